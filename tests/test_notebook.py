@@ -9,7 +9,7 @@ import glassformer
 from glassformer import notebook
 from glassformer.config.run import MaskedConfig
 from glassformer.evaluation.labels import classification_report
-from glassformer.inspection.attention_maps import read_text
+from glassformer.inspection.capture import capture
 from glassformer.reporting import Outcome
 from runs import text_run_of
 
@@ -18,6 +18,11 @@ def test_a_table_escapes_its_values() -> None:
     html = notebook.table({"<b>": "<script>alert(1)</script>", "n": 1234, "loss": 0.123456789}, "<i>")
     assert "<script" not in html and "<i>" not in html and "&lt;script&gt;" in html
     assert "1,234" in html and "0.123457" in html
+
+
+def test_a_table_leaves_out_columns_without_a_value() -> None:
+    html = notebook.frame([{"loss": 1.5, "perplexity": None}, {"loss": None, "perplexity": None}], "<a> run")
+    assert "perplexity" not in html and "1.5" in html and html.count("<tr>") == 3 and "&lt;a&gt; run" in html
 
 
 def test_a_trained_model_and_its_results_have_html(trained: Outcome) -> None:
@@ -36,10 +41,10 @@ def test_results_become_a_data_frame_with_one_call(trained: Outcome) -> None:
 
 def test_attention_has_one_cell_per_weight(trained: Outcome) -> None:
     model = glassformer.load(trained.folder)
-    reading = read_text(model, "the cat")
+    reading = capture(model, "the cat")
     html, n = reading._repr_html_(), len(reading.target)
-    assert html.count("rgba") == len(reading.weights) * n * n
-    mean = next(iter(reading.weights.values()))[0].mean(0)
+    assert html.count("rgba") == sum(name.endswith(".weights") for name in reading) * n * n
+    mean = next(x for name, x in reading.items() if name.endswith(".weights"))[0].mean(0)
     assert f'title="{float(mean[n - 1, 0]):.3f}"' in html
 
 

@@ -298,7 +298,7 @@ def test_a_label_that_is_not_a_number_is_named_with_its_line(write: Write, label
         ("t.csv", "a,b\n", r"expected the columns text and label, got a, b; set data.text_field, data.label_field"),
         ("t.tsv", "text\tlabel\na\n", r"t.tsv:2: expected 2 columns as in line 1, got 1"),
         ("t.csv", 'text,label\n"a,b\n', r"t.csv:2 is not valid CSV"),
-        ("t.jsonl", '{"text": "a"}\n', r"t.jsonl:1 has no field 'label'; it has text"),
+        ("t.jsonl", '{"text": "a"}\n', r"t.jsonl:1 has no field 'label'; it has 'text'"),
         ("t.jsonl", '{"text": ["a"], "label": 1}\n', r"t.jsonl:1: the field 'text' must be a text, got \['a'\]"),
         ("t.jsonl", '{"text": "a", "label": [1]}\n', r"t.jsonl:1: the field 'label' must be a text, got \[1\]"),
         ("t.jsonl", '{"text": "a", "label": "\\ud800"}\n', r"the field 'label' has a lone surrogate"),

@@ -13,16 +13,25 @@ from glassformer import api
 from glassformer.config.recurrent import AttendAfter, AttendBefore, NoAttention, RecurrentConfig
 from glassformer.config.run import MaskedConfig
 from glassformer.errors import UserError
-from glassformer.inspection.attention_maps import (
-    alignment,
-    attention_layers,
-    collect_attention,
-    read_pair,
-    read_text,
-)
+from glassformer.inspection.attention_maps import alignment, attention_layers
+from glassformer.inspection.capture import Trace, capture, capture_tensors
 from glassformer.models.build import build_model
 from glassformer.nn.attention import Tap, scoped
 from runs import text_run_of
+
+WEIGHTS = ["*.weights"]
+
+
+def collect_attention(network: nn.Module, **inputs: Tensor) -> dict[str, Tensor]:
+    return capture_tensors(network, inputs, WEIGHTS)
+
+
+def read_text(model: Any, text: str) -> Trace:
+    return capture(model, text, names=WEIGHTS)
+
+
+def read_pair(model: Any, source: str, target: str | None = None) -> Trace:
+    return capture(model, source=source, target=target, names=WEIGHTS)
 
 
 def ids(n_rows: int, n_tokens: int, vocab_size: int = 13) -> Tensor:
@@ -138,6 +147,9 @@ class Words:
     def encode(self, text: str) -> list[int]:
         return [int(word) for word in text.split()]
 
+    def __len__(self) -> int:
+        return 19
+
     def tokens(self, numbers: list[int]) -> list[str]:
         return [f"<{number}>" for number in numbers]
 
@@ -146,9 +158,12 @@ def handle(is_seq2seq: bool) -> Any:
     """Return the needed part of a loaded model directory: id 1 is the start token, id 2 the end token."""
     words = Words()
     return SimpleNamespace(
-        network=build_model(PAPER if is_seq2seq else CONFIGS["gpt"]),
+        network=(network := build_model(PAPER if is_seq2seq else CONFIGS["gpt"])),
+        config=network.config,
         tokenizer=words,
         source_tokenizer=words,
+        others=(),
+        name="mine",
         device=torch.device("cpu"),
         run=SimpleNamespace(name="mine"),
         is_seq2seq=is_seq2seq,
@@ -157,7 +172,7 @@ def handle(is_seq2seq: bool) -> Any:
         prompt_ids=words.encode,
         encode_source=lambda text: [*words.encode(text), 2],
         encode_target=lambda text: [1, *words.encode(text)],
-        translate=lambda source: "7 8",
+        translations_of_ids=lambda sources: [[SimpleNamespace(text="7 8")]],
     )
 
 
@@ -173,7 +188,7 @@ def test_a_pair_has_tokens_along_every_axis() -> None:
     assert reading.axes("cross") == (written, source), "a row is the next token"
     for kind in ("encoder", "decoder", "cross"):
         rows, columns = reading.axes(kind)  # type: ignore[arg-type]
-        assert attention_layers(reading.weights, kind)[0].shape[2:] == (len(rows), len(columns))  # type: ignore[arg-type]
+        assert attention_layers(reading, kind)[0].shape[2:] == (len(rows), len(columns))  # type: ignore[arg-type]
     assert read_pair(handle(True), "5").written == ["<7>", "<8>", "<2>"], "the output of the model"
 
 
@@ -181,7 +196,7 @@ def test_a_text_has_tokens_along_both_axes() -> None:
     reading = read_text(handle(False), "5 6 7")
     assert reading.axes("decoder") == (["<5>", "<6>", "<7>"], ["<5>", "<6>", "<7>"])
     with pytest.raises(UserError, match="no self-attention in an encoder"):
-        attention_layers(reading.weights, "encoder")
+        attention_layers(reading, "encoder")
 
 
 def test_maps_of_an_encoder_include_special_tokens(tmp_path: Path) -> None:
@@ -189,7 +204,7 @@ def test_maps_of_an_encoder_include_special_tokens(tmp_path: Path) -> None:
     reading = read_text(model, "the dog")
     rows, columns = reading.axes("encoder")
     assert rows == columns and (rows[0], rows[-1]) == ("[CLS]", "[SEP]")
-    (_, last) = attention_layers(reading.weights, "encoder")
+    (_, last) = attention_layers(reading, "encoder")
     assert last.shape == (1, 2, len(rows), len(rows))
 
 

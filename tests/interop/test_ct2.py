@@ -233,8 +233,8 @@ def test_wrong_weights_are_detected(
 ) -> None:
     honest = ct2._fill_norm
 
-    def shifted(spec: Any, norm: Any, width: int) -> None:
-        honest(spec, norm, width)
+    def shifted(spec: Any, norm: Any) -> None:
+        honest(spec, norm)
         spec.gamma = spec.gamma * 1.01
 
     monkeypatch.setattr(ct2, "_fill_norm", shifted)

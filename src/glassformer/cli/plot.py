@@ -36,19 +36,19 @@ def alignment(
         head: Plot this head, from 0, instead of the mean of all heads.
         out: The file or files to write.
     """
-    from glassformer.inspection import attention_maps, plots
+    from glassformer.inspection import attention_maps, capture, plots
 
     _require_place(out, directory)
     model = stored.model(directory)
-    reading = attention_maps.read_pair(model, source, target)
-    matrix = attention_maps.alignment(reading.weights, layer, head)
-    layers = attention_maps.attention_layers(reading.weights, "cross")
+    trace = capture.capture(model, source=source, target=target, names=["*.weights"])
+    matrix = attention_maps.alignment(trace, layer, head)
+    layers = attention_maps.attention_layers(trace, "cross")
     n_heads, which = layers[0].shape[1], ""
     if len(layers) > 1 or n_heads > 1:
         n = attention_maps.default_layer(len(layers)) if layer is None else layer
         which = f", layer {n}, " + (f"mean of {n_heads} heads" if head is None else f"head {head}")
-    name = f"{model.run.name}: alignment{which}"
-    return _write(plots.heat_map(matrix, *reading.axes("cross"), name, "query", "key"), out)
+    name = f"{model.name}: alignment{which}"
+    return _write(plots.heat_map(matrix, *trace.axes("cross"), name, "query", "key"), out)
 
 
 def attention(
@@ -76,7 +76,7 @@ def attention(
         head: Plot only this head, from 0.
         out: The file or files to write.
     """
-    from glassformer.inspection import attention_maps, plots
+    from glassformer.inspection import attention_maps, capture, plots
 
     if (text is None) == (source is None):
         raise UserError("give --text TEXT for a model with one stack, or --source TEXT for an encoder-decoder")
@@ -84,19 +84,16 @@ def attention(
         raise UserError("--target needs --source; a model with one stack takes only --text")
     _require_place(out, directory)
     model = stored.model(directory)
-    if text is not None:
-        reading = attention_maps.read_text(model, text)
-    else:
-        reading = attention_maps.read_pair(model, str(source), target)
+    trace = capture.capture(model, text, source=source, target=target, names=["*.weights"])
     alone: Kind = "encoder" if getattr(model.network.config, "decoder", None) is None else "decoder"
     kind: Kind = stack or ("cross" if model.is_seq2seq else alone)
-    layers = attention_maps.attention_layers(reading.weights, kind)
+    layers = attention_maps.attention_layers(trace, kind)
     n = attention_maps.default_layer(len(layers)) if layer is None else layer
     weights = layers[attention_maps.checked("layer", n, len(layers))][0]  # (H, T, S)
     heads = list(range(len(weights))) if head is None else [attention_maps.checked("head", head, len(weights))]
     where = "cross-attention" if kind == "cross" else f"self-attention of the {kind}"
-    titles, name = [f"head {head}" for head in heads], f"{model.run.name}: {where}, layer {n}"
-    return _write(plots.heat_maps(weights[heads], *reading.axes(kind), titles, name, "query", "key"), out)
+    titles, name = [f"head {head}" for head in heads], f"{model.name}: {where}, layer {n}"
+    return _write(plots.heat_maps(weights[heads], *trace.axes(kind), titles, name, "query", "key"), out)
 
 
 def positions(

@@ -23,6 +23,9 @@ Score = Literal["additive", "dot", "general", "scaled_dot"]
 """Score of decoder state h and source state s: vᵀtanh(W₁h + W₂s); hᵀs; hᵀWs; (W₁h)ᵀ(W₂s) / √d_attention, values W₃s."""
 
 
+D_ATTENTION_DOC = "width of the projected states; 0 = d_decoder; not used by dot and general"
+
+
 @checked
 class NoAttention:
     """No attention: the decoder gets only the encoder's last state (Sutskever 2014)."""
@@ -38,9 +41,7 @@ class AttendBefore:
 
     kind: ClassVar[str] = "before"
     score: Score = setting("additive", "score function of a decoder state and a source position")
-    d_attention: int = setting(
-        0, "width of the projected states; 0 = d_decoder; not used by dot and general", between(0, MAX_WIDTH)
-    )
+    d_attention: int = setting(0, D_ATTENTION_DOC, between(0, MAX_WIDTH))
     deep_output: bool = setting(False, "compute logits from state, context and last token with a maxout layer")
 
 
@@ -50,9 +51,7 @@ class AttendAfter:
 
     kind: ClassVar[str] = "after"
     score: Score = setting("general", "score function of decoder state and source position; additive = Luong's concat")
-    d_attention: int = setting(
-        0, "width of the projected states; 0 = d_decoder; not used by dot and general", between(0, MAX_WIDTH)
-    )
+    d_attention: int = setting(0, D_ATTENTION_DOC, between(0, MAX_WIDTH))
     input_feeding: bool = setting(True, "also feed h̃ to the next step")
 
 
@@ -62,6 +61,7 @@ class RecurrentConfig:
 
     kind: ClassVar[str] = "recurrent"
     section: ClassVar[str] = "model."
+    is_encoder_decoder: ClassVar[bool] = True
     cell: Literal["rnn", "gru", "lstm"] = setting("lstm", "tanh (Elman 1990), GRU (Cho 2014) or LSTM (Hochreiter 1997)")
     n_layers: int = setting(1, "recurrent layers of the encoder and of the decoder", "≥ 1", at_most(MAX_LAYERS))
     bidirectional: bool = setting(True, "the encoder reads the source in both directions")
@@ -110,11 +110,6 @@ class RecurrentConfig:
                 f"model.attention.score dot needs states of equal width, and d_decoder is {self.d_decoder} and the "
                 f"encoder's states have width {self.d_memory}: change one width, or use another score"
             )
-
-    @property
-    def is_encoder_decoder(self) -> bool:
-        """Always True."""
-        return True
 
     @property
     def encoder_vocab_size(self) -> int:

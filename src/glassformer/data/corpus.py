@@ -12,8 +12,7 @@
 - With `reading` 1 (runs of older versions), documents are taken for validation in the order of their hash, up to the
   first one that does not fit. If already the first one does not fit, the shortest document is taken.
 
-All reading is streamed: one pass hashes and counts the documents (16 bytes of memory per document), and later
-passes encode them.
+Reading is streamed: one pass hashes and counts the documents (16 bytes of memory per document), later ones encode them.
 """
 
 import hashlib
@@ -161,7 +160,8 @@ class Corpus:
     def news(self) -> list[str]:
         """Read the text and return notes: excluded training documents, and a held-out fraction that is too small."""
         n, share = self.plan.n_left_out, self.plan.valid_share
-        left_out = [f"{n} training documents are also in the validation text and are excluded"] if n else []
+        documents = f"{n:,} document{'' if n == 1 else 's'}"
+        left_out = [f"{documents} excluded from training: also in the validation text"] if n else []
         return left_out + ([] if share is None else share_news(share, self.valid_fraction))
 
     def pieces(self, side: SplitSide) -> Iterator[Piece]:

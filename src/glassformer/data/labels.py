@@ -4,9 +4,7 @@ Sources: a `.tsv`, `.csv` or `.jsonl` file with named columns; a `.conll` file o
 (`builtin_labels`) or a part of it, such as `builtin:NAME#test`; `hf:NAME`, a Hugging Face dataset (extra: data), or
 one split of it, `hf:NAME#SPLIT`. Only records without text or label are skipped; they are counted.
 
-Without validation data, built-in texts use their own parts, and a dataset uses its split named validation. All other
-data is split by the hash of the text (`records.held_out_keys`): the validation data is as close as possible to
-`valid_fraction` of all texts. Equal texts are on one side, and every label is in at least one training text.
+`records.read_sides` makes the split. Equal texts are on one side, and every label is in at least one training text.
 """
 
 import math
@@ -21,17 +19,7 @@ from glassformer import files
 from glassformer.config.run import NEWEST_READING, LabelData, Reading
 from glassformer.data import builtin_labels, records
 from glassformer.data.builtin import PREFIX
-from glassformer.data.records import (
-    HUB,
-    SUFFIXES,
-    VALIDATION,
-    Record,
-    Wanted,
-    digest_of,
-    lines,
-    read_sides,
-    split_records,
-)
+from glassformer.data.records import HUB, SUFFIXES, VALIDATION, Record, Wanted, digest_of, read_sides, split_records
 from glassformer.errors import UserError, nearest_name
 
 DOCUMENT_START = "-DOCSTART-"
@@ -172,7 +160,7 @@ def _of_conll(path: Path) -> Iterator[Tagged]:
     words: list[str] = []
     tags: list[str] = []
     first, n_columns = 0, 0
-    for number, line in enumerate([*lines(files.read_text(path)), ""], 1):  # the blank line ends the last sentence
+    for number, line in enumerate([*records.lines(files.read_text(path)), ""], 1):  # a blank line ends a sentence
         if line.strip() and not line.startswith(DOCUMENT_START):
             columns = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
             n_columns = n_columns or len(columns)
@@ -253,8 +241,7 @@ class LabelCorpus:
         return records
 
     def news(self) -> list[str]:
-        """Read the records and return notes: skipped records, tables read without a header, a held-out fraction that is
-        too small, and rare classes."""
+        """Read the records and return notes: skipped records, missing headers, too few held-out texts, rare classes."""
         train, _ = self.split
         counts = {} if self.data.outputs == "regression" else _counts(train)
         return [*self.dropped.sentences(), *self._share_news, *_imbalance_sentences(counts, self.data.outputs)]
@@ -294,7 +281,7 @@ def split_labelled(
     *,
     keeps_labels: bool = True,
 ) -> tuple[list[LabelRecord], list[LabelRecord]]:
-    """Split into training and validation records, in their order; equal texts are on one side.
+    """Split into training and validation records, in their order; records with equal first texts are on one side.
 
     With `keeps_labels`, at least one text of every label is a training text.
 
@@ -302,7 +289,7 @@ def split_labelled(
     >>> [record.text for record in train], [record.text for record in valid]
     (['a', 'b', 'a', 'c'], ['d'])
     """
-    keys = [_key(record) for record in records]
+    keys = ["\n".join(record.words) if isinstance(record, Tagged) else record.text for record in records]
     kept: dict[str, str] = {}  # label → its alphabetically first text
     for record, key in zip(records, keys, strict=True):
         for label in labels_in(record) if keeps_labels else ():
@@ -425,11 +412,6 @@ def _inputs(record: LabelRecord) -> tuple[str, ...]:
     if isinstance(record, Tagged):
         return record.words
     return (record.text,) if record.second is None else (record.text, record.second)
-
-
-def _key(record: LabelRecord) -> str:
-    """Return the key of a record in the split: records with equal keys, such as equal first texts, are on one side."""
-    return "\n".join(record.words) if isinstance(record, Tagged) else record.text
 
 
 def _counts(records: Iterable[LabelRecord]) -> Counter[str]:

@@ -109,8 +109,7 @@ def prepare(
     `dropout` is the probability of skipping a merge in the training text (BPE-dropout, Provilkov et al. 2020),
     reproducible by `dropout_seed`. The validation text is encoded without dropout.
 
-    With `checks_hashes=False` only the size of the ids is checked, for a process of a run in which another process
-    has already checked the hashes.
+    With `checks_hashes=False` only the size of the ids is checked, if another process of the run checks the hashes.
     """
     key: list[Any] = [FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout]
     key += [dropout_seed] if dropout_seed else []
@@ -156,8 +155,7 @@ def encode_text(
 ) -> TokenFile:
     """Encode whole documents in memory, for a small text that needs no cache.
 
-    Each document begins with `start_id`, if given. As in `prepare`, each document ends with the end token if there
-    are several documents.
+    Each document begins with `start_id`, if given. As in `prepare`, each of several documents ends with the end token.
     """
     rest = iter(documents)
     first = list(itertools.islice(rest, 2))
@@ -440,17 +438,14 @@ def _whole(name: str, source: TokenFile, target: TokenFile) -> PairFile:
     return PairFile(name, source, target, np.arange(source.n_documents))
 
 
-def _encoded_texts(
-    texts: Sequence[str], tokenizer: Tokenizer, dropout: float = 0.0, dropout_seed: int = 0
-) -> list[EncodedPart]:
+def _encoded_texts(texts: list[str], tokenizer: Tokenizer, dropout: float = 0.0, seed: int = 0) -> list[EncodedPart]:
     pieces = (Piece(text, ends_document=True) for text in texts)
-    return list(encode_pieces(pieces, tokenizer, None, dropout=dropout, dropout_seed=dropout_seed))
+    return list(encode_pieces(pieces, tokenizer, None, dropout=dropout, dropout_seed=seed))
 
 
 def _open_pairs(folder: Path, checks_hashes: bool = True) -> PairSplits | None:
     names = {f"{side}.{stem}": name for side, name in _PAIR_NAMES.items() for stem in ("source", "target")}
-    found = open_streams(folder, names, checks_hashes)
-    if found is None:
+    if (found := open_streams(folder, names, checks_hashes)) is None:
         return None
     train, valid = (
         _whole(name, found[f"{side}.source"], found[f"{side}.target"]) for side, name in _PAIR_NAMES.items()

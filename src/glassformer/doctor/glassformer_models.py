@@ -34,8 +34,7 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
 
     `model` is a model directory, a loaded model, or a network of this package. Any other module goes to `check` with
     the given arguments, which must include `vocab_size`. If the head predicts labels, the checks read the hidden
-    states below it through a token head. Raises `UserError` for an ensemble, and for a module of another package
-    without `vocab_size`.
+    states below it through a token head. Raises `UserError` for an ensemble, and if another module lacks `vocab_size`.
     """
     if not isinstance(model, (Model, nn.Module)):
         model = load(files.as_path(model, "model"))
@@ -55,11 +54,8 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
     network = _with_token_head(model)
     config = network.config
     kind: Kind = "encoder-decoder"
-    if isinstance(config, TransformerConfig):
-        if config.encoder is None:
-            kind = "decoder"
-        elif config.decoder is None:
-            kind = "encoder"
+    if isinstance(config, TransformerConfig) and not config.is_encoder_decoder:
+        kind = "encoder" if config.decoder is None else "decoder"
     losses: dict[Kind, Loss | None] = {"decoder": causal_loss, "encoder": None, "encoder-decoder": seq2seq_loss}
     return check(
         network,

@@ -19,6 +19,7 @@ do not end stay live. At the limit, all rank by score. A beam of 1 is also greed
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ from glassformer.data.batching import batches_by_length, pad
 from glassformer.errors import UserError
 from glassformer.inference.decodable import Branching, Decodable
 from glassformer.inference.sampling import log_softmax
+
+Ids = Sequence[int]
 
 CHUNK = 64
 """Size in tokens of a chunk of the vocabulary; the maximum of each chunk is computed first."""
@@ -48,6 +51,28 @@ class Hypothesis:
     score: float
     """log_prob / length penalty."""
     ended: bool
+
+    @classmethod
+    def scored(cls, ids: list[int], log_prob: float, config: BeamConfig, *, ended: bool) -> "Hypothesis":
+        return cls(ids, log_prob, log_prob / length_penalty(len(ids), config), ended)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the search for one source, as an observer receives it."""
+
+    before: list[tuple[list[int], float]]
+    """Live hypotheses before the step: ids and log p."""
+    ranked: list[tuple[float, int, int]]
+    """Candidates (-log p, index in `before`, id), best first; more than the search chooses from."""
+    live: list[tuple[list[int], float]]
+    """Live hypotheses after the step."""
+    finished: list[Hypothesis]
+    """All finished hypotheses so far."""
+
+
+Observer = Callable[[int, Step], None]
+"""(index of the source, step) → None; called after each step of each source."""
 
 
 def length_penalty(length: int, config: BeamConfig) -> float:
@@ -95,14 +120,16 @@ def beam_search(
     end_id: int,
     max_len: int,
     n_best: int = 1,
-    prefixes: Sequence[Sequence[int]] = (),
-    suppress_ids: Sequence[int] = (),
+    prefixes: Sequence[Ids] = (),
+    suppress_ids: Ids = (),
+    observer: Observer | None = None,
 ) -> list[list[Hypothesis]]:
     """Return at most `n_best` hypotheses of every source, best first.
 
     `source_ids` (N, S) and `source_attention_mask` (N, S), True = real. `max_len` is the model's context. The number of
     ids of an output, including prefix and end, is limited by `max_len`, `max_new_tokens` and `max_ratio` × source + 10.
-    Each target begins with the ids of its item in `prefixes`, if given; ids in `suppress_ids` are not chosen.
+    Each target begins with the ids of its item in `prefixes`, if given; ids in `suppress_ids` are not chosen. An
+    `observer` receives every step (`inspection/beam_tree.py`) and does not change the results.
 
     Raises `UserError` if `n_best` is above the beam, or if a prefix is longer than the limit of the output.
     """
@@ -120,13 +147,14 @@ def beam_search(
     state = model.start(n_sources, max(limits), source_ids, source_attention_mask)
     log_probs, forced, state = _read(model, state, start_id, prefixes, limits, source_ids.device)
     searches = [
-        _Search(config, n_best, limit, end_id, list(prefix), log_prob)
-        for limit, prefix, log_prob in zip(limits, prefixes, forced, strict=True)
+        _Search(config, n_best, limit, end_id, list(prefix), log_prob, observer and partial(observer, i))
+        for i, (limit, prefix, log_prob) in enumerate(zip(limits, prefixes, forced, strict=True))
     ]
     if config.beam > 1 and isinstance(state, Branching):
         state = state.branched()
     banned = tensor(suppress_ids)
     n_looked_at = config.beam + finished_leave(config)  # per row; one more, because one may end and free its place
+    n_looked_at += 0 if observer is None else config.beam  # candidates that are shown and never chosen
     going = searches
     while True:
         rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), n_looked_at))
@@ -144,8 +172,16 @@ class _Search:
     """Search for one sentence: live hypotheses (ids and log p), best first, and finished hypotheses."""
 
     def __init__(
-        self, config: BeamConfig, n_best: int, limit: int, end_id: int, prefix: list[int], log_prob: float
+        self,
+        config: BeamConfig,
+        n_best: int,
+        limit: int,
+        end_id: int,
+        prefix: list[int],
+        log_prob: float,
+        observer: Callable[[Step], None] | None = None,
     ) -> None:
+        self.observer = observer
         self.config, self.n_best, self.limit, self.end_id = config, n_best, limit, end_id
         self.live = [(prefix, log_prob)]
         self.finished: list[Hypothesis] = []
@@ -158,7 +194,8 @@ class _Search:
             return
         beam = self.config.beam
         n_held = 0 if finished_leave(self.config) else len(self.finished)
-        best = sorted(continuations)[: n_continuations(self.config) - n_held]
+        ranked = sorted(continuations)
+        best = ranked[: n_continuations(self.config) - n_held]
         if not best:
             self.stuck = True
             return
@@ -169,11 +206,10 @@ class _Search:
                 self.live.append((ids, -cost))
                 self.parents.append(parent)
             elif rank < beam:
-                self.finished.append(self.hypothesis(ids, -cost, ended=True))
+                self.finished.append(Hypothesis.scored(ids, -cost, self.config, ended=True))
         del self.live[beam:], self.parents[beam:]
-
-    def hypothesis(self, ids: list[int], log_prob: float, ended: bool) -> Hypothesis:
-        return Hypothesis(ids, log_prob, log_prob / length_penalty(len(ids), self.config), ended)
+        if self.observer is not None:
+            self.observer(Step(former, ranked, list(self.live), list(self.finished)))
 
     @property
     def is_at_end(self) -> bool:
@@ -194,7 +230,7 @@ class _Search:
         return log_prob / largest <= to_beat
 
     def result(self) -> list[Hypothesis]:
-        unfinished = [self.hypothesis(ids, log_prob, ended=False) for ids, log_prob in self.live]
+        unfinished = [Hypothesis.scored(ids, log_prob, self.config, ended=False) for ids, log_prob in self.live]
         if finished_leave(self.config):
             may_win = unfinished if self.is_at_end else []
             return sorted([*self.finished, *may_win], key=lambda h: -h.score)[: self.n_best]
@@ -243,7 +279,7 @@ def _read(
     model: Decodable,
     state: Any,
     start_id: int,
-    prefixes: Sequence[Sequence[int]],
+    prefixes: Sequence[Ids],
     limits: Sequence[int],
     device: torch.device,
 ) -> tuple[Tensor, list[float], Any]:
@@ -259,9 +295,7 @@ def _read(
     return log_probs[torch.arange(len(inputs), device=device), last], forced.tolist(), state
 
 
-def _check(
-    config: BeamConfig, n_best: int, prefixes: Sequence[Sequence[int]], limits: Sequence[int], end_id: int
-) -> None:
+def _check(config: BeamConfig, n_best: int, prefixes: Sequence[Ids], limits: Sequence[int], end_id: int) -> None:
     if not 1 <= n_best <= config.beam:
         raise UserError(f"n_best is {n_best} and must be from 1 to the beam, {config.beam}: change n_best or the beam")
     for number, (prefix, limit) in enumerate(zip(prefixes, limits, strict=True), 1):
@@ -276,15 +310,15 @@ def _check(
 
 def decode_sorted(
     model: Decodable,
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Ids],
     config: BeamConfig,
     *,
     start_id: int,
     end_id: int,
     max_len: int,
     n_best: int = 1,
-    prefix: Sequence[int] = (),
-    suppress_ids: Sequence[int] = (),
+    prefix: Ids = (),
+    suppress_ids: Ids = (),
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
     max_tokens: int = MAX_TOKENS,

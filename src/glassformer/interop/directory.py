@@ -54,7 +54,9 @@ class HFFolder:
                 f"{path} contains only a LoRA adapter: merge it into its base model with peft's merge_and_unload, "
                 "call save_pretrained, and import that folder"
             )
-        config = _table(path / CONFIG, f"{path} is not a checkpoint of transformers: it has no {CONFIG}")
+        if not (path / CONFIG).is_file():
+            raise UserError(f"{path} is not a checkpoint of transformers: it has no {CONFIG}")
+        config = _table(path / CONFIG)
         if config.get("auto_map"):
             raise UserError(f"{path / CONFIG} requires custom code (auto_map), which glassformer never runs")
         found = {name: Stored(file, x) for file in weight_files(path) for name, x in read_shapes(file).items()}
@@ -62,7 +64,7 @@ class HFFolder:
 
     def table(self, name: str) -> dict[str, Any]:
         """Return the contents of a JSON file in the folder; empty if the file is missing."""
-        return _table(self.path / name, None)
+        return _table(self.path / name)
 
     @contextmanager
     def reading(self) -> Iterator["Reader"]:
@@ -94,8 +96,7 @@ class Reader:
 def weight_files(path: Path) -> list[Path]:
     """Return the weight files of a folder: a single file, or the shards that an index lists."""
     if (path / INDEX).exists() and not (path / WEIGHTS).is_file():  # transformers also prefers one file
-        index = _table(path / INDEX, None)
-        names = index.get("weight_map")
+        names = _table(path / INDEX).get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
             raise UserError(f"{path / INDEX}: weight_map: expected a table of tensor name → file name")
         shards = sorted(set(names.values()))
@@ -127,12 +128,8 @@ def _require_index_true(path: Path, names: Mapping[str, str]) -> None:
         )
 
 
-def _table(path: Path, missing: str | None) -> dict[str, Any]:
-    if not path.is_file():
-        if missing is None:
-            return {}
-        raise UserError(missing)
-    value = files.read_json(path)
+def _table(path: Path) -> dict[str, Any]:
+    value = files.read_json(path) if path.is_file() else {}
     if not isinstance(value, dict):
         raise UserError(f"{path} must contain a JSON object")
     return value

@@ -63,8 +63,7 @@ def add_lora(network: nn.Module, patterns: Sequence[str], rank: int, alpha: floa
     tables = {id(m.weight) for m in network.modules() if isinstance(m, nn.Embedding)}
     chosen: dict[str, nn.Linear] = {}
     for pattern in patterns:
-        found = [name for name in linears if fnmatch.fnmatchcase(name, pattern)]
-        if not found:
+        if not (found := [name for name in linears if fnmatch.fnmatchcase(name, pattern)]):
             raise UserError(f"lora.targets: no linear layer matches {pattern}; similar: {similar(pattern, linears)}")
         chosen |= {name: linears[name] for name in found}
     for name, linear in chosen.items():

@@ -206,8 +206,7 @@ class Kept:
 class TransformerState:
     """State of a Transformer between generation steps.
 
-    The buffers are written and grown in place: after `step` returns a new state, do not pass the old one to `step`
-    again.
+    The buffers are written and grown in place: after `step`, use only the state that it returns.
     """
 
     layers: list[LayerCache]
@@ -267,10 +266,3 @@ class TransformerState:
             n_slots = min(n_slots, self.max_len + 1)
         for layer in self.layers:
             layer.grow(n_slots)
-
-    @property
-    def cache_bytes(self) -> int:
-        """Memory of the buffers in bytes, including the source."""
-        tensors = [t for layer in self.layers for t in (layer.keys, layer.values)]
-        tensors += [t for pair in self.memory or [] for t in pair]
-        return sum(t.numel() * t.element_size() for t in tensors)

@@ -57,8 +57,7 @@ class SingleHeadAttention(nn.Module):
     ) -> Tensor:
         """Return the context (B, T, W) of `query` (B, T, D) on projected `keys`, `values`; `mask` (B, S) True = real.
 
-        A source without a real token gives a context of zeros. The tap receives scores and weights, (B, 1, T, S), and
-        the context, (B, 1, T, W), as one head.
+        A row without a real token gets zeros. The tap receives scores and weights (B, 1, T, S), context (B, 1, T, W).
         """
         query = query if self.q_proj is None else self.q_proj(query)
         scores = _tapped(tap, "scores", self.scores(query, keys))

@@ -90,22 +90,18 @@ class DenoisingObjective:
         return self.pairs.loss(model, batch)
 
 
-def infilling(
-    edges: WordBoundaries, mask_id: int, noise_density: float, mean_span_length: float, permute: bool
-) -> Noise:
+def infilling(edges: WordBoundaries, mask_id: int, noise_density: float, mean_length: float, permute: bool) -> Noise:
     """Return noise that infills spans and may permute sentences; the target is the whole text (Lewis 2020)."""
 
     def noise(token_ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
         left = permute_sentences(token_ids, rng, ends_sentence=edges.ends_sentence[token_ids]) if permute else token_ids
-        holes = infill(left, rng, mask_id=mask_id, noise_density=noise_density, mean_span_length=mean_span_length)
+        holes = infill(left, rng, mask_id=mask_id, noise_density=noise_density, mean_span_length=mean_length)
         return holes, token_ids
 
     return noise
 
 
-def spans(sentinel_ids: Sequence[int], noise_density: float, mean_span_length: float) -> Noise:
+def spans(sentinel_ids: Sequence[int], noise_density: float, mean_length: float) -> Noise:
     """Return noise that replaces spans by sentinels; the target consists of the spans (Raffel 2020)."""
 
-    return partial(
-        corrupt_spans, sentinel_ids=sentinel_ids, noise_density=noise_density, mean_span_length=mean_span_length
-    )
+    return partial(corrupt_spans, sentinel_ids=sentinel_ids, noise_density=noise_density, mean_span_length=mean_length)

@@ -126,9 +126,7 @@ def require_losses(config: TrainConfig, data: TrainingData) -> None:
             raise UserError(f"{key}.metric: {watcher.metric!r} is not available here; choose one of {', '.join(known)}")
 
 
-def watched_scores(
-    config: TrainConfig, losses: Sequence[str], scores: Mapping[str, bool], of: str = "here"
-) -> list[str]:
+def watched_scores(config: TrainConfig, losses: Sequence[str], scores: Mapping[str, bool], of: str) -> list[str]:
     """Return the scores that early stopping and a plateau schedule watch.
 
     `scores` maps each score to True if higher is better. Raises `UserError` for a metric that is not in `losses` or

@@ -107,7 +107,5 @@ def _fill_spans(network: Network, tokenizer: Tokenizer, text: str, config: BeamC
     return fill_spans(network, tokenizer, text, sentinel_ids(tokenizer), config, device)
 
 
-INFILLING = Denoising(
-    InfillingConfig, lambda run: ("[MASK]", "[EOS]"), _infilling_noise, fill_by_writing, lambda tokenizer: None
-)
+INFILLING = Denoising(InfillingConfig, lambda _: ("[MASK]", "[EOS]"), _infilling_noise, fill_by_writing, lambda _: None)
 SPANS = Denoising(SpansConfig, _span_tokens, _span_noise, _fill_spans, lambda tokenizer: len(sentinel_ids(tokenizer)))

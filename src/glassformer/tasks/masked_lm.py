@@ -63,16 +63,15 @@ class MaskedLanguageModeling(
 
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
         config = self._config(run)
-        assert tokenizer.mask_id is not None  # special_tokens
+        mask = tokenizer.mask_id
+        assert mask is not None  # special_tokens
         if config.whole_words and tokenizer.scheme == "whitespace":
             raise UserError(
                 "objective.whole_words: tokens of a whitespace tokenizer do not mark word boundaries; use another "
                 "tokenizer.scheme, or leave the setting out"
             )
         frame, edges = tokenizer.frames.text, word_boundaries(tokenizer)
-        objective = MaskedObjective(
-            tokenizer.mask_id, edges, config.mask_prob, config.whole_words, frame, config.label_smoothing
-        )
+        objective = MaskedObjective(mask, edges, config.mask_prob, config.whole_words, frame, config.label_smoothing)
         return TextObjective(objective, context - frame.n_added)
 
     def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:

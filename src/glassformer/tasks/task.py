@@ -113,8 +113,7 @@ class RunData(Protocol):
     ) -> PreparedData:
         """Return the data as tokens, from the cache if possible.
 
-        Without `checks_hashes` only the sizes of large cache files are compared, because another process of the run has
-        compared their hashes.
+        Without `checks_hashes` only sizes of large cache files are compared, if another process compares their hashes.
         """
 
 

@@ -83,8 +83,7 @@ def longest_match(chunk: str, frequencies: Mapping[str, int], unknown: str, max_
 
 def _longest_token(span: str, frequencies: Mapping[str, int], longest: int) -> str | None:
     for n in range(min(len(span), longest), 0, -1):
-        matches = {span[i : i + n] for i in range(len(span) - n + 1)} & frequencies.keys()
-        if matches:
+        if matches := {span[i : i + n] for i in range(len(span) - n + 1)} & frequencies.keys():
             return min(matches, key=lambda token: (-frequencies[token], token))
     return None
 
@@ -161,11 +160,9 @@ class ReferenceEncoder:
         """Encode a text by the longest match first."""
         ids: list[int] = []
         for chunk in self._chunks(text):
-            self._split(chunk)  # raises UserError for an unknown character without [UNK]
+            tokens = self._split(chunk)  # raises UserError for an unknown character without [UNK]
             if self._has_pieces:
                 tokens = longest_match(chunk, self._frequencies, self._unknown or "", self._longest)
-            else:
-                tokens = self._split(chunk)
             ids += [self._vocab[token] for token in tokens]
         return ids
 

@@ -51,9 +51,8 @@ class SchemeCodec:
 
     def encode_longest_match(self, text: str, allow_special: Collection[str]) -> list[int]:
         """Encode by the longest match anywhere in the text first."""
-        (ids,) = self._encode_between(
-            [text], allow_special, lambda pieces: list(map(self.reference.encode_longest_match, pieces))
-        )
+        encode = self.reference.encode_longest_match
+        (ids,) = self._encode_between([text], allow_special, lambda pieces: list(map(encode, pieces)))
         return ids
 
     def _encode_between(

@@ -43,8 +43,7 @@ class Checkpointer:
     """A writer of snapshots, one after another, in a background thread or at once.
 
     The next `save` or `wait` raises the errors of the thread. A process killed at any moment leaves complete
-    checkpoints (`store.checkpoint`). If an old checkpoint cannot be deleted, this is logged, and the next save tries
-    again.
+    checkpoints (`store.checkpoint`). A failure to delete an old one is logged, and the next save tries again.
     """
 
     writes = True
@@ -69,7 +68,7 @@ class Checkpointer:
         if self.ranks.holds_parts:
             snapshot = self._together(snapshot)
         if self.ranks.is_first and self.in_background:
-            copied = snapshot if self.ranks.holds_parts else _copy(snapshot)
+            copied = snapshot if self.ranks.holds_parts else _with(snapshot, _copied)
             self._thread = threading.Thread(target=self._try, args=(copied,), daemon=True, name="saving")
             self._thread.start()
         elif not self.in_background:
@@ -143,14 +142,10 @@ def publish_step(folder: Path, step: int) -> None:
         publish(checkpoint.path_of(folder, step), folder, step)
 
 
-def _copy(snapshot: Snapshot) -> Snapshot:
-    """Return a copy of the snapshot in CPU memory, which later steps do not change."""
-
-    def copied(tensors: Tensors, _: str) -> Tensors:
-        assert isinstance(tensors, dict)
-        return {name: x.detach().to("cpu", copy=True) for name, x in tensors.items()}
-
-    return _with(snapshot, copied)
+def _copied(tensors: Tensors, _: str) -> Tensors:
+    """Return copies of the tensors in CPU memory, which later steps do not change."""
+    assert isinstance(tensors, dict)
+    return {name: x.detach().to("cpu", copy=True) for name, x in tensors.items()}
 
 
 def _with(snapshot: Snapshot, change: Callable[[Tensors, str], Tensors]) -> Snapshot:

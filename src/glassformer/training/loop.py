@@ -40,8 +40,7 @@ class Trainer:
     """The trainer of one run, from its current progress to the last step.
 
     Batch, dropout and corruption of a micro-batch are functions of (seed, its number) alone. So a resumed run needs no
-    random state, and an evaluation does not affect later steps. Processes that share the micro-batches compute the same
-    as one process.
+    random state, and an evaluation does not affect later steps. Several processes compute the same as one.
     """
 
     def __init__(
@@ -202,8 +201,7 @@ class Trainer:
         if self.ranks.any(not all(bool(own(p).isfinite().all()) for p in self.network.parameters())):
             raise NonFinite("weights are not finite", is_of_step=False)
         if is_scheduled:
-            steps = [*self.progress.scheduled, self.progress.step]
-            self.progress.scheduled = steps[-self.config.keep_checkpoints :]
+            self.progress.scheduled = [*self.progress.scheduled, self.progress.step][-self.config.keep_checkpoints :]
         self.checkpointer.save(self._snapshot())
 
     def _snapshot(self) -> Snapshot:

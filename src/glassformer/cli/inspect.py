@@ -1,0 +1,65 @@
+"""glassformer inspect DIR"""
+
+from pathlib import Path
+from typing import Annotated
+
+from glassformer.cli.arguments import fail
+from glassformer.cli.inputs_outputs import Stored
+from glassformer.cli.progress import err
+from glassformer.errors import UserError, needs
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def main(
+    *directories: Annotated[str, "[DIR]"],
+    text: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    port: int = 8017,
+    host: str = "127.0.0.1",
+    no_browser: bool = False,
+    stored: Stored,
+) -> int:
+    """Open a page in the browser that shows the inner values of a model: attention, predictions, ablations.
+
+    The page is served from this computer and makes no request to any other host. Ctrl-C stops the server.
+
+    Args:
+        directories: The model directory, or the folder of a run that is still training. Without it, the page offers
+            four tiny models, which it trains in runs/gallery on first use.
+        text: The first text on the page.
+        source: The first source of an encoder-decoder.
+        target: The target of this source; by default the model's own output.
+        port: The port of the server; 0 chooses a free one.
+        host: The address to listen on; another one than 127.0.0.1 lets other computers use the model.
+        no_browser: Print the address, and do not open a browser.
+    """
+    with needs("the inspector", "serve"):
+        from glassformer.serving import server
+    from glassformer.serving.gallery import Gallery
+    from glassformer.serving.inspector import Inspector
+    from glassformer.store import checkpoint
+    from glassformer.store.lock import is_locked
+
+    if len(directories) > 1:
+        fail("inspect takes one folder; a second model is chosen on the page")
+    if host not in LOOPBACK:
+        err(f"the page is open to every computer that reaches {host}: anyone there can use the model")
+    given = {"text": text} if source is None else {"source": source, "target": target}
+    examples = [] if text is source is None else [given]
+    if not directories:
+        gallery = Gallery(Path("runs") / "gallery")
+        try:
+            return server.serve(Inspector(None, examples, gallery=gallery), host, port, opens_browser=not no_browser)
+        finally:
+            gallery.close()
+    folder = Path(directories[0])
+    waits = stored.checkpoint is None and is_locked(folder) and not checkpoint.steps(folder)
+    model = None if waits else stored.model(folder)
+    if model is not None and model.is_seq2seq and text is not None:
+        raise UserError(f"{folder} is a sequence-to-sequence model: give --source TEXT")
+    if model is not None and not model.is_seq2seq and (source is not None or target is not None):
+        raise UserError(f"{folder} has no source side: give --text TEXT")
+    inspector = Inspector(model, examples, folder=folder, device=stored.device)
+    return server.serve(inspector, host, port, opens_browser=not no_browser)

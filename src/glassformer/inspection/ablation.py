@@ -1,0 +1,209 @@
+"""Ablation: switch off heads, feed-forwards and layers of a network, and run it without them.
+
+- A head is off if its context (weights · values) is zero before the output projection, as with the mask variable 0 of
+  Michel (2019, section 2.3) and the gate 0 of Voita (2019). With `means`, the context is its mean over the
+  positions of a trace, which removes only the differences between positions (mean ablation, Wang 2022).
+- A feed-forward is off if it adds zero, or its mean, to the residual stream.
+- A layer is off if the block returns its input. For post-norm models the norms of the block are skipped too.
+
+`effects.py` measures the effect of each part on a text.
+"""
+
+import contextlib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.errors import UserError, did_you_mean
+from glassformer.inspection import Kind
+from glassformer.inspection.capture import Hook, model_hooks
+from glassformer.model import Model
+
+_PART = re.compile(r"(encoder|decoder|cross)\.(\d+)(?:\.(feed_forward)|\.head\.(\d+))?")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A head (`decoder.0.head.3`), a feed-forward (`decoder.0.feed_forward`) or a layer (`decoder.0`) of a network.
+
+    Layers and heads count from 0. The kind `cross` is the attention of the decoder to the source and has heads only.
+
+    >>> print(Part("decoder", 0, head=3), Part("encoder", 1, feed_forward=True), Part("decoder", 2))
+    decoder.0.head.3 encoder.1.feed_forward decoder.2
+    >>> Part.parse("cross.1.head.0")
+    Part(kind='cross', layer=1, head=0, feed_forward=False)
+    """
+
+    kind: Kind
+    layer: int
+    head: int | None = None
+    feed_forward: bool = False
+
+    def __str__(self) -> str:
+        part = ".feed_forward" if self.feed_forward else "" if self.head is None else f".head.{self.head}"
+        return f"{self.kind}.{self.layer}{part}"
+
+    @staticmethod
+    def parse(text: str) -> "Part":
+        """Return the part of a name; raise `UserError` if the name has another form."""
+        found = _PART.fullmatch(text)
+        if found is None or (found[1] == "cross" and found[4] is None):
+            raise UserError(
+                f"part: expected a name such as decoder.0.head.3, decoder.0.feed_forward or decoder.0, got {text!r}"
+            )
+        head = None if found[4] is None else int(found[4])
+        return Part(found[1], int(found[2]), head, found[3] is not None)  # type: ignore[arg-type]
+
+    @property
+    def stack(self) -> str:
+        """Name of the stack: `encoder` or `decoder`."""
+        return "decoder" if self.kind == "cross" else self.kind
+
+
+def all_parts(network: nn.Module) -> list[Part]:
+    """Return all parts of a network: per stack its heads, feed-forwards and layers.
+
+    A recurrent decoder with attention has one part, `cross.0.head.0`.
+    """
+    found: list[Part] = []
+    for stack in ("encoder", "decoder"):
+        module = getattr(network, stack, None)
+        if module is None:
+            continue
+        blocks = getattr(module, "blocks", None)
+        if blocks is None:
+            found += [Part("cross", 0, 0)] if hasattr(module, "cross_attn") else []
+            continue
+        of_stack: Kind = "encoder" if stack == "encoder" else "decoder"
+        found += [Part(of_stack, i, h) for i, block in enumerate(blocks) for h in range(block.self_attn.n_heads)]
+        crossed = [(i, block.cross_attn) for i, block in enumerate(blocks) if block.cross_attn is not None]
+        found += [Part("cross", i, h) for i, attention in crossed for h in range(attention.n_heads)]
+        found += [Part(of_stack, i, feed_forward=True) for i, block in enumerate(blocks) if block.ff is not None]
+        found += [Part(of_stack, i) for i in range(len(blocks))]
+    return found
+
+
+@contextlib.contextmanager
+def ablate(
+    model: Model | nn.Module, parts: Collection[Part | str], means: Mapping[str, Tensor] | None = None
+) -> Iterator[None]:
+    """Switch parts off inside the `with` block, in all methods of the model.
+
+    `means` is a trace of a text (`capture`): heads and feed-forwards then give their mean over its positions instead
+    of zero. Layers return their input in both cases. Raises `UserError` for a part that the model does not have.
+
+    ```python
+    with ablate(model, ["decoder.0.head.3", "decoder.1.feed_forward"]):
+        print(model.generate("ROMEO:"))
+    ```
+    """
+    network = model.network if isinstance(model, Model) else model
+    chosen = [part if isinstance(part, Part) else Part.parse(part) for part in parts]
+    with model_hooks(model, ablation_hooks(network, [chosen], means)):
+        yield
+
+
+def ablation_hooks(
+    network: nn.Module, rows: Sequence[Collection[Part]], means: Mapping[str, Tensor] | None = None
+) -> dict[str, Hook]:
+    """Return hooks for `model_hooks` that switch off the parts `rows[r]` in row r of a batch.
+
+    One set of parts applies to all rows. `means` is explained at `ablate`. Raises `UserError` for a part that the
+    network does not have.
+    """
+    known = set(all_parts(network))
+    by_place: dict[tuple[str, int, bool, bool], list[tuple[int, Part]]] = {}
+    for row, parts in enumerate(rows):
+        for part in parts:
+            if part not in known:
+                raise UserError(f"the model has no part {part}: {_hint(part, known)}")
+            by_place.setdefault((part.kind, part.layer, part.head is None, part.feed_forward), []).append((row, part))
+    hooks: dict[str, Hook] = {}
+    for (kind, layer, is_whole, is_feed_forward), off in by_place.items():
+        if not is_whole:
+            name = context_name(network, kind, layer)
+            n_heads = 1 + max(part.head or 0 for part in known if part.kind == kind and part.layer == layer)
+            is_off = torch.zeros(len(rows), n_heads, dtype=torch.bool)
+            for row, part in off:
+                assert part.head is not None
+                is_off[row, part.head] = True
+            hooks[name] = replacing(is_off, _mean(means, name))
+            continue
+        is_off = torch.zeros(len(rows), dtype=torch.bool)
+        is_off[[row for row, _ in off]] = True
+        if is_feed_forward:
+            name = feed_forward_name(network, kind, layer)
+            hooks[name] = replacing(is_off, _mean(means, name))
+        else:
+            hooks |= _skipping(f"{kind}.blocks.{layer}", is_off)
+    return hooks
+
+
+def context_name(network: nn.Module, kind: str, layer: int) -> str:
+    """Return the name of the contexts (B, H, T, W) of the heads of a layer."""
+    if kind == "cross":
+        has_blocks = hasattr(network.decoder, "blocks")
+        return f"decoder.blocks.{layer}.cross_attn.context" if has_blocks else "decoder.cross_attn.context"
+    return f"{kind}.blocks.{layer}.self_attn.context"
+
+
+def feed_forward_name(network: nn.Module, stack: str, layer: int) -> str:
+    """Return the name of the tensor (B, T, D) that the feed-forward of a layer adds to the residual stream.
+
+    In a sandwich block this is the output of the norm after the feed-forward.
+    """
+    path = f"{stack}.blocks.{layer}"
+    return f"{path}.ff" if network.get_submodule(path).ff_out_norm is None else f"{path}.ff_out_norm"
+
+
+def replacing(is_off: Tensor, value: Tensor | None = None) -> Hook:
+    """Return a hook that replaces a tensor by `value`, or by zero, where `is_off` is True.
+
+    `is_off` has the first dimensions of the tensor, (B,) or (B, H); B may be 1 for all rows. `value` broadcasts to the
+    tensor.
+
+    >>> hook = replacing(torch.tensor([[False, True]]))
+    >>> hook("decoder.blocks.0.self_attn.context", torch.ones(1, 2, 1, 3))
+    tensor([[[[1., 1., 1.]],
+    <BLANKLINE>
+             [[0., 0., 0.]]]])
+    """
+
+    def hook(name: str, x: Tensor) -> Tensor:
+        where = is_off.to(x.device).view(*is_off.shape, *[1] * (x.ndim - is_off.ndim))
+        return x.masked_fill(where, 0.0) if value is None else torch.where(where, value.to(x), x)
+
+    return hook
+
+
+def _skipping(block: str, is_off: Tensor) -> dict[str, Hook]:
+    """Return hooks that keep the input of a block and put it in place of the output where `is_off` (B,) is True."""
+    kept: list[Tensor] = []
+
+    def keep(name: str, x: Tensor) -> None:
+        kept[:] = [x]
+
+    def restore(name: str, x: Tensor) -> Tensor:
+        return torch.where(is_off.to(x.device)[:, None, None], kept.pop(), x)
+
+    return {f"{block}.input": keep, f"{block}.residual": restore}
+
+
+def _mean(means: Mapping[str, Tensor] | None, name: str) -> Tensor | None:
+    """Return the mean over rows and positions: of (B, H, T, W) as (H, 1, W), of (B, T, D) as (D,)."""
+    if means is None:
+        return None
+    if name not in means:
+        raise UserError(f"means has no tensor {name}: capture the trace with names=['*.context', '*.ff', '*_norm']")
+    x = means[name]
+    return x.mean(dim=(0, 2))[:, None] if x.ndim == 4 else x.mean(dim=(0, 1))
+
+
+def _hint(part: Part, known: Collection[Part]) -> str:
+    """Return the parts of the same type that the network has, or the most similar one."""
+    kind = (part.head is None, part.feed_forward)
+    alike = sorted(str(x) for x in known if (x.head is None, x.feed_forward) == kind)
+    return did_you_mean(part, alike) if alike else "it has no parts of this type"

@@ -1,0 +1,142 @@
+"""Tree of a beam search: every hypothesis that was kept, finished or pruned, with the results of the search.
+
+A node is a token after its parent; its path from the root is a hypothesis. The rules of the search are those of
+`inference/beam.py`, and the results equal those of `beam_search`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from glassformer.config.run import BeamConfig
+from glassformer.inference.beam import Hypothesis, Step, beam_search
+from glassformer.inference.decodable import Decodable
+from glassformer.inference.decode import never_written
+from glassformer.inference.score import forced_scores
+from glassformer.model import Model
+from glassformer.tasks.encoder_decoder import beam
+
+
+@dataclass(frozen=True)
+class Node:
+    """A token of a hypothesis."""
+
+    id: int
+    """Index in `BeamTree.nodes`; a parent comes before its children."""
+    parent: int | None
+    """Index of the parent; None for the root."""
+    token_id: int
+    """Id of the token; the start id at the root."""
+    log_prob: float
+    """Log-probability of the path from the root, in nats."""
+    step_log_prob: float
+    """Log-probability of the token given the path before it."""
+    length: int
+    """Number of tokens of the path without the root; this is also the number of the step."""
+    state: Literal["root", "kept", "pruned", "finished"]
+    """`kept`: live after its step; `finished`: the end token; `pruned`: a candidate that was not chosen."""
+
+
+@dataclass(frozen=True)
+class BeamTree:
+    """All nodes of a search, and the results as pairs (index of the last node, hypothesis), best first."""
+
+    nodes: list[Node]
+    results: list[tuple[int, Hypothesis]]
+
+    def path(self, node: int) -> list[int]:
+        """Return the token ids from the root, without it, to a node."""
+        ids: list[int] = []
+        place: int | None = node
+        while place is not None:
+            ids.append(self.nodes[place].token_id)
+            place = self.nodes[place].parent
+        return ids[-2::-1]
+
+
+def beam_tree(
+    model: Model, source: str, *, n_best: int | None = None, n_pruned: int | None = None, **settings: Any
+) -> BeamTree:
+    """Return the tree of the beam search of `model.translate(source, **settings)`.
+
+    `settings` are fields of `BeamConfig`. The number of results, `n_best`, is the beam by default. `n_pruned` limits
+    the pruned nodes of a step, by default to the beam.
+
+    ```python
+    tree = beam_tree(model, "a sentence", beam=4)
+    [model.tokenizer.decode(hypothesis.ids) for _, hypothesis in tree.results]
+    ```
+    """
+    translator, config = model.translator, beam(model, settings)
+    suppressed = never_written(translator.tokenizer, translator.vocab_size)
+    return search_tree(
+        translator.model,
+        translator.source_ids(source),
+        config,
+        start_id=translator.start_id,
+        end_id=translator.end_id,
+        max_len=translator.max_len,
+        n_best=n_best,
+        n_pruned=n_pruned,
+        prefix=translator.tokenizer.frames.target.before,
+        suppress_ids=[i for i in suppressed if i != translator.end_id],
+        device=translator.device,
+    )
+
+
+def search_tree(
+    model: Decodable,
+    source_ids: Sequence[int],
+    config: BeamConfig,
+    *,
+    start_id: int,
+    end_id: int,
+    max_len: int,
+    n_best: int | None = None,
+    n_pruned: int | None = None,
+    prefix: Sequence[int] = (),
+    suppress_ids: Sequence[int] = (),
+    device: torch.device | str = "cpu",
+) -> BeamTree:
+    """Return the tree of `beam_search` for the ids of one source; see `beam_tree`."""
+    n_pruned = config.beam if n_pruned is None else n_pruned
+    nodes = [Node(0, None, start_id, 0.0, 0.0, 0, "root")]
+    places: dict[tuple[int, ...], int] = {(): 0}  # ids of a hypothesis → its last node
+
+    def add(ids: Sequence[int], log_prob: float, state: Literal["kept", "pruned", "finished"]) -> None:
+        parent = nodes[places[tuple(ids[:-1])]]
+        places[tuple(ids)] = len(nodes)
+        step_log_prob = log_prob - parent.log_prob
+        nodes.append(Node(len(nodes), parent.id, ids[-1], log_prob, step_log_prob, parent.length + 1, state))
+
+    def observe(_: int, step: Step) -> None:
+        live, finished = ({tuple(ids) for ids, _ in step.live}, {tuple(h.ids) for h in step.finished})
+        n_left = n_pruned
+        for cost, parent, token in step.ranked:
+            ids = (*step.before[parent][0], token)
+            if ids in live or ids in finished:
+                add(ids, -cost, "kept" if ids in live else "finished")
+            elif n_left > 0:
+                n_left -= 1
+                add(ids, -cost, "pruned")
+
+    if prefix:
+        (forced,) = forced_scores(model, [source_ids], [prefix], start_id=start_id, device=device)
+        for n in range(1, len(prefix) + 1):
+            add(prefix[:n], sum(forced.token_log_probs[:n]), "kept")
+    (found,) = beam_search(
+        model,
+        torch.tensor([list(source_ids)], device=device),
+        None,
+        config,
+        start_id=start_id,
+        end_id=end_id,
+        max_len=max_len,
+        n_best=config.beam if n_best is None else n_best,
+        prefixes=[prefix],
+        suppress_ids=suppress_ids,
+        observer=observe,
+    )
+    return BeamTree(nodes, [(places[tuple(hypothesis.ids)], hypothesis) for hypothesis in found])

@@ -1,0 +1,373 @@
+"""Named tensors of a forward pass: read, replace or store them without a change of the model's code.
+
+Names are paths in the network. A module gives `PATH`, its output, and `PATH.input`, its first input. Between modules,
+the network passes these tensors to a tap (B batch, T queries, S keys, H heads, G key-value heads, K and W widths per
+head, D width of the model):
+
+| name | shape | tensor |
+|---|---|---|
+| `encoder.embeddings`, `decoder.embeddings` | (B, T, D) | residual stream before the first block |
+| `decoder.blocks.0.self_attn.query`, `.key`, `.value` | (B, H, T, K), (B, G, S, K), (B, G, S, W) | projected heads |
+| `decoder.blocks.0.self_attn.scores` | (B, H, T, S) | scores before the mask |
+| `decoder.blocks.0.self_attn.weights` | (B, H, T, S) | weights after the softmax |
+| `decoder.blocks.0.self_attn.context` | (B, H, T, W) | weights · values |
+| `decoder.blocks.0.ff.activations` | (B, T, d_ff) | hidden layer of the feed-forward, input of its last projection |
+| `decoder.blocks.0.residual` | (B, T, D) | residual stream after the block |
+| `decoder.final` | (B, T, D) | output of the stack, after its final norm |
+| `encoder.memory`, `decoder.hidden` | (B, S, C), (B, T, D) | states of a recurrent model |
+| `hidden`, `logits` | (B, T, D), (B, T, V) | input and output of the head |
+
+`cross_attn` in place of `self_attn` is the attention to the source; a recurrent decoder has `decoder.cross_attn`. With
+a tap, attention runs the readable formulas (`nn/attention_functions.py`) and equals the fused kernel to rounding.
+"""
+
+import contextlib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer import notebook
+from glassformer.errors import UserError, did_you_mean
+from glassformer.evaluation.loss import evaluation_mode
+from glassformer.inference.fill import MASK, masked_ids
+from glassformer.inspection import Kind
+from glassformer.model import Model
+from glassformer.nn.attention import Tap
+from glassformer.tasks.task import FillsMasks
+from glassformer.tokenization.tokenizer import Tokenizer
+
+Hook = Callable[[str, Tensor], Tensor | None]
+"""(name, tensor) → the tensor that replaces it; None keeps it."""
+
+STANDARD = (
+    *("*.embeddings", "*.query", "*.key", "*.value", "*.scores", "*.weights", "*.context", "*_norm", "*_attn"),
+    *("*.ff", "*.ff.activations", "*.residual", "*.final", "*.memory", "*.hidden", "hidden", "logits"),
+)
+"""Names that `capture` stores by default."""
+MAX_BYTES = 2 << 30
+"""Largest trace in bytes by default."""
+_METHODS = ("forward", "hidden", "encode", "step")
+
+
+@contextlib.contextmanager
+def model_hooks(model: Model | nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
+    """Call hooks with the named tensors of every forward pass inside the `with` block.
+
+    A key of `hooks` is a name, or a pattern such as `decoder.blocks.*.self_attn.weights`. A hook returns a tensor that
+    replaces the named one, or None. Hooks act in `model.generate`, `translate`, `score` and all other methods too; if
+    several match, each receives the result of the previous one. Blocks may be nested. Raises `UserError` for an
+    ensemble, and at the end of the block if a pattern matched no tensor.
+
+    ```python
+    def without_head_3(name, context):  # (B, H, T, W)
+        return context.index_fill(1, torch.tensor([3]), 0.0)
+
+    with model_hooks(model, {"decoder.blocks.0.self_attn.context": without_head_3}):
+        print(model.generate("ROMEO:"))
+    ```
+    """
+    if isinstance(model, Model) and model.others:
+        raise UserError("an ensemble has several networks: load one of its models")
+    network = model.network if isinstance(model, Model) else model
+    unused, names = set(hooks), set[str]()
+
+    def call(name: str, x: Tensor) -> Tensor:
+        names.add(name)
+        for pattern, hook in hooks.items():
+            if fnmatchcase(name, pattern):
+                unused.discard(pattern)
+                replaced = hook(name, x)
+                if replaced is not None and replaced.shape != x.shape:
+                    raise ValueError(f"{name}: expected shape {tuple(x.shape)}, got {tuple(replaced.shape)}")
+                x = x if replaced is None else replaced
+        return x
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_tapped(network, _HookTap(call)))
+        for path, module in network.named_modules():
+            if path and not path.endswith("embeddings"):  # the tap receives the output of embeddings
+                stack.callback(module.register_forward_pre_hook(_on_input(path, call)).remove)
+                stack.callback(module.register_forward_hook(_on_output(path, call)).remove)
+        yield
+    _require_matches(unused, names)
+
+
+@dataclass(frozen=True)
+class _HookTap:
+    """A tap that calls a function with full names."""
+
+    call: Callable[[str, Tensor], Tensor]
+    prefix: str = ""
+
+    def __call__(self, name: str, x: Tensor) -> Tensor:
+        return self.call(self.prefix + name, x)
+
+    def scope(self, name: str) -> "_HookTap":
+        return _HookTap(self.call, f"{self.prefix}{name}.")
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """Two taps, one after the other."""
+
+    first: Tap
+    second: Tap
+
+    def __call__(self, name: str, x: Tensor) -> Tensor:
+        return self.second(name, self.first(name, x))
+
+    def scope(self, name: str) -> "_Chain":
+        return _Chain(self.first.scope(name), self.second.scope(name))
+
+
+@contextlib.contextmanager
+def _tapped(network: nn.Module, tap: Tap) -> Iterator[None]:
+    """Pass the tap to each method of the network that takes one, whoever calls it."""
+    inside = False  # a method that calls another one passes its tap on
+
+    def tapped(method: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        nonlocal inside
+        if inside:
+            return method(*args, **named)
+        given, inside = named.get("tap"), True
+        try:
+            return method(*args, **{**named, "tap": tap if given is None else _Chain(given, tap)})
+        finally:
+            inside = False
+
+    methods = {name: getattr(network, name) for name in _METHODS if _takes_tap(getattr(network, name, None))}
+    before = {name: network.__dict__[name] for name in methods if name in network.__dict__}
+    for name, method in methods.items():
+        setattr(network, name, functools.wraps(method)(functools.partial(tapped, method)))
+    try:
+        yield
+    finally:
+        for name in methods:
+            delattr(network, name)
+        network.__dict__.update(before)
+
+
+def _takes_tap(method: Callable[..., Any] | None) -> bool:
+    return method is not None and "tap" in inspect.signature(method).parameters
+
+
+def _on_input(path: str, call: Callable[[str, Tensor], Tensor]) -> Callable[..., Any]:
+    name = "hidden" if path == "output" else f"{path}.input".replace(".ff.down_proj.input", ".ff.activations")
+
+    def hook(module: nn.Module, args: tuple[Any, ...]) -> Any:
+        return (call(name, args[0]), *args[1:]) if args and isinstance(args[0], Tensor) else None
+
+    return hook
+
+
+def _on_output(path: str, call: Callable[[str, Tensor], Tensor]) -> Callable[..., Any]:
+    name = "logits" if path == "output" else path
+
+    def hook(module: nn.Module, args: Any, output: Any) -> Any:
+        return call(name, output) if isinstance(output, Tensor) else None
+
+    return hook
+
+
+def _require_matches(unused: Collection[str], names: Collection[str]) -> None:
+    """Raise `UserError` if a pattern matched no name of the passes."""
+    for pattern in sorted(unused if names else ()):
+        raise UserError(f"no tensor of the model has the name {pattern!r}: {did_you_mean(pattern, names)}")
+
+
+@torch.no_grad()
+def capture_tensors(
+    network: nn.Module,
+    inputs: Mapping[str, Tensor],
+    names: Sequence[str] = STANDARD,
+    layers: Collection[int] | None = None,
+    max_bytes: int = MAX_BYTES,
+) -> dict[str, Tensor]:
+    """Run `network(**inputs)` without dropout; return the float tensors whose names match, in fp32 on the CPU.
+
+    With `layers`, only these blocks. A recurrent decoder runs step by step; its steps are concatenated along T.
+    Raises `UserError` if the tensors exceed `max_bytes`, or if a name without `*` does not exist.
+    """
+    found: dict[str, list[Tensor]] = {}
+    absent, all_names, n_bytes = {name for name in names if "*" not in name}, set[str](), 0
+
+    def store(name: str, x: Tensor) -> None:
+        nonlocal n_bytes
+        all_names.add(name)
+        absent.discard(name)
+        block = re.search(r"\.blocks\.(\d+)", name)
+        is_left_out = layers is not None and block is not None and int(block[1]) not in layers
+        is_chosen = x.is_floating_point() and any(fnmatchcase(name, pattern) for pattern in names)
+        if is_left_out or not is_chosen:
+            return
+        n_bytes += 4 * x.numel()
+        if n_bytes > max_bytes:
+            raise UserError(f"the trace has more than {max_bytes:,} bytes at {name}: choose fewer names or layers")
+        found.setdefault(name, []).append(x.detach().to("cpu", torch.float32, copy=True))
+
+    with evaluation_mode(network), model_hooks(network, {"*": store}):
+        network(**inputs)
+    if names is not STANDARD:
+        _require_matches(absent, all_names)
+    return {name: _joined(steps) for name, steps in found.items()}
+
+
+def _joined(steps: Sequence[Tensor]) -> Tensor:
+    """Concatenate the steps of a recurrent model, (B, …, 1, ·) each, or stack (B, ·) to (B, T, ·)."""
+    if len(steps) == 1:
+        return steps[0]
+    return torch.stack(list(steps), dim=1) if steps[0].ndim == 2 else torch.cat(list(steps), dim=-2)
+
+
+@dataclass(frozen=True)
+class Trace(Mapping[str, Tensor]):
+    """Named tensors of one text or one pair, with the inputs and the tokens along their axes."""
+
+    tensors: dict[str, Tensor]
+    inputs: dict[str, Tensor]
+    """Arguments of the network: `token_ids` (1, T), and `source_ids` (1, S) of an encoder-decoder."""
+    source: list[str]
+    """Input tokens of the encoder, or of the only stack."""
+    target: list[str]
+    """Input tokens of the decoder, or of the only stack."""
+    written: list[str]
+    """Next token of an encoder-decoder at each position of `target`."""
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise KeyError(f"the trace has no tensor {name!r}: {did_you_mean(name, self.tensors)}")
+        return self.tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __repr__(self) -> str:
+        n_bytes = sum(4 * x.numel() for x in self.tensors.values())
+        return f"Trace of {len(self.target)} tokens: {len(self)} tensors, {n_bytes:,} bytes"
+
+    def axes(self, kind: Kind) -> tuple[list[str], list[str]]:
+        """Return the tokens of rows and columns. A row of cross-attention is labelled with the next token."""
+        return {
+            "encoder": (self.source, self.source),
+            "decoder": (self.target, self.target),
+            "cross": (self.written, self.source),
+        }[kind]
+
+    def _repr_html_(self) -> str:
+        """Return the mean weights of the heads of each layer, one matrix per layer."""
+        found = []
+        for name, weights in self.items():
+            if name.endswith(".weights"):
+                found.append(notebook.matrix(weights[0].mean(0).tolist(), *self.axes(kind_of(name)), name))
+        return "".join(found) or repr(self)
+
+
+def kind_of(name: str) -> Kind:
+    """Return the kind of attention that a tensor belongs to.
+
+    >>> kind_of("decoder.blocks.0.cross_attn.weights"), kind_of("encoder.blocks.1.self_attn.scores")
+    ('cross', 'encoder')
+    """
+    return "cross" if ".cross_attn." in name else "encoder" if name.startswith("encoder.") else "decoder"
+
+
+def capture(
+    model: Model,
+    text: str | Sequence[int] | None = None,
+    *,
+    source: str | Sequence[int] | None = None,
+    target: str | Sequence[int] | None = None,
+    names: Sequence[str] = STANDARD,
+    layers: Collection[int] | None = None,
+    max_bytes: int = MAX_BYTES,
+) -> Trace:
+    """Run a model once over a text, or over a source and a target, and return the named tensors.
+
+    A text is tokenized as in training, and `[MASK]` is a mask for a model that fills masks. Ids are
+    taken unchanged; those of a target begin with its start token. An encoder-decoder takes a source and a target, by
+    default its own output. `names`, `layers` and `max_bytes` are those of `capture_tensors`.
+
+    ```python
+    trace = capture(model, "ROMEO: what is a name?", names=["*.weights", "logits"])
+    trace["decoder.blocks.0.self_attn.weights"]  # (1, H, T, T)
+    ```
+
+    Raises `UserError` for a text without words or with more tokens than the model reads.
+    """
+    trace = encoded(model, text, source=source, target=target)
+    return replace(trace, tensors=capture_tensors(model.network, trace.inputs, names, layers, max_bytes))
+
+
+def encoded(
+    model: Model,
+    text: str | Sequence[int] | None = None,
+    *,
+    source: str | Sequence[int] | None = None,
+    target: str | Sequence[int] | None = None,
+) -> Trace:
+    """Return the trace of `capture` before the run: inputs and tokens, without tensors."""
+    if model.is_seq2seq:
+        if source is None or text is not None:
+            raise UserError(
+                f"{model.name} is a sequence-to-sequence model: give --source TEXT and, optionally, --target TEXT"
+            )
+        return _encoded_pair(model, source, target)
+    if text is None or source is not None or target is not None:
+        raise UserError(f"{model.name} has no source side: give --text TEXT")
+    if isinstance(text, str):
+        _require_words("text", text)
+        text = _text_ids(model, text)
+    ids = list(text)
+    _check_ids("text", ids, model.tokenizer, model.config.max_len)
+    tokens = model.tokenizer.tokens(ids)
+    return Trace({}, {"token_ids": torch.tensor([ids], device=model.device)}, tokens, tokens, [])
+
+
+def _text_ids(model: Model, text: str) -> list[int]:
+    """Return the ids that a model with one stack reads; `[MASK]` is a mask for a model that fills masks."""
+    if model.is_causal_lm:
+        return model.prompt_ids(text)
+    if MASK in text and isinstance(model.task, FillsMasks):
+        return model.tokenizer.frames.text.around(masked_ids(model.tokenizer, text))
+    return model.text_ids(text)
+
+
+def _encoded_pair(model: Model, source: str | Sequence[int], target: str | Sequence[int] | None) -> Trace:
+    if isinstance(source, str):
+        _require_words("source", source)
+        source = model.encode_source(source)
+    source_ids = list(source)
+    _check_ids("source", source_ids, model.source_tokenizer, model.config.encoder_max_len)
+    if target is None:
+        target = model.translations_of_ids([source_ids])[0][0].text
+    target_ids = model.encode_target(target) if isinstance(target, str) else list(target)
+    _check_ids("target", target_ids, model.tokenizer, model.config.max_len)
+    written = [*target_ids[1:], model.translator.end_id]
+    inputs = {
+        "token_ids": torch.tensor([target_ids], device=model.device),
+        "source_ids": torch.tensor([source_ids], device=model.device),
+    }
+    tokens = model.tokenizer.tokens
+    return Trace({}, inputs, model.source_tokenizer.tokens(source_ids), tokens(target_ids), tokens(written))
+
+
+def _require_words(what: str, text: str) -> None:
+    if not text.strip():
+        raise UserError(f"the {what} is empty: give a text with at least one word")
+
+
+def _check_ids(what: str, ids: Sequence[int], tokenizer: Tokenizer, max_len: int) -> None:
+    if not 0 < len(ids) <= max_len:
+        raise UserError(f"the {what} has {len(ids)} tokens and the model reads at most {max_len}: shorten it")
+    if not 0 <= min(ids) <= max(ids) < len(tokenizer):
+        raise UserError(f"the {what} has an id outside the vocabulary, whose ids are 0 to {len(tokenizer) - 1}")

@@ -1,0 +1,89 @@
+"""Effects of parts: the change of a measure when a head, feed-forward or layer is switched off, for each part.
+
+The importance of a head by ablation is that of Michel (2019), section 3.2; `ablation.py` defines "off", and
+`measures.py` the measure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.evaluation.loss import evaluation_mode
+from glassformer.inspection import Kind
+from glassformer.inspection.ablation import Part, ablation_hooks, all_parts
+from glassformer.inspection.capture import model_hooks
+from glassformer.inspection.measures import Measure
+
+MAX_BYTES = 256 << 20
+"""Approximate limit of the memory of one batch."""
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Changes of a measure: the value with the part off minus the value of the unchanged network."""
+
+    measure: str
+    before: float
+    """Value of the unchanged network; 0 for `kl` and `change`."""
+    changes: dict[Part, float]
+
+    def heads(self, kind: Kind) -> list[list[float]]:
+        """Return the change of each head, one list per layer."""
+        layers: dict[int, list[float]] = {}
+        for part, change in self.changes.items():
+            if part.kind == kind and part.head is not None:
+                layers.setdefault(part.layer, []).append(change)
+        return list(layers.values())
+
+    def feed_forwards(self, stack: Kind) -> list[float]:
+        """Return the change of the feed-forward of each layer."""
+        return [change for part, change in self.changes.items() if part.kind == stack and part.feed_forward]
+
+    def layers(self, stack: Kind) -> list[float]:
+        """Return the change of each layer."""
+        return [c for part, c in self.changes.items() if part == Part(stack, part.layer)]
+
+
+@torch.no_grad()
+def effects(
+    network: nn.Module,
+    inputs: Mapping[str, Tensor],
+    measure: Measure,
+    parts: Sequence[Part] | None = None,
+    means: Mapping[str, Tensor] | None = None,
+    max_bytes: int = MAX_BYTES,
+) -> Effects:
+    """Return the change of the measure for each part, by default for all parts of the network.
+
+    `inputs` are those of a trace, with one row. The row is repeated, and row r of a batch runs without part r; a batch
+    has as many rows as fit in about `max_bytes`. `means` is explained at `ablate`.
+
+    ```python
+    trace = capture(model, "To be, or not to be", names=["logits"])
+    found = effects(model.network, trace.inputs, measure_of(model.network, trace.inputs))
+    found.changes[Part("decoder", 0, head=3)]  # nats per token
+    ```
+    """
+    parts = all_parts(network) if parts is None else list(parts)
+    with evaluation_mode(network):
+        outputs = network(**inputs)
+        before = float(measure(outputs)[0])
+        n_rows = max(1, max_bytes // row_bytes(network, inputs, outputs))
+        values: list[float] = []
+        for begin in range(0, len(parts), n_rows):
+            off = [[part] for part in parts[begin : begin + n_rows]]
+            repeated = {name: x.repeat(len(off), *[1] * (x.ndim - 1)) for name, x in inputs.items()}
+            with model_hooks(network, ablation_hooks(network, off, means)):
+                values += measure(network(**repeated)).tolist()
+    changes = {part: value - before for part, value in zip(parts, values, strict=True)}
+    return Effects(measure.name, before, changes)
+
+
+def row_bytes(network: nn.Module, inputs: Mapping[str, Tensor], outputs: Tensor) -> int:
+    """Estimate the memory of one row: logits, attention scores and the widest layer, four tensors of each."""
+    longest = max(x.shape[1] for x in inputs.values())
+    n_heads = 1 + max((part.head or 0 for part in all_parts(network)), default=0)
+    widest = max((x.out_features for x in network.modules() if isinstance(x, nn.Linear)), default=1)
+    return 4 * outputs.element_size() * (outputs.numel() + n_heads * longest**2 + longest * widest)

@@ -1,0 +1,124 @@
+"""Logit lens: the prediction of every layer, computed by the head of the last one (nostalgebraist 2020).
+
+The residual stream xₗ after block l is read as if it were the last one: logitsₗ = head(final_norm(xₗ)). For the last
+block these are the logits of the model.
+
+A pre-norm model has a final norm. Without it (`norm=False`), logitsₗ = head(xₗ), and the last block does not give the
+logits of the model. A post-norm model has no final norm: xₗ is the output of the norm of the block, and
+logitsₗ = head(xₗ) in both cases. The head includes all of its own layers, such as the transform of BERT.
+
+The head reads the decoder of a decoder or encoder-decoder, and the encoder of a masked language model.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.config.transformer import TokenHead
+from glassformer.errors import UserError
+from glassformer.inspection.measures import next_labels, predicts_next_token
+from glassformer.models.stacks import Decoder, Encoder
+from glassformer.models.transformer import Transformer
+from glassformer.objectives.loss import NOT_SCORED
+
+NAMES = ("*.embeddings", "*.residual")
+"""Names that `capture` must store for the lens; its default includes them."""
+
+
+@dataclass(frozen=True)
+class LensCells:
+    """Predictions of every layer and position (L layers with the embeddings, T positions)."""
+
+    layers: list[str]
+    """`embeddings`, `block 0`, …"""
+    top_ids: Tensor
+    """(L, T, k): most probable tokens, best first."""
+    top_probabilities: Tensor
+    """(L, T, k)"""
+    label_probability: Tensor
+    """(L, T): probability of the label; NaN at positions without a label."""
+    label_rank: Tensor
+    """(L, T): number of tokens with a larger logit than the label; -1 at positions without a label."""
+
+
+def lens_logits(network: nn.Module, x: Tensor, norm: bool = True) -> Tensor:
+    """Return head(final_norm(x)) for states (…, T, D) of the residual stream, (…, T, V); `norm=False`: head(x).
+
+    Raises `UserError` for a recurrent model and for a head that gives no logits over tokens.
+    """
+    transformer, stack, _ = _parts(network)
+    x = x.to(next(transformer.parameters()))
+    with torch.no_grad():
+        return transformer.head(stack.final_norm(x) if norm and stack.final_norm is not None else x)
+
+
+def lens(network: nn.Module, tensors: Mapping[str, Tensor], norm: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name, logits (B, T, V)) for the embeddings and each block, from a trace; one layer is in memory at a time.
+
+    The names are `embeddings`, `block 0`, …
+
+    ```python
+    for name, logits in lens(model.network, capture(model, "To be, or not to")):
+        print(name, model.tokenizer.decode([int(logits[0, -1].argmax())]))
+    ```
+    """
+    _, stack, of_stack = _parts(network)
+    paths = {"embeddings": f"{of_stack}.embeddings"}
+    paths |= {f"block {i}": f"{of_stack}.blocks.{i}.residual" for i in range(len(stack.blocks))}
+    for name, path in paths.items():
+        if path not in tensors:
+            raise UserError(f"the trace has no tensor {path}: capture it with names={list(NAMES)}")
+        yield name, lens_logits(network, tensors[path], norm)
+
+
+def lens_cells(
+    network: nn.Module, tensors: Mapping[str, Tensor], labels: Sequence[int], k: int = 5, norm: bool = True
+) -> LensCells:
+    """Return the k most probable tokens, and the probability and rank of the label, per layer and position.
+
+    `tensors` is a trace with one row; `labels` (T,) are the true tokens, -100 = unknown (`lens_labels`).
+    """
+    of_labels = torch.tensor(labels)
+    is_label = of_labels != NOT_SCORED
+    safe = of_labels.clamp(min=0)[:, None]  # (T, 1)
+    found: list[tuple[Tensor, ...]] = []
+    layers: list[str] = []
+    for name, logits in lens(network, tensors, norm):
+        layers.append(name)
+        row = logits[0].cpu()
+        row = row.float() if row.dtype.itemsize < 4 else row
+        probabilities = row.softmax(dim=-1)  # (T, V)
+        top = probabilities.topk(min(k, row.shape[-1]), dim=-1)
+        of_label = probabilities.gather(1, safe).squeeze(1).masked_fill(~is_label, torch.nan)
+        rank = (row > row.gather(1, safe)).sum(dim=1).masked_fill(~is_label, -1)
+        found.append((top.indices, top.values, of_label, rank))
+    return LensCells(layers, *(torch.stack(list(parts)) for parts in zip(*found, strict=True)))
+
+
+def lens_labels(network: nn.Module, inputs: Mapping[str, Tensor]) -> list[int]:
+    """Return the true token of each position of a trace's inputs, -100 where it is unknown.
+
+    A decoder predicts the next token, and an encoder-decoder the end token at its last position. An encoder predicts
+    the token at the position itself, which is unknown at a mask.
+    """
+    config, ids = _parts(network)[0].config, inputs["token_ids"][0].tolist()
+    if predicts_next_token(config):
+        return next_labels(ids, config.eos_id if config.is_encoder_decoder else None)
+    return [NOT_SCORED if token == config.mask_id else token for token in ids]
+
+
+def _parts(network: nn.Module) -> tuple[Transformer, Encoder | Decoder, str]:
+    """Return the network, and the stack that the head reads with its name.
+
+    Raises `UserError` if the network has no logit lens.
+    """
+    if not isinstance(network, Transformer):
+        raise UserError("the logit lens needs a Transformer: a recurrent model has no residual stream")
+    if not isinstance(network.config.head, TokenHead):
+        raise UserError("the logit lens needs a head over tokens: this model predicts labels or vectors")
+    if network.decoder is not None:
+        return network, network.decoder, "decoder"
+    assert network.encoder is not None
+    return network, network.encoder, "encoder"

@@ -1,0 +1,143 @@
+"""Measures of a prediction, one value per row: the loss, or the distance to the prediction of an unchanged pass.
+
+| model | `name` | value |
+|---|---|---|
+| causal language model | `loss` | mean −log p(next token), in nats |
+| encoder-decoder | `loss` | mean −log p(target token), including the end token, in nats |
+| encoder with a token head, and a reference text | `loss` | mean −log p(reference token) at the masks, in nats |
+| encoder with a token head | `kl` | mean KL(unchanged ‖ changed) over the masks, or over all positions without a mask |
+| classifier, tagger | `kl` | KL(unchanged ‖ changed) of the labels, mean over positions of a tagger |
+| regression, vectors | `change` | mean absolute change of the output |
+
+KL(p ‖ q) = Σ p (log p − log q) is the increase of the expected loss if p is the true distribution. So it is comparable
+with a change of the loss. The pseudo-log-likelihood of a masked model needs one pass per token and is not used.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.config.recurrent import ModelConfig, RecurrentConfig
+from glassformer.config.transformer import SequenceHead, TokenHead, VectorHead
+from glassformer.errors import UserError
+from glassformer.evaluation.loss import evaluation_mode
+from glassformer.models.build import Network
+from glassformer.objectives.loss import NOT_SCORED
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Measure of outputs (R, …), one value per row, with the labels or the unchanged outputs that it compares with."""
+
+    name: Literal["loss", "kl", "change"]
+    reference: Tensor
+    """`loss`: labels (T,), -100 = not scored. Otherwise the outputs of the unchanged pass, (1, …)."""
+    positions: Tensor | None = None
+    """`kl`: scored positions (T,), bool; None for all."""
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """Return the value of each row of `outputs` (R, …), (R,); outputs of a token head are logits (R, T, V)."""
+        outputs, reference = outputs.float() if outputs.dtype.itemsize < 4 else outputs, self.reference
+        if self.name == "loss":
+            return label_loss(outputs, reference)
+        if self.name == "kl":
+            found = kl_divergence(reference.to(outputs), outputs)  # (R,) or (R, T)
+            found = found if self.positions is None else found[:, self.positions]
+            return found if found.ndim == 1 else found.mean(dim=1)
+        return (outputs - reference.to(outputs)).abs().flatten(1).mean(dim=1)
+
+
+def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean −log softmax(logits)[label] over the scored positions of each row.
+
+    `logits` (R, T, V), `labels` (T,) with -100 = not scored → (R,), in nats.
+
+    >>> label_loss(torch.zeros(1, 3, 4), torch.tensor([2, 0, -100]))  # ln 4
+    tensor([1.3863])
+    """
+    at = (labels != NOT_SCORED).nonzero().flatten()
+    log_probs = logits[:, at].log_softmax(dim=-1)
+    return -log_probs.gather(2, labels[at].expand(len(logits), -1)[:, :, None]).squeeze(2).mean(dim=1)
+
+
+def kl_divergence(logits: Tensor, changed: Tensor) -> Tensor:
+    """Return KL(softmax(logits) ‖ softmax(changed)) over the last dimension, in nats; both (…, V) → (…).
+
+    >>> kl_divergence(torch.tensor([0.0, -torch.inf]), torch.tensor([0.0, 0.0]))  # certain, then two equal tokens
+    tensor(0.6931)
+    """
+    log_p, log_q = logits.log_softmax(dim=-1), changed.log_softmax(dim=-1)
+    p = log_p.exp()
+    return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(dim=-1)
+
+
+def next_labels(token_ids: Sequence[int], end_id: int | None = None) -> list[int]:
+    """Return the label of each position of a decoder: the next token, and `end_id` at the last position if given.
+
+    >>> next_labels([1, 5, 6]), next_labels([1, 5, 6], end_id=2)
+    ([5, 6, -100], [5, 6, 2])
+    """
+    return [*token_ids[1:], NOT_SCORED if end_id is None else end_id]
+
+
+def masked_labels(token_ids: Sequence[int], reference_ids: Sequence[int], mask_id: int) -> list[int]:
+    """Return the reference token at each mask, and -100 at all other positions.
+
+    >>> masked_labels([7, 4, 9], [7, 8, 9], mask_id=4)
+    [-100, 8, -100]
+
+    Raises `UserError` if the texts have different numbers of tokens, or if there is no mask.
+    """
+    if len(token_ids) != len(reference_ids):
+        raise UserError(
+            f"the text has {len(token_ids)} tokens and the reference {len(reference_ids)}: write one [MASK] per token"
+        )
+    if mask_id not in token_ids:
+        raise UserError("the text has no [MASK]: add one, or give no reference")
+    pairs = zip(token_ids, reference_ids, strict=True)
+    return [right if token == mask_id else NOT_SCORED for token, right in pairs]
+
+
+def predicts_next_token(config: ModelConfig) -> bool:
+    """Return True if the network is a decoder, with or without an encoder, that predicts tokens."""
+    if isinstance(config, RecurrentConfig):
+        return True
+    return config.decoder is not None and isinstance(config.head, TokenHead)
+
+
+def measure_of(network: Network, inputs: Mapping[str, Tensor], reference_ids: Sequence[int] | None = None) -> Measure:
+    """Return the measure of a network on the inputs of a trace (one row); see the table of this module.
+
+    `reference_ids` is the text without masks, for an encoder with a token head. Raises `UserError` if no position of
+    the text has a label.
+    """
+    config, ids = network.config, inputs["token_ids"][0].tolist()
+    mask_id = config.mask_id
+    if reference_ids is not None and (mask_id is None or predicts_next_token(config)):
+        raise UserError("a reference text needs a masked language model: give none for this model")
+    if predicts_next_token(config):
+        labels = next_labels(ids, config.eos_id if config.is_encoder_decoder else None)
+        if set(labels) == {NOT_SCORED}:
+            raise UserError("the text has one token, and the first token is not scored: give a longer text")
+        return Measure("loss", torch.tensor(labels, device=inputs["token_ids"].device))
+    if reference_ids is not None:
+        assert mask_id is not None
+        labels = masked_labels(ids, reference_ids, mask_id)
+        return Measure("loss", torch.tensor(labels, device=inputs["token_ids"].device))
+    with torch.no_grad(), evaluation_mode(network):
+        outputs = network(**inputs)
+    assert not isinstance(config, RecurrentConfig)
+    head = config.head
+    if isinstance(head, VectorHead) or (isinstance(head, SequenceHead) and head.n_labels == 1):
+        return Measure("change", outputs)
+    is_mask = inputs["token_ids"][0] == (-1 if mask_id is None else mask_id)
+    return Measure("kl", outputs, is_mask if isinstance(head, TokenHead) and bool(is_mask.any()) else None)
+
+
+def loss_of(network: nn.Module, inputs: Mapping[str, Tensor], measure: Measure) -> float:
+    """Run the network once and return the measure of its outputs; inside `ablate`, of the changed outputs."""
+    with torch.no_grad(), evaluation_mode(network):
+        return float(measure(network(**inputs))[0])

@@ -1,0 +1,223 @@
+"""Activation patching: copy an activation of a clean run into a corrupted run, and measure what it restores.
+
+Two texts of equal length have different answers. The metric of a run is the logit difference m = logit(answer) −
+logit(wrong) at one position. With an activation of the clean run in the corrupted run, the restored share is
+
+    (m_patched − m_corrupted) / (m_clean − m_corrupted),
+
+0 = as corrupted, 1 = as clean. Meng (2022, section 2.1) restores hidden states of a clean run in this way (causal
+tracing; the corruption there is noise on the embeddings). The logit difference of two answers is that of Wang (2022).
+
+`patch_residual` copies the residual stream of one layer at one position, `patch_heads` the context of one head at all
+positions. All positions or heads are rows of one batch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from glassformer.config.transformer import TokenHead
+from glassformer.errors import UserError, quoted
+from glassformer.evaluation.loss import evaluation_mode
+from glassformer.inference.fill import masked_ids
+from glassformer.inspection import Kind
+from glassformer.inspection.ablation import all_parts, context_name
+from glassformer.inspection.capture import Hook, model_hooks
+from glassformer.inspection.effects import MAX_BYTES, row_bytes
+from glassformer.inspection.measures import predicts_next_token
+from glassformer.model import Model
+from glassformer.models.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Patching:
+    """Two runs with inputs of equal shape, and the metric: logit(answer) − logit(wrong) at a position of the output."""
+
+    clean: dict[str, Tensor]
+    """Arguments of the network, one row; the tensors of both runs have equal shapes."""
+    corrupted: dict[str, Tensor]
+    answer: int
+    """Id of the token that the clean run predicts."""
+    wrong: int
+    """Id of the token that the corrupted run predicts."""
+    position: int = -1
+    """Position of the logits; -1 is the last."""
+
+    def __post_init__(self) -> None:
+        """Raise `UserError` for runs of unequal shapes, equal inputs or equal answers."""
+        if self.answer == self.wrong:
+            raise UserError(f"the answer and the wrong answer are both token {self.answer}: give two different tokens")
+        shapes = [{name: tuple(x.shape) for name, x in run.items()} for run in (self.clean, self.corrupted)]
+        if shapes[0] != shapes[1]:
+            raise UserError(f"patching needs two runs of equal shapes, got {shapes[0]} and {shapes[1]}")
+        if all(torch.equal(x, self.corrupted[name]) for name, x in self.clean.items()):
+            raise UserError("the clean and the corrupted run have equal tokens: change at least one")
+
+    def metric(self, logits: Tensor) -> Tensor:
+        """Return logit(answer) − logit(wrong) of each row: (R, T, V) → (R,)."""
+        at = logits[:, self.position]
+        return at[:, self.answer] - at[:, self.wrong]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Result of patching: the restored share for each layer and position, or for each layer and head."""
+
+    layers: list[str]
+    shares: Tensor
+    """(L, T) or (L, H); 0 = as corrupted, 1 = as clean."""
+    clean: float
+    """Logit difference of the clean run."""
+    corrupted: float
+    """Logit difference of the corrupted run."""
+
+
+def patching_of(
+    model: Model,
+    clean: str,
+    corrupted: str,
+    answer: str | None = None,
+    wrong: str | None = None,
+    position: int | None = None,
+) -> Patching:
+    """Return the two runs of a causal or masked language model on two texts.
+
+    An answer is one token, such as " Paris"; by default each text's own most probable token. The position is the last
+    token of a causal model, or the first `[MASK]` of a masked model.
+
+    ```python
+    pair = patching_of(model, "The king is here: he", "The queen is here: he")
+    patch_residual(model.network, pair).shares  # (L + 1, T)
+    ```
+
+    Raises `UserError` for equal texts, for texts with different numbers of tokens, for an answer of several tokens, and
+    for equal answers.
+    """
+    network = model.network
+    if model.is_seq2seq or not isinstance(network, Transformer) or not isinstance(network.config.head, TokenHead):
+        raise UserError("patching of texts needs a causal or a masked language model: use another model")
+    rows = [_ids(model, text) for text in (clean, corrupted)]
+    if rows[0] == rows[1]:
+        raise UserError("the clean and the corrupted text have equal tokens: change at least one word")
+    if len(rows[0]) != len(rows[1]):
+        raise UserError(
+            f"the clean text has {len(rows[0])} tokens and the corrupted text {len(rows[1])}: "
+            "choose words with equal numbers of tokens"
+        )
+    if len(rows[0]) > model.config.max_len:
+        raise UserError(
+            f"the texts have {len(rows[0])} tokens and the model reads at most {model.config.max_len}: shorten them"
+        )
+    if position is None:
+        position = -1 if predicts_next_token(model.config) else rows[0].index(model.tokenizer.mask_id or 0)
+    if not -len(rows[0]) <= position < len(rows[0]):
+        raise UserError(f"the position is {position} and the texts have {len(rows[0])} tokens, counted from 0")
+    inputs = [{"token_ids": torch.tensor([row], device=model.device)} for row in rows]
+    with torch.no_grad(), evaluation_mode(network):
+        best = [int(network(**one)[0, position].argmax()) for one in inputs]
+    ids = [found if text is None else answer_id(model, text) for text, found in zip((answer, wrong), best, strict=True)]
+    if ids[0] == ids[1]:
+        token = quoted(model.tokenizer.tokens(ids[:1])[0])
+        raise UserError(f"the answer and the wrong answer are both {token}: give two different tokens")
+    return Patching(inputs[0], inputs[1], ids[0], ids[1], position)
+
+
+def answer_id(model: Model, text: str) -> int:
+    """Return the id of an answer; raise `UserError` if it is not exactly one token."""
+    ids = model.tokenizer.encode(text)
+    if len(ids) != 1:
+        hint = "give one token, with its leading space if it begins a word"
+        raise UserError(f"the answer {quoted(text)} has {len(ids)} tokens: {hint}")
+    return ids[0]
+
+
+def patch_residual(
+    network: Transformer, pair: Patching, stack: Kind | None = None, max_bytes: int = MAX_BYTES
+) -> Restored:
+    """Return the restored share for the embeddings and each block, and each position, (L + 1, T).
+
+    `stack` is `encoder` or `decoder`, by default the stack that the head reads. Row r of a batch has position r of one
+    layer from the clean run; a batch has as many rows as fit in about `max_bytes`.
+    """
+    _require_tokens(network)
+    name = _head_stack(network) if stack is None else stack
+    module = network.encoder if name == "encoder" else network.decoder if name == "decoder" else None
+    if module is None:
+        raise UserError(f"this model has no stack {name}: choose encoder or decoder, as far as the model has them")
+    paths = {"embeddings": f"{name}.embeddings"}
+    paths |= {f"block {i}": f"{name}.blocks.{i}.residual" for i in range(len(module.blocks))}
+    return _patch(network, pair, paths, max_bytes)
+
+
+def patch_heads(network: Transformer, pair: Patching, kind: Kind | None = None, max_bytes: int = MAX_BYTES) -> Restored:
+    """Return the restored share for each head of each layer, (L, H), with its context at all positions.
+
+    `kind` is the attention, by default the self-attention of the stack that the head reads.
+    """
+    _require_tokens(network)
+    kind = _head_stack(network) if kind is None else kind
+    layers = sorted({part.layer for part in all_parts(network) if part.kind == kind and part.head is not None})
+    if not layers:
+        raise UserError(f"this model has no attention heads of the kind {kind}")
+    return _patch(network, pair, {f"block {i}": context_name(network, kind, i) for i in layers}, max_bytes)
+
+
+@torch.no_grad()
+def _patch(network: Transformer, pair: Patching, paths: Mapping[str, str], max_bytes: int) -> Restored:
+    """Patch index r of dimension 1 (position or head) of each named tensor, for all r; `paths` is {layer: name}."""
+    kept: dict[str, Tensor] = {}
+
+    def keep(name: str, x: Tensor) -> None:
+        kept[name] = x
+
+    with evaluation_mode(network):
+        with model_hooks(network, dict.fromkeys(paths.values(), keep)):
+            clean_logits = network(**pair.clean)
+        corrupted_logits = network(**pair.corrupted)
+        clean, corrupted = (float(pair.metric(x)[0]) for x in (clean_logits, corrupted_logits))
+        if clean == corrupted:
+            raise UserError("both runs have the same logit difference: choose other texts or answers")
+        n_rows = max(1, max_bytes // row_bytes(network, pair.clean, clean_logits))
+        shares: list[list[float]] = []
+        for path in paths.values():
+            row: list[float] = []
+            for begin in range(0, kept[path].shape[1], n_rows):
+                indices = list(range(kept[path].shape[1]))[begin : begin + n_rows]
+                inputs = {name: x.repeat(len(indices), 1) for name, x in pair.corrupted.items()}
+                with model_hooks(network, {path: copying(kept[path], indices)}):
+                    row += pair.metric(network(**inputs)).tolist()
+            shares.append([(value - corrupted) / (clean - corrupted) for value in row])
+    return Restored(list(paths), torch.tensor(shares), clean, corrupted)
+
+
+def copying(clean: Tensor, indices: Sequence[int]) -> Hook:
+    """Return a hook that replaces x[r, i] by clean[0, i] in each row r, i = `indices[r]`: a position or a head.
+
+    >>> copying(torch.ones(1, 3, 2), [2, 0])("decoder.embeddings", torch.zeros(2, 3, 2))[:, :, 0]
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]])
+    """
+
+    def hook(name: str, x: Tensor) -> Tensor:
+        rows, at = torch.arange(len(x), device=x.device), torch.tensor(indices, device=x.device)
+        return x.index_put((rows, at), clean[0, at].to(x))
+
+    return hook
+
+
+def _ids(model: Model, text: str) -> list[int]:
+    """Return the ids of a text: as a prompt of a causal model, or with its masks for a masked model."""
+    if model.is_causal_lm:
+        return model.prompt_ids(text)
+    return model.tokenizer.frames.text.around(masked_ids(model.tokenizer, text))
+
+
+def _require_tokens(network: Transformer) -> None:
+    if not isinstance(network, Transformer) or not isinstance(network.config.head, TokenHead):
+        raise UserError("patching needs a Transformer with a head over tokens")
+
+
+def _head_stack(network: Transformer) -> Kind:
+    return "encoder" if network.decoder is None else "decoder"

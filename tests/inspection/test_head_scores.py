@@ -1,0 +1,182 @@
+"""Scores of heads equal loops over positions, and are 1 for the attention that they describe."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import glassformer
+from configs import random_inputs, random_model
+from glassformer.errors import UserError
+from glassformer.inspection.capture import Trace, capture, capture_tensors
+from glassformer.inspection.head_scores import (
+    NAMES,
+    best_heads,
+    duplicate_score,
+    entropy,
+    first_score,
+    head_scores,
+    induction_ids,
+    induction_ids_of,
+    induction_score,
+    previous_score,
+    trace_scores,
+)
+from glassformer.reporting import Outcome
+
+IDS = [3, 4, 3, 3, 5, 4, 3, 5]
+
+
+def weights_of(n: int, is_causal: bool, *shape: int) -> Tensor:
+    scores = torch.randn(*shape, n, n)
+    return scores.masked_fill(torch.ones(n, n).triu(1).bool() if is_causal else torch.zeros(n, n).bool(), -1e9).softmax(
+        -1
+    )
+
+
+def trace_of(network: Any, **inputs: Tensor) -> Trace:
+    return Trace(capture_tensors(network, inputs), inputs, [], [], [])
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("ids", [IDS, [3, 3, 3, 3, 3, 3, 3, 3], [1, 2, 3, 4, 5, 6, 7, 7], [1, 2, 3, 4, 5, 6, 7, 8]])
+def test_scores_equal_loops_over_positions(is_causal: bool, ids: list[int]) -> None:
+    w = weights_of(8, is_causal)
+    found = {name: float(x) for name, x in head_scores(w, ids).items()}
+    induction, duplicate = [], []
+    for t, token in enumerate(ids):
+        before = [j for j in range(t) if ids[j] == token]
+        if before:
+            duplicate.append(sum(float(w[t, j]) for j in before))
+        followed = [j for j in before if j + 1 < t]
+        if followed:
+            induction.append(float(w[t, max(followed) + 1]))
+    expected = {
+        "previous": mean([float(w[t, t - 1]) for t in range(1, 8)]),
+        "induction": mean(induction),
+        "duplicate": mean(duplicate),
+        "first": mean([float(w[t, 0]) for t in range(1, 8)]),
+        "entropy": mean([-sum(float(x) * math.log(x) for x in row if x > 0) for row in w]),
+        "sharpness": mean([float(row.max()) for row in w]),
+    }
+    assert list(found) == list(expected) == list(NAMES)
+    assert found == pytest.approx(expected, abs=1e-6, nan_ok=True)
+
+
+def test_each_score_is_one_for_its_attention() -> None:
+    ids = induction_ids(50, 6)
+    n = len(ids)
+    heads = torch.zeros(4, n, n)
+    rows = torch.arange(n)
+    heads[0, rows, (rows - 1).clamp(min=0)] = 1.0
+    heads[1, rows, 0] = 1.0
+    heads[2, rows, torch.where(rows < 6, rows, rows - 6)] = 1.0
+    heads[3, rows, torch.where(rows < 6, rows, rows - 5)] = 1.0
+    assert previous_score(heads)[0] == first_score(heads)[1] == 1
+    assert duplicate_score(heads, ids)[2] == induction_score(heads, ids)[3] == 1
+    assert duplicate_score(heads, ids)[3] == induction_score(heads, ids)[2] == 0
+    assert not entropy(heads).any()
+
+
+def test_rows_of_zeros_have_no_entropy() -> None:
+    w = weights_of(5, True, 2, 3)
+    zeroed = torch.cat((w, torch.zeros(2, 3, 4, 5)), dim=2)
+    torch.testing.assert_close(entropy(zeroed), entropy(w))
+    assert bool(entropy(torch.zeros(2, 2)).isnan())
+    torch.testing.assert_close(entropy(torch.full((7, 4), 0.25)), torch.tensor(math.log(4)))
+
+
+def test_a_batch_of_layers_and_heads_has_the_scores_of_each() -> None:
+    w = weights_of(8, True, 2, 3)
+    together = head_scores(w, IDS)
+    for name, values in together.items():
+        for layer in range(2):
+            for head in range(3):
+                torch.testing.assert_close(values[layer, head], head_scores(w[layer, head], IDS)[name])
+    with pytest.raises(ValueError, match="ids: expected 8 × 8 weights to match 7 ids"):
+        head_scores(w, IDS[:7])
+
+
+@pytest.mark.parametrize("name", ["gpt", "bert", "unequal_stacks", "bahdanau", "sutskever"])
+def test_the_scores_of_a_trace(name: str) -> None:
+    network = random_model(name)
+    inputs = random_inputs(network, 1)
+    trace = trace_of(network, token_ids=inputs.token_ids, **inputs.others)
+    found = trace_scores(trace)
+    shapes = {kind: {n: tuple(x.shape) for n, x in scores.items()} for kind, scores in found.items()}
+    full = dict.fromkeys(NAMES, (2, 4))
+    crossed = ["entropy", "sharpness"]
+    assert (
+        shapes
+        == {
+            "gpt": {"decoder": full},
+            "bert": {"encoder": full},
+            "unequal_stacks": {
+                "encoder": dict.fromkeys(NAMES, (1, 2)),
+                "decoder": full,
+                "cross": dict.fromkeys(crossed, (2, 4)),
+            },
+            "bahdanau": {"cross": dict.fromkeys(crossed, (1, 1))},
+            "sutskever": {},
+        }[name]
+    )
+    if name == "unequal_stacks":
+        source = inputs.others["source_ids"][0]
+        weights = trace["encoder.blocks.0.self_attn.weights"][0]
+        expected = induction_score(weights, source)
+        torch.testing.assert_close(found["encoder"]["induction"][0], expected, equal_nan=True)
+
+
+def test_the_best_heads_have_the_largest_scores() -> None:
+    network = random_model("unequal_stacks")
+    inputs = random_inputs(network, 1)
+    trace = trace_of(network, token_ids=torch.tensor([IDS]), **inputs.others)
+    found, scores = best_heads(trace), trace_scores(trace)
+    assert "entropy" not in found
+    for name, best in found.items():
+        assert best.score == pytest.approx(float(scores[best.kind][name][best.layer, best.head]))
+        largest = max(float(x[name].nan_to_num(nan=-1.0).max()) for x in scores.values() if name in x)
+        assert best.score == pytest.approx(largest)
+    network = random_model("gpt")
+    found = best_heads(trace_of(network, token_ids=torch.tensor([[3, 4, 5]])))
+    assert "induction" not in found and "previous" in found, "no token repeats"
+
+
+def test_the_repeated_random_ids() -> None:
+    ids = induction_ids(100, 20, seed=3, start=[0], without=[0, 1, 2])
+    assert ids[0] == 0 and ids[1:21] == ids[21:] and len(set(ids[1:21])) == 20 and min(ids[1:]) > 2
+    assert ids == induction_ids(100, 20, seed=3, start=[0], without=[0, 1, 2])
+    assert ids != induction_ids(100, 20, seed=4, start=[0], without=[0, 1, 2])
+    assert sorted(induction_ids([7, 9], 2)) == [7, 7, 9, 9]
+    for n in (0, 8):
+        with pytest.raises(UserError, match=f"n is {n} and must be from 1 to 7"):
+            induction_ids(10, n, without=[0, 1, 2])
+
+
+def test_the_repeated_random_ids_of_a_model(trained: Outcome) -> None:
+    model = glassformer.load(trained.folder)
+    ids = induction_ids_of(model, 10)
+    assert len(ids) == 20 and not set(ids) & {model.tokenizer.vocab[t] for t in model.tokenizer.special_tokens}
+    trace = capture(model, ids)
+    assert trace.inputs["token_ids"].tolist() == [ids]
+    assert 0 < best_heads(trace)["induction"].score < 1
+
+
+def test_an_induction_head_by_construction() -> None:
+    """Two layers of one head with hand-written weights: previous token, then prefix matching (Olsson 2022)."""
+    n_ids, n = 12, 6
+    onehot = torch.eye(n_ids)
+    ids = torch.tensor(induction_ids(n_ids, n))
+    previous = torch.zeros(2 * n, 2 * n)
+    previous[torch.arange(1, 2 * n), torch.arange(2 * n - 1)] = 1.0
+    before = previous @ onehot[ids]  # layer 0 writes the previous token to another subspace
+    scores = (onehot[ids] @ before.T) * 50  # layer 1: query is the token, key the token before the key position
+    w = scores.masked_fill(torch.ones(2 * n, 2 * n).triu(1).bool(), -1e9).softmax(-1)
+    assert float(induction_score(w, ids)) == pytest.approx(1.0, abs=1e-6)
+    assert float(previous_score(w)) < 0.2

@@ -1,0 +1,178 @@
+"""Patched runs equal runs with one replaced activation; the shares are 0 and 1 where the graph requires it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import glassformer
+from configs import CONFIGS, random_inputs, random_model
+from glassformer import api
+from glassformer.config.run import MaskedConfig
+from glassformer.config.transformer import TokenHead
+from glassformer.errors import UserError
+from glassformer.inspection.capture import model_hooks
+from glassformer.inspection.patching import Patching, Restored, patch_heads, patch_residual, patching_of
+from glassformer.reporting import Outcome
+from runs import pair_run, text_run_of
+
+WITH_TOKENS = [name for name, config in CONFIGS.items() if isinstance(config.head, TokenHead)]
+CHANGED = 4
+"""Position at which the two runs have different tokens."""
+
+
+def pair_of(network: Any, position: int = -1) -> Patching:
+    inputs = random_inputs(network, 1)
+    clean = {"token_ids": inputs.token_ids, **inputs.others}
+    corrupted = {name: x.clone() for name, x in clean.items()}
+    changed = corrupted["source_ids" if "source_ids" in corrupted else "token_ids"]
+    changed[0, CHANGED] = (changed[0, CHANGED] + 1) % 13
+    return Patching(clean, corrupted, 3, 5, position)
+
+
+@torch.no_grad()
+def one_by_one(network: Any, pair: Patching, path: str) -> list[float]:
+    """Patch each index of dimension 1 alone, with the tensor of the clean run."""
+    kept: list[Tensor] = []
+    with model_hooks(network, {path: lambda name, x: kept.append(x)}):
+        clean = float(pair.metric(network(**pair.clean))[0])
+    corrupted = float(pair.metric(network(**pair.corrupted))[0])
+    found = []
+    for i in range(kept[0].shape[1]):
+
+        def copy(name: str, x: Tensor, i: int = i) -> Tensor:
+            return torch.cat((x[:, :i], kept[0][:, i : i + 1], x[:, i + 1 :]), dim=1)
+
+        with model_hooks(network, {path: copy}):
+            found.append((float(pair.metric(network(**pair.corrupted))[0]) - corrupted) / (clean - corrupted))
+    return found
+
+
+def check(network: Any, pair: Patching, found: Restored, paths: list[str]) -> None:
+    assert len(found.layers) == len(found.shares) == len(paths)
+    for row, path in zip(found.shares.tolist(), paths, strict=True):
+        assert row == pytest.approx(one_by_one(network, pair, path), abs=1e-5), path
+    with torch.no_grad():
+        for inputs, value in ((pair.clean, found.clean), (pair.corrupted, found.corrupted)):
+            logits = network(**inputs)[0, pair.position]
+            assert value == pytest.approx(float(logits[3] - logits[5]))
+
+
+@pytest.mark.parametrize("name", WITH_TOKENS)
+def test_batched_patches_equal_one_at_a_time(name: str) -> None:
+    network = random_model(name)
+    config = network.config
+    pair, stack = pair_of(network), "decoder" if config.decoder else "encoder"
+    blocks = [f"{stack}.blocks.{i}" for i in range(config.head_stack.n_layers)]
+    paths = [f"{stack}.embeddings", *[f"{block}.residual" for block in blocks]]
+    check(network, pair, patch_residual(network, pair), paths)
+    heads = [f"{block}.self_attn.context" for block in blocks]
+    check(network, pair, patch_heads(network, pair), heads)
+
+
+@pytest.mark.parametrize("max_bytes", [1, 100_000])
+def test_the_batches_do_not_change_the_shares(max_bytes: int) -> None:
+    network = random_model("gpt")
+    pair = pair_of(network)
+    for patch in (patch_residual, patch_heads):
+        torch.testing.assert_close(patch(network, pair, max_bytes=max_bytes).shares, patch(network, pair).shares)
+
+
+@pytest.mark.parametrize("position", [-1, 6])
+def test_the_shares_follow_the_graph_of_a_causal_model(position: int) -> None:
+    network = random_model("gpt")
+    pair = pair_of(network, position)
+    found = patch_residual(network, pair)
+    n, at = 9, position % 9
+    assert found.layers == ["embeddings", "block 0", "block 1"] and found.shares.shape == (3, n)
+    of_embeddings = torch.zeros(n)
+    of_embeddings[CHANGED] = 1.0
+    torch.testing.assert_close(found.shares[0], of_embeddings, msg="only one token differs")
+    assert not found.shares[:, :CHANGED].abs().gt(1e-6).any(), "earlier positions do not read the changed token"
+    assert not found.shares[:, at + 1 :].abs().gt(1e-6).any(), "the prediction does not read later positions"
+    of_last = torch.zeros(n)
+    of_last[at] = 1.0
+    torch.testing.assert_close(found.shares[-1], of_last, msg="after the last block only one position is read")
+
+
+def test_an_encoder_decoder_is_patched_in_each_part() -> None:
+    network = random_model("paper")
+    pair = pair_of(network)
+    encoder = [f"encoder.blocks.{i}" for i in range(2)]
+    paths = ["encoder.embeddings", *[f"{block}.residual" for block in encoder]]
+    found = patch_residual(network, pair, "encoder")
+    check(network, pair, found, paths)
+    assert float(found.shares[0, CHANGED]) == pytest.approx(1.0)
+    check(network, pair, patch_heads(network, pair, "encoder"), [f"{block}.self_attn.context" for block in encoder])
+    crossed = [f"decoder.blocks.{i}.cross_attn.context" for i in range(2)]
+    check(network, pair, patch_heads(network, pair, "cross"), crossed)
+
+
+def test_runs_that_cannot_be_patched_are_refused() -> None:
+    network = random_model("gpt")
+    one, other = ({"token_ids": torch.tensor([ids])} for ids in ([3, 4, 5], [3, 4, 6]))
+    with pytest.raises(UserError, match="equal shapes"):
+        Patching(one, {"token_ids": torch.tensor([[3, 4]])}, 3, 5)
+    with pytest.raises(UserError, match="have equal tokens"):
+        Patching(one, dict(one), 3, 5)
+    with pytest.raises(UserError, match="are both token 3"):
+        Patching(one, other, 3, 3)
+    with pytest.raises(UserError, match="both runs have the same logit difference"):
+        patch_residual(network, Patching(one, other, 3, 5, position=0))
+    pair = Patching(one, other, 3, 5)
+    with pytest.raises(UserError, match="no stack encoder"):
+        patch_residual(network, pair, "encoder")
+    with pytest.raises(UserError, match="no attention heads of the kind cross"):
+        patch_heads(network, pair, "cross")
+    for name in ("tagger", "bahdanau"):
+        for patch in (patch_residual, patch_heads):
+            with pytest.raises(UserError, match="needs a Transformer with a head over tokens"):
+                patch(random_model(name), pair)
+
+
+def test_two_texts_of_a_trained_model(trained: Outcome) -> None:
+    model = glassformer.load(trained.folder)
+    pair = patching_of(model, "a b", "c b", answer="a", wrong="b")
+    assert model.tokenizer.tokens([pair.answer, pair.wrong]) == ["a", "b"] and pair.position == -1
+    found = patch_residual(model.network, pair)
+    assert found.shares.shape == (3, len(model.prompt_ids("a b")))
+    torch.testing.assert_close(found.shares[-1, -1], torch.tensor(1.0))
+    for given, message in (
+        (("a b", "a b"), "the clean and the corrupted text have equal tokens"),
+        (("a b", "a b c d"), r"the clean text has \d tokens and the corrupted text \d: choose words"),
+        (("a b", "c b", "zqzq", "b"), r"the answer 'zqzq' has \d tokens: give one token"),
+        (("a b", "c b", "", "b"), r"the answer '' has 0 tokens"),
+        (("a b", "c b", "a", "a"), "the answer and the wrong answer are both 'a'"),
+        (("a " * 40, "b " * 40, "a", "b"), "tokens and the model reads at most 32"),
+        (("a b", "c b", "a", "b", 99), "the position is 99"),
+    ):
+        with pytest.raises(UserError, match=message):
+            patching_of(model, *given)  # type: ignore[arg-type]
+
+
+def test_the_default_answers_are_the_predictions(trained: Outcome) -> None:
+    model = glassformer.load(trained.folder)
+    texts = [f"{one} b" for one in "acdefghij"]
+    for corrupted in texts[1:]:
+        best = [int(model.network(torch.tensor([model.prompt_ids(x)]))[0, -1].argmax()) for x in (texts[0], corrupted)]
+        if best[0] == best[1]:
+            with pytest.raises(UserError, match="the answer and the wrong answer are both"):
+                patching_of(model, texts[0], corrupted)
+        else:
+            pair = patching_of(model, texts[0], corrupted)
+            assert [pair.answer, pair.wrong] == best
+
+
+def test_the_position_of_a_masked_model_is_its_mask(tmp_path: Path) -> None:
+    model = api.load(api.train(text_run_of(tmp_path, MaskedConfig(), max_steps=1), tmp_path / "run").folder)
+    pair = patching_of(model, "a [MASK] b", "c [MASK] b", "a", "b")
+    assert pair.clean["token_ids"][0, pair.position] == model.tokenizer.mask_id
+    assert float(patch_residual(model.network, pair).shares[-1, pair.position]) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_a_model_of_pairs_is_refused(tmp_path: Path) -> None:
+    model = api.load(api.train(pair_run(tmp_path, max_steps=1), tmp_path / "run").folder)
+    with pytest.raises(UserError, match="needs a causal or a masked language model"):
+        patching_of(model, "the dog", "the cat")
