@@ -43,10 +43,9 @@ class Checkpointer:
     """A writer of snapshots, one after another, in a background thread or at once.
 
     The next `save` or `wait` raises the errors of the thread. A process killed at any moment leaves complete
-    checkpoints (`store.checkpoint`). A failure to delete an old one is logged, and the next save tries again.
+    checkpoints (`store.checkpoint`). A failure to delete an old one is logged, and the next save tries again. With
+    `writes=False`, for a replay, nothing is written.
     """
-
-    writes = True
 
     def __init__(
         self,
@@ -56,14 +55,17 @@ class Checkpointer:
         in_background: bool,
         log: Callable[[str], None],
         ranks: Ranks | None = None,
+        writes: bool = True,
     ) -> None:
-        self.folder, self.write_model, self.log = folder, write_model, log
+        self.folder, self.write_model, self.log, self.writes = folder, write_model, log, writes
         self.in_background, self.ranks = in_background, ranks or Ranks()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def save(self, snapshot: Snapshot) -> None:
         """Wait for the previous snapshot, then write this one, or start to write it in the background."""
+        if not self.writes:
+            return
         self.wait()
         if self.ranks.holds_parts:
             snapshot = self._together(snapshot)
@@ -158,18 +160,6 @@ def _with(snapshot: Snapshot, change: Callable[[Tensors, str], Tensors]) -> Snap
         weights=None if state.weights is None else change(state.weights, "weights"),
     )
     return replace(snapshot, weights=change(snapshot.weights, "model"), state=state)
-
-
-class WritesNothing(Checkpointer):
-    """The checkpointer of a replay, which writes nothing."""
-
-    writes = False
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, lambda into, weights: None, in_background=False, log=lambda text: None)
-
-    def save(self, snapshot: Snapshot) -> None:
-        """Do nothing."""
 
 
 def chosen_step(config: TrainConfig, progress: TrainerState) -> int:
