@@ -125,10 +125,8 @@ def beam_search(
 
     state = model.start(n_sources, max(limits), source_ids, source_attention_mask)
     log_probs, forced, state = _read(model, state, start_id, prefixes, limits, source_ids.device)
-    searches = [
-        _Search(config, n_best, limit, end_id, list(prefix), log_prob)
-        for limit, prefix, log_prob in zip(limits, prefixes, forced, strict=True)
-    ]
+    begins = zip(limits, prefixes, forced, strict=True)
+    searches = [_Search(config, n_best, limit, end_id, list(ids), log_prob) for limit, ids, log_prob in begins]
     if config.beam > 1 and isinstance(state, Branching):
         state = state.branched()
     banned = tensor(suppress_ids)
@@ -211,10 +209,8 @@ def _advance(searches: Sequence[_Search], found: tuple[list[int], list[int], lis
     for search in searches:
         end = begin + len(search.live)
         upto = bisect_left(found[0], end)
-        search.advance(
-            (-(search.live[row - begin][1] + log_prob), row - begin, token)
-            for row, token, log_prob in zip(*(values[at:upto] for values in found), strict=True)
-        )
+        own = zip(*(values[at:upto] for values in found), strict=True)
+        search.advance((-(search.live[row - begin][1] + p), row - begin, token) for row, token, p in own)
         if not search.is_done:
             stay += [begin + parent for parent in search.parents]
         begin, at = end, upto
