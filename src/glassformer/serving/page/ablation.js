@@ -187,7 +187,7 @@ export function createAblation(app) {
     changes.element.hidden = tops.element.hidden = !result;
     const count = partNames(store.state.off).length;
     loss.textContent = !result ? (app.source.isEmbedded ? NOT_EMBEDDED : "All parts are on.")
-      : `Loss ${fixed(result.before.loss)} → ${fixed(result.after.loss)} nats per token ` +
+      : `${result.measure ?? "loss"}: ${fixed(result.before.loss)} → ${fixed(result.after.loss)} ` +
         `(${signed((result.after.loss ?? NaN) - (result.before.loss ?? NaN))}) with ${count} ${count === 1 ? "part" : "parts"} off.`;
     fill(strip, result ? tokenStrip(items(), "Change per position") : null);
     drawTops();
