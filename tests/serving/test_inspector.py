@@ -17,6 +17,7 @@ from glassformer.inspection.capture import capture
 from glassformer.inspection.head_scores import best_heads, trace_scores
 from glassformer.inspection.lens import lens_cells, lens_labels
 from glassformer.inspection.measures import loss_of, measure_of
+from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.model import Model
 from glassformer.serving import inspector as inspector_module
 from glassformer.serving.app import Packed
@@ -298,6 +299,17 @@ def test_the_results_of_the_tree_equal_the_translations(models: dict[str, Model]
         Inspector(model).beam(PAIR["source"], beam=0)
     with pytest.raises(UserError, match="use it with generate, not translate"):
         Inspector(models["decoder"]).beam("a")
+
+
+def test_patching_equals_the_function(models: dict[str, Model]) -> None:
+    model = models["decoder"]
+    found = Inspector(model).patch("abc de", "abd de", "a", "b")
+    pair = patching_of(model, "abc de", "abd de", "a", "b")
+    assert np.allclose(found["map"], patch_residual(model.network, pair).shares.numpy(), atol=1e-5)
+    assert len(found["map"]) == len(found["layers"]) == 3 and len(found["map"][0]) == len(found["tokens_clean"])
+    assert (found["answer"], found["wrong"]) == ("a", "b")
+    with pytest.raises(UserError, match="choose words with equal numbers of tokens"):
+        Inspector(model).patch("abc de", "a")
 
 
 def test_old_runs_are_dropped(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:

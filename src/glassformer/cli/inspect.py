@@ -1,5 +1,10 @@
 """glassformer inspect DIR"""
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +23,7 @@ def main(
     target: str | None = None,
     port: int = 8017,
     host: str = "127.0.0.1",
+    wait: bool = False,
     no_browser: bool = False,
     stored: Stored,
 ) -> int:
@@ -33,6 +39,7 @@ def main(
         target: The target of this source; by default the model's own output.
         port: The port of the server; 0 chooses a free one.
         host: The address to listen on; another one than 127.0.0.1 lets other computers use the model.
+        wait: If the folder has no model yet, show its training and wait for the first checkpoint.
         no_browser: Print the address, and do not open a browser.
     """
     with needs("the inspector", "serve"):
@@ -55,7 +62,10 @@ def main(
         finally:
             gallery.close()
     folder = Path(directories[0])
-    waits = stored.checkpoint is None and is_locked(folder) and not checkpoint.steps(folder)
+    is_training = is_locked(folder)
+    waits = stored.checkpoint is None and (wait or is_training) and not checkpoint.steps(folder)
+    if waits or is_training:
+        os.nice(10)  # the training comes first
     model = None if waits else stored.model(folder)
     if model is not None and model.is_seq2seq and text is not None:
         raise UserError(f"{folder} is a sequence-to-sequence model: give --source TEXT")
@@ -63,3 +73,24 @@ def main(
         raise UserError(f"{folder} has no source side: give --text TEXT")
     inspector = Inspector(model, examples, folder=folder, device=stored.device)
     return server.serve(inspector, host, port, opens_browser=not no_browser)
+
+
+@contextmanager
+def page_beside(folder: Path) -> Iterator[None]:
+    """Show the run in `folder` on the page, in a process of its own, while the block trains it.
+
+    After the block, the page stays open until Ctrl-C.
+    """
+    with needs("the inspector", "serve"):
+        from glassformer.serving import server  # noqa: F401
+    command = [sys.executable, "-m", "glassformer", "inspect", str(folder), "--wait", "--port", "0"]
+    process = subprocess.Popen(command, stdout=sys.stderr)
+    try:
+        yield
+        err("the page stays open; Ctrl-C stops it")
+        process.wait()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        process.terminate()
+        process.wait()

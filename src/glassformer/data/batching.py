@@ -72,11 +72,9 @@ class Batch:
         def whole(mask: Tensor | None, ids: Tensor | None) -> Tensor | None:
             return torch.ones_like(ids, dtype=torch.bool) if mask is None and ids is not None else mask
 
-        return dataclasses.replace(
-            self,
-            attention_mask=whole(self.attention_mask, self.token_ids),
-            source_attention_mask=whole(self.source_attention_mask, self.source_ids),
-        )
+        mask = whole(self.attention_mask, self.token_ids)
+        source_mask = whole(self.source_attention_mask, self.source_ids)
+        return dataclasses.replace(self, attention_mask=mask, source_attention_mask=source_mask)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that are not None, by field name."""

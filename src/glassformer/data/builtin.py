@@ -78,12 +78,8 @@ def stdlib_files() -> list[Path]:
     if not paths:
         raise UserError(f"{folder} has no source files of the standard library; use another text")
     # _sysconfigdata_* depends on how this Python was compiled
-    return [
-        path
-        for path in paths
-        if _STDLIB_LEFT_OUT.isdisjoint(path.relative_to(folder).parts)
-        and not path.relative_to(folder).name.startswith("_sysconfigdata")
-    ]
+    paths = [path for path in paths if not path.name.startswith("_sysconfigdata")]
+    return [path for path in paths if _STDLIB_LEFT_OUT.isdisjoint(path.relative_to(folder).parts)]
 
 
 def _python_stdlib() -> Iterator[str]:

@@ -304,10 +304,7 @@ def open_streams(folder: Path, names: Mapping[str, str], checks_hashes: bool = T
         if sidecar.pop("sha256") != content_hash(sidecar):
             raise ValueError(f"{folder / SIDECAR} has changed since it was written")
         n_shared = _n_shared(sidecar.get("start_id"), sidecar.get("end_id"))
-        return {
-            stem: _open_stream(folder, stem, sidecar[stem], name, n_shared, checks_hashes)
-            for stem, name in names.items()
-        }
+        return {s: _open_stream(folder, s, sidecar[s], name, n_shared, checks_hashes) for s, name in names.items()}
     except (UserError, OSError, AttributeError, KeyError, TypeError, ValueError):
         return None
 
@@ -447,7 +444,5 @@ def _open_pairs(folder: Path, checks_hashes: bool = True) -> PairSplits | None:
     names = {f"{side}.{stem}": name for side, name in _PAIR_NAMES.items() for stem in ("source", "target")}
     if (found := open_streams(folder, names, checks_hashes)) is None:
         return None
-    train, valid = (
-        _whole(name, found[f"{side}.source"], found[f"{side}.target"]) for side, name in _PAIR_NAMES.items()
-    )
+    train, valid = (_whole(name, found[f"{s}.source"], found[f"{s}.target"]) for s, name in _PAIR_NAMES.items())
     return PairSplits(train, valid, folder)

@@ -244,10 +244,8 @@ def _advance(searches: Sequence[_Search], found: tuple[list[int], list[int], lis
     for search in searches:
         end = begin + len(search.live)
         upto = bisect_left(found[0], end)
-        search.advance(
-            (-(search.live[row - begin][1] + log_prob), row - begin, token)
-            for row, token, log_prob in zip(*(values[at:upto] for values in found), strict=True)
-        )
+        own = zip(*(values[at:upto] for values in found), strict=True)
+        search.advance((-(search.live[row - begin][1] + p), row - begin, token) for row, token, p in own)
         if not search.is_done:
             stay += [begin + parent for parent in search.parents]
         begin, at = end, upto

@@ -114,13 +114,8 @@ class Translator:
                 raise UserError(
                     f"the target {quoted(target)} has {len(ids)} tokens and the limit is {self.max_len}: shorten it"
                 )
-        scores = forced_scores(
-            self.model,
-            [self.source_ids(source) for source in sources],
-            targets_ids,
-            start_id=self.start_id,
-            device=self.device,
-        )
+        sources_ids = [self.source_ids(source) for source in sources]
+        scores = forced_scores(self.model, sources_ids, targets_ids, start_id=self.start_id, device=self.device)
         return [
             Score(float(score.log_prob), len(ids), len(target.encode("utf-8")))
             for score, ids, target in zip(scores, targets_ids, targets, strict=True)

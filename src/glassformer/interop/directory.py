@@ -3,9 +3,10 @@
 No code in it is run: pickles, custom classes (`auto_map`) and file names outside the folder are rejected.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -67,30 +68,19 @@ class HFFolder:
         return _table(self.path / name)
 
     @contextmanager
-    def reading(self) -> Iterator["Reader"]:
-        """Open the weights for the block; the reader loads one tensor at a time."""
-        try:
-            with ExitStack() as opened:
-                yield Reader(self, opened)
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{self.path} cannot be read: {error}") from error
+    def reading(self) -> Iterator[Callable[[str], Tensor]]:
+        """Yield a function that loads one tensor by its name; one file is open at a time, until the block ends."""
+        with ExitStack() as opened:
 
+            @lru_cache(maxsize=1)
+            def tensors_of(file: Path) -> Any:
+                opened.close()
+                return opened.enter_context(safe_open(file, framework="pt"))
 
-class Reader:
-    """Loader of tensors from the files of a folder; one file is open at a time, and `opened` closes it."""
-
-    def __init__(self, folder: HFFolder, opened: ExitStack) -> None:
-        self._folder, self._opened = folder, opened
-        self._file: Path | None = None
-        self._tensors: Any = None
-
-    def take(self, name: str) -> Tensor:
-        file = self._folder.tensors[name].file
-        if file != self._file:
-            self._opened.close()
-            self._tensors, self._file = self._opened.enter_context(safe_open(file, framework="pt")), file
-        x: Tensor = self._tensors.get_tensor(name)
-        return x
+            try:
+                yield lambda name: tensors_of(self.tensors[name].file).get_tensor(name)
+            except (SafetensorError, OSError) as error:
+                raise UserError(f"{self.path} cannot be read: {error}") from error
 
 
 def weight_files(path: Path) -> list[Path]:

@@ -125,8 +125,8 @@ def their_config(family: Family, config: TransformerConfig, labels: tuple[str, .
 def compare_weights(folder: Path, ours: Mapping[str, Tensor]) -> None:
     """Raise `UserError` unless reading the folder, as an import does, returns every written tensor unchanged."""
     written = HFFolder.open(folder)
-    with written.reading() as reader:  # one tensor at a time
-        if ours.keys() != written.tensors.keys() or not all(torch.equal(x, reader.take(n)) for n, x in ours.items()):
+    with written.reading() as take:  # one tensor at a time
+        if ours.keys() != written.tensors.keys() or not all(torch.equal(x, take(n)) for n, x in ours.items()):
             raise UserError("the file read back differs from the data written: nothing was exported; check the disk")
 
 

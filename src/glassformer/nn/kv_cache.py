@@ -173,13 +173,8 @@ class Branches:
         groups = [numbers[group] for group in groups]
         of_row, kept_groups = (torch.tensor(x, device=rows.device) for x in (groups, used))
         slots = needed[kept_groups].byte().sort(dim=1, descending=True, stable=True).indices[:, :n_needed]
-        compact = Branches(
-            groups,
-            Grid.of(groups, len(used), rows.device),
-            seen.gather(1, slots[of_row]),
-            self.positions[kept_groups].gather(1, slots),
-        )
-        return compact, Kept(kept_groups, slots)
+        grid, positions = Grid.of(groups, len(used), rows.device), self.positions[kept_groups].gather(1, slots)
+        return Branches(groups, grid, seen.gather(1, slots[of_row]), positions), Kept(kept_groups, slots)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,10 @@ from glassformer.inspection.effects import effects
 from glassformer.inspection.head_scores import NAMES, head_scores, induction_ids_of
 from glassformer.inspection.lens import lens_cells, lens_labels
 from glassformer.inspection.measures import measure_of
+from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.loading import load_model
 from glassformer.model import Model
+from glassformer.models.transformer import Transformer
 from glassformer.serving import page_data
 from glassformer.serving.app import Call, Packed
 from glassformer.serving.gallery import Gallery
@@ -378,6 +380,27 @@ class Inspector:
             "layers": {stack: found.layers(stack) for stack in stacks},
         }
 
+    def patch(
+        self, clean: str, corrupted: str, answer: str | None = None, wrong: str | None = None, model: int = 0
+    ) -> dict[str, Any]:
+        """Answer the share that each layer and position of the clean run restores in the corrupted run."""
+        chosen = self._model(model)
+        pair = patching_of(chosen, clean, corrupted, answer or None, wrong or None)
+        network = chosen.network
+        assert isinstance(network, Transformer)  # `patching_of`
+        found = patch_residual(network, pair)
+        tokens = chosen.tokenizer.tokens
+        return {
+            "tokens_clean": tokens(pair.clean["token_ids"][0].tolist()),
+            "tokens_corrupted": tokens(pair.corrupted["token_ids"][0].tolist()),
+            "layers": found.layers,
+            "map": found.shares.tolist(),
+            "clean": found.clean,
+            "corrupted": found.corrupted,
+            "answer": tokens([pair.answer])[0],
+            "wrong": tokens([pair.wrong])[0],
+        }
+
     def next(self, ids: list[int], source_ids: list[int] | None = None, model: int = 0) -> dict[str, Any]:
         """Answer the most probable next tokens after ids, without those that generation never writes, and the text."""
         chosen = self._model(model)
@@ -451,6 +474,7 @@ class Inspector:
             Call("GET", "/api/run/{run}/scores", self.scores),
             Call("GET", "/api/run/{run}/lens", self.lens),
             Call("POST", "/api/beam", self.beam),
+            Call("POST", "/api/patch", self.patch),
             Call("POST", "/api/next", self.next),
             Call("POST", "/api/compare", self.compare),
         ]

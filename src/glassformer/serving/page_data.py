@@ -192,7 +192,7 @@ def _rows(settings: Any, left_out: Sequence[str]) -> list[list[str]]:
 
 
 def examples(model: Model, n: int = 3) -> list[dict[str, str]]:
-    """Return inputs from the validation data of the run: the beginnings of rows, pairs, or texts with a mask.
+    """Return inputs from the validation data of the run: beginnings of rows, pairs, or texts with a mask.
 
     The list is empty if the model was not trained here or its data is gone.
     """
@@ -203,6 +203,8 @@ def examples(model: Model, n: int = 3) -> list[dict[str, str]]:
     found = []
     for row in rows[:n]:
         text = model.tokenizer.decode(row.token_ids[:EXAMPLE].tolist()).strip()
+        if row.source_ids is None and row.label is None:
+            text = text.partition(" ")[2]  # a window may begin inside a word
         if row.source_ids is not None:
             found.append({"source": model.source_tokenizer.decode(row.source_ids.tolist()).strip(), "target": text})
         elif model.task.verb == "fill":

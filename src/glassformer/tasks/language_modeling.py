@@ -86,15 +86,8 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
         start = causal_frame(model.tokenizer, model.network.config).before
         if not start and texts and (targets is None or not all(texts)):
             log(self.no_start(model))
-        return text_scores(
-            model.network,
-            model.tokenizer,
-            texts,
-            targets,
-            start=start,
-            max_len=model.network.config.max_len,
-            device=model.device,
-        )
+        network, max_len = model.network, model.network.config.max_len
+        return text_scores(network, model.tokenizer, texts, targets, start=start, max_len=max_len, device=model.device)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         return run if self.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead) else None

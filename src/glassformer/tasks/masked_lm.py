@@ -15,25 +15,16 @@ from glassformer.inference.fill import Filling, fill_masks
 from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
+from glassformer.tasks import task as t
 from glassformer.tasks.batches import Places
-from glassformer.tasks.task import (
-    FillsMasks,
-    HasPseudoPerplexity,
-    HasScores,
-    Log,
-    NeedsSpecialTokens,
-    Progress,
-    ScoresSome,
-    TakesOver,
-    TrainedModel,
-)
+from glassformer.tasks.task import Log, Progress, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.word_boundaries import word_boundaries
 
 
 class MaskedLanguageModeling(
-    TextTask, NeedsSpecialTokens, ScoresSome, FillsMasks, HasScores, HasPseudoPerplexity, TakesOver
+    TextTask, t.NeedsSpecialTokens, t.ScoresSome, t.FillsMasks, t.HasScores, t.HasPseudoPerplexity, t.TakesOver
 ):
     """Masked language modelling: an encoder without a decoder predicts masked tokens."""
 

@@ -128,9 +128,8 @@ class TextRunData(RunData):
         return self.task.predicts_next and self.corpus.plan.end_tokens
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        tokenizer = preparation.learn_tokenizer(
-            run.tokenizer, self.corpus.training_texts(), reporter, needed=needed_special_tokens(self.task, run)
-        )
+        texts, needed = self.corpus.training_texts(), needed_special_tokens(self.task, run)
+        tokenizer = preparation.learn_tokenizer(run.tokenizer, texts, reporter, needed=needed)
         if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
             reporter.log("the tokenizer has no end token: the end of a document is not marked")
         if self.trains_starts and tokenizer.start_id is None:

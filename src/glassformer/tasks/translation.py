@@ -24,22 +24,11 @@ from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
+from glassformer.tasks import task as t
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
 from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
 from glassformer.tasks.preparation import data_of
-from glassformer.tasks.task import (
-    FillsMasks,
-    HasPairs,
-    HasScores,
-    HasTestSet,
-    Log,
-    Progress,
-    RunData,
-    TakesOver,
-    TrainableTask,
-    TrainedModel,
-    wrong_verb,
-)
+from glassformer.tasks.task import Log, Progress, RunData, TrainedModel, wrong_verb
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids
 
 PAIRS_OF_TRAIN_EVALUATED = 1000
@@ -47,7 +36,9 @@ GREEDY = BeamConfig(beam=1, max_ratio=3.0)
 """Greedy search for validation sources during training."""
 
 
-class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, HasPairs, HasTestSet, TakesOver):
+class TranslationTask(
+    t.TrainableTask, EncoderDecoderTask, t.FillsMasks, t.HasScores, t.HasPairs, t.HasTestSet, t.TakesOver
+):
     """Sequence-to-sequence: an encoder-decoder generates targets from sources."""
 
     settings = Seq2SeqConfig

@@ -88,11 +88,9 @@ def pipeline(scheme: Scheme) -> Pipeline:
     if scheme == "whitespace":
         return Pipeline(None, pre_tokenizers.Whitespace(), None)
     if scheme == "word":
-        mark_word_ends = normalizers.Sequence(
-            [normalizers.Replace(END_OF_WORD, "\ufffd"), normalizers.Replace(Regex(WORD_END), END_OF_WORD)]
-        )
-        # The decoder replaces each mark by a space, except the last one.
-        return Pipeline(mark_word_ends, pre_tokenizers.WhitespaceSplit(), decoders.BPEDecoder(suffix=END_OF_WORD))
+        marks = [normalizers.Replace(END_OF_WORD, "\ufffd"), normalizers.Replace(Regex(WORD_END), END_OF_WORD)]
+        decoder = decoders.BPEDecoder(suffix=END_OF_WORD)  # replaces each mark by a space, except the last one
+        return Pipeline(normalizers.Sequence(marks), pre_tokenizers.WhitespaceSplit(), decoder)
     if scheme == "whole_words":
         return Pipeline(None, pre_tokenizers.WhitespaceSplit(), None)
     raise UserError(f"unknown tokenizer scheme {scheme!r}; use one of {', '.join(get_args(Scheme))}")

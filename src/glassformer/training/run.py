@@ -36,7 +36,7 @@ from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import label_names
 from glassformer.tokenization.tokenizer import Tokenizers
 from glassformer.training import init_from
-from glassformer.training.checkpointer import Checkpointer, Snapshot, WritesNothing, put_right
+from glassformer.training.checkpointer import Checkpointer, Snapshot, put_right
 from glassformer.training.host import Host, host_of, room_of
 from glassformer.training.loop import Trainer
 from glassformer.training.optimizers import build_optimizer
@@ -176,10 +176,8 @@ def assemble(
 
     scales = init_from.layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
     optimizer = build_optimizer(network, run.train.optimizer, scales)
-    in_background = run.train.background_saving
-    checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=host.ranks)
-    if not writes:
-        checkpointer = WritesNothing(folder)
+    in_background, ranks = run.train.background_saving, host.ranks
+    checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=ranks, writes=writes)
     return run, Trainer(run.train, network, optimizer, data, checkpointer, host, run_data.corpus.digest)
 
 
