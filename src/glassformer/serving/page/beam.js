@@ -124,6 +124,8 @@ export function createBeam(app) {
     const picture = scene();
     if (!found || !picture) return;
     fill(place, sceneElement(picture));
+    const rootRow = treeRows(found.nodes).rows.get(0) ?? 0;
+    place.scrollTop = rootRow * ROW - place.clientHeight / 2;
     const states = (/** @type {string} */ state) => found?.nodes.filter((node) => node.state === state).length;
     note.textContent = `${found.nodes.length} nodes: ${states("kept")} kept, ${states("pruned")} pruned, ${states("finished")} finished.` +
       (found.nodes.length > MAX_NODES ? ` The first ${MAX_NODES} are drawn.` : "");

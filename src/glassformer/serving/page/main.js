@@ -141,6 +141,8 @@ function start() {
         class: narrow ? "only-narrow" : "", disabled: isMissing, title: isMissing ? "Start `glassformer inspect DIR` to compute this." : undefined,
       });
     }));
+    const active = byId("tabs").querySelector('[aria-selected="true"]');
+    if (active instanceof HTMLElement) byId("tabs").scrollLeft = active.offsetLeft - byId("tabs").offsetLeft - 40;
   }
 
   /** @param {string} route */

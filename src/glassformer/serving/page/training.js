@@ -127,13 +127,12 @@ export function createTraining(app) {
       ["checkpoints", live?.checkpoints.length ? String(live.checkpoints.length) : null],
     ];
     fill(facts, ...shown.filter(([, value]) => value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
-    const width = Math.max(280, Math.min(900, lossPlace.clientWidth || 600));
+    const width = Math.max(280, Math.min(1240, lossPlace.clientWidth || 600));
     fill(lossPlace, sceneElement(curvesScene(lossCurves(), { width, height: 280 })));
     const names = [...series.keys()].filter((name) => !LOSSES.includes(name));
-    const small = Math.max(250, Math.min(420, Math.floor((others.clientWidth - 12) / 2) - 30));
     fill(others, ...names.map((name) => {
       const curves = [{ name, points: series.get(name) ?? [] }];
-      return frame({ title: name, picture: () => picture(name.replace("/", "-"), curves) }, sceneElement(curvesScene(curves, { width: small, height: 150 }))).element;
+      return frame({ title: name, picture: () => picture(name.replace("/", "-"), curves) }, sceneElement(curvesScene(curves, { width: 300, height: 150 }))).element;
     }));
     fill(samples, ...sampleLines().slice(-50).reverse().map((line) => h("li", {}, h("span", { class: "facts" }, `step ${line.step}`), h("p", { class: "sample", dir: "auto" }, line.sample))));
     sampleCard.element.hidden = !sampleLines().length;
