@@ -4,13 +4,13 @@ import { test } from "node:test";
 import { lengthPenalty, pathTo, ranked, spread, treeRows } from "../../../src/glassformer/serving/page/tree.js";
 
 const node = (id, parent, step, log_prob, state = "kept") => ({
-  id, parent, step, log_prob, state, token: String(id), token_id: id, step_log_prob: -1, length: step,
+  id, parent, log_prob, state, token: String(id), token_id: id, step_log_prob: -1, length: step,
 });
 const NODES = [node(0, null, 0, 0, "root"), node(1, 0, 1, -1), node(2, 0, 1, -2), node(3, 1, 2, -4), node(4, 2, 2, -3), node(5, 1, 2, -5, "pruned")];
 
 test("edges between two steps never cross", () => {
   const { rows } = treeRows(NODES);
-  const edges = NODES.filter(({ step }) => step === 2).map(({ id, parent }) => [rows.get(parent), rows.get(id)]);
+  const edges = NODES.filter(({ length }) => length === 2).map(({ id, parent }) => [rows.get(parent), rows.get(id)]);
   for (const [a, b] of edges) for (const [c, d] of edges) assert.ok((a - c) * (b - d) >= 0);
 });
 

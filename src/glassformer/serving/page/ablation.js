@@ -17,6 +17,8 @@ import { mainSide, mainTokens, shownPosition } from "./state.js";
 import { stripScene, tokenStrip } from "./strip.js";
 import { fixed, percent, signed, visible } from "./text.js";
 
+const MEASURES = /** @type {Record<string, string>} */ ({ loss: "Loss in nats per token", kl: "KL divergence in nats", change: "Mean change of the output" });
+
 /**
  * Return the parts of a text such as "decoder.0.3,decoder.1.ff,decoder.2.all".
  * @param {string} off
@@ -61,7 +63,7 @@ export function createAblation(app) {
   const loss = h("p", { class: "about" });
   const card = frame({
     title: "Parts", explanation: "Switch off heads, feed-forwards or whole layers. The text is then run again without them.",
-    formula: "effect = loss without the part − loss",
+    formula: "effect = loss without the part − loss; without targets: KL(before ‖ after)",
   }, h("div", { class: "row" }, kinds.element, means.element, all), switches, loss);
 
   const strip = h("div");
@@ -109,7 +111,7 @@ export function createAblation(app) {
     if (!place) return;
     const off = new Set(partNames(state.off));
     const focused = [...switches.querySelectorAll(".switch")].indexOf(/** @type {Element} */ (document.activeElement));
-    const columns = names(0).map((name) => name.split(".")[2] ?? "").map((what) => (what === "ff" ? "feed-forward" : what === "all" ? "layer" : what));
+    const columns = names(0).map((name) => name.split(".")[2] ?? "").map((what) => (what === "ff" ? "feed-forward" : what === "all" ? "whole layer" : what));
     const grid = h("div", { class: "switches", role: "grid", "aria-label": "Parts of the model" });
     grid.style.setProperty("--parts", String(columns.length));
     grid.append(h("div", { class: "switch-row", role: "row" }, h("span"), ...columns.map((text) => h("span", { class: "grid-label", role: "columnheader" }, text))));
@@ -187,7 +189,7 @@ export function createAblation(app) {
     changes.element.hidden = tops.element.hidden = !result;
     const count = partNames(store.state.off).length;
     loss.textContent = !result ? (app.source.isEmbedded ? NOT_EMBEDDED : "All parts are on.")
-      : `Loss ${fixed(result.before.loss)} → ${fixed(result.after.loss)} nats per token ` +
+      : `${MEASURES[result.measure ?? "loss"] ?? result.measure}: ${fixed(result.before.loss)} → ${fixed(result.after.loss)} ` +
         `(${signed((result.after.loss ?? NaN) - (result.before.loss ?? NaN))}) with ${count} ${count === 1 ? "part" : "parts"} off.`;
     fill(strip, result ? tokenStrip(items(), "Change per position") : null);
     drawTops();

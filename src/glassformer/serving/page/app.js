@@ -12,7 +12,7 @@ import { withQuery } from "./source.js";
 /**
  * @typedef {{
  *   store: Store, source: Source, data: RunData, fail: (error: unknown) => void, say: (text: string) => void,
- *   submit: () => void,
+ *   submit: () => void, reload: () => void,
  * }} App
  *
  * @typedef {{element: HTMLElement, render: (changed: Set<string>) => void}} Panel

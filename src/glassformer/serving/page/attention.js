@@ -10,7 +10,7 @@
 import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "./app.js";
 import { arrowKeys, button, choice, fill, h, select } from "./dom.js";
 import { frame } from "./frame.js";
-import { SCORES, drawThumbnail, gridScene, headGrid, thumbnailOf } from "./grid.js";
+import { drawThumbnail, gridScene, headGrid, thumbnailOf } from "./grid.js";
 import { Heatmap } from "./heatmap.js";
 import { columnScene, strongest, windowAround } from "./lines.js";
 import { markTokens, selectPlace } from "./link.js";
@@ -25,14 +25,14 @@ const NAMES = /** @type {Record<string, string>} */ ({ encoder: "encoder", decod
 export function createAttention(app) {
   const { store } = app;
   const kinds = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
-  const badges = select("badge", [["best", "largest score"], ...SCORES.map((name) => /** @type {[string, string]} */ ([name, name])), ["none", "no badge"]],
+  const badges = select("badge", [],
     (badge) => store.set({ badge }));
   const found = h("div", { class: "found" });
   const gridPlace = h("div", { class: "scroll-x" });
   const gridCard = frame({
     title: "Heads", explanation: "One picture per layer (down) and head (across). In a picture, rows are queries and columns are keys. Select one to open it.",
     formula: "weights = softmax(q·kᵀ / √d)", picture: () => gridPicture(),
-  }, gridPlace, found);
+  }, h("div", { class: "grid-and-found" }, gridPlace, found));
   gridCard.tools.prepend(badges.element);
 
   const headTitle = h("h3");
@@ -120,6 +120,9 @@ export function createAttention(app) {
 
   function drawFound() {
     const { scores } = grid ?? {};
+    const names = Object.keys(scores?.names ?? {});
+    badges.setOptions([["best", "best pattern"], ...names.map((name) => /** @type {[string, string]} */ ([name, name])), ["none", "no badge"]]);
+    badges.list.value = store.state.badge;
     if (!scores) {
       fill(found);
       return;
@@ -228,8 +231,8 @@ export function createAttention(app) {
     return {
       name: `heads-${kind}`, scene: () => gridScene(thumbnails, `Attention weights, ${kind}`, store.state.dark), data: () => scores,
       table: () => ({
-        header: ["layer.head", ...SCORES],
-        rows: ofKind.flatMap((heads, layer) => heads.map((one, head) => [`${layer}.${head}`, ...SCORES.map((name) => one[name] ?? null)])),
+        header: ["layer.head", ...Object.keys(scores?.names ?? {})],
+        rows: ofKind.flatMap((heads, layer) => heads.map((one, head) => [`${layer}.${head}`, ...Object.keys(scores?.names ?? {}).map((name) => one[name] ?? null)])),
       }),
     };
   }

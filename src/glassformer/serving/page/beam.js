@@ -28,9 +28,9 @@ export function treeScene(nodes, best) {
   const { ink, faint, line, accent, paper, second } = theme();
   const { rows, height } = treeRows(nodes);
   const byId = new Map(nodes.map((node) => [node.id, node]));
-  const x = (/** @type {BeamNode} */ node) => 8 + node.step * STEP;
+  const x = (/** @type {BeamNode} */ node) => 8 + node.length * STEP;
   const y = (/** @type {BeamNode} */ node) => 30 + (rows.get(node.id) ?? 0) * ROW;
-  const last = nodes.reduce((most, node) => Math.max(most, node.step), 0);
+  const last = nodes.reduce((most, node) => Math.max(most, node.length), 0);
   /** @type {Shape[]} */
   const shapes = [];
   for (let step = 1; step <= last; step++) shapes.push({ type: "text", x: 8 + step * STEP + 36, y: 12, text: `step ${step}`, size: 10.5, fill: faint, anchor: "middle" });
@@ -100,8 +100,7 @@ export function createBeam(app) {
   function search() {
     const { source } = store.state;
     if (!source) return;
-    const { beam } = settings();
-    const body = { source, ...settings(), max_new_tokens: Math.max(1, Number(limit.value) || 60), n_best: beam };
+    const body = { source, ...settings(), max_new_tokens: Math.max(1, Number(limit.value) || 60) };
     void latest.use(app.data.once(`beam ${JSON.stringify(body)}`, () => app.source.post("/api/beam", body)), (value) => {
       found = /** @type {BeamTree} */ (value);
       nodes = new Map(found.nodes.map((node) => [node.id, node]));
@@ -125,6 +124,8 @@ export function createBeam(app) {
     const picture = scene();
     if (!found || !picture) return;
     fill(place, sceneElement(picture));
+    const rootRow = treeRows(found.nodes).rows.get(0) ?? 0;
+    place.scrollTop = rootRow * ROW - place.clientHeight / 2;
     const states = (/** @type {string} */ state) => found?.nodes.filter((node) => node.state === state).length;
     note.textContent = `${found.nodes.length} nodes: ${states("kept")} kept, ${states("pruned")} pruned, ${states("finished")} finished.` +
       (found.nodes.length > MAX_NODES ? ` The first ${MAX_NODES} are drawn.` : "");
@@ -146,7 +147,7 @@ export function createBeam(app) {
       name: "beam-tree", scene, data: () => found,
       table: () => ({
         header: ["node", "parent", "step", "token", "log-probability", "sum", "state"],
-        rows: (found?.nodes ?? []).map((node) => [node.id, node.parent, node.step, node.token, node.step_log_prob, node.log_prob, node.state]),
+        rows: (found?.nodes ?? []).map((node) => [node.id, node.parent, node.length, node.token, node.step_log_prob, node.log_prob, node.state]),
       }),
     } : null;
   }

@@ -21,7 +21,7 @@ export function summaryFacts(model) {
     `vocabulary ${count(model.vocab_size)}`,
     `context ${count(model.max_len)}`,
     model.step === null ? null : `step ${count(model.step)}`,
-    model.learned ? `learned ${model.learned}` : null,
+    model.learned ? `learned to ${model.learned}` : null,
   ].filter((fact) => fact !== null);
 }
 
@@ -64,7 +64,7 @@ export function createCard(app) {
       table: () => curvesTable(curvesOf(model())), data: () => model().curves,
     }),
   });
-  const element = h("div", { class: "model-card", id: "model-card" }, boxes.element, parts.element, curve.element);
+  const element = h("div", { class: "model-card", id: "model-card", hidden: true }, boxes.element, parts.element, curve.element);
 
   function draw() {
     const { model: shown } = app.store.state;
@@ -80,7 +80,7 @@ export function createCard(app) {
   return {
     element,
     render(changed) {
-      element.hidden = !app.store.state.card;
+      element.hidden = !app.store.state.card || !app.store.state.model;
       if (!element.hidden && ["model", "card", "dark", "size"].some((key) => changed.has(key))) draw();
     },
   };

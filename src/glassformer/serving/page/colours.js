@@ -129,5 +129,5 @@ export function luminance(colour) {
  * @param {Rgb} colour
  */
 export function inkOn(colour) {
-  return luminance(colour) > 0.179 ? "#0b0f16" : "#ffffff";
+  return luminance(colour) > 0.179 ? "#000000" : "#ffffff";
 }

@@ -17,7 +17,7 @@ import { stripScene, tokenStrip } from "./strip.js";
 import { fixed, percent, signed, visible } from "./text.js";
 import { shownSides } from "./tokens.js";
 
-/** @typedef {"first" | "second" | "difference"} Mode */
+/** @typedef {"both" | "first" | "second" | "difference"} Mode */
 
 /**
  * Return b − a.
@@ -50,7 +50,7 @@ export function createCompare(app) {
   const kinds = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
   /** @type {Mode} */
   let mode = "difference";
-  const modes = choice("Shown weights", [["first", "first"], ["second", "second"], ["difference", "difference"]], (value) => {
+  const modes = choice("Shown weights", [["both", "side by side"], ["first", "first"], ["second", "second"], ["difference", "difference"]], (value) => {
     mode = /** @type {Mode} */ (value);
     drawGrid();
     drawHead();
@@ -62,9 +62,14 @@ export function createCompare(app) {
     label: "Attention weights of both models", onhover: (row, column) => store.set(cellPlaces(here(), row, column)),
     onleave: () => store.set({ hover: null, across: null }),
   });
+  const right = new Heatmap({
+    label: "Attention weights of the second model", onhover: (row, column) => store.set(cellPlaces(here(), row, column)),
+    onleave: () => store.set({ hover: null, across: null }),
+  });
+  const both = h("div", { class: "pair" }, heat.element, right.element);
   const attention = frame({
     title: "Attention", explanation: "Weights of the first or the second model, or second − first (orange: less, blue: more).", picture: () => headPicture(),
-  }, h("div", { class: "row" }, kinds.element, modes.element), grid, h("div", { class: "row" }, layers.element, heads.element), heat.element);
+  }, h("div", { class: "row" }, kinds.element, modes.element), grid, h("div", { class: "row" }, layers.element, heads.element), both);
   const element = h("div", { class: "panel" }, card.element, losses.element, next.element, attention.element);
   const latest = new Latest(app, card.body);
   const gridLatest = new Latest(app, grid);
@@ -205,10 +210,11 @@ export function createCompare(app) {
       for (let head = 0; head < nHeads; head++) {
         const from = (layer * nHeads + head) * rows * columns;
         const [a, b] = [thumbnails.first, thumbnails.second].map((all) => Float32Array.from(all.subarray(from, from + rows * columns), (x) => x / 255));
-        const values = mode === "first" ? a : mode === "second" ? b : difference(a ?? [], b ?? []);
-        const image = pixelImage(values ?? [], rows, columns, { scale: mode === "difference" ? "diverging" : "sequential", range: [mode === "difference" ? -1 : 0, 1], dark });
+        const look = /** @type {const} */ ({ scale: mode === "difference" ? "diverging" : "sequential", range: [mode === "difference" ? -1 : 0, 1], dark });
+        const shown = mode === "both" ? [a, b] : [mode === "first" ? a : mode === "second" ? b : difference(a ?? [], b ?? [])];
+        const images = shown.map((values) => h("span", { class: "thumb-picture" }, pixelImage(values ?? [], rows, columns, { ...look, range: [look.range[0], look.range[1]] })));
         row.append(h("button", { type: "button", class: "thumb", "aria-label": `Layer ${layer}, head ${head}`, title: `layer ${layer}, head ${head}`,
-          "aria-pressed": String(layer === chosenLayer && head === chosenHead), onclick: () => store.set({ layer, head }) }, h("span", { class: "thumb-picture" }, image)));
+          "aria-pressed": String(layer === chosenLayer && head === chosenHead), onclick: () => store.set({ layer, head }) }, h("span", { class: "thumb-images" }, ...images)));
       }
       element.append(row);
     }
@@ -239,12 +245,17 @@ export function createCompare(app) {
     if (!weights || !run || !place) return;
     const { rows, columns, first, second } = weights;
     const labels = attentionLabels(run, place);
-    heat.update({
-      rows, columns, values: mode === "first" ? first : mode === "second" ? second : difference(first, second), row_labels: labels.rows, column_labels: labels.columns,
-      row_axis: "query", column_axis: "key", scale: mode === "difference" ? "diverging" : "sequential", range: mode === "difference" ? [-1, 1] : [0, 1], dark: store.state.dark,
+    const isDifference = mode === "difference";
+    both.classList.toggle("is-one", mode !== "both");
+    right.element.hidden = mode !== "both";
+    const matrix = (/** @type {Float32Array} */ values) => /** @type {import("./heatmap.js").Matrix} */ ({
+      rows, columns, values, row_labels: labels.rows, column_labels: labels.columns, row_axis: "query", column_axis: "key",
+      scale: isDifference ? "diverging" : "sequential", range: isDifference ? [-1, 1] : [0, 1], dark: store.state.dark,
       describe: (row, column) => `query ${visible(labels.rows[row] ?? "")} (${row}) → key ${visible(labels.columns[column] ?? "")} (${column}): ` +
         `${fixed(first[row * columns + column], 4)} (first), ${fixed(second[row * columns + column], 4)} (second)`,
     });
+    heat.update(matrix(isDifference ? difference(first, second) : mode === "second" ? second : first));
+    if (mode === "both") right.update(matrix(second));
     attention.refresh();
   }
 
@@ -300,6 +311,7 @@ export function createCompare(app) {
       if (["hover", "across"].some((key) => changed.has(key)) && here()) {
         const cell = markedCell(state, here());
         heat.mark(cell.row, cell.column);
+        right.mark(cell.row, cell.column);
       }
     },
   };

@@ -48,7 +48,8 @@ function extent(values) {
 export function curvesScene(curves, { width, height, title, is_small: isSmall }) {
   const { ink, faint, line, accent, second, paper } = theme();
   const colours = [accent, second, faint, ink];
-  const [left, right, top, bottom] = isSmall ? [2, 2, 2, 2] : [46, 12, title ? 30 : 14, 24];
+  const legend = legendPlaces(isSmall || curves.length < 2 ? [] : curves.map(({ name }) => name), width);
+  const [left, right, top, bottom] = isSmall ? [2, 2, 2, 2] : [46, 12, (title ? 20 : 6) + 16 * legend.lines + 4, 24];
   const [x0, x1] = extent(curves.flatMap(({ points }) => points.map(([step]) => step)));
   const [y0, y1] = extent(curves.flatMap(({ points }) => points.map(([, value]) => value)));
   const x = (/** @type {number} */ step) => left + ((step - x0) / (x1 - x0)) * (width - left - right);
@@ -65,8 +66,7 @@ export function curvesScene(curves, { width, height, title, is_small: isSmall })
       shapes.push({ type: "text", x: x(step), y: height - 8, text: compact(step), size: 10.5, fill: faint, anchor: "middle" });
     }
   }
-  let legend = width - right;
-  for (const [i, curve] of [...curves.entries()].reverse()) {
+  for (const [i, curve] of curves.entries()) {
     const stroke = /** @type {string} */ (colours[i % colours.length]);
     const points = curve.points.filter(([, value]) => Number.isFinite(value));
     const d = points.map(([step, value], j) => `${j ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("");
@@ -74,14 +74,31 @@ export function curvesScene(curves, { width, height, title, is_small: isSmall })
       const [step, value] = /** @type {[number, number]} */ (points[0]);
       shapes.push({ type: "circle", x: x(step), y: y(value), r: 2.5, fill: stroke });
     } else if (d) shapes.push({ type: "path", d, stroke, width: isSmall ? 1.3 : 1.8, title: curve.name, ...(curve.dash ? { dash: curve.dash } : {}) });
-    if (!isSmall && curves.length > 1) {
-      legend -= 7 * curve.name.length + 6;
-      shapes.push({ type: "text", x: legend, y: 14, text: curve.name, size: 11, fill: ink });
-      shapes.push({ type: "path", d: `M${legend - 18} 10H${legend - 5}`, stroke, width: 2.5, ...(curve.dash ? { dash: curve.dash } : {}) });
-      legend -= 26;
+    const entry = legend.places[i];
+    if (entry) {
+      const y1 = (title ? 30 : 12) + 16 * entry.line;
+      shapes.push({ type: "text", x: entry.x + 20, y: y1 + 2, text: curve.name, size: 11, fill: ink });
+      shapes.push({ type: "path", d: `M${entry.x} ${y1 - 2}H${entry.x + 15}`, stroke, width: 2.5, ...(curve.dash ? { dash: curve.dash } : {}) });
     }
   }
   return { width, height, background: paper, shapes };
+}
+
+/**
+ * Return the places of the names of a legend: one line after the other.
+ * @param {string[]} names
+ * @param {number} width
+ */
+function legendPlaces(names, width) {
+  let [x, line] = [46, 0];
+  const places = names.map((name) => {
+    const size = 34 + 6.2 * name.length;
+    if (x + size > width && x > 46) [x, line] = [46, line + 1];
+    const place = { x, line };
+    x += size;
+    return place;
+  });
+  return { places, lines: names.length ? line + 1 : 0 };
 }
 
 /**

@@ -11,9 +11,10 @@ import { arrowKeys, h } from "./dom.js";
 import { fixed } from "./text.js";
 import { theme } from "./theme.js";
 
-export const SCORES = ["previous", "induction", "duplicate", "first", "entropy"];
+/** Scores of patterns; they compete for the badge of a head. */
+export const PATTERNS = ["previous", "induction", "duplicate", "first"];
 const SHORT = /** @type {Record<string, string>} */ ({
-  previous: "prev", induction: "induct", duplicate: "dupl", first: "first", entropy: "entropy",
+  previous: "prev", induction: "induct", duplicate: "dupl", sharpness: "sharp",
 });
 
 /**
@@ -25,7 +26,7 @@ const SHORT = /** @type {Record<string, string>} */ ({
 export function badgeOf(scores, badge) {
   if (badge === "none") return null;
   if (badge !== "best") return { name: badge, value: scores[badge] ?? NaN };
-  const best = SCORES.filter((name) => name !== "entropy").map((name) => ({ name, value: scores[name] ?? 0 }))
+  const best = PATTERNS.map((name) => ({ name, value: scores[name] ?? 0 }))
     .sort((a, b) => b.value - a.value)[0];
   return best && best.value > 0.3 ? best : null;
 }
@@ -72,6 +73,11 @@ export function headGrid({ thumbnails, scores, kind, state, onopen }) {
   const [layers = 0, heads = 0] = thumbnails.shape;
   const grid = h("div", { class: "head-grid", role: "grid", "aria-label": `Heads of the ${kind} attention` });
   grid.style.setProperty("--heads", String(heads));
+  const badgeAt = (/** @type {number} */ layer, /** @type {number} */ head) => {
+    const ofHead = /** @type {HeadScores | undefined} */ (scores?.[kind]?.[layer]?.[head]);
+    return ofHead ? badgeOf(ofHead, state.badge) : null;
+  };
+  const hasBadges = Array.from({ length: layers * heads }, (_, i) => badgeAt(Math.floor(i / heads), i % heads)).some(Boolean);
   const isOne = layers === 1 && heads === 1;
   if (isOne) grid.classList.add("is-one");
   else {
@@ -85,14 +91,14 @@ export function headGrid({ thumbnails, scores, kind, state, onopen }) {
       const { values, rows, columns } = thumbnailOf(thumbnails, layer, head);
       drawThumbnail(canvas, values, rows, columns, state.dark);
       const ofHead = /** @type {HeadScores | undefined} */ (scores?.[kind]?.[layer]?.[head]);
-      const badge = ofHead ? badgeOf(ofHead, state.badge) : null;
-      const summary = ofHead ? SCORES.map((name) => `${name} ${fixed(ofHead[name], 2)}`).join(", ") : "";
+      const badge = badgeAt(layer, head);
+      const summary = ofHead ? Object.entries(ofHead).map(([name, value]) => `${name} ${fixed(value, 2)}`).join(", ") : "";
       row.append(h("span", { role: "gridcell" }, h("button", {
         type: "button", class: "thumb", onclick: () => onopen(layer, head), tabindex: layer + head === 0 ? 0 : -1,
         "aria-label": `Layer ${layer}, head ${head}. ${summary}`, title: `layer ${layer}, head ${head}${summary ? `: ${summary}` : ""}`,
       }, h("span", { class: "thumb-picture" }, canvas), badge
         ? h("span", { class: "badge" }, `${SHORT[badge.name] ?? badge.name} `, h("span", {}, fixed(badge.value, 2)))
-        : h("span", { class: "badge" }, "\u00a0"))));
+        : hasBadges ? h("span", { class: "badge" }, "\u00a0") : null)));
     }
     grid.append(row);
   }

@@ -367,7 +367,7 @@ export class Heatmap {
   #describe() {
     const { matrix, cursor } = this;
     if (!matrix) return;
-    this.detail.textContent = cursor ? matrix.describe(...cursor) : `${matrix.rows} × ${matrix.columns}`;
+    this.detail.textContent = cursor ? matrix.describe(...cursor) : `${matrix.rows} × ${matrix.columns}${this.view.scrollWidth > this.view.clientWidth + 1 ? "; scroll sideways for more" : ""}`;
     this.view.setAttribute("aria-label", `${this.options.label}. ${this.detail.textContent}. Arrow keys move among the cells.`);
   }
 

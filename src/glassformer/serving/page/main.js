@@ -2,7 +2,7 @@
  * Page of `glassformer inspect`: shared state, tabs, and the run of a text.
  *
  * @import { App, Panel } from "./app.js"
- * @import { Model, State } from "./types.js"
+ * @import { Model, Session, State } from "./types.js"
  */
 
 import { RunData } from "./app.js";
@@ -20,6 +20,7 @@ import { createNext } from "./next.js";
 import { createPatch } from "./patch.js";
 import { OFFLINE, ServerError, openSource } from "./source.js";
 import { Store, decodeHash, encodeHash } from "./state.js";
+import { createStart } from "./start.js";
 import { createSteps } from "./steps.js";
 import { fixed } from "./text.js";
 import { prefersDark, useTheme } from "./theme.js";
@@ -105,6 +106,7 @@ function start() {
       if (!(error instanceof ServerError)) console.error(error);
     },
     submit: () => void run(),
+    reload: () => void load(),
   };
 
   /** @type {Map<string, {panel: Panel, pending: Set<string>}>} */
@@ -139,6 +141,8 @@ function start() {
         class: narrow ? "only-narrow" : "", disabled: isMissing, title: isMissing ? "Start `glassformer inspect DIR` to compute this." : undefined,
       });
     }));
+    const active = byId("tabs").querySelector('[aria-selected="true"]');
+    if (active instanceof HTMLElement) byId("tabs").scrollLeft = active.offsetLeft - byId("tabs").offsetLeft - 40;
   }
 
   /** @param {string} route */
@@ -226,10 +230,19 @@ function start() {
     const cardButton = button("model", () => store.set({ card: store.state.card ? 0 : 1 }), {
       class: "quiet", "aria-pressed": String(Boolean(store.state.card)), "aria-controls": "model-card", title: "Architecture, parameters and training curve",
     });
+    const galleryButton = isGallery && model ? button("gallery", () => void openGallery(), { class: "quiet", title: "Choose another tiny model" }) : null;
     fill(byId("header"), h("div", { class: "header-line" },
-      h("h1", {}, h("span", { class: "brand" }, "glassformer"), model?.name ?? "…"),
+      h("h1", {}, h("span", { class: "brand" }, "glassformer"), model?.name ?? "inspect"),
       h("div", { class: "header-facts" }, ...(model ? summaryFacts(model).map((fact) => h("span", {}, fact)) : [])),
-      h("div", { class: "header-buttons" }, cardButton, themeButton)), card?.panel.element);
+      h("div", { class: "header-buttons" }, galleryButton, model ? cardButton : null, themeButton)), card?.panel.element);
+  }
+
+  async function openGallery() {
+    try {
+      showStart(await source.get("/api/session"));
+    } catch (error) {
+      app.fail(error);
+    }
   }
 
   /** Run the texts of the state. */
@@ -256,8 +269,28 @@ function start() {
     }
   }
 
+  let isGallery = false;
+
+  /** Show the gallery, or the wait for the first checkpoint. @param {Session} session */
+  function showStart(session) {
+    document.body.classList.add("is-start");
+    store.set({ model: null, run: null, other: null, other_run: null });
+    drawHeader();
+    fill(byId("panels"), createStart(app, session, () => {
+      store.set({ text: "", source: "", target: "", pos: -1, layer: -1, head: -1, kind: "", off: "", step: -1, folder: "" });
+      void load();
+    }));
+  }
+
   async function load() {
     try {
+      const session = source.isEmbedded ? null : /** @type {Session} */ (await source.get("/api/session"));
+      isGallery = Boolean(session?.gallery);
+      if (session && !session.open) {
+        showStart(session);
+        return;
+      }
+      document.body.classList.remove("is-start");
       const model = /** @type {Model} */ (await source.get("/api/model"));
       document.title = `${model.name} – glassformer inspect`;
       /** @type {Partial<State>} */

@@ -73,6 +73,9 @@ export function createNext(app) {
     sliders.hidden = isLabels || (app.source.isEmbedded && !isLoaded());
     const position = shownPosition(state);
     const token = mainTokens(state)[position];
+    const about = card.element.querySelector(".about")?.firstChild;
+    if (about) about.textContent = run.labels ? "Probability of each label of the text." : isLabels ? "Probability of each label of the token." : "Probability of each token at the position.";
+    where.hidden = Boolean(run.labels);
     where.textContent = run.labels || !token ? "" : `${run.target.length ? "after" : "at"} position ${position}: ${visible(token.text)}`;
     bars = run.labels ? labelBars(state) : isLoaded() ? shapedBars(state) : topBars(state, position);
     fill(list, barList(bars));

@@ -7,7 +7,7 @@
  */
 
 import { curvesScene, curvesTable } from "./curves.js";
-import { fill, h } from "./dom.js";
+import { button, fill, h } from "./dom.js";
 import { frame } from "./frame.js";
 import { sceneElement } from "./scene.js";
 import { withQuery } from "./source.js";
@@ -52,10 +52,11 @@ export function timeLeft(series, maxSteps) {
 export function createTraining(app) {
   const facts = h("dl", { class: "live-facts" });
   const lossPlace = h("div");
+  const newer = button("", () => void openNewest(), { hidden: true });
   const loss = frame({
     title: "Loss", explanation: "Nats per target against the step. Training lines are means with dropout; evaluation lines are without it.",
     formula: "loss = −mean log p(target)", picture: () => picture("loss", lossCurves()),
-  }, facts, lossPlace);
+  }, facts, newer, lossPlace);
   const others = h("div", { class: "charts" });
   const samples = h("ol", { class: "samples" });
   const sampleCard = frame({
@@ -98,28 +99,40 @@ export function createTraining(app) {
     }
   }
 
+  async function openNewest() {
+    try {
+      await app.source.post("/api/open", {});
+      app.reload();
+    } catch (error) {
+      app.fail(error);
+    }
+  }
+
   function draw() {
+    const newest = live?.checkpoints.at(-1) ?? -1;
+    const opened = app.store.state.model?.step ?? Infinity;
+    newer.hidden = newest <= opened;
+    newer.textContent = `Open the checkpoint of step ${count(newest)}`;
     const series = seriesOf(lines);
     const last = lines.at(-1);
     const latest = (/** @type {string} */ name) => series.get(name)?.at(-1)?.[1];
     /** @type {[string, string | null][]} */
     const shown = [
       ["state", live?.is_running ? "running" : "not running"],
-      ["step", last ? `${count(last.step)} of ${count(live?.max_steps ?? 0)}` : "no line yet"],
+      ["step", last ? `${count(last.step)}${live?.max_steps ? ` of ${count(live.max_steps)}` : ""}` : "no line yet"],
       ["loss", latest("train/loss") === undefined ? null : compact(latest("train/loss") ?? NaN)],
       ["validation", latest("eval/valid_loss") === undefined ? null : compact(latest("eval/valid_loss") ?? NaN)],
       ["rate", latest("tokens_per_s") === undefined ? null : `${compact(latest("tokens_per_s") ?? NaN)} tokens/s`],
-      ["time left", live?.is_running ? duration(timeLeft(series, live.max_steps)) : null],
+      ["time left", live?.is_running ? duration(timeLeft(series, live.max_steps ?? NaN)) : null],
       ["checkpoints", live?.checkpoints.length ? String(live.checkpoints.length) : null],
     ];
     fill(facts, ...shown.filter(([, value]) => value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
-    const width = Math.max(280, Math.min(900, lossPlace.clientWidth || 600));
+    const width = Math.max(280, Math.min(1240, lossPlace.clientWidth || 600));
     fill(lossPlace, sceneElement(curvesScene(lossCurves(), { width, height: 280 })));
     const names = [...series.keys()].filter((name) => !LOSSES.includes(name));
-    const small = Math.max(250, Math.min(420, Math.floor((others.clientWidth - 12) / 2) - 30));
     fill(others, ...names.map((name) => {
       const curves = [{ name, points: series.get(name) ?? [] }];
-      return frame({ title: name, picture: () => picture(name.replace("/", "-"), curves) }, sceneElement(curvesScene(curves, { width: small, height: 150 }))).element;
+      return frame({ title: name, picture: () => picture(name.replace("/", "-"), curves) }, sceneElement(curvesScene(curves, { width: 300, height: 150 }))).element;
     }));
     fill(samples, ...sampleLines().slice(-50).reverse().map((line) => h("li", {}, h("span", { class: "facts" }, `step ${line.step}`), h("p", { class: "sample", dir: "auto" }, line.sample))));
     sampleCard.element.hidden = !sampleLines().length;

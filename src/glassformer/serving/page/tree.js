@@ -42,7 +42,7 @@ export function treeRows(nodes) {
   const rows = new Map();
   /** @type {Map<number, BeamNode[]>} */
   const steps = new Map();
-  for (const node of nodes) steps.set(node.step, [...(steps.get(node.step) ?? []), node]);
+  for (const node of nodes) steps.set(node.length, [...(steps.get(node.length) ?? []), node]);
   const parentRow = (/** @type {BeamNode} */ node) => rows.get(node.parent ?? -1) ?? 0;
   for (const step of [...steps.keys()].sort((a, b) => a - b)) {
     const column = /** @type {BeamNode[]} */ (steps.get(step));

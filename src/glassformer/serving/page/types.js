@@ -15,6 +15,10 @@
  *   examples: Example[], generation: Record<string, number | string>, end_ids?: number[],
  * }} Model
  *
+ * @typedef {{name: string, doc: string, folder: string, state: "absent" | "training" | "stopped" | "ready", step: number, max_steps: number}}
+ *   GalleryModel
+ * @typedef {{open: boolean, folder: string, gallery: GalleryModel[] | null}} Session
+ *
  * @typedef {{text?: string, source?: string, target?: string | null}} Example
  *
  * @typedef {{
@@ -30,7 +34,7 @@
  *   labels: {name: string, probability: number}[] | null, seconds: number,
  * }} Run
  *
- * @typedef {Record<string, number>} HeadScores
+ * @typedef {Record<string, number | null>} HeadScores
  * @typedef {{
  *   names: Record<string, string>, best: Record<string, [string, number, number, number]>,
  *   [kind: string]: any,
@@ -44,9 +48,9 @@
  * @typedef {{kind: string, layer: number, head: number} | {stack: string, layer: number, feed_forward?: boolean}} Part
  * @typedef {{log_prob: number | null, top: Candidate[]}} Position
  * @typedef {{loss: number | null, positions: Position[]}} Outcome
- * @typedef {{before: Outcome, after: Outcome}} Ablation
+ * @typedef {{measure?: string, before: Outcome, after: Outcome}} Ablation
  * @typedef {{
- *   feed_forward: Record<string, number[]>, layers: Record<string, number[]>, loss: number, [kind: string]: any,
+ *   feed_forward: Record<string, number[]>, layers: Record<string, number[]>, loss: number, measure?: string, [kind: string]: any,
  * }} Effects
  *
  * @typedef {{
@@ -58,12 +62,12 @@
  *
  * @typedef {{
  *   id: number, parent: number | null, token: string, token_id: number, log_prob: number, step_log_prob: number,
- *   step: number, length: number, state: "root" | "kept" | "pruned" | "finished",
+ *   length: number, state: "root" | "kept" | "pruned" | "finished",
  * }} BeamNode
  * @typedef {{node: number, text: string, log_prob: number, score: number, ended: boolean}} BeamResult
  * @typedef {{nodes: BeamNode[], results: BeamResult[]}} BeamTree
  *
- * @typedef {{offset: number, lines: Record<string, any>[], is_running: boolean, checkpoints: number[], max_steps: number}}
+ * @typedef {{offset: number, lines: Record<string, any>[], is_running: boolean, checkpoints: number[], max_steps: number | null}}
  *   Live
  *
  * @typedef {{side: Side, index: number}} Place
