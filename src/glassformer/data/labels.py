@@ -141,11 +141,8 @@ def _of_lists(data: LabelData, record: Record) -> Tagged:
             raise UserError(f"{record.where}: the field {name!r} must be a list, got {values!r:.40}")
     if len(words) != len(tags):
         raise UserError(f"{record.where} has {len(words)} words and {len(tags)} tags; each word needs one tag")
-    found = Tagged(
-        tuple(record.as_text(word, f"an item of {data.text_field!r}") for word in words),
-        tuple(_label(record, tag, data.label_field) for tag in tags),
-        record.where,
-    )
+    texts = tuple(record.as_text(word, f"an item of {data.text_field!r}") for word in words)
+    found = Tagged(texts, tuple(_label(record, tag, data.label_field) for tag in tags), record.where)
     for number, (word, tag) in enumerate(zip(found.words, found.tags, strict=True), 1):
         if not (word.strip() and tag):
             raise UserError(f"{record.where}: word {number} or its tag is empty; fill it in or remove it")

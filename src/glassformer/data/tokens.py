@@ -233,12 +233,8 @@ def encode_pieces(
                 ids.append(end_id)
             begins = piece.ends_document
         n_tokens += len(ids)
-        yield EncodedPart(
-            np.array(ids, dtype=np.int64),
-            np.array(starts, dtype=np.int64),
-            n_bytes=sum(len(text.encode()) for text in texts),
-            n_characters=sum(map(len, texts)),
-        )
+        n_bytes, n_characters = sum(len(text.encode()) for text in texts), sum(map(len, texts))
+        yield EncodedPart(np.array(ids, dtype=np.int64), np.array(starts, dtype=np.int64), n_bytes, n_characters)
 
 
 def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:

@@ -112,8 +112,7 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
         if model.classes:
             require_known(records, model.classes)
         told = preparation.refuse if self.refuses_cuts and path is not None else log
-        max_len = model.vote.config.max_len
-        examples = examples_of(records, model.tokenizer, max_len, model.classes, "texts", told)
+        examples = examples_of(records, model.tokenizer, model.vote.config.max_len, model.classes, "texts", told)
         rows = example_rows(examples, "texts")
         return EvaluationData(
             lambda: evaluation_batches(rows, data.batch_tokens),
