@@ -117,8 +117,7 @@ def prepare(
     folder = cache_dir / content_hash(key)[:32]
     if (found := _open(folder, checks_hashes)) is not None:
         return found
-    n_bytes = corpus.n_bytes
-    done = 0
+    n_bytes, done = corpus.n_bytes, 0
 
     def advance(part: EncodedPart) -> EncodedPart:
         nonlocal done
