@@ -31,6 +31,8 @@ from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.loss import evaluate_loss, evaluation_mode
 from glassformer.evaluation.text import translation_scores
 from glassformer.inference import beam, classify
+from glassformer.reporting import warn
+from glassformer.tasks.batches import Places
 from glassformer.tasks.label_data import label_scores
 from glassformer.tasks.text_data import TextRunData
 from glassformer.tasks.translation import GREEDY
@@ -170,7 +172,7 @@ def test_the_wait_for_rank_0_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
 def measured(folder: Path, division: Division) -> tuple[dict[str, Any], int, int]:
     """Return the loss and scores of a model, the number of batches, and the number that this process computed."""
     model = api.load(folder)
-    measure = model.evaluation_data()
+    measure = model.task.evaluation(model, Places(), warn)  # type: ignore[attr-defined]
     n_own, compute = 0, measure.objective.loss
 
     def counted(*args: Any) -> Any:

@@ -30,8 +30,7 @@ class MaskedObjective:
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Make a batch of rows `[CLS]` ids `[SEP]` with some ids masked, and the original ids as labels."""
-        rows = [self.whole(e.token_ids) for e in examples]
-        masked = [self._masked(row, rng) for row in rows]
+        masked = [self._masked(self.whole(e.token_ids), rng) for e in examples]
         token_ids, mask = pad([ids for ids, _ in masked], 0)
         labels, _ = pad([labels for _, labels in masked], NOT_SCORED)
         loss_positions = (labels.flatten() != NOT_SCORED).nonzero().squeeze(1)
