@@ -219,15 +219,15 @@ def _around(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any] | None:
     def before(frame: Frame) -> list[dict[str, Any]]:
         return [*special(frame.before, [0] * len(frame.before)), {"Sequence": {"id": "A", "type_id": 0}}]
 
-    def behind(frame: Frame, kind: int) -> list[dict[str, Any]]:
-        return special(frame.behind, [kind] * len(frame.behind))
+    def after(frame: Frame, kind: int) -> list[dict[str, Any]]:
+        return special(frame.after, [kind] * len(frame.after))
 
     second = {"Sequence": {"id": "B", "type_id": two.second_type}}
-    pair = [*before(two), *special(two.between, two.between_types), second, *behind(two, two.second_type)]
-    used = {tokenizer.id_to_token(i): i for f in (one, two) for i in (*f.before, *f.between, *f.behind)}
+    pair = [*before(two), *special(two.between, two.between_types), second, *after(two, two.second_type)]
+    used = {tokenizer.id_to_token(i): i for f in (one, two) for i in (*f.before, *f.between, *f.after)}
     return {
         "type": "TemplateProcessing",
-        "single": [*before(one), *behind(one, 0)],
+        "single": [*before(one), *after(one, 0)],
         "pair": pair,
         "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in used.items()},
     }
