@@ -281,7 +281,7 @@ def test_divided_sums_are_added_in_the_order_of_the_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE) "
         "ran for 6014 milliseconds before timing out.",
@@ -290,7 +290,9 @@ def test_divided_sums_are_added_in_the_order_of_the_batches() -> None:
         "\nncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
     ],
 )
-def test_an_error_of_nccl_is_one_sentence_with_the_resume_command(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_nccl_is_one_sentence_with_the_resume_command(
+    message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in {"WORLD_SIZE": "2", "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(joining, "_join", lambda *args: None)
@@ -302,7 +304,7 @@ def test_an_error_of_nccl_is_one_sentence_with_the_resume_command(said: str, mon
         ) as error,
         processes(ParallelConfig(), TWO, CPU),
     ):
-        raise dist.DistBackendError(said)
+        raise dist.DistBackendError(message)
     assert "\n" not in str(error.value)
     with pytest.raises(RuntimeError, match="invalid usage"), processes(ParallelConfig(), TWO, CPU):
         raise RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:1234, invalid usage")

@@ -44,7 +44,7 @@ class MaskedObjective:
 
     def whole(self, token_ids: np.ndarray) -> np.ndarray:
         """Return a row in its frame."""
-        return np.concatenate((self.frame.before, token_ids, self.frame.behind)).astype(np.int64)
+        return np.concatenate((self.frame.before, token_ids, self.frame.after)).astype(np.int64)
 
     def _masked(self, row: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         text = np.flatnonzero(~self.edges.special)
