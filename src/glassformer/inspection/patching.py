@@ -58,6 +58,7 @@ class Patching:
     def metric(self, logits: Tensor) -> Tensor:
         """Return logit(answer) − logit(wrong) of each row: (R, T, V) → (R,)."""
         at = logits[:, self.position]
+        at = at.float() if at.dtype.itemsize < 4 else at
         return at[:, self.answer] - at[:, self.wrong]
 
 
