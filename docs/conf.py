@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -53,7 +54,13 @@ def mark_examples(app: Sphinx, what: str, name: str, obj: object, options: objec
     lines[:] = marked
 
 
+def leave_log_out_of_search(app: Sphinx, env: BuildEnvironment) -> None:
+    """Leave the log out of the search: its entries are older than the pages that answer a question."""
+    env.metadata["log"]["nosearch"] = True
+
+
 def setup(app: Sphinx) -> None:
     """Write the generated pages of the reference before Sphinx reads any page."""
+    app.connect("env-updated", leave_log_out_of_search)
     app.connect("autodoc-process-docstring", mark_examples)
     app.connect("builder-inited", lambda _: generate.write_pages(Path(__file__).parent / "reference" / "generated"))

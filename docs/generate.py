@@ -149,7 +149,8 @@ def first_paragraph(path: Path) -> str:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a Markdown table; no lines without rows."""
     body = [f"| {' | '.join(escaped(cell).replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
-    return [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *body, ""] if body else []
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *body]
+    return ["::::{container} reference-table", *lines, "::::", ""] if body else []
 
 
 def escaped(text: str) -> str:

@@ -1,6 +1,6 @@
 """Tiny configurations that together cover every axis of `TransformerConfig`, and models built from them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -204,6 +204,14 @@ def random_model(config: ModelConfig | str, seed: int = 0, dtype: torch.dtype = 
     model = build_model((CONFIGS | RECURRENT)[config] if isinstance(config, str) else config).to(dtype).eval()
     randomise(model, seed)
     return model
+
+
+def bytes_of(state: Any) -> int:
+    """Memory of the floating-point tensors of a decoding state, including the source."""
+    if isinstance(state, Tensor):
+        return state.nbytes if state.is_floating_point() else 0
+    parts = vars(state).values() if is_dataclass(state) else state if isinstance(state, (list, tuple)) else ()
+    return sum(map(bytes_of, parts))
 
 
 def random_ids(vocab_size: int, *shape: int, seed: int = 1) -> Tensor:

@@ -2,6 +2,7 @@
 
 import ast
 import pydoc
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -185,3 +186,13 @@ def test_dir_and_help_show_the_public_names() -> None:
     shown = pydoc.plain(pydoc.render_doc(glassformer))
     missing = [name for name in glassformer.__all__ if name not in shown]
     assert not missing
+
+
+def test_the_architecture_document_shows_this_order_and_every_folder() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text("utf-8")
+    [shown] = re.findall(r"^```\n(cli → .*?)```", page, re.MULTILINE | re.DOTALL)
+    existing = {name.split(".")[0] for name in NAMED} - {"__main__"}
+    layers = [layer & existing for layer in reversed(LAYERS) if layer & existing]
+    assert [set(re.findall(r"\w+", group)) for group in shown.split("→")] == layers
+    rows = "\n".join(re.findall(r"^\| `.*", page, re.MULTILINE))
+    assert existing <= {re.split(r"[/.]", name)[0] for name in re.findall(r"`([\w/]+(?:\.py|/))`", rows)}

@@ -20,6 +20,11 @@ def test_a_table_escapes_its_values() -> None:
     assert "1,234" in html and "0.123457" in html
 
 
+def test_a_table_leaves_out_columns_without_a_value() -> None:
+    html = notebook.frame([{"loss": 1.5, "perplexity": None}, {"loss": None, "perplexity": None}], "<a> run")
+    assert "perplexity" not in html and "1.5" in html and html.count("<tr>") == 3 and "&lt;a&gt; run" in html
+
+
 def test_a_trained_model_and_its_results_have_html(trained: Outcome) -> None:
     model = glassformer.load(trained.folder)
     report, score = model.evaluate(), model.score(" a time", source="Once upon")

@@ -2,13 +2,16 @@
 
 import io
 import json
+import re
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from glassformer.evaluation.loss import LossReport
 from glassformer.reporting import Evaluation, Silent
-from glassformer.terminal import TerminalReporter, reporter_or_default
+from glassformer.terminal import TerminalReporter, reporter_or_default, show, wrapped
 
 TRAIN = LossReport(2.0, 7.389, 1.5, 100)
 VALID = LossReport(2.5, 12.18, 1.9, 50)
@@ -34,6 +37,80 @@ def test_rows_are_aligned_below_one_header() -> None:
         "    100      2.0000     2.5000       12.18      1.900 *",
         "    200      2.0000     2.5000       12.18      1.900",
     ]
+
+
+def test_the_best_value_has_the_name_of_its_score() -> None:
+    shown, _ = reporter(60)
+    shown.evaluation(evaluation(100))
+    assert shown.best == "best 2.5000"
+    shown.evaluation(evaluation(200, accuracy=81.5))
+    assert shown.best == "best accuracy 81.50"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_long_lines_of_a_result_are_wrapped_at_words_below_their_last_column(width: int) -> None:
+    line = "ok      cache  logits with and without a cache differ by 1.1e-15 of their scale"
+    parts = wrapped(f"{line}\n\n  short", width).splitlines()
+    assert all(len(part) <= width for part in parts) and parts[-2:] == ["", "  short"]
+    assert all(part.startswith(" " * 15) for part in parts[1:-2])
+    assert " ".join(" ".join(parts[:-2]).split()) == " ".join(line.split())
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_result_is_wrapped_on_a_terminal_only(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    show("name  a description of more than thirty columns")
+    assert capsys.readouterr().out.count("\n") == (2 if is_terminal else 1)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_bar_of_a_training_fits_on_one_line(width: int) -> None:
+    shown, written = reporter(width, is_terminal=True)
+    shown.live = True
+    shown.evaluation(evaluation(1000))
+    written.truncate(0)
+    for step in (1001, 1002):
+        shown.step(step, 12_000, {"train/loss": 2.25, "tokens_per_s": 123_456.0})
+    assert shown.bar is not None
+    shown.bar.refresh()
+    shown.close()
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.getvalue()).replace("\r", "\n").strip().splitlines()[-1]
+    for part in ("1002/12000", "loss 2.2500", "123,456 tok/s"):
+        assert part in last
+    assert len(last) <= width
+
+
+def test_a_notebook_has_one_output_whose_bar_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: list[dict[str, str]] = []
+    outputs: list[object] = []
+
+    class Output:
+        def update(self, data: dict[str, str], *, raw: bool) -> None:
+            pages.append(data)
+
+    def display(data: dict[str, str], *, raw: bool, display_id: bool) -> Output:
+        pages.append(data)
+        outputs.append(data)
+        return Output()
+
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("glassformer.terminal.Cell.drawn", -1.0)
+    with reporter_or_default(None) as shown:
+        shown.facts({"run": "<b>"})
+        assert isinstance(shown, TerminalReporter) and shown.cell is not None
+        for step in (1, 2):
+            shown.cell.drawn = -1.0
+            shown.step(step, 3, {"train/loss": 2.25, "tokens_per_s": 100.0})
+        assert pages[-1]["text/html"].count("<progress") == 1 and "step 2/3  loss 2.2500" in pages[-1]["text/html"]
+        shown.evaluation(evaluation(2))
+    assert len(outputs) == 1 and "<progress" not in pages[-1]["text/html"] and "&lt;b&gt;" in pages[-1]["text/html"]
+    lines = pages[-1]["text/plain"].splitlines()
+    assert lines[0] == "run  <b>" and lines[1].split()[0] == "step" and len(lines) == 3
 
 
 @pytest.mark.parametrize("width", [40, 60, 100])

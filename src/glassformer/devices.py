@@ -72,8 +72,7 @@ def _deterministic() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = _not_deterministic(error)
-        if reason is None:
+        if (reason := _not_deterministic(error)) is None:
             raise
         raise UserError(reason) from error
     finally:

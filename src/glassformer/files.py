@@ -76,14 +76,11 @@ def write_json(path: Path, value: Any) -> None:
 def read_bytes(path: Path, max_bytes: int) -> bytes:
     """Read a whole file of at most `max_bytes`, counted while reading; raise `UserError` for a pickle."""
     try:
-        if path.is_dir():
-            raise UserError(f"{path} is a folder: give a file")
-        with open(path, "rb") as file:
-            data = file.read(max_bytes + 1)
-    except FileNotFoundError as error:
-        raise UserError(f"no such file: {path}") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {reason(error)}") from error
+        with reading(path):
+            if path.is_dir():
+                raise UserError(f"{path} is a folder: give a file")
+            with open(path, "rb") as file:
+                data = file.read(max_bytes + 1)
     except ValueError as error:  # the name contains a NUL
         raise UserError(f"{str(path)!r} is not a valid file name") from error
     if len(data) > max_bytes:
@@ -99,14 +96,19 @@ def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{path} is not UTF-8: byte {data[error.start]:#04x} at offset {error.start} (line {line}); "
-            "convert it to UTF-8 first"
-        ) from error
+        raise utf8_error(path, error, len(data) - len(error.object)) from error
     if (place := data.find(b"\0")) >= 0:
         raise nul_error(path, place, data.count(b"\n", 0, place) + 1)
     return text
+
+
+def utf8_error(path: Path, error: UnicodeDecodeError, offset: int, line: int = 1) -> UserError:
+    """Return the error for invalid UTF-8 in a part of a file that begins at `offset` and `line`."""
+    line += error.object.count(b"\n", 0, error.start)
+    return UserError(
+        f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at offset {offset + error.start} (line {line}); "
+        "convert it to UTF-8 first"
+    )
 
 
 def nul_error(path: Path, offset: int, line: int) -> UserError:
@@ -145,6 +147,17 @@ def parse_json(text: str) -> Any:
         raise ValueError(f"it is nested deeper than {MAX_JSON_DEPTH} levels") from None
     require_shallow(value)
     return value
+
+
+def parse_json_line(line: str, where: str) -> dict[str, Any]:
+    """Parse the object on a line of a jsonl file; raise `UserError` with the place `where` for other content."""
+    try:
+        record = parse_json(line)
+    except ValueError as error:
+        raise UserError(f"{where} is not JSON: {error}; a jsonl file has one object per line") from error
+    if not isinstance(record, dict):
+        raise UserError(f"{where} is not a JSON object; a jsonl file has one object per line")
+    return record
 
 
 def require_shallow(value: Any) -> None:
@@ -263,6 +276,8 @@ def reading(path: Path) -> Iterator[None]:
     """Convert any OSError raised in the block into a `UserError`."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise UserError(f"no such file: {path}") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {reason(error)}") from error
 

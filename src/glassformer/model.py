@@ -17,6 +17,7 @@ from glassformer.config.run import BeamConfig, GenerationConfig, Run
 from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device
 from glassformer.errors import UserError
+from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
 from glassformer.inference.decode import EncodedPrompt, check_prompts, with_settings
 from glassformer.inference.embed import Vectors
@@ -30,7 +31,7 @@ from glassformer.reporting import warn
 from glassformer.store.model_directory import save_model
 from glassformer.tasks import one_stack
 from glassformer.tasks import task as tasks
-from glassformer.tasks.batches import EvaluationData, Place, Places
+from glassformer.tasks.batches import Place, Places
 from glassformer.tasks.encoder_decoder import beam
 from glassformer.tasks.registry import task_of
 from glassformer.tasks.task import Log, Progress, Prompt, Task, TrainableTask, wrong_verb
@@ -91,7 +92,7 @@ class Model:
 
     def _repr_html_(self) -> str:
         config, n = self.config, sum(x.numel() for x in self.network.parameters())
-        facts = {"learned to": self.learned, "network": type(config).__name__, "parameters": n}
+        facts = {"learned to": self.learned, "network": describe_model(config), "parameters": n}
         facts |= {"max_len": config.max_len, "tokenizer": self.tokenizer, "device": self.device}
         return notebook.table(facts, self.name)
 
@@ -297,9 +298,8 @@ class Model:
         **settings: Any,
     ) -> list[list[Translation]]:
         """Return the `n_best` targets of encoded sources (`encode_source`), best first, with ids and scores."""
-        return self.translator.translate_ids(
-            sources, beam(self, settings), n_best=n_best, prefix=prefix, progress=progress
-        )
+        config = beam(self, settings)
+        return self.translator.translate_ids(sources, config, n_best=n_best, prefix=prefix, progress=progress)
 
     @overload
     def score(self, text: str, target: str | None = None, *, source: str | None = None, log: Log = ...) -> Score: ...  # type: ignore[overload-overlap]
@@ -316,8 +316,7 @@ class Model:
         """Return log p of a text, or of each of several; with `source`, given the source or beginning of the text.
 
         `score(text, source=source)` and `score(source, text)` are equivalent. A causal model also scores a text alone;
-        an encoder-decoder needs the source. `log` receives a note if training put no start token before a text, so
-        that first tokens are not scored.
+        an encoder-decoder needs the source. `log` receives a note if first tokens are not scored (`no_start`).
         """
         texts, targets, is_one = texts_of(text, target, source)
         found = self._able(tasks.ScoresTexts, "score").score(self, texts, targets, log)
@@ -361,7 +360,7 @@ class Model:
         `target`, or one file, `path`. `log` receives notes: the number of pairs left out (see `pairs`), and a warning
         if the run's own data has changed.
         """
-        data = self.evaluation_data(path, source, target, log)
+        data = self._able(TrainableTask, "evaluate").evaluation(self, Places(path, source, target), log)
         return data.loss(self.vote, self.device, self.run.train if self.dtype is None else None, progress)
 
     def scores(
@@ -401,12 +400,6 @@ class Model:
         if not isinstance(task, tasks.HasPairs):
             raise UserError(f"the run {self.run.name!r} has no pairs; use a sequence-to-sequence model")
         return task.pairs(self, Places(path, source, target), log)
-
-    def evaluation_data(
-        self, path: Place = None, source: Place = None, target: Place = None, log: Log = warn
-    ) -> EvaluationData[Any]:
-        """Return the evaluation batches; raise `UserError` if the model makes no predictions."""
-        return self._able(TrainableTask, "evaluate").evaluation(self, Places(path, source, target), log)
 
     @overload
     def fill(self, text: str, n: int = 5, **settings: Any) -> Filling: ...

@@ -22,12 +22,13 @@ def table(values: Mapping[str, Any], title: str = "") -> str:
     return f'<table style="{PLAIN}">{head}{rows}</table>'
 
 
-def frame(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table with one column per key and one row per mapping."""
-    names = list(rows[0]) if rows else []
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+def frame(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
+    """Return a table with one column per key and one row per mapping; columns without a value are left out."""
+    names = [name for name in (rows[0] if rows else ()) if any(row[name] is not None for row in rows)]
+    head = f"<caption>{escape(title)}</caption>" if title else ""
+    head += f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in names)}</tr>"
     body = "".join("<tr>" + "".join(f"<td>{escape(_number(row[n]))}</td>" for n in names) + "</tr>" for row in rows)
-    return f'<table style="{PLAIN}"><tr>{head}</tr>{body}</table>'
+    return f'<table style="{PLAIN}">{head}{body}</table>'
 
 
 def matrix(weights: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str], title: str = "") -> str:

@@ -7,6 +7,9 @@ from typing import Any
 
 from glassformer.errors import UserError
 
+Method = Callable[..., Any]
+IsOne = Callable[[Any, Any], bool]
+"""Function of a model and an argument: True if the argument is one item."""
 PROMPT = "a text or a list of ids"
 
 
@@ -38,9 +41,7 @@ def is_list(given: Any) -> bool:
     return isinstance(given, Sequence) and not isinstance(given, (str, bytes))
 
 
-def _listed(
-    model: Any, given: Any, argument: str, what: str, is_one: Callable[[Any, Any], bool]
-) -> tuple[list[Any], bool]:
+def _listed(model: Any, given: Any, argument: str, what: str, is_one: IsOne) -> tuple[list[Any], bool]:
     """Return the items of an argument, and True if it was a single item; raise `UserError` for other values.
 
     Arrays and tensors become lists.
@@ -57,15 +58,13 @@ def _listed(
     return items, False
 
 
-def one_or_list(
-    argument: str, what: str, is_one: Callable[[Any, Any], bool] = is_text
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def one_or_list(argument: str, what: str, is_one: IsOne = is_text) -> Callable[[Method], Method]:
     """Let a method that takes a list also take one item: one item gives one result, a list gives a list.
 
     `argument` is the name of the first parameter, and `what` describes its values in the `UserError`.
     """
 
-    def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(verb: Method) -> Method:
         @functools.wraps(verb)
         def wrapped(self: Any, *args: Any, **settings: Any) -> Any:
             if not args and argument not in settings:
@@ -80,7 +79,7 @@ def one_or_list(
     return decorate
 
 
-def one_or_streams(stream: Callable[..., Any]) -> Callable[..., Any]:
+def one_or_streams(stream: Method) -> Method:
     """Let `stream` also take one prompt, for which it yields texts instead of lists."""
 
     @functools.wraps(stream)

@@ -79,7 +79,8 @@ class Outcome:
         )
 
     def _repr_html_(self) -> str:
-        return notebook.frame([{"split": split} | asdict(report) for split, report in self.reports.items()])
+        rows = [{"split": split} | asdict(report) for split, report in self.reports.items()]
+        return notebook.frame(rows, f"{self.run.name}: {self.folder}")
 
 
 def warn(text: str) -> None:

@@ -1,14 +1,21 @@
 """Show the progress of a run: a live bar on a terminal and in a notebook, plain lines in a log file."""
 
+import html
+import io
+import re
+import shutil
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
+from rich.text import Text
 
 from glassformer.distributed.environment import is_first
 from glassformer.reporting import Evaluation, LaunchReporter, Silent
@@ -26,7 +33,9 @@ class TerminalReporter:
         """Show only messages (`log`) if `is_quiet`. Of several processes, only the first shows anything."""
         self.console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not is_first())
         self.is_quiet = is_quiet
-        self.live = (self.console.is_terminal or self.console.is_jupyter) and not is_quiet
+        self.live = self.console.is_terminal and not is_quiet
+        self.cell = Cell() if self.console.is_jupyter and not is_quiet else None
+        self.console = self.cell or self.console
         self.bar: Progress | None = None
         self.last_line = 0.0
         self.first: tuple[int, float] | None = None
@@ -34,18 +43,18 @@ class TerminalReporter:
         self.best: str = ""
 
     def log(self, text: str) -> None:
-        self.console.print(escape(text))
+        self.console.print(escape(text), soft_wrap=not self.console.is_terminal)
 
     def facts(self, rows: Mapping[str, str]) -> None:
         """Print names and values in two columns; an empty value is left out."""
         if self.is_quiet:
             return
         indent = max(map(len, rows), default=0) + 2
-        width = self.console.width - indent if self.console.is_terminal else 10_000
+        width = self.console.width if self.console.is_terminal else 10_000
         for name, value in rows.items():
-            lines = textwrap.wrap(value, width, break_on_hyphens=False, break_long_words=False)
-            for n, part in enumerate(lines):
-                self.console.print(f"[bold]{'' if n else escape(name):<{indent}}[/bold]{escape(part)}")
+            text = wrapped(f"{name:<{indent}}{value}", width, indent)
+            if value:
+                self.console.print(f"[bold]{escape(text[:indent])}[/bold]{escape(text[indent:])}")
 
     def step(self, step: int, max_steps: int, values: dict[str, float]) -> None:
         loss, rate = f"loss {values['train/loss']:.4f}", f"{values['tokens_per_s']:,.0f} tok/s"
@@ -56,11 +65,16 @@ class TerminalReporter:
             self._bar(max_steps).update(self._task, completed=step, detail=detail)
             if step == max_steps:
                 self.close()
-        elif not self.is_quiet and (now - self.last_line >= SECONDS_BETWEEN_LINES or step == max_steps):
+        elif self.cell or (not self.is_quiet and (now - self.last_line >= SECONDS_BETWEEN_LINES or step == max_steps)):
             self.last_line = now
             done = step - self.first[0]
             left = f"{clock((now - self.first[1]) / done * (max_steps - step))} left" if done else ""
-            self.console.print("  ".join(part for part in (f"step {step}/{max_steps}", loss, rate, left) if part))
+            parts = (f"step {step}/{max_steps}", loss, rate, self.best if self.cell else "", left)
+            line = "  ".join(part for part in parts if part)
+            if self.cell:
+                self.cell.progress(line, step / max_steps)
+            else:
+                self.console.print(line)
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Print a row of losses and scores; their names are printed once, and a star marks the best row so far."""
@@ -72,8 +86,8 @@ class TerminalReporter:
             self.columns = names
             self.console.print(f"[bold]{aligned('step', names, names)}[/bold]")
         if evaluation.is_best:
-            watched = "eval loss" if evaluation.watched == "loss" else evaluation.watched
-            self.best = f"best {values[watched]}" if watched in values else ""
+            best = {"loss": values["eval loss"]} | {name: f"{name} {value}" for name, value in values.items()}
+            self.best = f"best {best[evaluation.watched]}" if evaluation.watched in best else ""
         row = aligned(str(evaluation.step), names, [values[name] for name in names])
         self.console.print(row + " *" * evaluation.is_best)
         if rest:
@@ -86,11 +100,14 @@ class TerminalReporter:
     def phase(self, title: str) -> Iterator[Callable[[int, int], None]]:
         """Show a preparation: a bar that disappears at its end, or a line if it took more than a second."""
         began = time.perf_counter()
-        if not self.live:
+        if self.cell:
+            cell = self.cell
+            yield lambda done, total: cell.progress(title, done / max(1, total))
+            cell.progress("", 1)
+        elif not self.live:
             yield lambda done, total: None
         else:
-            parts = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-            with Progress(*parts, console=self.console, transient=True) as bar:
+            with self._progress("{task.description}") as bar:
                 task = bar.add_task(title, total=None)
                 yield lambda done, total: bar.update(task, completed=done, total=total)
         seconds = time.perf_counter() - began
@@ -102,6 +119,8 @@ class TerminalReporter:
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
+        if self.cell:
+            self.cell.progress("", 1)
 
     def __enter__(self) -> "TerminalReporter":
         return self
@@ -111,15 +130,59 @@ class TerminalReporter:
 
     def _bar(self, max_steps: int) -> Progress:
         if self.bar is None:
-            texts = [
-                TextColumn(text, table_column=Column(no_wrap=True))
-                for text in ("{task.completed}/{task.total}", "{task.fields[detail]}")
-            ]
-            bar = BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4))
-            self.bar = Progress(bar, *texts, TimeRemainingColumn(), console=self.console, transient=True, expand=True)
+            self.bar = self._progress("{task.completed}/{task.total}", "{task.fields[detail]}")
             self._task = self.bar.add_task("training", total=max_steps, detail="")
             self.bar.start()
         return self.bar
+
+    def _progress(self, *texts: str) -> Progress:
+        """Return a bar as wide as the terminal, then these texts and the time; it disappears at its end."""
+        bar = BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4))
+        columns = [TextColumn(text, markup=False, table_column=Column(no_wrap=True)) for text in texts]
+        return Progress(bar, *columns, _TimeLeft(), console=self.console, transient=True, expand=True)
+
+
+class _TimeLeft(ProgressColumn):
+    """The time that a task still takes; the time since its start if the rest is unknown."""
+
+    def render(self, task: Task) -> Text:
+        left = task.time_remaining
+        time = clock(task.elapsed or 0) if left is None else f"{clock(left)} left"
+        return Text(time, style="progress.remaining", no_wrap=True)
+
+
+class Cell(Console):
+    """The output of a notebook cell: printed lines, and below them one bar with a text, which is replaced."""
+
+    bar = ""
+    drawn = 0.0
+    output: Any = None
+
+    def __init__(self) -> None:
+        kind: dict[str, Any] = {"force_terminal": True, "force_jupyter": False, "record": True}
+        super().__init__(file=io.StringIO(), width=100, highlight=False, soft_wrap=True, **kind)
+
+    def print(self, *objects: Any, **style: Any) -> None:
+        super().print(*objects, **style)
+        self._draw()
+
+    def progress(self, text: str, share: float) -> None:
+        """Replace the bar, at most five times per second; remove it when the share is 1."""
+        self.bar = f'<progress value="{share:.3f}"></progress>  {html.escape(text)}' if share < 1 else ""
+        if share == 1 or time.perf_counter() - self.drawn > 0.2:
+            self._draw()
+
+    def _draw(self) -> None:
+        from IPython.display import display
+
+        self.drawn = time.perf_counter()
+        lines = self.export_html(clear=False, inline_styles=True, code_format="{code}")
+        page = f'<pre style="font-family: monospace; line-height: 1.25">{lines}{self.bar}</pre>'
+        data = {"text/html": page, "text/plain": self.export_text(clear=False)}
+        if self.output is None:
+            self.output = display(data, raw=True, display_id=True)
+        else:
+            self.output.update(data, raw=True)
 
 
 @contextmanager
@@ -129,7 +192,7 @@ def reporter_or_default(reporter: LaunchReporter | None) -> Iterator[LaunchRepor
         yield reporter
         return
     with TerminalReporter() as terminal:
-        yield terminal if terminal.live else Silent()
+        yield terminal if terminal.console.is_terminal else Silent()
 
 
 def cells(evaluation: Evaluation) -> dict[str, str]:
@@ -181,3 +244,24 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def show(text: str, indent: int | None = None) -> None:
+    """Print a result on standard output; on a terminal, wrap its long lines at words (`wrapped`)."""
+    print(wrapped(text, shutil.get_terminal_size().columns, indent) if sys.stdout.isatty() else text)
+
+
+def wrapped(text: str, width: int, indent: int | None = None) -> str:
+    """Wrap long lines at words; their other parts start at `indent`, by default at the last column on the left.
+
+    >>> print(wrapped("ok  cache  one long detail", 20))
+    ok  cache  one long
+               detail
+    """
+    lines = []
+    for line in text.split("\n"):
+        columns = [gap.end() for gap in re.finditer(r"^ *|\S {2,}", line) if gap.end() <= 0.6 * width]
+        after = " " * (columns[-1] if indent is None else indent)
+        parts = textwrap.wrap(line, width, subsequent_indent=after, break_on_hyphens=False, break_long_words=False)
+        lines += parts or [""]
+    return "\n".join(lines)

@@ -134,7 +134,11 @@ WRITTEN = [
 WRITERS = ("generate", "translate")
 """Verbs that print what a model writes and nothing else; it is not compared."""
 
-PYTHON = {"mybook.txt": "lines.txt", "max_steps=500": "max_steps=2"}
+PYTHON = {
+    "mybook.txt": "lines.txt",
+    "max_steps=500": "max_steps=2",
+    "in sys.stdin:": """in ['{"prompt": "It was"}', '{"text": "It was"}', "no JSON"]:""",
+}
 """Replacements in the Python code of the documents."""
 
 

@@ -85,17 +85,27 @@ def test_plan_takes_a_file_and_its_model(glassformer: Glassformer, tiny_recipe: 
     assert stored["assumptions"] == [] and stored["name"] == trained.run.name
 
 
+def test_plan_of_a_text_is_the_plan_of_the_run_that_train_starts(glassformer: Glassformer, tmp_path: Path) -> None:
+    text = tmp_path / "texts" / "book.txt"
+    text.parent.mkdir()
+    text.write_text("Some words of a book.\n" * 1000)
+    for place in (text, text.parent):
+        run, plan = recipes.run_of(place), json.loads(glassformer("plan", place, "--train.max-steps", 7, "--json").out)
+        assert plan["name"] == run.name == place.stem
+        assert plan["n_tokens"] == 7 * run.train.batch_size * run.model.max_len
+
+
 WIDTHS = ("d-model", "decoder.n-heads", "decoder.d-head")
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "plan needs one preset, recipe, TOML file or model directory"),
+        ([], "plan needs one preset, recipe, TOML file, text file or model directory"),
         (["gtp2"], "is named 'gtp2': did you mean gpt2?"),
         (["nowhere/at/all"], "no preset, recipe, file or model directory is named 'nowhere/at/all'"),
         (["none.toml"], "no such file: none.toml"),
-        (["."], "is not a model directory: it has no run.toml"),
+        (["."], "is not a model directory: it has no run.toml, and no text: . has no .txt or .jsonl file"),
         (["gpt2", "--gpu", "h20"], "unknown GPU 'h20': did you mean h200?"),
         (["gpt2", "--gpus", "0"], "--gpus is 0 and must be at least 1"),
         (["gpt2", "--gpus", "1.5"], "--gpus: expected INT, got '1.5'"),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from configs import CONFIGS, RECURRENT, random_inputs
+from configs import CONFIGS, RECURRENT, bytes_of, random_inputs
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, TrainConfig
 from glassformer.cost.activations import Activations
@@ -62,4 +62,4 @@ def test_the_cache_of_generation(name: str) -> None:
     inputs = random_inputs(network, 2, 1, 7)
     with torch.no_grad():
         _, state = network.step(inputs.token_ids, network.start(2, 15, inputs.others.get("source_ids")))
-    assert cache_bytes(EVERY[name], 2, 15, 7) == state.cache_bytes
+    assert cache_bytes(EVERY[name], 2, 15, 7) == bytes_of(state)

@@ -16,13 +16,13 @@ from glassformer.data.batching import (
     Packed,
     Sampler,
     Windows,
-    consecutive_windows,
-    document_windows,
+    evaluation_windows,
     pack,
     pad,
 )
 from glassformer.data.tokens import TokenFile
 from glassformer.errors import UserError
+from glassformer.tokenization import padding
 
 Documents = Callable[..., TokenFile]
 LENGTHS = st.lists(st.integers(0, 25), min_size=1, max_size=30).filter(lambda lengths: max(lengths) >= 2)
@@ -217,7 +217,7 @@ def test_packing_leaves_little_room() -> None:
 @properties
 @given(st.integers(2, 200), st.integers(1, 20), st.integers(1, 7))
 def test_consecutive_windows_have_every_target_once(n_tokens: int, context: int, batch_size: int) -> None:
-    batches = list(consecutive_windows(token_file([n_tokens]), context, batch_size))
+    batches = list(evaluation_windows(token_file([n_tokens]), context, batch_size))
     examples = [example for batch in batches for example in batch]
     assert targets(examples) == list(range(1, n_tokens))
     assert all(len(batch) == batch_size for batch in batches[:-1])
@@ -229,16 +229,16 @@ def test_consecutive_windows_have_every_target_once(n_tokens: int, context: int,
 @properties
 @given(LENGTHS, st.integers(1, 12), st.integers(1, 7))
 def test_document_windows_have_every_target_once(lengths: list[int], context: int, batch_size: int) -> None:
-    batches = list(document_windows(token_file(lengths), context, batch_size))
+    batches = list(evaluation_windows(token_file(lengths), context, batch_size, apart=True))
     examples = [example for batch in batches for example in batch]
     assert targets(examples) == every_target_within_documents(lengths)
     assert all(2 <= len(example.token_ids) <= context + 1 for example in examples)
 
 
-@pytest.mark.parametrize("windows", [consecutive_windows, document_windows])
-def test_a_text_of_one_token_is_refused(windows: Callable[..., Iterable[object]], documents: Documents) -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_text_of_one_token_is_refused(apart: bool, documents: Documents) -> None:
     with pytest.raises(UserError, match="no next token to predict"):
-        list(windows(documents(1), 8, 4))
+        list(evaluation_windows(documents(1), 8, 4, apart=apart))
 
 
 @pytest.mark.parametrize("sampler", [Epochs, Packed])
@@ -256,7 +256,7 @@ def test_documents_of_one_token_are_refused(sampler: type, documents: Documents)
     st.sampled_from(["left", "right"]),
 )
 def test_pad_keeps_every_token_and_marks_it(sequences: list[list[int]], side: str) -> None:
-    ids, mask = pad(sequences, -1, side=side)  # type: ignore[arg-type]
+    ids, mask = map(torch.from_numpy, padding.pad(sequences, -1, side=side))  # type: ignore[arg-type]
     assert ids.dtype == torch.int64 and mask.dtype == torch.bool
     assert ids.shape == mask.shape == (len(sequences), max(map(len, sequences)))
     for row, real, sequence in zip(ids, mask, sequences, strict=True):

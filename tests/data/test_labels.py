@@ -136,15 +136,15 @@ def test_the_report_counts_classes_and_names_rare_ones(write: Write) -> None:
     assert report.counts == {"often": (12, 2), "rare": (2, 1)} and report.imbalance == 6.0
     assert report.shares() == {"often": 12 / 14, "rare": 2 / 14}
     assert report.characters == (5, 6)
-    told = "the class 'often' occurs 6 times as often as 'rare' (12 and 2 times); prefer macro F1 to accuracy"
-    assert found.news() == [told]
+    message = "the class 'often' occurs 6 times as often as 'rare' (12 and 2 times); prefer macro F1 to accuracy"
+    assert found.news() == [message]
     lines = str(report).splitlines()
     assert lines[0] == "records     14 for training, 3 for validation"
     assert lines[3:] == [
         "often               12           2  85.7 %",
         "rare                 2           1  14.3 %",
         "imbalance   6.0: most frequent class / least frequent class",
-        f"note        {told}",
+        f"note        {message}",
     ]
     assert report.to_dict()["imbalance"] == 6.0 and report.to_dict()["counts"]["rare"] == (2, 1)
 
@@ -298,7 +298,7 @@ def test_a_label_that_is_not_a_number_is_named_with_its_line(write: Write, label
         ("t.csv", "a,b\n", r"expected the columns text and label, got a, b; set data.text_field, data.label_field"),
         ("t.tsv", "text\tlabel\na\n", r"t.tsv:2: expected 2 columns as in line 1, got 1"),
         ("t.csv", 'text,label\n"a,b\n', r"t.csv:2 is not valid CSV"),
-        ("t.jsonl", '{"text": "a"}\n', r"t.jsonl:1 has no field 'label'; it has text"),
+        ("t.jsonl", '{"text": "a"}\n', r"t.jsonl:1 has no field 'label'; it has 'text'"),
         ("t.jsonl", '{"text": ["a"], "label": 1}\n', r"t.jsonl:1: the field 'text' must be a text, got \['a'\]"),
         ("t.jsonl", '{"text": "a", "label": [1]}\n', r"t.jsonl:1: the field 'label' must be a text, got \[1\]"),
         ("t.jsonl", '{"text": "a", "label": "\\ud800"}\n', r"the field 'label' has a lone surrogate"),

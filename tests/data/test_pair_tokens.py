@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from glassformer.config.run import PairData
-from glassformer.data.batching import take_pairs
+from glassformer.data.batching import pair_rows
 from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.tokens import SIDECAR, PairFile, encode_pairs, prepare_pairs
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -27,7 +28,7 @@ def tokenizers(corpus: PairCorpus) -> tuple[Tokenizer, Tokenizer]:
 def texts(pairs: PairFile, tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> list[Pair]:
     return [
         Pair(source_tokenizer.decode(e.source_ids), tokenizer.decode(e.token_ids))  # type: ignore[arg-type]
-        for e in take_pairs(pairs, pairs.rows)
+        for e in pair_rows(pairs).take(np.arange(pairs.n_pairs))
     ]
 
 

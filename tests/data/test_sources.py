@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from glassformer.data import sources
-from glassformer.data.sources import Counts, cut, find_sources, read_documents, read_pieces
+from glassformer.data.sources import Counts, cut, find_sources, joined, read_pieces
 from glassformer.errors import UserError
 from glassformer.tokenization.pretokenize import SCHEMES, pipeline
 
@@ -18,7 +18,7 @@ Write = Callable[[str, str | bytes], Path]
 
 
 def read(*paths: Path | str, field: str = "text", counts: Counts | None = None) -> list[str]:
-    return list(read_documents(paths, text_field=field, counts=counts))
+    return [piece.text for piece in joined(read_pieces(paths, text_field=field, counts=counts))]
 
 
 def message(*paths: Path | str, field: str = "text") -> str:
@@ -128,11 +128,11 @@ def test_invalid_utf8_in_jsonl_names_offset_and_line(write: Write) -> None:
     [
         ("{text: 1}", "a.jsonl:2 is not JSON"),
         ("[" * 100_000, "a.jsonl:2 is not JSON"),
-        ('["x"]', "a.jsonl:2 is not an object"),
+        ('["x"]', "a.jsonl:2 is not a JSON object"),
         ('{"txt": "x"}', "a.jsonl:2 has no field 'text': did you mean 'txt'?"),
         ('{"id": 3, "body": "x"}', "a.jsonl:2 has no field 'text'; it has 'id', 'body'"),
-        ('{"text": null}', "a.jsonl:2: the field 'text' must be a text, got null"),
-        ('{"text": "a\\ud83d"}', "a.jsonl:2 is not text: it has a lone surrogate, '\\ud83d'"),
+        ('{"text": null}', "a.jsonl:2: the field 'text' must be a text, got None"),
+        ('{"text": "a\\ud83d"}', "a.jsonl:2: the field 'text' has a lone surrogate, '\\ud83d'"),
     ],
 )
 def test_bad_lines_of_jsonl_name_file_and_line(write: Write, line: str, words: str) -> None:

@@ -62,6 +62,12 @@ def test_the_table_is_aligned() -> None:
     assert second.endswith("2,346") and " 5.0 " in second
 
 
+def test_a_narrow_table_leaves_out_the_kinds() -> None:
+    whole, narrow = comparison_table([ROW]), comparison_table([ROW], 80)
+    assert ROW.kind in whole and comparison_table([ROW], 200) == whole
+    assert ROW.kind not in narrow and [*whole.replace(ROW.kind, "").replace("kind", "").split()] == narrow.split()
+
+
 def test_different_scores_have_names_and_unknown_values_a_dash() -> None:
     sparse = replace(
         ROW, score_name="wer", train_seconds=None, train_tokens=None, valid_loss=None, sentences_per_s=None

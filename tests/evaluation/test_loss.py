@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs import random_model
-from glassformer.data.batching import consecutive_windows
+from glassformer.data.batching import evaluation_windows
 from glassformer.data.tokens import TokenFile
 from glassformer.evaluation import loss as evaluation
 from glassformer.evaluation.loss import evaluate_loss, evaluation_mode, evaluation_rows, loss_report
@@ -63,7 +63,7 @@ def test_separate_documents_have_separate_windows() -> None:
 def test_pitfall_20_the_loss_does_not_depend_on_the_batches(batch_size: int) -> None:
     """The last window is shorter: a mean of batch means, or a mean over padding, would differ."""
     network, text = random_model("llama"), tokens(75)
-    report = evaluate_loss(network, CausalObjective(), consecutive_windows(text, 8, batch_size), CPU)
+    report = evaluate_loss(network, CausalObjective(), evaluation_windows(text, 8, batch_size), CPU)
     nats, n = naive(network, text.ids, 8)
     assert report.loss == pytest.approx(nats / n, rel=1e-6)
     assert report.perplexity == pytest.approx(math.exp(nats / n), rel=1e-5)
@@ -85,7 +85,7 @@ def test_every_target_is_in_exactly_one_window(n: int, context: int, batch_size:
     text = TokenFile("the text", np.arange(n, dtype=np.uint16), np.array([0]), n, n)
     objective = CausalObjective()
     labels: list[int] = []
-    for rows in consecutive_windows(text, context, batch_size):
+    for rows in evaluation_windows(text, context, batch_size):
         batch = objective.collate(rows, np.random.default_rng(0))
         labels += batch.labels[batch.labels >= 0].tolist()
         assert bool((batch.labels[batch.labels >= 0] == batch.token_ids[batch.labels >= 0] + 1).all())
@@ -126,7 +126,7 @@ def test_pitfall_21_an_error_restores_the_mode() -> None:
 def test_progress_counts_targets() -> None:
     seen: list[int] = []
     network, text = random_model("gpt"), tokens(40)
-    evaluate_loss(network, CausalObjective(), consecutive_windows(text, 8, 2), CPU, progress=seen.append)
+    evaluate_loss(network, CausalObjective(), evaluation_windows(text, 8, 2), CPU, progress=seen.append)
     assert seen == [16, 32, 39]
 
 

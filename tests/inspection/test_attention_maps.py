@@ -147,6 +147,9 @@ class Words:
     def encode(self, text: str) -> list[int]:
         return [int(word) for word in text.split()]
 
+    def __len__(self) -> int:
+        return 19
+
     def tokens(self, numbers: list[int]) -> list[str]:
         return [f"<{number}>" for number in numbers]
 
@@ -169,7 +172,7 @@ def handle(is_seq2seq: bool) -> Any:
         prompt_ids=words.encode,
         encode_source=lambda text: [*words.encode(text), 2],
         encode_target=lambda text: [1, *words.encode(text)],
-        translate=lambda source: "7 8",
+        translations_of_ids=lambda sources: [[SimpleNamespace(text="7 8")]],
     )
 
 

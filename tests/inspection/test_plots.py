@@ -262,3 +262,8 @@ def test_a_comparison_needs_times_and_one_score() -> None:
 
 def test_figures_are_drawn_without_a_window() -> None:
     assert isinstance(heat_map(torch.eye(1), ["a"], ["b"], "").canvas, FigureCanvasAgg)
+
+
+def test_a_notebook_shows_a_figure_as_a_picture() -> None:
+    figure: Any = heat_map(torch.eye(3), list("abc"), list("abc"), "weights")
+    assert figure._repr_png_().startswith(b"\x89PNG") and figure._repr_png_() == figure._repr_png_()

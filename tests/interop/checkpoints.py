@@ -58,8 +58,8 @@ def save(theirs: Any, folder: Path, tokenizer: Tokenizer | None = None, **shards
 def tensors(folder: Path) -> dict[str, Tensor]:
     """Return every tensor of a folder, by its name in the files."""
     opened = HFFolder.open(folder)
-    with opened.reading() as reader:
-        return {name: reader.take(name) for name in opened.tensors}
+    with opened.reading() as take:
+        return {name: take(name) for name in opened.tensors}
 
 
 def config_of(folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from configs import RECURRENT, Recorder, random_ids, random_inputs, random_model
+from configs import RECURRENT, Recorder, bytes_of, random_ids, random_inputs, random_model
 from glassformer.config.recurrent import AttendAfter, AttendBefore, NoAttention, RecurrentConfig, Score
 from glassformer.models.build import build_model
 from glassformer.nn import recurrence
@@ -135,7 +135,7 @@ def test_select_expands_reorders_and_drops_and_keeps_the_old_state(name: str) ->
     for _ in range(2):  # a step makes a new state: the old one can be stepped again
         close(model.step(inputs.token_ids[rows, -1:], selected)[0][:, 0], expected[rows])
         close(model.step(inputs.token_ids[:, -1:], state)[0][:, 0], expected)
-    assert selected.cache_bytes * 3 == state.cache_bytes * 4 > 0
+    assert bytes_of(selected) * 3 == bytes_of(state) * 4 > 0
 
 
 def test_a_state_refuses_a_missing_or_unequal_source() -> None:

@@ -317,7 +317,7 @@ def test_a_memory_can_be_projected_in_advance() -> None:
 def test_the_cache_holds_all_earlier_keys_and_values() -> None:
     made = attention(n_kv_heads=2)
     x = torch.randn(2, 4, 12).double()
-    cache = new_layer_cache(made, 2, 4, torch.float64, x.device)
+    cache = new_layer_cache(made, 2, 4, x)
     expected = made(x, mask=Mask(causal=True))
     for t in range(4):
         out = made(x[:, t : t + 1], cache=cache, slots=Slots(t, t + 1))

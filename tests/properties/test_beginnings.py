@@ -14,7 +14,7 @@ from glassformer import api
 from glassformer.config.run import ExampleRows, PackedRows, Run, TextData, TokenizerConfig, WindowRows
 from glassformer.config.train import AdamWConfig, TrainConfig
 from glassformer.config.transformer import RotaryPositions, Stack, TransformerConfig
-from glassformer.data.batching import Epochs, Packed, Windows, consecutive_windows, document_windows
+from glassformer.data.batching import Epochs, Packed, Windows, evaluation_windows
 from glassformer.data.corpus import Corpus
 from glassformer.data.tokens import TokenFile, encode_text, prepare
 from glassformer.model import Model
@@ -96,8 +96,8 @@ def test_every_arrangement_has_the_same_targets(scheme: Any, special: tuple[str,
     for context in (3, 7, 50):
         packed = Packed(tokens, context, 1, seed=0)
         reported = {
-            "windows": consecutive_windows(tokens, context, 4),
-            "documents": document_windows(tokens, context, 4),
+            "windows": evaluation_windows(tokens, context, 4),
+            "documents": evaluation_windows(tokens, context, 4, apart=True),
             "packed": [[packed.row(i) for i in range(packed.n_rows)]],
         }
         for name, batches in reported.items():

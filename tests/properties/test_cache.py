@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs import CROSS, GENERATORS, random_ids, random_model
+from configs import CROSS, GENERATORS, bytes_of, random_ids, random_model
 from glassformer.models.transformer import Transformer
 from glassformer.nn.kv_cache import TransformerState
 
@@ -152,11 +152,11 @@ def test_a_state_refuses_more_tokens_than_its_size() -> None:
         story.step(state, 5, 6)
 
 
-def test_cache_bytes_counts_the_buffers() -> None:
+def test_the_size_of_the_buffers() -> None:
     """2 layers × 3 rows × 2 key-value heads × (14 + 1) slots × (6 + 6) × 8 bytes."""
-    assert Story("llama").start().cache_bytes == 2 * 3 * 2 * 15 * 12 * 8
+    assert bytes_of(Story("llama").start()) == 2 * 3 * 2 * 15 * 12 * 8
     story = Story("paper")  # and the source: 2 layers × 3 rows × 4 heads × 6 tokens × (4 + 4) × 8 bytes
-    assert story.start().cache_bytes == 2 * 3 * 4 * (15 + 6) * 8 * 8
+    assert bytes_of(story.start()) == 2 * 3 * 4 * (15 + 6) * 8 * 8
 
 
 def test_the_source_is_encoded_once_per_state() -> None:

@@ -4,9 +4,9 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer.cli.inputs_outputs import Loading, directories_and_text, given_texts
-from glassformer.cli.progress import err
 from glassformer.cli.translate import cell
 from glassformer.errors import UserError
+from glassformer.terminal import TerminalReporter
 
 if TYPE_CHECKING:
     from glassformer.model import Model
@@ -40,11 +40,13 @@ def main(
     for place, one in enumerate(given.texts):
         with given.at(place):
             rows.append(_row(one, second, model))
-    for row, found in zip(rows, model.classify(rows, log=err), strict=True):
+    with TerminalReporter() as reporter, reporter.phase("classifying"):
+        classes = model.classify(rows, log=reporter.log)
+    for row, found in zip(rows, classes, strict=True):
         shown = row if isinstance(row, str) else "\t".join(row)
         if json_:
-            said = found if model.is_regression else {"classes": found}
-            print(json.dumps({"text": row} | said, ensure_ascii=False))
+            result = found if model.is_regression else {"classes": found}
+            print(json.dumps({"text": row} | result, ensure_ascii=False))
         elif model.is_regression:
             print(f"{found['number']:.4f}\t{cell(shown)}")
         else:

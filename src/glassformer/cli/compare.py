@@ -1,6 +1,7 @@
 """glassformer compare DIR…"""
 
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from glassformer.evaluation.compare import ComparedModel, comparison_table, desc
 from glassformer.inspection.figures import figure_paths, save_figure
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import HasPairs
-from glassformer.terminal import TerminalReporter
+from glassformer.terminal import TerminalReporter, show
 
 if TYPE_CHECKING:
     from glassformer.model import Model
@@ -25,6 +26,7 @@ def main(
     score: str | None = None,
     plot: Path | None = None,
     device: str = "auto",
+    quiet: bool = False,
     json_: bool = False,
     data: Measured,
     search: Search,
@@ -38,6 +40,7 @@ def main(
         score: The score to show; default: bleu or wer for pairs, accuracy or rmse for labels, bits per byte for text.
         plot: Plot score against training time to this file (PNG and SVG, or the format of its suffix).
         device: auto, cpu, cuda, cuda:N or mps.
+        quiet: Show no progress, only messages.
         json_: Print one JSON object per model.
     """
     from glassformer import api
@@ -54,14 +57,18 @@ def main(
     if len(set(names)) < len(names):
         names = [str(directory) for directory in directories]
     rows = []
-    with TerminalReporter() as reporter:
+    with TerminalReporter(is_quiet=quiet) as reporter:
+        if reporter.live:
+            kinds = {name: describe_model(model.config) for name, model in zip(names, models, strict=True)}
+            reporter.facts(kinds | {"data": data.name})
         for directory, model, name, score_name in zip(directories, models, names, scores, strict=True):
             rows.append(_row(name, directory, model, data.places, score_name, search, reporter))
     if json_:
         for row in rows:
             print(json.dumps(row.to_dict()))
     else:
-        print(comparison_table(rows))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        show(comparison_table(rows, width))
     if plot is not None:
         for path in save_figure(plot_comparison(rows), plot):
             print(path, file=sys.stderr)

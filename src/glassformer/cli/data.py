@@ -15,7 +15,7 @@ from glassformer.data.pairs import PairCorpus, pair_report
 from glassformer.data.report import report as data_report
 from glassformer.data.sources import read_pieces
 from glassformer.errors import UserError
-from glassformer.terminal import TerminalReporter
+from glassformer.terminal import TerminalReporter, show
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SIDES = ("source", "target", "path", "valid_source", "valid_target", "valid_path", "valid_fraction")
@@ -54,7 +54,7 @@ def report(
     if json_:
         print(json.dumps({**asdict(found), "total": asdict(found.total)}, ensure_ascii=False))
     else:
-        print(found.table())
+        show(found.table())
     return 0
 
 
@@ -65,7 +65,10 @@ def pairs(*, json_: bool = False, data: Annotated[PairData, *SIDES, "source_fiel
         json_: Print one JSON object.
     """
     found = pair_report(PairCorpus(replace(data, reading=NEWEST_READING)))
-    print(json.dumps(found.to_dict(), ensure_ascii=False) if json_ else found)
+    if json_:
+        print(json.dumps(found.to_dict(), ensure_ascii=False))
+    else:
+        show(str(found))
     return 0
 
 
@@ -76,7 +79,10 @@ def labels(*, json_: bool = False, data: Annotated[LabelData, *COLUMNS, "outputs
         json_: Print one JSON object.
     """
     found = class_report(LabelCorpus(replace(data, reading=NEWEST_READING)))
-    print(json.dumps(found.to_dict(), ensure_ascii=False) if json_ else found)
+    if json_:
+        print(json.dumps(found.to_dict(), ensure_ascii=False))
+    else:
+        show(str(found))
     return 0
 
 

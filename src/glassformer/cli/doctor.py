@@ -4,6 +4,7 @@ import json
 
 from glassformer.cli.arguments import Dir
 from glassformer.cli.inputs_outputs import Stored
+from glassformer.terminal import TerminalReporter, show
 
 
 def main(directory: Dir, /, *, json_: bool = False, stored: Stored) -> int:
@@ -16,9 +17,10 @@ def main(directory: Dir, /, *, json_: bool = False, stored: Stored) -> int:
     from glassformer.doctor import check_model
 
     model = stored.model(directory)
-    report = check_model(model.network)
+    with TerminalReporter() as reporter, reporter.phase("checking"):
+        report = check_model(model.network)
     if json_:
         print(json.dumps(report.to_dict()))
     else:
-        print(report)
+        show(str(report))
     return 0 if report.ok else 1

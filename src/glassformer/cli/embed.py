@@ -6,8 +6,8 @@ from pathlib import Path
 from glassformer import files
 from glassformer.cli.arguments import Dir, File
 from glassformer.cli.inputs_outputs import Loading, given_texts, require_output
-from glassformer.cli.progress import err
 from glassformer.errors import UserError
+from glassformer.terminal import TerminalReporter
 
 
 def main(
@@ -43,13 +43,15 @@ def main(
         require_output(output, [directory, input])
     texts = given_texts(None, input).texts
     model = loading.model(directory)
-    vectors = model.embed(texts, log=err)
+    with TerminalReporter() as reporter, reporter.phase("embedding"):
+        vectors = model.embed(texts, log=reporter.log)
     if output is not None:
         data = io.BytesIO()
         np.save(data, vectors)
         files.write_bytes(output, data.getvalue())
-        err(f"{output}: {vectors.shape[0]:,} vectors of size {vectors.shape[1]:,}; each is {model.vectors_are}")
+        n_texts, size = vectors.shape
+        reporter.log(f"{output}: {n_texts:,} vectors of size {size:,}; each is {model.vectors_are}")
     if query is not None:
-        for place, cosine in nearest(vectors, model.embed([query], log=err)[0], n):
+        for place, cosine in nearest(vectors, model.embed([query], log=reporter.log)[0], n):
             print(f"{cosine:.4f}\t{texts[place]}")
     return 0

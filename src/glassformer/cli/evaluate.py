@@ -6,14 +6,16 @@ from typing import Any
 from glassformer.cli.arguments import Dirs, Search
 from glassformer.cli.inputs_outputs import Loading, Measured
 from glassformer.errors import UserError
+from glassformer.evaluation.compare import describe_model
 from glassformer.tasks.task import HasPairs
-from glassformer.terminal import TerminalReporter
+from glassformer.terminal import TerminalReporter, show
 
 
 def main(
     *directories: Dirs,
     loss_only: bool = False,
     pseudo_perplexity: bool = False,
+    quiet: bool = False,
     json_: bool = False,
     data: Measured,
     search: Search,
@@ -28,6 +30,7 @@ def main(
         directories: Model directories; several form an ensemble for targets or labels.
         loss_only: Measure only the loss, without decoding and scores.
         pseudo_perplexity: For a model that fills masks, also exp of the mean -log p of each token given all others.
+        quiet: Show no progress, only messages.
         json_: Print one JSON object.
     """
     model = loading.ensemble(directories)
@@ -37,7 +40,11 @@ def main(
             model.task.require_scores(model.run)
     except UserError as error:
         raise UserError(f"{error}; or measure only the loss: --loss-only") from error
-    with TerminalReporter() as reporter:
+    with TerminalReporter(is_quiet=quiet) as reporter:
+        if reporter.live:
+            size = f"{describe_model(model.config)}, {model.network.n_parameters():,} parameters"
+            device = f"{model.device}, {model.dtype or model.run.train.precision}"
+            reporter.facts({"model": size, "data": data.name, "device": device})
         with reporter.phase("evaluating") as progress:
             report = model.evaluate(progress=progress, log=reporter.log, **places)
         values: dict[str, Any] = dict(report.to_dict())
@@ -56,9 +63,9 @@ def main(
     for name, value in values.items():
         if value is not None:
             shown = f"n {model.unit}s" if name == "n_tokens" else name.replace("_", " ")
-            print(f"{shown:<21}{_number(value)}{units.get(name, '')}")
+            show(f"{shown:<21}{_number(value)}{units.get(name, '')}")
     if report is not None:
-        print(f"\n{report}")
+        show(f"\n{report}")
     return 0
 
 

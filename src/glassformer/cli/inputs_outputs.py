@@ -81,6 +81,10 @@ class Measured:
         """The keyword arguments for the methods of a model."""
         return {"path": self.data__path, "source": self.data__source, "target": self.data__target}
 
+    @property
+    def name(self) -> str:
+        return " and ".join(str(path) for path in self.places.values() if path) or "validation data of the run"
+
 
 def directories_and_text(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
     """Split words into model directories and an optional text: the last word, if it is not a folder.

@@ -39,6 +39,7 @@ VERBS = {
     "import": "convert a checkpoint of transformers to a model directory",
     "export": "export a model to transformers, ONNX, llama.cpp or CTranslate2",
     "compare": "compare several models in one table and one plot",
+    "inspect": "show the inner values of a model on a page in the browser",
     "plot": "plot alignment, attention, positions, schedule, curves or confusion",
     "tokenizer": "train a tokenizer, encode, decode or explain text with it",
     "data": "report on texts, pairs or labelled texts",

@@ -10,10 +10,12 @@ from glassformer.cli.arguments import fail, with_flags
 from glassformer.config.presets import PRESETS, preset
 from glassformer.config.run import MaskedConfig, Run
 from glassformer.cost.hardware import GIB, MFU, USABLE, find_gpu
+from glassformer.data.sources import find_sources
 from glassformer.errors import UserError, nearest_name
 from glassformer.evaluation.compare import describe_model
 from glassformer.files import exists
 from glassformer.formatting import count, duration
+from glassformer.terminal import show
 
 if TYPE_CHECKING:
     from glassformer.cost.plan import Layout, Plan
@@ -35,7 +37,7 @@ def main(
     """Estimate the cost of a run before it starts: parameters, memory by part, FLOPs, time, and a layout that fits.
 
     Args:
-        configs: A preset, a recipe, a TOML file or a model directory.
+        configs: A preset, a recipe, a TOML file, a text file, a folder of texts, or a model directory.
         gpus: Number of GPUs.
         gpu: GPU model: h200, h100, a100-80gb, a100-40gb, l40s, rtx-4090, t4 or v100-16gb.
         batch_size: Rows per micro-batch on each GPU (default train.batch_size).
@@ -49,7 +51,8 @@ def main(
     from glassformer.cost.plan import plan_run  # imports torch, which --help does not need
 
     if len(configs) != 1:
-        fail("plan needs one preset, recipe, TOML file or model directory; see `glassformer presets` and `recipes`")
+        one = "plan needs one preset, recipe, TOML file, text file or model directory"
+        fail(f"{one}; see `glassformer presets` and `recipes`")
     same = {"train.batch_size": batch_size, "train.precision": precision}
     given = {key: str(value) for key, value in same.items() if value is not None} | keys
     run = with_flags(run_of(configs[0]), given)
@@ -57,12 +60,12 @@ def main(
     if json_:
         print(json.dumps(plan.to_dict()))
     else:
-        print(report(plan))
+        show(report(plan))
     return 0
 
 
 def run_of(place: str) -> Run:
-    """Return the run of a preset, a recipe, a TOML file or a model directory."""
+    """Return the run of a preset, a recipe, a TOML file or a model directory, or what `train` runs on a text."""
     if place in PRESETS:
         config = preset(place)
         run = Run(name=place, model=config)
@@ -77,9 +80,13 @@ def run_of(place: str) -> Run:
         see = "; see `glassformer presets` and `glassformer recipes`"
         hint = see if near is None else f": did you mean {near}?"
         raise UserError(f"no preset, recipe, file or model directory is named {place!r}{hint}")
-    if not (path / RUN).exists():
-        raise UserError(f"{place} is not a model directory: it has no {RUN}; give a preset, a recipe or a TOML file")
-    return read_run(path)
+    if (path / RUN).exists():
+        return read_run(path)
+    try:
+        find_sources([path])
+    except UserError as error:
+        raise UserError(f"{place} is not a model directory: it has no {RUN}, and no text: {error}") from None
+    return recipes.for_text(path)
 
 
 def report(plan: "Plan") -> str:

@@ -47,7 +47,7 @@ def alignment(
     if len(layers) > 1 or n_heads > 1:
         n = attention_maps.default_layer(len(layers)) if layer is None else layer
         which = f", layer {n}, " + (f"mean of {n_heads} heads" if head is None else f"head {head}")
-    name = f"{model.run.name}: alignment{which}"
+    name = f"{model.name}: alignment{which}"
     return _write(plots.heat_map(matrix, *trace.axes("cross"), name, "query", "key"), out)
 
 
@@ -92,7 +92,7 @@ def attention(
     weights = layers[attention_maps.checked("layer", n, len(layers))][0]  # (H, T, S)
     heads = list(range(len(weights))) if head is None else [attention_maps.checked("head", head, len(weights))]
     where = "cross-attention" if kind == "cross" else f"self-attention of the {kind}"
-    titles, name = [f"head {head}" for head in heads], f"{model.run.name}: {where}, layer {n}"
+    titles, name = [f"head {head}" for head in heads], f"{model.name}: {where}, layer {n}"
     return _write(plots.heat_maps(weights[heads], *trace.axes(kind), titles, name, "query", "key"), out)
 
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from glassformer import recipes
 from glassformer.cli.arguments import fail
+from glassformer.terminal import show
 
 
 def main(*names: Annotated[str, "[NAME|REFERENCE]"]) -> int:
@@ -18,5 +19,5 @@ def main(*names: Annotated[str, "[NAME|REFERENCE]"]) -> int:
         print(recipes.text(names[0]), end="")
         return 0
     for name in recipes.names():
-        print(f"{name:<24}{recipes.load(name).description}")
+        show(f"{name:<24}{recipes.load(name).description}", indent=24)
     return 0

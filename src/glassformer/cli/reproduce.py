@@ -6,19 +6,21 @@ from typing import Annotated
 
 from glassformer import recipes
 from glassformer.cli.arguments import fail, with_flags
-from glassformer.cli.progress import err, trained
+from glassformer.cli.progress import trained
 from glassformer.cli.train import train
 from glassformer.config.run import ExpectedResult, Run
 from glassformer.tasks.registry import task_of, trainable_task
-from glassformer.tasks.task import HasPairs, HasTestSet
+from glassformer.tasks.task import HasPairs, HasTestSet, Log, Progress
+from glassformer.terminal import TerminalReporter
 
 
-def main(*names: Annotated[str, "RECIPE"], out: str | None = None, **keys: str) -> int:
+def main(*names: Annotated[str, "RECIPE"], out: str | None = None, quiet: bool = False, **keys: str) -> int:
     """Train a recipe from random weights and compare the result with its bound; exit code 1 if it misses the bound.
 
     Args:
         names: A recipe, or a TOML file with a [result].
         out: The run folder (default runs/NAME).
+        quiet: Show no progress, only messages.
     """
     if len(names) != 1:
         fail("reproduce needs one recipe; see `glassformer recipes`")
@@ -27,9 +29,10 @@ def main(*names: Annotated[str, "RECIPE"], out: str | None = None, **keys: str) 
         fail(f"the recipe {run.name} has no [result] to compare with: use `glassformer train`")
     _check(run, run.result)
     began = time.perf_counter()
-    outcome = trained(lambda reporter: train(run, out, reporter))
+    outcome = trained(lambda reporter: train(run, out, reporter), quiet=quiet)
     seconds = time.perf_counter() - began
-    reached = _reached(outcome.folder, run.result)
+    with TerminalReporter(is_quiet=quiet) as reporter, reporter.phase("evaluating") as progress:
+        reached = _reached(outcome.folder, run.result, progress, reporter.log)
     passed = run.result.at_least <= reached <= run.result.at_most
     lowest, highest = run.result.at_least, run.result.at_most
     bounds = f"{lowest} to {highest}" if lowest else f"at most {highest}"
@@ -58,7 +61,7 @@ def _test_path(run: Run) -> str | None:
     return task.test_path(run) if isinstance(task, HasTestSet) else None
 
 
-def _reached(folder: Path, result: ExpectedResult) -> float:
+def _reached(folder: Path, result: ExpectedResult, progress: Progress, log: Log) -> float:
     """Measure the metric of the trained model on the part of the data that the recipe names."""
     from glassformer import api
     from glassformer.evaluation.text import LOSSES  # which needs torch; --help does not
@@ -66,9 +69,9 @@ def _reached(folder: Path, result: ExpectedResult) -> float:
     model = api.load(folder)
     path = _test_path(model.run) if result.side == "test" else None
     if result.metric in LOSSES:
-        value = model.evaluate(path, log=err).to_dict()[result.metric]
+        value = model.evaluate(path, progress, log=log).to_dict()[result.metric]
     else:
-        value = model.scores(path, log=err).get(result.metric)
+        value = model.scores(path, progress, log=log).get(result.metric)
     if not isinstance(value, float):
         fail(f"{result.metric} is unknown for this run")
     return value

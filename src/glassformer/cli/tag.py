@@ -4,7 +4,7 @@ import json
 from typing import Annotated
 
 from glassformer.cli.inputs_outputs import Loading, directories_and_text, given_texts
-from glassformer.cli.progress import err
+from glassformer.terminal import TerminalReporter
 
 
 def main(
@@ -20,7 +20,9 @@ def main(
     directories, text = directories_and_text(models)
     sentences = [line.split() for line in given_texts(text, input).texts]
     model = loading.ensemble(directories)
-    for words, tags in zip(sentences, model.tag(sentences, log=err), strict=True):
+    with TerminalReporter() as reporter, reporter.phase("tagging"):
+        found = model.tag(sentences, log=reporter.log)
+    for words, tags in zip(sentences, found, strict=True):
         if json_:
             values = {"words": words, "tags": [name for name, _ in tags], "probabilities": [p for _, p in tags]}
             print(json.dumps(values, ensure_ascii=False))

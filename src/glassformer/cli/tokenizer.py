@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from glassformer.cli.arguments import Files, Group, read_stdin
 from glassformer.data.sources import read_documents, read_pieces
 from glassformer.errors import UserError
-from glassformer.terminal import TerminalReporter
+from glassformer.terminal import TerminalReporter, show
 from glassformer.tokenization.pretokenize import Scheme
 from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
 
@@ -95,7 +95,7 @@ def report(tokenizer: TokenizerFile, /, *text_files: Files) -> int:
         tokenizer: A tokenizer.json, or a model directory.
         text_files: txt or jsonl files, folders of them, or builtin:NAME.
     """
-    print(load_tokenizer(tokenizer).report(read_documents(list(text_files))))
+    show(str(load_tokenizer(tokenizer).report(read_documents(list(text_files)))))
     return 0
 
 

@@ -1,9 +1,12 @@
 """glassformer train RECIPE|FILE.toml|FILE.txt"""
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer import recipes
 from glassformer.cli.arguments import fail, with_flags
+from glassformer.cli.inspect import page_beside
 from glassformer.cli.progress import trained
 from glassformer.config.run import Run
 
@@ -19,6 +22,7 @@ def main(
     init: str | None = None,
     quiet: bool = False,
     json_: bool = False,
+    inspect: bool = False,
     **keys: str,
 ) -> int:
     """Train a tokenizer and a model, with progress and validation loss; the result is a model directory.
@@ -32,9 +36,12 @@ def main(
         init: A model directory: start from its tokenizer and from all of its weights that fit.
         quiet: Show no progress, only messages.
         json_: Print the result as JSON.
+        inspect: Show the curves, samples and attention of the run on a page in the browser (glassformer inspect).
     """
     run = run_for(*sources, init=init, **keys)
-    trained(lambda reporter: train(run, out, reporter), quiet=quiet, json_=json_)
+    folder = Path("runs") / run.name if out is None else Path(out)
+    with page_beside(folder) if inspect else nullcontext():
+        trained(lambda reporter: train(run, out, reporter), quiet=quiet, json_=json_)
     return 0
 
 

@@ -26,37 +26,31 @@ from glassformer.errors import UserError, did_you_mean
 _NO_BIASES: dict[str, Any] = {"qkv_bias": False, "attn_out_bias": False, "ff_bias": False}
 
 
-def _gpt(n_layers: int, n_heads: int, d_model: int, vocab_size: int = 50257, max_len: int = 1024) -> TransformerConfig:
+def _gpt(n_layers: int, n_heads: int, d_model: int, max_len: int = 1024, dropout: float = 0.1) -> TransformerConfig:
     """Build GPT-2 (Radford 2019): pre-norm, learned positions, tied head, all biases."""
     return TransformerConfig(
         decoder=Stack(n_layers, n_heads, d_ff=4 * d_model),
         d_model=d_model,
-        vocab_size=vocab_size,
+        vocab_size=50257,
         max_len=max_len,
         positions=LearnedPositions(),
         activation="gelu_tanh",
-        embedding_dropout=0.1,
-        residual_dropout=0.1,
-        attention_dropout=0.1,
+        embedding_dropout=dropout,
+        residual_dropout=dropout,
+        attention_dropout=dropout,
         init=NormalInit(0.02, residual="scaled"),
     )
 
 
 def _gpt3(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
     """Build GPT-3 (Brown 2020, table 2.1); its alternating sparse layers are dense here."""
-    return replace(
-        _gpt(n_layers, n_heads, d_model, max_len=2048),
-        embedding_dropout=0.0,
-        residual_dropout=0.0,
-        attention_dropout=0.0,
-    )
+    return _gpt(n_layers, n_heads, d_model, max_len=2048, dropout=0.0)
 
 
 def _modern(n_layers: int, n_heads: int, d_model: int, max_len: int) -> TransformerConfig:
     """Build the small model that trains best here (see docs/log.md).
 
-    Rotary positions, RMSNorm without scale, QK-norm, squared ReLU, no biases, zero-initialised projections to the
-    residual stream, untied head."""
+    Rotary positions, RMSNorm without scale, QK-norm, squared ReLU, no bias, zero residual projections, untied head."""
     return TransformerConfig(
         decoder=Stack(n_layers, n_heads, d_ff=4 * d_model),
         d_model=d_model,

@@ -6,21 +6,15 @@ Three settings of one model: no attention (Sutskever 2014), additive attention b
 
 from typing import ClassVar, Literal
 
+from glassformer.config import transformer as c
 from glassformer.config.schema import at_most, between, checked, setting
-from glassformer.config.transformer import (
-    LENGTH,
-    LENGTH_OR_0,
-    MAX_LAYERS,
-    MAX_WIDTH,
-    VOCAB_OR_0,
-    WIDTH,
-    TransformerConfig,
-    require_special_ids,
-)
 from glassformer.errors import UserError
 
 Score = Literal["additive", "dot", "general", "scaled_dot"]
 """Score of decoder state h and source state s: vᵀtanh(W₁h + W₂s); hᵀs; hᵀWs; (W₁h)ᵀ(W₂s) / √d_attention, values W₃s."""
+
+
+D_ATTENTION_DOC = "width of the projected states; 0 = d_decoder; not used by dot and general"
 
 
 @checked
@@ -38,9 +32,7 @@ class AttendBefore:
 
     kind: ClassVar[str] = "before"
     score: Score = setting("additive", "score function of a decoder state and a source position")
-    d_attention: int = setting(
-        0, "width of the projected states; 0 = d_decoder; not used by dot and general", between(0, MAX_WIDTH)
-    )
+    d_attention: int = setting(0, D_ATTENTION_DOC, between(0, c.MAX_WIDTH))
     deep_output: bool = setting(False, "compute logits from state, context and last token with a maxout layer")
 
 
@@ -50,9 +42,7 @@ class AttendAfter:
 
     kind: ClassVar[str] = "after"
     score: Score = setting("general", "score function of decoder state and source position; additive = Luong's concat")
-    d_attention: int = setting(
-        0, "width of the projected states; 0 = d_decoder; not used by dot and general", between(0, MAX_WIDTH)
-    )
+    d_attention: int = setting(0, D_ATTENTION_DOC, between(0, c.MAX_WIDTH))
     input_feeding: bool = setting(True, "also feed h̃ to the next step")
 
 
@@ -62,18 +52,19 @@ class RecurrentConfig:
 
     kind: ClassVar[str] = "recurrent"
     section: ClassVar[str] = "model."
+    is_encoder_decoder: ClassVar[bool] = True
     cell: Literal["rnn", "gru", "lstm"] = setting("lstm", "tanh (Elman 1990), GRU (Cho 2014) or LSTM (Hochreiter 1997)")
-    n_layers: int = setting(1, "recurrent layers of the encoder and of the decoder", "≥ 1", at_most(MAX_LAYERS))
+    n_layers: int = setting(1, "recurrent layers of the encoder and of the decoder", "≥ 1", at_most(c.MAX_LAYERS))
     bidirectional: bool = setting(True, "the encoder reads the source in both directions")
     reverse_source: bool = setting(False, "the encoder reads the source backwards (Sutskever 2014, section 3.3)")
-    d_embedding: int = setting(256, "width of the token embeddings", *WIDTH)
-    d_encoder: int = setting(256, "width of the encoder's state per direction", *WIDTH)
-    d_decoder: int = setting(256, "width of the decoder's state", *WIDTH)
+    d_embedding: int = setting(256, "width of the token embeddings", *c.WIDTH)
+    d_encoder: int = setting(256, "width of the encoder's state per direction", *c.WIDTH)
+    d_decoder: int = setting(256, "width of the decoder's state", *c.WIDTH)
     attention: NoAttention | AttendBefore | AttendAfter = setting(AttendBefore(), "decoder's attention to the source")
-    vocab_size: int = setting(0, "size of the (target) vocabulary; 0 = size of the tokenizer", *VOCAB_OR_0)
-    source_vocab_size: int = setting(0, "size of the source vocabulary; 0 = one joint vocabulary", *VOCAB_OR_0)
-    max_len: int = setting(256, "longest target sequence, in tokens", *LENGTH)
-    source_max_len: int = setting(0, "longest source sequence, in tokens; 0 = max_len", *LENGTH_OR_0)
+    vocab_size: int = setting(0, "size of the (target) vocabulary; 0 = size of the tokenizer", *c.VOCAB_OR_0)
+    source_vocab_size: int = setting(0, "size of the source vocabulary; 0 = one joint vocabulary", *c.VOCAB_OR_0)
+    max_len: int = setting(256, "longest target sequence, in tokens", *c.LENGTH)
+    source_max_len: int = setting(0, "longest source sequence, in tokens; 0 = max_len", *c.LENGTH_OR_0)
     share_embeddings: bool = setting(False, "encoder and decoder share one embedding table")
     tie_output: bool = setting(False, "the output head reuses the decoder's embedding table")
     embedding_dropout: float = setting(0.0, "dropout of the token embeddings", "[0, 1)")
@@ -91,7 +82,7 @@ class RecurrentConfig:
 
     def __post_init__(self) -> None:
         """Raise `UserError` for settings that contradict each other."""
-        require_special_ids(self, self.vocab_size)
+        c.require_special_ids(self, self.vocab_size)
         if self.source_vocab_size and self.share_embeddings:
             raise UserError("model.share_embeddings needs one joint vocabulary: set source_vocab_size to 0")
         if not isinstance(self.attention, NoAttention):
@@ -110,11 +101,6 @@ class RecurrentConfig:
                 f"model.attention.score dot needs states of equal width, and d_decoder is {self.d_decoder} and the "
                 f"encoder's states have width {self.d_memory}: change one width, or use another score"
             )
-
-    @property
-    def is_encoder_decoder(self) -> bool:
-        """Always True."""
-        return True
 
     @property
     def encoder_vocab_size(self) -> int:
@@ -137,4 +123,4 @@ class RecurrentConfig:
         return self.d_embedding if getattr(self.attention, "deep_output", False) else self.d_decoder
 
 
-ModelConfig = TransformerConfig | RecurrentConfig
+ModelConfig = c.TransformerConfig | RecurrentConfig

@@ -32,7 +32,6 @@ MAX_INT = (1 << 63) - 1  # TOML and most libraries are limited to 64 bits
 _SHOWN = 60  # maximum characters of a wrong value or key in a message
 
 T = TypeVar("T")
-Table = dict[str, Any]
 
 
 class Range(NamedTuple):
@@ -78,8 +77,7 @@ def setting(default: T, doc: str, *ranges: str | Range) -> T:
     created; None is in every range.
     """
     found = [RANGES[name] if isinstance(name, str) else name for name in ranges]
-    field: Any = dataclasses.field(default=default, metadata={"doc": doc, "ranges": found})
-    return field
+    return dataclasses.field(default=default, metadata={"doc": doc, "ranges": found})
 
 
 @dataclass_transform(frozen_default=True)
@@ -197,8 +195,7 @@ def from_union(kind: Any, table: Mapping[str, Any], where: str = "") -> Any:
     >>> from_union(ModelConfig, {"kind": "recurrent", "cell": "gru"}).cell
     'gru'
     """
-    known = list(dict.fromkeys(key for member in members(kind) for key in known_keys(member)))
-    reader = _Reader(where, known)
+    reader = _Reader(where, list(dict.fromkeys(key for member in members(kind) for key in known_keys(member))))
     if not isinstance(table, Mapping):
         raise reader.error(f"the configuration must be a table, not {table!r:.{_SHOWN}}")
     return reader.dataclass(reader.choose(list(members(kind)), table, ""), table, "")
@@ -241,8 +238,7 @@ def describe(cls: type, prefix: str = "", of_kind: str = "") -> Iterator[Entry]:
         if not tables:
             yield Entry(key, type_text(kind), to_dict(field.default), doc, of_kind)
             continue
-        tagged = [cast(Any, m) for m in tables if hasattr(m, "kind")]
-        if tagged:
+        if tagged := [cast(Any, m) for m in tables if hasattr(m, "kind")]:
             default = getattr(field.default, "kind", None)
             yield Entry(f"{key}.kind", " | ".join(m.kind for m in tagged), default, doc, of_kind, tuple(tagged))
         for member in tables:
@@ -325,8 +321,7 @@ def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Se
     if relatives and not any(key in own for key in found):
         raise UserError(f"{name} may mean {' or '.join([*found, *relatives])}: give the full key")
     for section in sections if len(found) > 1 else ():
-        nearest = sorted((key.count("."), key) for key in found if key.startswith(f"{section}."))
-        if nearest:
+        if nearest := sorted((key.count("."), key) for key in found if key.startswith(f"{section}.")):
             found = [key for dots, key in nearest if dots == nearest[0][0]]
             break
     if len(found) == 1:
@@ -353,7 +348,7 @@ def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def parse_toml(text: str, where: str) -> Table:
+def parse_toml(text: str, where: str) -> dict[str, Any]:
     """Parse TOML; raise `UserError` for invalid TOML, and for a text that is too large for a recipe."""
     if len(text) > MAX_TOML_CHARACTERS or max(line.count(".") for line in text.split("\n")) > MAX_DOTS:
         raise UserError(
@@ -400,7 +395,7 @@ def toml_value(value: Any) -> str:
 
 TASKS = "glassformer.tasks"
 """Entry-point group of tasks: objects whose `settings` is the dataclass of their objective."""
-_registered: dict[str, list[type]] = {}
+_registered: dict[str, list[type[Any]]] = {}
 
 
 @dataclass(frozen=True)
@@ -410,9 +405,9 @@ class Extensible:
     group: str
 
 
-def register_settings(group: str, settings: type) -> None:
+def register_settings(group: str, settings: type[Any]) -> None:
     """Add a member to a union by hand; it replaces a member of the same kind."""
-    kept = [cls for cls in _registered.get(group, []) if _kind(cls) != _kind(settings)]
+    kept = [cls for cls in _registered.get(group, []) if cls.kind != settings.kind]
     _registered[group] = [*kept, settings]
 
 
@@ -439,20 +434,14 @@ def _installed(group: str) -> list[type]:
     found = []
     for entry in entry_points(group).values():
         try:
-            settings: type = entry.load().settings
+            settings: type[Any] = entry.load().settings
         except Exception as error:  # code of another package
             package = "an installed package" if entry.dist is None else f"the package {entry.dist.name}"
             raise UserError(f"{entry.name!r} ({group}) of {package} cannot be loaded: {error}") from error
-        if _kind(settings) != entry.name:
-            raise UserError(
-                f"the entry point {entry.name!r} ({group}) must have the name of its kind, {_kind(settings)!r}"
-            )
+        if (kind := settings.kind) != entry.name:
+            raise UserError(f"the entry point {entry.name!r} ({group}) must have the name of its kind, {kind!r}")
         found.append(settings)
     return found
-
-
-def _kind(settings: Any) -> str:
-    return str(settings.kind)
 
 
 def members(kind: Any) -> tuple[Any, ...]:
@@ -520,8 +509,7 @@ class _Reader:
 
     def present(self, cls: type, key: str, value: Any, prefix: str) -> tuple[str, Any]:
         """Return a key and its value under their present names (`former_names`)."""
-        name = KEYS.get(f"{cls.__name__}.{key}", key)
-        if name != key:
+        if (name := KEYS.get(f"{cls.__name__}.{key}", key)) != key:
             self.renamed.append(f"{prefix}{key} is now {name}")
         values = VALUES.get(f"{cls.__name__}.{name}", {})
         if isinstance(value, str) and value in values:
@@ -608,9 +596,7 @@ class _Reader:
         return value
 
     def flag(self, kind: Any, text: str) -> Any:
-        if kind is bool:
-            if text.lower() not in ("true", "false"):
-                raise ValueError
+        if kind is bool and text.lower() in ("true", "false"):
             return text.lower() == "true"
         if kind is int:
             return int(text.replace(",", "").replace("_", ""))

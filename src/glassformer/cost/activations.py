@@ -36,11 +36,6 @@ class Kernels:
         """Bytes per element inside the attention."""
         return _FP32 if self.on_cpu else self.product
 
-    def takes_groups(self, is_masked: bool, is_square: bool) -> bool:
-        """Return True if the kernel accepts shared key-value heads; if not, they are repeated for all heads.
-        `is_square`: values are as wide as keys."""
-        return self.on_cpu or (self.half and not is_masked and is_square)
-
     def mask(self, number: int) -> int:
         """Return the bytes per element of a dropout mask, for inputs of `number` bytes per element."""
         return number if self.on_cpu else 1
@@ -197,10 +192,10 @@ class _StackActivations:
             learned = is_self and isinstance(config.positions, c.RelativePositions)
             return n + (self.n_own * n_keys if learned and self._masked(window) else 0)  # mask, 1 byte each
         is_masked = is_self and (self._has_bias or window > 0)
-        if kernels.takes_groups(is_masked, w.d_head == w.d_value):
-            n += kernels.attended * (own * (w.query + w.context) + keys * (w.key + w.value))
-        else:
-            n += kernels.attended * (own * (w.query + w.context) + keys * w.n_heads * (w.d_head + w.d_value))
+        # If the kernel does not accept shared key-value heads, they are repeated for all heads.
+        has_groups = kernels.on_cpu or (kernels.half and not is_masked and w.d_head == w.d_value)
+        of_key = w.key + w.value if has_groups else w.n_heads * (w.d_head + w.d_value)
+        n += kernels.attended * (own * (w.query + w.context) + keys * of_key)
         if kernels.attended > kernels.product and config.attn_out_proj:
             n += kernels.product * own * w.context  # a second copy, for the projection
         n += own * w.n_heads * _FP32

@@ -99,7 +99,7 @@ def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:
     layers += config.n_layers * (2 if config.cell == "lstm" else 1) * w.has_bridge * config.d_memory * d
     looks = 0
     if not isinstance(attention, NoAttention):
-        of_query, of_source = parameters.single_head_matrices(config)
+        of_query, of_source = parameters.single_head_matrices(config, attention)
         layers += n * of_query + s * of_source
         # A score is a dot product of width d_attention, or d where the query is not projected (dot, general).
         looks = n * s * ((w.d_attention if attention.score in ("additive", "scaled_dot") else d) + w.d_context)

@@ -43,8 +43,7 @@ class Memory:
 def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) -> Memory:
     """Compute the memory of one GPU that holds the whole model, alone or in data parallelism.
 
-    Weights, gradients and the optimizer's moments are fp32 at every precision. There are two moments per parameter, or
-    one if Muon updates it.
+    Weights, gradients and moments are fp32 at every precision. A parameter has two moments, or one if Muon updates it.
 
     >>> from glassformer.config.presets import preset
     >>> memory = training_memory(preset("gpt2"), TrainConfig(), Activations(0, 0))

@@ -184,8 +184,7 @@ def _block(config: c.TransformerConfig, side: StackShape) -> tuple[int, int]:
 
 
 def _norm(config: c.TransformerConfig, width: int) -> int:
-    has_bias = config.norm == "layernorm" and config.norm_bias
-    return width * config.norm_weight * (2 if has_bias else 1)
+    return width * config.norm_weight * (2 if config.norm == "layernorm" and config.norm_bias else 1)
 
 
 def _head(config: c.TransformerConfig) -> int:
@@ -214,7 +213,8 @@ def _recurrent(config: RecurrentConfig) -> ParameterCounts:
     matrices = sum(gates * width * (d_input + width) for d_input, width in cells) + n_bridges * m * d
     layers = matrices + sum(2 * gates * width for _, width in cells) + n_bridges * d
     if not isinstance(attention, NoAttention):
-        layers += sum(single_head_matrices(config)) + (w.d_attention if attention.score == "additive" else 0)
+        layers += sum(single_head_matrices(config, attention))
+        layers += w.d_attention if attention.score == "additive" else 0
     if isinstance(attention, AttendAfter):
         layers += (w.d_context + d) * d + d
     elif attention.deep_output:
@@ -223,13 +223,9 @@ def _recurrent(config: RecurrentConfig) -> ParameterCounts:
     return ParameterCounts(embeddings, layers, head, layers, matrices)
 
 
-def single_head_matrices(config: RecurrentConfig) -> tuple[int, int]:
+def single_head_matrices(config: RecurrentConfig, attention: AttendBefore | AttendAfter) -> tuple[int, int]:
     """Count the attention weights of a recurrent model: those for each query, and those for each source position."""
     w, d, m = recurrent_widths(config), config.d_decoder, config.d_memory
-    match config.attention:
-        case NoAttention():
-            return 0, 0
-        case attention:
-            of_query = {"additive": d * w.d_attention, "scaled_dot": d * w.d_attention}
-            of_source = {"additive": m * w.d_attention, "scaled_dot": 2 * m * w.d_attention, "general": m * d}
-            return of_query.get(attention.score, 0), of_source.get(attention.score, 0)
+    of_query = {"additive": d * w.d_attention, "scaled_dot": d * w.d_attention}
+    of_source = {"additive": m * w.d_attention, "scaled_dot": 2 * m * w.d_attention, "general": m * d}
+    return of_query.get(attention.score, 0), of_source.get(attention.score, 0)

@@ -13,7 +13,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -72,11 +72,9 @@ class Batch:
         def whole(mask: Tensor | None, ids: Tensor | None) -> Tensor | None:
             return torch.ones_like(ids, dtype=torch.bool) if mask is None and ids is not None else mask
 
-        return dataclasses.replace(
-            self,
-            attention_mask=whole(self.attention_mask, self.token_ids),
-            source_attention_mask=whole(self.source_attention_mask, self.source_ids),
-        )
+        mask = whole(self.attention_mask, self.token_ids)
+        source_mask = whole(self.source_attention_mask, self.source_ids)
+        return dataclasses.replace(self, attention_mask=mask, source_attention_mask=source_mask)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that are not None, by field name."""
@@ -107,17 +105,15 @@ class Sampler(Protocol):
     def batch(self, step: int) -> list[Example]: ...
 
 
-def pad(
-    sequences: Sequence[npt.ArrayLike], pad_value: int, *, side: padding.PaddingSide = "right"
-) -> tuple[Tensor, Tensor]:
-    """Pad rows to tensors: (B, T) int64, filled up with `pad_value`, and a (B, T) bool mask; True = a real value.
+def pad(sequences: Sequence[npt.ArrayLike], pad_value: int) -> tuple[Tensor, Tensor]:
+    """Pad rows at the right to tensors: (B, T) int64, filled with `pad_value`, and a (B, T) bool mask, True = real.
 
-    >>> pad([[5, 6, 7], [8]], 0, side="left")[0].tolist()
-    [[5, 6, 7], [0, 0, 8]]
+    >>> pad([[5, 6, 7], [8]], 0)[0].tolist()
+    [[5, 6, 7], [8, 0, 0]]
     """
     if not sequences:
         raise ValueError("pad needs at least one row")
-    ids, mask = padding.pad(sequences, pad_value, side=side)
+    ids, mask = padding.pad(sequences, pad_value)
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
@@ -220,10 +216,8 @@ class FreshCuts:
     def batch(self, step: int) -> list[Example]:
         epoch, place = divmod(step, self.n_steps_per_epoch)
         if epoch != self._epoch:
-            before = self._folder
-            self._sampler, self._folder = (
-                self._sampler_of(seed_of(self.seed, Stream.CUTS, epoch)) if epoch else (self._first, None)
-            )
+            before, seed = self._folder, seed_of(self.seed, Stream.CUTS, epoch)
+            self._sampler, self._folder = self._sampler_of(seed) if epoch else (self._first, None)
             self._epoch = epoch
             if before is not None:
                 shutil.rmtree(before, ignore_errors=True)
@@ -245,8 +239,7 @@ def pack(lengths: npt.ArrayLike, capacity: int) -> Ids:
     n_rows = 0
     for piece in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[piece])
-        fitting = rooms >> length
-        if fitting:
+        if fitting := rooms >> length:
             room = length + (fitting & -fitting).bit_length() - 1
             row = open_rows[room].pop()
             if not open_rows[room]:
@@ -259,25 +252,24 @@ def pack(lengths: npt.ArrayLike, capacity: int) -> Ids:
     return rows
 
 
-def consecutive_windows(tokens: TokenFile, context: int, batch_size: int, overlap: int = 1) -> Iterator[list[Example]]:
+def evaluation_windows(
+    tokens: TokenFile, context: int, batch_size: int, overlap: int = 1, *, apart: bool = False
+) -> Iterator[list[Example]]:
     """Yield batches of consecutive windows over the whole stream, for a validation loss with every target once.
 
     Window i holds ids [i·C, i·C + C] (C = context). Its last id is a target there, and the first input of window
     i + 1. The last window may be shorter. Every id of the stream except the first is a next token in exactly one
-    window. With `overlap` 0, for objectives whose targets are the row itself, each id is in exactly one window.
+    window. With `apart`, for `Epochs` and `Packed`, each document is such a stream, and no window crosses its boundary.
+    With `overlap` 0, for objectives whose targets are the row itself, each id is in exactly one window.
     """
+    require_positive(batch_size=batch_size)
     whole = np.array([0]), np.array([tokens.n_tokens])
-    return _in_batches(tokens, *_windows(*whole, context, overlap), batch_size)
-
-
-def document_windows(tokens: TokenFile, context: int, batch_size: int, overlap: int = 1) -> Iterator[list[Example]]:
-    """Yield batches of consecutive windows within each document, for a validation loss of `Epochs` and `Packed`.
-
-    No window crosses a document boundary and no text is cut off: every id except the first of its document is
-    a target exactly once.
-    """
-    windows = _windows(tokens.document_starts, tokens.document_lengths, context, overlap)
-    return _in_batches(tokens, *windows, batch_size)
+    starts, lengths = (tokens.document_starts, tokens.document_lengths) if apart else whole
+    starts, lengths = _windows(starts, lengths, context, overlap)
+    _require_examples(len(starts), tokens)
+    for first in range(0, len(starts), batch_size):
+        rows = range(first, min(first + batch_size, len(starts)))
+        yield [Example(_take(tokens, starts[row], lengths[row])) for row in rows]
 
 
 def require_positive(**numbers: int) -> None:
@@ -310,14 +302,6 @@ def _windows(starts: Ids, lengths: Ids, context: int, overlap: int = 1) -> tuple
     stretch = np.repeat(np.arange(len(lengths)), n_windows)
     offset = step * (np.arange(len(stretch)) - np.repeat(np.cumsum(n_windows) - n_windows, n_windows))
     return starts[stretch] + offset, np.minimum(lengths[stretch] - offset, context + 1)
-
-
-def _in_batches(tokens: TokenFile, starts: Ids, lengths: Ids, batch_size: int) -> Iterator[list[Example]]:
-    require_positive(batch_size=batch_size)
-    _require_examples(len(starts), tokens)
-    for first in range(0, len(starts), batch_size):
-        rows = range(first, min(first + batch_size, len(starts)))
-        yield [Example(_take(tokens, starts[row], lengths[row])) for row in rows]
 
 
 def _take(tokens: TokenFile, start: np.int64, length: np.int64 | int) -> Ids:
@@ -413,19 +397,15 @@ class Rows:
 def pair_rows(pairs: PairFile) -> Rows:
     """Make `Rows` of pairs; the length of a pair is that of its longer side plus one start or end token."""
     lengths = np.maximum(pairs.source_lengths, pairs.target_lengths) + 1
-    return Rows(pairs.name, lengths, lambda places: take_pairs(pairs, places))
 
+    def side(tokens: TokenFile, rows: Ids) -> Iterator[Ids]:
+        return map(partial(_take, tokens), tokens.document_starts[rows], tokens.document_lengths[rows])
 
-def take_pairs(pairs: PairFile, places: Ids) -> list[Example]:
-    """Return the examples of the pairs with the indices `places`."""
-    source, target = pairs.source, pairs.target
-    rows = pairs.rows[places]
-    sources = zip(source.document_starts[rows], source.document_lengths[rows], strict=True)
-    targets = zip(target.document_starts[rows], target.document_lengths[rows], strict=True)
-    return [
-        Example(target.ids[t : t + m].astype(np.int64), source_ids=source.ids[s : s + n].astype(np.int64))
-        for (s, n), (t, m) in zip(sources, targets, strict=True)
-    ]
+    def take(places: Ids) -> list[Example]:
+        sides = side(pairs.target, pairs.rows[places]), side(pairs.source, pairs.rows[places])
+        return [Example(target, source_ids=source) for target, source in zip(*sides, strict=True)]
+
+    return Rows(pairs.name, lengths, take)
 
 
 def example_rows(examples: Sequence[Example], name: str) -> Rows:

@@ -7,7 +7,6 @@
 The first two depend on the version of Python, so their size differs a little between versions.
 """
 
-import math
 import random
 import sysconfig
 from collections.abc import Iterator
@@ -23,10 +22,6 @@ PARTS = ("train", "valid", "test")
 COPY_LETTERS = "abcdefgh"
 COPY_LENGTH = 8
 COPY_RECORDS = 20_000
-# Entropy of a record, the lower bound of its loss: its letters are random, the bar and the copy are determined.
-# In a stream this is 0.92 nats per token (17 characters and the end token). With one record per example, the
-# first letter is not a target, so 7/8 of the entropy is divided by 17 targets: 0.86 nats per token.
-COPY_ENTROPY_NATS = COPY_LENGTH * math.log(len(COPY_LETTERS))
 
 # Excluded folders: tests, encoding tables, installed packages, the IDLE editor, and the text of `python-docs`.
 _STDLIB_LEFT_OUT = {
@@ -83,12 +78,8 @@ def stdlib_files() -> list[Path]:
     if not paths:
         raise UserError(f"{folder} has no source files of the standard library; use another text")
     # _sysconfigdata_* depends on how this Python was compiled
-    return [
-        path
-        for path in paths
-        if _STDLIB_LEFT_OUT.isdisjoint(path.relative_to(folder).parts)
-        and not path.relative_to(folder).name.startswith("_sysconfigdata")
-    ]
+    paths = [path for path in paths if not path.name.startswith("_sysconfigdata")]
+    return [path for path in paths if _STDLIB_LEFT_OUT.isdisjoint(path.relative_to(folder).parts)]
 
 
 def _python_stdlib() -> Iterator[str]:

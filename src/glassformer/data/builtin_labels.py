@@ -148,6 +148,5 @@ def _sources() -> Iterator[tuple[str, str, str]]:
     folder = Path(sysconfig.get_path("stdlib"))
     for path in stdlib_files():
         inside = path.relative_to(folder)
-        package = inside.parts[0].removesuffix(".py")
-        if package in PACKAGES:
+        if (package := inside.parts[0].removesuffix(".py")) in PACKAGES:
             yield package, inside.as_posix(), files.read_text(path)

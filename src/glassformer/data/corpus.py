@@ -12,8 +12,7 @@
 - With `reading` 1 (runs of older versions), documents are taken for validation in the order of their hash, up to the
   first one that does not fit. If already the first one does not fit, the shortest document is taken.
 
-All reading is streamed: one pass hashes and counts the documents (16 bytes of memory per document), and later
-passes encode them.
+Reading is streamed: one pass hashes and counts the documents (16 bytes of memory per document), later ones encode them.
 """
 
 import hashlib
@@ -35,6 +34,8 @@ from glassformer.data.sources import PIECE_CHARACTERS, Counts, Piece, find_sourc
 from glassformer.errors import UserError
 
 SplitSide = Literal["train", "valid"]
+Hashes = npt.NDArray[np.uint64]
+Lengths = npt.NDArray[np.int64]
 
 TRAINS, VALIDATES, LEFT_OUT, CUT = 0, 1, -1, 2
 """Values of `Plan.side`."""
@@ -49,8 +50,8 @@ _PARAGRAPH_END, _LINE_END = re.compile(r"\n(?:[ \t]*\n)+"), re.compile(r"\n+")
 class Scan:
     """Result of the first pass over some paths: a hash and a length for every document, in order."""
 
-    hashes: npt.NDArray[np.uint64]  # 64-bit hash of each document; equal hashes are taken as equal documents
-    n_characters: npt.NDArray[np.int64]
+    hashes: Hashes  # 64-bit hash of each document; equal hashes are taken as equal documents
+    n_characters: Lengths
     n_bytes: int  # total size of all documents, as UTF-8
     n_files: int
     counts: Counts
@@ -161,7 +162,8 @@ class Corpus:
     def news(self) -> list[str]:
         """Read the text and return notes: excluded training documents, and a held-out fraction that is too small."""
         n, share = self.plan.n_left_out, self.plan.valid_share
-        left_out = [f"{n} training documents are also in the validation text and are excluded"] if n else []
+        documents = f"{n:,} document{'' if n == 1 else 's'}"
+        left_out = [f"{documents} excluded from training: also in the validation text"] if n else []
         return left_out + ([] if share is None else share_news(share, self.valid_fraction))
 
     def pieces(self, side: SplitSide) -> Iterator[Piece]:
@@ -218,9 +220,7 @@ class Corpus:
         return Scan(*of_documents, n_bytes, len(find_sources(paths)), counts)
 
 
-def held_out_first(
-    hashes: npt.NDArray[np.uint64], n_characters: npt.NDArray[np.int64], valid_fraction: float
-) -> npt.NDArray[np.uint64]:
+def held_out_first(hashes: Hashes, n_characters: Lengths, valid_fraction: float) -> Hashes:
     """Return the hashes of the validation documents: the first by hash, up to `valid_fraction` of all characters.
 
     If the first one alone is longer than that, return the shortest one instead.
@@ -247,9 +247,7 @@ class Part:
     n_characters: int
 
 
-def held_out_filled(
-    hashes: npt.NDArray[np.uint64], n_characters: npt.NDArray[np.int64], valid_fraction: float
-) -> tuple[npt.NDArray[np.uint64], Part | None]:
+def held_out_filled(hashes: Hashes, n_characters: Lengths, valid_fraction: float) -> tuple[Hashes, Part | None]:
     """Return the hashes of the validation documents for `reading` 2, and the end of a large document if needed.
 
     >>> contents, part = held_out_filled(np.array([7, 3, 9, 3], np.uint64), np.array([70, 10, 15, 10]), 0.35)

@@ -4,9 +4,7 @@ Sources: a `.tsv`, `.csv` or `.jsonl` file with named columns; a `.conll` file o
 (`builtin_labels`) or a part of it, such as `builtin:NAME#test`; `hf:NAME`, a Hugging Face dataset (extra: data), or
 one split of it, `hf:NAME#SPLIT`. Only records without text or label are skipped; they are counted.
 
-Without validation data, built-in texts use their own parts, and a dataset uses its split named validation. All other
-data is split by the hash of the text (`records.held_out_keys`): the validation data is as close as possible to
-`valid_fraction` of all texts. Equal texts are on one side, and every label is in at least one training text.
+`records.read_sides` makes the split. Equal texts are on one side, and every label is in at least one training text.
 """
 
 import math
@@ -21,17 +19,7 @@ from glassformer import files
 from glassformer.config.run import NEWEST_READING, LabelData, Reading
 from glassformer.data import builtin_labels, records
 from glassformer.data.builtin import PREFIX
-from glassformer.data.records import (
-    HUB,
-    SUFFIXES,
-    VALIDATION,
-    Record,
-    Wanted,
-    digest_of,
-    lines,
-    read_sides,
-    split_records,
-)
+from glassformer.data.records import HUB, SUFFIXES, VALIDATION, Record, Wanted, digest_of, read_sides, split_records
 from glassformer.errors import UserError, nearest_name
 
 DOCUMENT_START = "-DOCSTART-"
@@ -106,8 +94,7 @@ def read_tagged(data: LabelData, path: str, dropped: DroppedLabels, split: str =
             yield Tagged(words, tags, f"record {number} of {path}")
     elif path.startswith(HUB) or suffix == ".jsonl":
         for record in records.records(path, _wanted(data, (data.text_field,)), split, dropped):
-            tagged = _of_lists(data, record)
-            if tagged.words:
+            if (tagged := _of_lists(data, record)).words:
                 yield tagged
             else:
                 dropped.empty(record.where)
@@ -153,11 +140,8 @@ def _of_lists(data: LabelData, record: Record) -> Tagged:
             raise UserError(f"{record.where}: the field {name!r} must be a list, got {values!r:.40}")
     if len(words) != len(tags):
         raise UserError(f"{record.where} has {len(words)} words and {len(tags)} tags; each word needs one tag")
-    found = Tagged(
-        tuple(record.as_text(word, f"an item of {data.text_field!r}") for word in words),
-        tuple(_label(record, tag, data.label_field) for tag in tags),
-        record.where,
-    )
+    texts = tuple(record.as_text(word, f"an item of {data.text_field!r}") for word in words)
+    found = Tagged(texts, tuple(_label(record, tag, data.label_field) for tag in tags), record.where)
     for number, (word, tag) in enumerate(zip(found.words, found.tags, strict=True), 1):
         if not (word.strip() and tag):
             raise UserError(f"{record.where}: word {number} or its tag is empty; fill it in or remove it")
@@ -172,7 +156,7 @@ def _of_conll(path: Path) -> Iterator[Tagged]:
     words: list[str] = []
     tags: list[str] = []
     first, n_columns = 0, 0
-    for number, line in enumerate([*lines(files.read_text(path)), ""], 1):  # the blank line ends the last sentence
+    for number, line in enumerate([*records.lines(files.read_text(path)), ""], 1):  # a blank line ends a sentence
         if line.strip() and not line.startswith(DOCUMENT_START):
             columns = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
             n_columns = n_columns or len(columns)
@@ -205,7 +189,7 @@ class LabelCorpus:
         """SHA-256 of the records of both sides in their order; equal digests mean equal data."""
 
         def texts(record: LabelRecord) -> tuple[str, ...]:
-            inputs = _inputs(record)
+            inputs = inputs_of(record)
             return (str(len(inputs)), *inputs, *labels_in(record))
 
         return digest_of(f"labels {self.data.reading}", (map(texts, records) for records in self.split))
@@ -222,8 +206,8 @@ class LabelCorpus:
                 found, data.valid_fraction, data.reading, keeps_labels=data.outputs != "regression"
             ),
         )
-        held = {_inputs(record) for record in valid}
-        kept = [record for record in train if _inputs(record) not in held]
+        held = {inputs_of(record) for record in valid}
+        kept = [record for record in train if inputs_of(record) not in held]
         self.dropped.n_repeated = len(train) - len(kept)
         for side, found in (("training", kept), ("validation", valid)):
             if not found:
@@ -253,8 +237,7 @@ class LabelCorpus:
         return records
 
     def news(self) -> list[str]:
-        """Read the records and return notes: skipped records, tables read without a header, a held-out fraction that is
-        too small, and rare classes."""
+        """Read the records and return notes: skipped records, missing headers, too few held-out texts, rare classes."""
         train, _ = self.split
         counts = {} if self.data.outputs == "regression" else _counts(train)
         return [*self.dropped.sentences(), *self._share_news, *_imbalance_sentences(counts, self.data.outputs)]
@@ -294,7 +277,7 @@ def split_labelled(
     *,
     keeps_labels: bool = True,
 ) -> tuple[list[LabelRecord], list[LabelRecord]]:
-    """Split into training and validation records, in their order; equal texts are on one side.
+    """Split into training and validation records, in their order; records with equal first texts are on one side.
 
     With `keeps_labels`, at least one text of every label is a training text.
 
@@ -302,7 +285,7 @@ def split_labelled(
     >>> [record.text for record in train], [record.text for record in valid]
     (['a', 'b', 'a', 'c'], ['d'])
     """
-    keys = [_key(record) for record in records]
+    keys = ["\n".join(record.words) if isinstance(record, Tagged) else record.text for record in records]
     kept: dict[str, str] = {}  # label → its alphabetically first text
     for record, key in zip(records, keys, strict=True):
         for label in labels_in(record) if keeps_labels else ():
@@ -398,13 +381,13 @@ def class_report(corpus: LabelCorpus) -> LabelReport:
     train, valid = corpus.split
     test, news = corpus.test, corpus.news()
     if test is not None:
-        seen = {_inputs(record) for record in (*train, *valid)}
-        if n := sum(_inputs(record) in seen for record in test):
+        seen = {inputs_of(record) for record in (*train, *valid)}
+        if n := sum(inputs_of(record) in seen for record in test):
             news.append(f"{n:,} of the {len(test):,} test texts are also in the training or validation data")
     are_numbers = corpus.data.outputs == "regression"
     in_train, in_valid = _counts(train), _counts(valid)
     numbers = [float(record.label) for record in train if are_numbers and isinstance(record, Labelled)]
-    lengths = sorted(sum(map(len, _inputs(record))) for record in (*train, *valid))
+    lengths = sorted(sum(map(len, inputs_of(record))) for record in (*train, *valid))
     return LabelReport(
         n_train=len(train),
         n_valid=len(valid),
@@ -420,16 +403,11 @@ def _records(data: LabelData, path: str, dropped: DroppedLabels, split: str) -> 
     return (read_tagged if data.outputs == "tags" else read_labelled)(data, path, dropped, split)
 
 
-def _inputs(record: LabelRecord) -> tuple[str, ...]:
+def inputs_of(record: LabelRecord) -> tuple[str, ...]:
     """Return the input texts of a record, without its labels."""
     if isinstance(record, Tagged):
         return record.words
     return (record.text,) if record.second is None else (record.text, record.second)
-
-
-def _key(record: LabelRecord) -> str:
-    """Return the key of a record in the split: records with equal keys, such as equal first texts, are on one side."""
-    return "\n".join(record.words) if isinstance(record, Tagged) else record.text
 
 
 def _counts(records: Iterable[LabelRecord]) -> Counter[str]:

@@ -5,10 +5,7 @@ Inputs: two aligned text files; one `.tsv`, `.csv` or `.jsonl` file; `builtin:NA
 split of it, `hf:NAME#SPLIT`. Only pairs with an empty side are skipped; they are counted. All pairs are kept in memory
 as text, which is practical for some millions of pairs.
 
-Without validation pairs, built-in pairs use their own parts, and a dataset uses its split named validation. All other
-data is split by a hash of the source (`records.held_out_keys`): the validation data is as close as possible to
-`valid_fraction` of all pairs. All targets of one source are then on one side, and the split does not depend on the
-order of the files.
+`records.read_sides` makes the split, by a hash of the source: all targets of one source are on one side.
 """
 
 from collections.abc import Iterator, Sequence
@@ -201,9 +198,7 @@ def _check_sides(data: PairData) -> None:
     for one, other in (("source", "target"), ("valid_source", "valid_target")):
         for given, missing in ((one, other), (other, one)):
             if getattr(data, given) is not None and getattr(data, missing) is None:
-                flag = missing.replace("_", "-")
-                raise UserError(
-                    f"the {missing.replace('valid_', 'validation ')} side is missing; set --data.{flag} FILE"
-                )
+                flag, side = missing.replace("_", "-"), missing.replace("valid_", "validation ")
+                raise UserError(f"the {side} side is missing; set --data.{flag} FILE")
     if data.valid_path is not None and data.valid_source is not None:
         raise UserError("data.valid_path contains both sides; remove data.valid_source and data.valid_target")

@@ -12,6 +12,7 @@ import hashlib
 import io
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -19,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 from glassformer import files
 from glassformer.config.run import NEWEST_READING, LabelData, PairData, Reading
 from glassformer.data.builtin import PREFIX
-from glassformer.errors import UserError, first_line, needs
+from glassformer.errors import UserError, first_line, nearest_name, needs
 
 T = TypeVar("T")
 Data = TypeVar("Data", PairData, LabelData)
@@ -60,8 +61,10 @@ class Record:
         value: Any = self.fields
         for key in [name] if name in self.fields else name.split("."):
             if not isinstance(value, Mapping) or key not in value:
-                there = ", ".join(map(str, value)) if isinstance(value, Mapping) else "no fields"
-                raise UserError(f"{self.where} has no field {name!r}; it has {there}; set {self.settings}")
+                names = list(value) if isinstance(value, Mapping) else []
+                near, has = nearest_name(key, names), ", ".join(map(repr, names[:8])) or "no fields"
+                hint = f"; it has {has}" if near is None else f": did you mean {near!r}?"
+                raise UserError(f"{self.where} has no field {name!r}{hint} (set {self.settings})")
             value = value[key]
         return value
 
@@ -85,7 +88,7 @@ class Record:
 class Dropped:
     """Counts of skipped records, the place of the first one, and tables read without a header, for notes."""
 
-    EMPTY: ClassVar[tuple[str, str]]  # singular and plural wording
+    EMPTY: ClassVar[tuple[str, str]]  # wording for one record, and for several
     REPEATED: ClassVar[tuple[str, str]]
 
     n_empty: int = 0
@@ -101,14 +104,11 @@ class Dropped:
 
     def sentences(self) -> list[str]:
         """Return one sentence per reason."""
-        said, n = [], self.n_empty
-        if n:
-            are = f"{self.EMPTY[0]} and is" if n == 1 else f"{self.EMPTY[1]} and are"
-            said.append(f"{n:,} {are} skipped (the first: {self.first_empty})")
-        n = self.n_repeated
-        if n:
-            are = f"{self.REPEATED[0]} and is" if n == 1 else f"{self.REPEATED[1]} and are"
-            said.append(f"{n:,} training {are} skipped")
+        said, are = [], ("is", "are")
+        if n := self.n_empty:
+            said.append(f"{n:,} {self.EMPTY[n > 1]} and {are[n > 1]} skipped (the first: {self.first_empty})")
+        if n := self.n_repeated:
+            said.append(f"{n:,} training {self.REPEATED[n > 1]} and {are[n > 1]} skipped")
         return [*said, *self.headerless]
 
 
@@ -247,7 +247,7 @@ def read_sides(
     """Read training and validation records, and return them with a note if the held-out fraction is too small.
 
     `given` describes separate validation data. Without it, built-in records use their own parts, a dataset uses its
-    split named validation, and `divide` splits all other data.
+    split named validation, and `divide` splits all other data by a hash of each record (`split_records`).
     """
     path = data.path or ""
     if given is not None:
@@ -263,11 +263,8 @@ def read_sides(
 
 def hub_splits(address: str) -> list[str]:
     """Return the names of the splits of a dataset."""
-    library = _datasets()
-    try:
+    with _datasets(address) as library:
         return list(library.get_dataset_split_names(*_hub_address(address)[0]))
-    except Exception as error:  # any error of the library: no network, unknown name, a script that it does not run
-        raise _unreadable(address, error) from error
 
 
 def _hash(text: str) -> bytes:
@@ -278,13 +275,7 @@ def _of_jsonl(path: Path, wanted: Wanted) -> Iterator[Record]:
     for number, line in enumerate(lines(files.read_text(path)), 1):
         if line.strip():
             where = f"{path}:{number}"
-            try:
-                record = files.parse_json(line)
-            except ValueError as error:
-                raise UserError(f"{where} is not JSON: {error}; a jsonl file has one object per line") from error
-            if not isinstance(record, dict):
-                raise UserError(f"{where} is not a JSON object; a jsonl file has one object per line")
-            yield Record(where, record, wanted.settings)
+            yield Record(where, files.parse_json_line(line, where), wanted.settings)
 
 
 def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
@@ -308,9 +299,8 @@ def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
         )
         yield Record(f"{path}:1", dict(zip(names, header, strict=True)), wanted.settings)
     else:
-        raise UserError(
-            f"{path}: expected the columns {' and '.join(names)}, got {_column_names(header)}; set {wanted.settings}"
-        )
+        there = _column_names(header)
+        raise UserError(f"{path}: expected the columns {' and '.join(names)}, got {there}; set {wanted.settings}")
     for number, row in rows:
         if row and any(cell.strip() for cell in row):
             if len(row) != len(header):
@@ -347,22 +337,22 @@ def _hub_address(address: str) -> tuple[list[str], str | None]:
     return [part for part in name.split(":", 1) if part], split or None
 
 
-def _datasets() -> Any:
+@contextmanager
+def _datasets(address: str) -> Iterator[Any]:
+    """Yield the library `datasets`; convert its errors in the block, which reads `address`, into a `UserError`."""
     with needs("a Hugging Face dataset", "data"):
         import datasets
-    return datasets
+    try:
+        yield datasets
+    except Exception as error:  # any error: no network, unknown name, a script that the library does not run
+        reason = first_line(error)
+        raise UserError(f"the dataset {address} cannot be read: {reason}; check the name and the network") from error
 
 
 def _of_hub(address: str, wanted: Wanted, split: str) -> Iterator[Record]:
-    library, (name, named) = _datasets(), _hub_address(address)
-    try:
+    name, named = _hub_address(address)
+    with _datasets(address) as library:
         rows: Iterable[Mapping[str, Any]] = library.load_dataset(*name, split=named or split)
-    except Exception as error:  # any error of the library
-        raise _unreadable(address, error) from error
     features = getattr(rows, "features", None)
     for number, row in enumerate(rows, 1):
         yield Record(f"row {number} of {address} ({named or split})", row, wanted.settings, features)
-
-
-def _unreadable(address: str, error: Exception) -> UserError:
-    return UserError(f"the dataset {address} cannot be read: {first_line(error)}; check the name and the network")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from glassformer.data.corpus import Corpus
-from glassformer.data.records import share_news
 from glassformer.data.sources import Counts, Piece, read_pieces
 from glassformer.data.tokens import encode_pieces
 from glassformer.errors import UserError
@@ -119,13 +118,8 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
     several = corpus.scans[0].n_documents > 1
     streams: dict[str, Iterator[Piece]]
     try:
-        n_left_out = corpus.plan.n_left_out
+        notes += corpus.news()
         streams = {"training": corpus.pieces("train"), "validation": corpus.pieces("valid")}
-        if n_left_out:
-            documents = _plural(n_left_out, "document")
-            notes.append(f"{documents} excluded from training: also in the validation text")
-        if corpus.plan.valid_share is not None:
-            notes += share_news(corpus.plan.valid_share, corpus.valid_fraction)
     except UserError as error:
         streams = {"text": read_pieces(corpus.paths, text_field=corpus.text_field)}
         notes.append(f"cannot be split: {error}")
@@ -161,10 +155,8 @@ def _notes(counts: Counts) -> Iterator[str]:
         yield f"{_plural(counts.n_crlf, 'line end')} converted from CRLF to LF"
     if counts.other_files:
         kinds = sorted({path.suffix or path.name for path in counts.other_files})
-        yield (
-            f"{_plural(len(counts.other_files), 'file')} skipped: neither txt nor jsonl "
-            f"({', '.join(kinds[:8])}{', ...' if len(kinds) > 8 else ''})"
-        )
+        some = ", ".join([*kinds[:8], *(["..."] if len(kinds) > 8 else [])])
+        yield f"{_plural(len(counts.other_files), 'file')} skipped: neither txt nor jsonl ({some})"
 
 
 def _row(side: SideReport) -> tuple[str, ...]:

@@ -2,8 +2,7 @@
 
 Sources: a `.jsonl` file has one document per line, in a named field of a JSON object; any other file is one
 document. A folder means its `.txt` and `.jsonl` files, subfolders included, sorted by path; other files and
-hidden files are skipped. `builtin:NAME` is a text made from the installed Python
-(`glassformer.data.builtin`).
+hidden files are skipped. `builtin:NAME` is a text made from the installed Python (`data.builtin`).
 
 Encoding: UTF-8, with or without a byte order mark; invalid bytes raise an error with their place. Windows line
 ends (CRLF) become "\n"; a lone CR is kept. Documents of only white space are skipped and counted.
@@ -12,7 +11,6 @@ ends (CRLF) become "\n"; a lone CR is kept. Documents of only white space are sk
 import codecs
 import hashlib
 import itertools
-import json
 import os
 import re
 import stat
@@ -22,7 +20,8 @@ from pathlib import Path
 
 from glassformer import files
 from glassformer.data import builtin
-from glassformer.errors import UserError, nearest_name
+from glassformer.data.records import Record
+from glassformer.errors import UserError
 
 FOLDER_SUFFIXES = (".txt", ".jsonl")
 PIECE_CHARACTERS = 1 << 16  # minimum size: a piece ends at the first safe place after it
@@ -116,11 +115,9 @@ def read_pieces(
         yield from source.pieces(text_field, counts)
 
 
-def read_documents(
-    paths: Sequence[str | Path], *, text_field: str = "text", counts: Counts | None = None
-) -> Iterator[str]:
+def read_documents(paths: Sequence[str | Path], *, text_field: str = "text") -> Iterator[str]:
     """Iterate over the complete documents of `paths`."""
-    return (piece.text for piece in joined(read_pieces(paths, text_field=text_field, counts=counts)))
+    return (piece.text for piece in joined(read_pieces(paths, text_field=text_field)))
 
 
 def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -175,12 +172,8 @@ def _cut_place(buffer: str, start: int) -> int | None:
 
 
 def _find_files(path: Path, counts: Counts) -> list[Path]:
-    try:
+    with files.reading(path):
         found = path.stat()
-    except FileNotFoundError as error:
-        raise UserError(f"no such file: {path}") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {files.reason(error)}") from error
     if stat.S_ISDIR(found.st_mode):
         return _files_in(path, counts)
     if found.st_size == 0:
@@ -257,40 +250,18 @@ def _unix_lines(text: str, counts: Counts) -> str:
 
 
 def _not_utf8(path: Path, error: UnicodeDecodeError, offset: int, line: int) -> UserError:
-    """Return an error with the place of invalid UTF-8, counted from `offset` and `line`; raise another for a pickle."""
+    """Return the error for invalid UTF-8 in a part of a file (`files.utf8_error`); raise another one for a pickle."""
     files.refuse_objects(path)
-    line += error.object.count(b"\n", 0, error.start)
-    return UserError(
-        f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at offset {offset + error.start} "
-        f"(line {line}); convert it to UTF-8 first"
-    )
+    return files.utf8_error(path, error, offset, line)
 
 
 def _jsonl_records(path: Path, text_field: str, counts: Counts) -> Iterator[str]:
     """Yield the field `text_field` of every line's object; blank lines are skipped."""
     for number, line in enumerate(_jsonl_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = files.parse_json(line)
-        except ValueError as error:
-            raise UserError(f"{path}:{number} is not JSON: {error}; a jsonl file has one object per line") from error
-        if not isinstance(record, dict):
-            raise UserError(f'{path}:{number} is not an object; write every line as {{"{text_field}": "..."}}')
-        if text_field not in record:
-            near, has = nearest_name(text_field, record), ", ".join(map(repr, list(record)[:8])) or "none"
-            hint = f": did you mean {near!r}?" if near else f"; it has {has}"
-            raise UserError(f"{path}:{number} has no field {text_field!r}{hint} (data.text_field)")
-        text = record[text_field]
-        if not isinstance(text, str):
-            raise UserError(f"{path}:{number}: the field {text_field!r} must be a text, got {json.dumps(text)[:40]}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:  # JSON escapes can contain lone surrogates
-            raise UserError(
-                f"{path}:{number} is not text: it has a lone surrogate, {text[error.start]!a}; remove it"
-            ) from error
-        yield _unix_lines(text, counts)
+        if line.strip():
+            where = f"{path}:{number}"
+            record = Record(where, files.parse_json_line(line, where), "data.text_field")
+            yield _unix_lines(record.text(text_field), counts)
 
 
 def _jsonl_lines(path: Path) -> Iterator[str]:

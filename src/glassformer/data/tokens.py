@@ -109,8 +109,7 @@ def prepare(
     `dropout` is the probability of skipping a merge in the training text (BPE-dropout, Provilkov et al. 2020),
     reproducible by `dropout_seed`. The validation text is encoded without dropout.
 
-    With `checks_hashes=False` only the size of the ids is checked, for a process of a run in which another process
-    has already checked the hashes.
+    With `checks_hashes=False` only the size of the ids is checked, if another process of the run checks the hashes.
     """
     key: list[Any] = [FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout]
     key += [dropout_seed] if dropout_seed else []
@@ -118,8 +117,7 @@ def prepare(
     folder = cache_dir / content_hash(key)[:32]
     if (found := _open(folder, checks_hashes)) is not None:
         return found
-    n_bytes = corpus.n_bytes
-    done = 0
+    n_bytes, done = corpus.n_bytes, 0
 
     def advance(part: EncodedPart) -> EncodedPart:
         nonlocal done
@@ -156,8 +154,7 @@ def encode_text(
 ) -> TokenFile:
     """Encode whole documents in memory, for a small text that needs no cache.
 
-    Each document begins with `start_id`, if given. As in `prepare`, each document ends with the end token if there
-    are several documents.
+    Each document begins with `start_id`, if given. As in `prepare`, each of several documents ends with the end token.
     """
     rest = iter(documents)
     first = list(itertools.islice(rest, 2))
@@ -235,12 +232,8 @@ def encode_pieces(
                 ids.append(end_id)
             begins = piece.ends_document
         n_tokens += len(ids)
-        yield EncodedPart(
-            np.array(ids, dtype=np.int64),
-            np.array(starts, dtype=np.int64),
-            n_bytes=sum(len(text.encode()) for text in texts),
-            n_characters=sum(map(len, texts)),
-        )
+        n_bytes, n_characters = sum(len(text.encode()) for text in texts), sum(map(len, texts))
+        yield EncodedPart(np.array(ids, dtype=np.int64), np.array(starts, dtype=np.int64), n_bytes, n_characters)
 
 
 def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
@@ -306,10 +299,7 @@ def open_streams(folder: Path, names: Mapping[str, str], checks_hashes: bool = T
         if sidecar.pop("sha256") != content_hash(sidecar):
             raise ValueError(f"{folder / SIDECAR} has changed since it was written")
         n_shared = _n_shared(sidecar.get("start_id"), sidecar.get("end_id"))
-        return {
-            stem: _open_stream(folder, stem, sidecar[stem], name, n_shared, checks_hashes)
-            for stem, name in names.items()
-        }
+        return {s: _open_stream(folder, s, sidecar[s], name, n_shared, checks_hashes) for s, name in names.items()}
     except (UserError, OSError, AttributeError, KeyError, TypeError, ValueError):
         return None
 
@@ -440,19 +430,14 @@ def _whole(name: str, source: TokenFile, target: TokenFile) -> PairFile:
     return PairFile(name, source, target, np.arange(source.n_documents))
 
 
-def _encoded_texts(
-    texts: Sequence[str], tokenizer: Tokenizer, dropout: float = 0.0, dropout_seed: int = 0
-) -> list[EncodedPart]:
+def _encoded_texts(texts: list[str], tokenizer: Tokenizer, dropout: float = 0.0, seed: int = 0) -> list[EncodedPart]:
     pieces = (Piece(text, ends_document=True) for text in texts)
-    return list(encode_pieces(pieces, tokenizer, None, dropout=dropout, dropout_seed=dropout_seed))
+    return list(encode_pieces(pieces, tokenizer, None, dropout=dropout, dropout_seed=seed))
 
 
 def _open_pairs(folder: Path, checks_hashes: bool = True) -> PairSplits | None:
     names = {f"{side}.{stem}": name for side, name in _PAIR_NAMES.items() for stem in ("source", "target")}
-    found = open_streams(folder, names, checks_hashes)
-    if found is None:
+    if (found := open_streams(folder, names, checks_hashes)) is None:
         return None
-    train, valid = (
-        _whole(name, found[f"{side}.source"], found[f"{side}.target"]) for side, name in _PAIR_NAMES.items()
-    )
+    train, valid = (_whole(name, found[f"{s}.source"], found[f"{s}.target"]) for s, name in _PAIR_NAMES.items())
     return PairSplits(train, valid, folder)

@@ -1,7 +1,6 @@
 """Conversion between full tensors and tensors whose parts are on several processes (`DTensor`).
 
-Files contain full tensors, independent of the number of processes that wrote them. Any number of processes can read
-them.
+Files contain full tensors, independent of the number of processes that write or read them.
 """
 
 import json

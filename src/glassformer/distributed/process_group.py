@@ -115,8 +115,8 @@ class ProcessGroup(Ranks):
         if int(size) == _FAILED:
             raise UserError(f"process {self.rank} of {self.n} stops because process 0 failed; see its error")
         buffer = torch.zeros(int(size), dtype=torch.uint8)
-        if self.rank == source:
-            buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else buffer
+        if data:
+            buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         if len(buffer):
             dist.broadcast(buffer, source, group)
         return buffer.numpy().tobytes().decode()

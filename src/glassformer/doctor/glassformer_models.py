@@ -34,8 +34,7 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
 
     `model` is a model directory, a loaded model, or a network of this package. Any other module goes to `check` with
     the given arguments, which must include `vocab_size`. If the head predicts labels, the checks read the hidden
-    states below it through a token head. Raises `UserError` for an ensemble, and for a module of another package
-    without `vocab_size`.
+    states below it through a token head. Raises `UserError` for an ensemble, and if another module lacks `vocab_size`.
     """
     if not isinstance(model, (Model, nn.Module)):
         model = load(files.as_path(model, "model"))
@@ -55,11 +54,8 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
     network = _with_token_head(model)
     config = network.config
     kind: Kind = "encoder-decoder"
-    if isinstance(config, TransformerConfig):
-        if config.encoder is None:
-            kind = "decoder"
-        elif config.decoder is None:
-            kind = "encoder"
+    if isinstance(config, TransformerConfig) and not config.is_encoder_decoder:
+        kind = "encoder" if config.decoder is None else "decoder"
     losses: dict[Kind, Loss | None] = {"decoder": causal_loss, "encoder": None, "encoder-decoder": seq2seq_loss}
     return check(
         network,
@@ -102,7 +98,7 @@ def seq2seq_loss(
     """Compute the training loss of an encoder-decoder: `Seq2SeqObjective` with its shift, end tokens and padding."""
     assert source_ids is not None
     config: ModelConfig = network.config  # type: ignore[assignment]
-    objective = Seq2SeqObjective(config.decoder_start_id or 0, Frame(), Frame(behind=(config.eos_id or 0,)))
+    objective = Seq2SeqObjective(config.decoder_start_id or 0, Frame(), Frame(after=(config.eos_id or 0,)))
     rows = zip(_real_rows(token_ids, attention_mask), _real_rows(source_ids, source_attention_mask), strict=True)
     return _loss(objective, network, [Example(row, source_ids=source) for row, source in rows])
 

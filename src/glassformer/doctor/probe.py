@@ -33,8 +33,7 @@ class Probe:
     """A copy of the module in eval mode, and the facts about it that the checks need.
 
     The copy computes in float64 if the module supports it, so that a rounding error is not reported as a fault.
-    Parameters that are all zero are drawn at random, because a layer that adds nothing would hide every fault
-    inside it.
+    Parameters that are all zero are drawn at random, because a layer that adds nothing would hide its own faults.
     """
 
     module: nn.Module
@@ -234,14 +233,6 @@ def matrices(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in module.named_parameters() if p.dim() >= 2 and id(p) not in tables}
 
 
-def reinit_zero_parameters(module: nn.Module) -> None:
-    """Draw every parameter that is all zero: N(0, 1/fan in) for a matrix, N(0, 0.02²) for a vector."""
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.is_floating_point() and not parameter.any():
-                parameter.normal_(std=parameter.shape[1] ** -0.5 if parameter.dim() >= 2 else 0.02)
-
-
 def seed_everything(seed: int) -> None:
     """Seed the generators that a module may draw from."""
     torch.manual_seed(seed)
@@ -306,11 +297,15 @@ def measured(probe: Probe) -> Probe:
 
 
 def _awaken(module: nn.Module) -> None:
-    """Set eval mode, make every parameter trainable and not all zero, and clear gradients."""
+    """Set eval mode, clear gradients, make parameters trainable, and draw those that are all zero.
+
+    A matrix is drawn from N(0, 1/fan in), a vector from N(0, 0.02²).
+    """
     module.eval().zero_grad()
     for parameter in module.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
-    reinit_zero_parameters(module)
+        if parameter.requires_grad and not parameter.any():
+            parameter.data.normal_(std=parameter.shape[1] ** -0.5 if parameter.dim() >= 2 else 0.02)
 
 
 def _in_float64(probe: Probe, rows: Rows) -> Probe:

@@ -54,8 +54,10 @@ def describe_model(config: ModelConfig) -> str:
     return f"{config.cell.upper()} {config.n_layers}+{config.n_layers} × {config.d_decoder}, {seen}"
 
 
-def comparison_table(rows: Sequence[ComparedModel]) -> str:
+def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) -> str:
     """Format the rows as aligned plain text, one line per model, with a dash for unknown values.
+
+    If a line is longer than `width`, the kinds of the models are left out.
 
     >>> row = ComparedModel("mine", "GRU 1+1 × 64, no attention", 123_456, 75.0, 2_500_000, 1.25, "bleu", 20.5, 310.0)
     >>> print(comparison_table([row]))
@@ -78,11 +80,14 @@ def comparison_table(rows: Sequence[ComparedModel]) -> str:
                 "–" if row.sentences_per_s is None else _rate(row.sentences_per_s),
             ]
         )
+    n_words = 2
+    if width is not None and sum(max(map(len, column)) + 2 for column in zip(*table, strict=True)) - 2 > width:
+        table, n_words = [[name, *numbers] for name, _, *numbers in table], 1
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = []
     for cells in table:
-        words = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]
-        numbers = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
+        words = [cell.ljust(width) for cell, width in zip(cells[:n_words], widths, strict=False)]
+        numbers = [cell.rjust(width) for cell, width in zip(cells[n_words:], widths[n_words:], strict=True)]
         lines.append("  ".join(words + numbers))
     return "\n".join(lines)
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from glassformer import notebook
-from glassformer.data.batching import Batch, Example, consecutive_windows, document_windows
+from glassformer.data.batching import Batch, Example, evaluation_windows
 from glassformer.data.tokens import TokenFile
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.objectives.loss import Forward, Objective
@@ -68,8 +68,7 @@ def evaluation_rows(
     shape, so that the trainer and `evaluate` add the same numbers.
     """
     n_rows = max(1, min(MAX_TOKENS // context, MAX_LOGITS // (context * vocab_size)))
-    windows = document_windows if keeps_documents_apart else consecutive_windows
-    return windows(tokens, context, n_rows, overlap)
+    return evaluation_windows(tokens, context, n_rows, overlap, apart=keeps_documents_apart)
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ All scores are in percent. Item i of `references` holds all correct texts for hy
 """
 
 import functools
+import html
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -25,16 +26,8 @@ SCORES: dict[Outputs, dict[str, bool]] = {
     "pronunciations": {"wer": False, "per": False, "exact_match": True},
 }
 """Scores of each kind of output, in percent; True if higher is better."""
-ENTITIES = {  # Moses escapes of reserved characters; `&amp;` last, to unescape only once
-    "&quot;": '"',
-    "&apos;": "'",
-    "&lt;": "<",
-    "&gt;": ">",
-    "&#124;": "|",
-    "&#91;": "[",
-    "&#93;": "]",
-    "&amp;": "&",
-}
+ENTITIES = re.compile(r"&(?:quot|apos|lt|gt|amp|#124|#91|#93);")
+"""Moses escapes of the reserved characters `" ' < > & | [ ]`."""
 
 
 def translation_scores(
@@ -80,10 +73,7 @@ def require_scores(outputs: Outputs) -> None:
 
 
 def text_scores(
-    outputs: Outputs,
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    lang: str = "en",
+    outputs: Outputs, hypotheses: Sequence[str], references: Sequence[Sequence[str]], lang: str = "en"
 ) -> dict[str, float | str]:
     """Compute all scores of this kind of output, by name, in percent; BLEU and chrF with their signatures.
 
@@ -136,7 +126,6 @@ def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokeniz
     >>> bleu(["the cat sat on a mat"], [["the cat sat on the mat"]])
     SignedScore(score=53.7..., signature='nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...')
     """
-    _check_sizes(hypotheses, references)
     metric = _sacrebleu().BLEU(tokenize=tokenize, force=True)  # force: no warning for tokenized text
     return _signed(metric, hypotheses, references)
 
@@ -147,7 +136,6 @@ def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sign
     >>> chrf(["abcdef"], [["abcdef"]])
     SignedScore(score=100.0, signature='nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:...')
     """
-    _check_sizes(hypotheses, references)
     return _signed(_sacrebleu().CHRF(), hypotheses, references)
 
 
@@ -173,8 +161,7 @@ def lc_norm_tok(text: str, lang: str = "en") -> str:
     'the man &apos;s sign .'
     """
     text = re.sub(r" &apos;(?=\w)|(?<=\w)&apos; ", "'", text)
-    for entity, character in ENTITIES.items():
-        text = text.replace(entity, character)
+    text = ENTITIES.sub(lambda entity: html.unescape(entity[0]), text)
     normalizer, tokenizer = _moses(lang)
     return str(tokenizer.tokenize(normalizer.normalize(text.lower()), escape=True, return_str=True))
 
@@ -247,6 +234,7 @@ def _check_sizes(hypotheses: Sequence[Any], references: Sequence[Sequence[Any]])
 
 
 def _signed(metric: Any, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> SignedScore:
+    _check_sizes(hypotheses, references)
     most = max(map(len, references))
     # sacreBLEU expects a list of first references, one of second references …, with None for missing ones.
     streams = [[texts[n] if n < len(texts) else None for texts in references] for n in range(most)]

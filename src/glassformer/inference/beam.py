@@ -32,6 +32,8 @@ from glassformer.errors import UserError
 from glassformer.inference.decodable import Branching, Decodable
 from glassformer.inference.sampling import log_softmax
 
+Ids = Sequence[int]
+
 CHUNK = 64
 """Size in tokens of a chunk of the vocabulary; the maximum of each chunk is computed first."""
 MAX_TOKENS = 8192
@@ -49,6 +51,10 @@ class Hypothesis:
     score: float
     """log_prob / length penalty."""
     ended: bool
+
+    @classmethod
+    def scored(cls, ids: list[int], log_prob: float, config: BeamConfig, *, ended: bool) -> "Hypothesis":
+        return cls(ids, log_prob, log_prob / length_penalty(len(ids), config), ended)
 
 
 @dataclass(frozen=True)
@@ -114,8 +120,8 @@ def beam_search(
     end_id: int,
     max_len: int,
     n_best: int = 1,
-    prefixes: Sequence[Sequence[int]] = (),
-    suppress_ids: Sequence[int] = (),
+    prefixes: Sequence[Ids] = (),
+    suppress_ids: Ids = (),
     observer: Observer | None = None,
 ) -> list[list[Hypothesis]]:
     """Return at most `n_best` hypotheses of every source, best first.
@@ -152,8 +158,7 @@ def beam_search(
     going = searches
     while True:
         rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), n_looked_at))
-        going = [search for search in going if not search.is_done]
-        if not going:
+        if not (going := [search for search in going if not search.is_done]):
             return [search.result() for search in searches]
         if rows != list(range(len(log_probs))):
             state = state.select(tensor(rows))
@@ -200,13 +205,10 @@ class _Search:
                 self.live.append((ids, -cost))
                 self.parents.append(parent)
             elif rank < beam:
-                self.finished.append(self.hypothesis(ids, -cost, ended=True))
+                self.finished.append(Hypothesis.scored(ids, -cost, self.config, ended=True))
         del self.live[beam:], self.parents[beam:]
         if self.observer is not None:
             self.observer(Step(former, ranked, list(self.live), list(self.finished)))
-
-    def hypothesis(self, ids: list[int], log_prob: float, ended: bool) -> Hypothesis:
-        return Hypothesis(ids, log_prob, log_prob / length_penalty(len(ids), self.config), ended)
 
     @property
     def is_at_end(self) -> bool:
@@ -227,7 +229,7 @@ class _Search:
         return log_prob / largest <= to_beat
 
     def result(self) -> list[Hypothesis]:
-        unfinished = [self.hypothesis(ids, log_prob, ended=False) for ids, log_prob in self.live]
+        unfinished = [Hypothesis.scored(ids, log_prob, self.config, ended=False) for ids, log_prob in self.live]
         if finished_leave(self.config):
             may_win = unfinished if self.is_at_end else []
             return sorted([*self.finished, *may_win], key=lambda h: -h.score)[: self.n_best]
@@ -241,10 +243,8 @@ def _advance(searches: Sequence[_Search], found: tuple[list[int], list[int], lis
     for search in searches:
         end = begin + len(search.live)
         upto = bisect_left(found[0], end)
-        search.advance(
-            (-(search.live[row - begin][1] + log_prob), row - begin, token)
-            for row, token, log_prob in zip(*(values[at:upto] for values in found), strict=True)
-        )
+        own = zip(*(values[at:upto] for values in found), strict=True)
+        search.advance((-(search.live[row - begin][1] + p), row - begin, token) for row, token, p in own)
         if not search.is_done:
             stay += [begin + parent for parent in search.parents]
         begin, at = end, upto
@@ -276,7 +276,7 @@ def _read(
     model: Decodable,
     state: Any,
     start_id: int,
-    prefixes: Sequence[Sequence[int]],
+    prefixes: Sequence[Ids],
     limits: Sequence[int],
     device: torch.device,
 ) -> tuple[Tensor, list[float], Any]:
@@ -292,9 +292,7 @@ def _read(
     return log_probs[torch.arange(len(inputs), device=device), last], forced.tolist(), state
 
 
-def _check(
-    config: BeamConfig, n_best: int, prefixes: Sequence[Sequence[int]], limits: Sequence[int], end_id: int
-) -> None:
+def _check(config: BeamConfig, n_best: int, prefixes: Sequence[Ids], limits: Sequence[int], end_id: int) -> None:
     if not 1 <= n_best <= config.beam:
         raise UserError(f"n_best is {n_best} and must be from 1 to the beam, {config.beam}: change n_best or the beam")
     for number, (prefix, limit) in enumerate(zip(prefixes, limits, strict=True), 1):
@@ -309,15 +307,15 @@ def _check(
 
 def decode_sorted(
     model: Decodable,
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Ids],
     config: BeamConfig,
     *,
     start_id: int,
     end_id: int,
     max_len: int,
     n_best: int = 1,
-    prefix: Sequence[int] = (),
-    suppress_ids: Sequence[int] = (),
+    prefix: Ids = (),
+    suppress_ids: Ids = (),
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
     max_tokens: int = MAX_TOKENS,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from glassformer.config.run import BeamConfig
-from glassformer.inference.beam import Hypothesis, finished_leave, length_penalty, n_continuations
+from glassformer.inference.beam import Hypothesis, finished_leave, length_penalty, n_continuations, output_limit
 
 
 @torch.inference_mode()
@@ -32,12 +32,7 @@ def beam_search_reference(
         """Return log-probabilities (T, V): row t is for the id after the first t ids."""
         return forward(torch.tensor([[start_id, *ids]]), source_ids=source_ids[None])[0].log_softmax(dim=-1)
 
-    def hypothesis(ids: list[int], log_prob: float, ended: bool) -> Hypothesis:
-        return Hypothesis(ids, log_prob, log_prob / length_penalty(len(ids), config), ended)
-
-    limit = min(config.max_new_tokens, max_len)
-    if config.max_ratio:
-        limit = min(limit, int(config.max_ratio * len(source_ids)) + 10)
+    limit = output_limit(config, len(source_ids), max_len)
     live = [(list(prefix), sum(float(log_probs(prefix)[t, token]) for t, token in enumerate(prefix)))]
     finished: list[Hypothesis] = []
     beaten = False
@@ -56,7 +51,7 @@ def beam_search_reference(
         for rank, (log_prob, parent, token) in enumerate(continuations[:n_chosen]):
             ids = [*former[parent][0], token]
             if token == end_id and rank < config.beam:
-                finished.append(hypothesis(ids, log_prob, ended=True))
+                finished.append(Hypothesis.scored(ids, log_prob, config, ended=True))
             elif token != end_id and len(live) < config.beam:
                 live.append((ids, log_prob))
         finished.sort(key=lambda h: -h.score)
@@ -66,7 +61,7 @@ def beam_search_reference(
             if could_reach <= finished[n_best - 1].score:
                 beaten = True
                 break
-    unfinished = [hypothesis(ids, log_prob, ended=False) for ids, log_prob in live]
+    unfinished = [Hypothesis.scored(ids, log_prob, config, ended=False) for ids, log_prob in live]
     if finished_leave(config):
         return sorted([*finished, *([] if beaten else unfinished)], key=lambda h: -h.score)[:n_best]
     return [*finished, *sorted(unfinished, key=lambda h: -h.score)][:n_best]

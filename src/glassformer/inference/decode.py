@@ -49,13 +49,11 @@ def generate(
     dropped and the rest is read again. `is_finished` is called after the step with that id was yielded. Ids in
     `suppress_ids` are never chosen.
 
-    With a `source` (source ids and their mask), prompts are beginnings of targets: the decoder's start id and forced
-    ids after it.
+    With a `source` (ids and their mask), prompts are beginnings of targets: the decoder's start id, then forced ids.
 
     Sample i draws from stream `SAMPLES` of `seeds.py`, for every prompt. A row of a batch therefore gets the same ids
     as alone, and equal prompts get equal texts; use more samples to get different texts. Raises `UserError` for an
-    empty prompt, for a prompt longer than the context unless `slide`, and for several samples at temperature 0, which
-    would be equal.
+    empty prompt, for a prompt longer than the context unless `slide`, and for several samples at temperature 0.
     """
     check_samples(samples, config)
     if slide and source is not None:
@@ -94,8 +92,7 @@ def generate(
         if len(alive) < len(rows):
             keep = torch.tensor(alive, device=device)
             rows, chosen, state = [rows[p] for p in alive], [chosen[p] for p in alive], state.select(keep)
-        full_rows = [row for row in rows if len(histories[row]) - begins[row] > max_len]
-        if full_rows:
+        if full_rows := [row for row in rows if len(histories[row]) - begins[row] > max_len]:
             for row in full_rows:
                 begins[row] = len(histories[row]) - max(1, max_len // 2)
             logits, state = read([histories[row][begins[row] :] for row in rows], n_left)
@@ -201,8 +198,7 @@ def _next_ids(
             seen[place, torch.tensor(history, device=logits.device)] = True
     logits = logits.float().index_fill(-1, banned, -torch.inf)
     shaped = shape_logits(logits, config, seen)
-    is_drawn = config.temperature > 0
-    uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64) if is_drawn else None
+    uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64) if config.temperature > 0 else None
     return choose(shaped.cpu(), uniform).tolist()  # on the CPU, because not every device has double precision
 
 
@@ -259,11 +255,8 @@ def stream_texts(
         is_finished=lambda row, _: rows[row].watch.stopped,
         samples=samples,
     )
-    for tokens in steps:
-        yield [
-            "" if token is None or token in end_ids else row.push(token)
-            for row, token in zip(rows, tokens, strict=True)
-        ]
+    for new in steps:
+        yield ["" if i is None or i in end_ids else row.push(i) for row, i in zip(rows, new, strict=True)]
     yield [row.flush() for row in rows]
 
 

@@ -75,10 +75,7 @@ def fill_masks(
     if n < 1:
         raise UserError(f"n is {n} and must be at least 1: it is the number of candidates per mask")
     row = tokenizer.frames.text.around(masked_ids(tokenizer, text))
-    if len(row) > network.config.max_len:
-        raise UserError(
-            f"the text has {len(row)} tokens and the model reads at most {network.config.max_len}: shorten it"
-        )
+    _require_room(row, network.config.max_len)
     places = [place for place, token in enumerate(row) if token == tokenizer.mask_id]
     logits = network(torch.tensor([row], device=device), loss_positions=torch.tensor(places, device=device))  # (N, V)
     suppress_ids = never_written(tokenizer, network.config.vocab_size)
@@ -144,6 +141,11 @@ def restore_spans(source: Sequence[int], target: Sequence[int], sentinel_ids: Se
     return [i for token in source for i in (spans.get(token, []) if token in sentinel_ids else [token])]
 
 
+def _require_room(ids: Sequence[int], longest: int) -> None:
+    if len(ids) > longest:
+        raise UserError(f"the text has {len(ids)} tokens and the model reads at most {longest}: shorten it")
+
+
 def _written(
     network: Network,
     tokenizer: Tokenizer,
@@ -155,9 +157,7 @@ def _written(
     model = network.config
     assert model.decoder_start_id is not None and tokenizer.eos_id is not None
     ids = tokenizer.frames.source.around(source)
-    longest = model.encoder_max_len
-    if len(ids) > longest:
-        raise UserError(f"the text has {len(ids)} tokens and the model reads at most {longest}: shorten it")
+    _require_room(ids, model.encoder_max_len)
     suppress_ids = np.setdiff1d(never_written(tokenizer, model.vocab_size), [tokenizer.eos_id, *allowed]).tolist()
     ((best, *_),) = decode_sorted(
         network,

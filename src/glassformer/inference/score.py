@@ -109,8 +109,7 @@ def continuation_scores(
     """Return log p of target i (ids) after context i (one or more ids), given source i if the model reads one.
 
     Teacher forcing: one step reads the context and gives p of the first target id; one more step reads the target
-    without its last id and gives the others. A context that several rows of a batch share is read once, such as a
-    question with several answers.
+    without its last id and gives the others. Rows of a batch with the same context, such as a question, read it once.
     """
     given = list(zip(map(tuple, sources or [()] * len(contexts)), map(tuple, contexts), strict=True))
     sizes = [len(s) + len(context) + len(t) for (s, context), t in zip(given, targets, strict=True)]

@@ -26,7 +26,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -36,9 +36,12 @@ from torch import Tensor, nn
 from glassformer import notebook
 from glassformer.errors import UserError, did_you_mean
 from glassformer.evaluation.loss import evaluation_mode
+from glassformer.inference.fill import MASK, masked_ids
 from glassformer.inspection import Kind
 from glassformer.model import Model
 from glassformer.nn.attention import Tap
+from glassformer.tasks.task import FillsMasks
+from glassformer.tokenization.tokenizer import Tokenizer
 
 Hook = Callable[[str, Tensor], Tensor | None]
 """(name, tensor) → the tensor that replaces it; None keeps it."""
@@ -265,24 +268,33 @@ class Trace(Mapping[str, Tensor]):
         found = []
         for name, weights in self.items():
             if name.endswith(".weights"):
-                kind: Kind = "cross" if "cross" in name else "encoder" if name.startswith("encoder") else "decoder"
-                found.append(notebook.matrix(weights[0].mean(0).tolist(), *self.axes(kind), name))
+                found.append(notebook.matrix(weights[0].mean(0).tolist(), *self.axes(kind_of(name)), name))
         return "".join(found) or repr(self)
+
+
+def kind_of(name: str) -> Kind:
+    """Return the kind of attention that a tensor belongs to.
+
+    >>> kind_of("decoder.blocks.0.cross_attn.weights"), kind_of("encoder.blocks.1.self_attn.scores")
+    ('cross', 'encoder')
+    """
+    return "cross" if ".cross_attn." in name else "encoder" if name.startswith("encoder.") else "decoder"
 
 
 def capture(
     model: Model,
     text: str | Sequence[int] | None = None,
     *,
-    source: str | None = None,
-    target: str | None = None,
+    source: str | Sequence[int] | None = None,
+    target: str | Sequence[int] | None = None,
     names: Sequence[str] = STANDARD,
     layers: Collection[int] | None = None,
     max_bytes: int = MAX_BYTES,
 ) -> Trace:
     """Run a model once over a text, or over a source and a target, and return the named tensors.
 
-    A text is tokenized as in training; ids are taken unchanged. An encoder-decoder takes a source and a target, by
+    A text is tokenized as in training, and `[MASK]` is a mask for a model that fills masks. Ids are
+    taken unchanged; those of a target begin with its start token. An encoder-decoder takes a source and a target, by
     default its own output. `names`, `layers` and `max_bytes` are those of `capture_tensors`.
 
     ```python
@@ -292,38 +304,61 @@ def capture(
 
     Raises `UserError` for a text without words or with more tokens than the model reads.
     """
+    trace = encoded(model, text, source=source, target=target)
+    return replace(trace, tensors=capture_tensors(model.network, trace.inputs, names, layers, max_bytes))
+
+
+def encoded(
+    model: Model,
+    text: str | Sequence[int] | None = None,
+    *,
+    source: str | Sequence[int] | None = None,
+    target: str | Sequence[int] | None = None,
+) -> Trace:
+    """Return the trace of `capture` before the run: inputs and tokens, without tensors."""
     if model.is_seq2seq:
         if source is None or text is not None:
             raise UserError(
                 f"{model.name} is a sequence-to-sequence model: give --source TEXT and, optionally, --target TEXT"
             )
-        return _capture_pair(model, source, target, names, layers, max_bytes)
+        return _encoded_pair(model, source, target)
     if text is None or source is not None or target is not None:
         raise UserError(f"{model.name} has no source side: give --text TEXT")
     if isinstance(text, str):
         _require_words("text", text)
-        ids = model.prompt_ids(text) if model.is_causal_lm else model.text_ids(text)
-    else:
-        ids = model.prompt_ids(text) if model.is_causal_lm else list(text)
-    _check_length("text", ids, model.config.max_len)
-    inputs = {"token_ids": torch.tensor([ids], device=model.device)}
+        text = _text_ids(model, text)
+    ids = list(text)
+    _check_ids("text", ids, model.tokenizer, model.config.max_len)
     tokens = model.tokenizer.tokens(ids)
-    return Trace(capture_tensors(model.network, inputs, names, layers, max_bytes), inputs, tokens, tokens, [])
+    return Trace({}, {"token_ids": torch.tensor([ids], device=model.device)}, tokens, tokens, [])
 
 
-def _capture_pair(model: Model, source: str, target: str | None, *how: Any) -> Trace:
-    _require_words("source", source)
-    source_ids = model.encode_source(source)
-    target_ids = model.encode_target(model.translate(source) if target is None else target)
-    _check_length("target", target_ids, model.config.max_len)
+def _text_ids(model: Model, text: str) -> list[int]:
+    """Return the ids that a model with one stack reads; `[MASK]` is a mask for a model that fills masks."""
+    if model.is_causal_lm:
+        return model.prompt_ids(text)
+    if MASK in text and isinstance(model.task, FillsMasks):
+        return model.tokenizer.frames.text.around(masked_ids(model.tokenizer, text))
+    return model.text_ids(text)
+
+
+def _encoded_pair(model: Model, source: str | Sequence[int], target: str | Sequence[int] | None) -> Trace:
+    if isinstance(source, str):
+        _require_words("source", source)
+        source = model.encode_source(source)
+    source_ids = list(source)
+    _check_ids("source", source_ids, model.source_tokenizer, model.config.encoder_max_len)
+    if target is None:
+        target = model.translations_of_ids([source_ids])[0][0].text
+    target_ids = model.encode_target(target) if isinstance(target, str) else list(target)
+    _check_ids("target", target_ids, model.tokenizer, model.config.max_len)
     written = [*target_ids[1:], model.translator.end_id]
     inputs = {
         "token_ids": torch.tensor([target_ids], device=model.device),
         "source_ids": torch.tensor([source_ids], device=model.device),
     }
     tokens = model.tokenizer.tokens
-    sides = model.source_tokenizer.tokens(source_ids), tokens(target_ids), tokens(written)
-    return Trace(capture_tensors(model.network, inputs, *how), inputs, *sides)
+    return Trace({}, inputs, model.source_tokenizer.tokens(source_ids), tokens(target_ids), tokens(written))
 
 
 def _require_words(what: str, text: str) -> None:
@@ -331,6 +366,8 @@ def _require_words(what: str, text: str) -> None:
         raise UserError(f"the {what} is empty: give a text with at least one word")
 
 
-def _check_length(what: str, ids: Sequence[int], max_len: int) -> None:
-    if len(ids) > max_len:
+def _check_ids(what: str, ids: Sequence[int], tokenizer: Tokenizer, max_len: int) -> None:
+    if not 0 < len(ids) <= max_len:
         raise UserError(f"the {what} has {len(ids)} tokens and the model reads at most {max_len}: shorten it")
+    if not 0 <= min(ids) <= max(ids) < len(tokenizer):
+        raise UserError(f"the {what} has an id outside the vocabulary, whose ids are 0 to {len(tokenizer) - 1}")

@@ -37,7 +37,14 @@ def new_figure(width: float, height: float) -> "Figure":
     with needs("a plot", "plot"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    figure = Figure(figsize=(width, height), layout="constrained")
+
+    class Shown(Figure):
+        """A figure that a notebook shows as a picture."""
+
+        def _repr_png_(self) -> bytes:
+            return _drawn_as(self, "png", dpi=100)
+
+    figure = Shown(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
@@ -47,18 +54,21 @@ def save_figure(figure: "Figure", path: str | Path) -> list[Path]:
 
     The same figure gives the same bytes.
     """
+    written = figure_paths(files.as_path(path, "path"))
+    for target in written:
+        files.write_bytes(target, _drawn_as(figure, target.suffix.removeprefix(".")))
+    return written
+
+
+def _drawn_as(figure: "Figure", kind: str, dpi: int = 150) -> bytes:
     import matplotlib
 
-    written = figure_paths(files.as_path(path, "path"))
+    data, metadata = io.BytesIO(), {"Date" if kind == "svg" else "Software": None}
     with matplotlib.rc_context({"svg.hashsalt": "glassformer", "font.sans-serif": [FONT]}):
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # the same layout in every format
-        for target in written:
-            kind, data = target.suffix.removeprefix("."), io.BytesIO()
-            metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
-            figure.savefig(data, format=kind, dpi=150, metadata=metadata)
-            files.write_bytes(target, data.getvalue())
-    return written
+        figure.savefig(data, format=kind, dpi=dpi, metadata=metadata)
+    return data.getvalue()
 
 
 def figure_paths(path: Path) -> list[Path]:

@@ -6,11 +6,10 @@ from typing import Any
 
 from glassformer.config.transformer import Head, Stack, TransformerConfig
 
-_CHANGES_NO_FORWARD = """
+CHANGES_NO_FORWARD = """
 init token_dropout embedding_dropout residual_dropout attention_dropout ff_dropout
 vocab_size max_len pad_id bos_id eos_id unk_id mask_id decoder_start_id
 """
-CHANGES_NO_FORWARD = frozenset(_CHANGES_NO_FORWARD.split())
 """Fields that every family supports, or that only affect training."""
 
 HAS = {"encoder": "the model has an encoder", "decoder": "the model has a decoder"}
@@ -36,7 +35,7 @@ class Compatibility:
     def __init__(self, config: TransformerConfig) -> None:
         self.config = config
         self.misfits: list[str] = []
-        self._seen: set[str] = set(CHANGES_NO_FORWARD)
+        self._seen: set[str] = set(CHANGES_NO_FORWARD.split())
 
     def need(self, name: str, *allowed: Any) -> None:
         """Require a field of the model to have one of the `allowed` values."""
@@ -45,6 +44,11 @@ class Compatibility:
         whole = any(type(one) is type(value) for one in allowed)  # same kind, other settings
         must = " or ".join(dict.fromkeys(_said(one, whole) for one in allowed))
         self.check(name, fine, f"model.{name}: expected {must}, got {_said(value, whole)}")
+
+    def needs(self, **fields: Any) -> None:
+        """Require each of these fields of the model to have the given value."""
+        for name, value in fields.items():
+            self.need(name, value)
 
     def check(self, name: str, fine: bool, misfit: str) -> None:
         """Mark a field as checked, and record `misfit` if it is not `fine`."""

@@ -3,9 +3,10 @@
 No code in it is run: pickles, custom classes (`auto_map`) and file names outside the folder are rejected.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,9 @@ class HFFolder:
                 f"{path} contains only a LoRA adapter: merge it into its base model with peft's merge_and_unload, "
                 "call save_pretrained, and import that folder"
             )
-        config = _table(path / CONFIG, f"{path} is not a checkpoint of transformers: it has no {CONFIG}")
+        if not (path / CONFIG).is_file():
+            raise UserError(f"{path} is not a checkpoint of transformers: it has no {CONFIG}")
+        config = _table(path / CONFIG)
         if config.get("auto_map"):
             raise UserError(f"{path / CONFIG} requires custom code (auto_map), which glassformer never runs")
         found = {name: Stored(file, x) for file in weight_files(path) for name, x in read_shapes(file).items()}
@@ -62,40 +65,28 @@ class HFFolder:
 
     def table(self, name: str) -> dict[str, Any]:
         """Return the contents of a JSON file in the folder; empty if the file is missing."""
-        return _table(self.path / name, None)
+        return _table(self.path / name)
 
     @contextmanager
-    def reading(self) -> Iterator["Reader"]:
-        """Open the weights for the block; the reader loads one tensor at a time."""
-        try:
-            with ExitStack() as opened:
-                yield Reader(self, opened)
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{self.path} cannot be read: {error}") from error
+    def reading(self) -> Iterator[Callable[[str], Tensor]]:
+        """Yield a function that loads one tensor by its name; one file is open at a time, until the block ends."""
+        with ExitStack() as opened:
 
+            @lru_cache(maxsize=1)
+            def tensors_of(file: Path) -> Any:
+                opened.close()
+                return opened.enter_context(safe_open(file, framework="pt"))
 
-class Reader:
-    """Loader of tensors from the files of a folder; one file is open at a time, and `opened` closes it."""
-
-    def __init__(self, folder: HFFolder, opened: ExitStack) -> None:
-        self._folder, self._opened = folder, opened
-        self._file: Path | None = None
-        self._tensors: Any = None
-
-    def take(self, name: str) -> Tensor:
-        file = self._folder.tensors[name].file
-        if file != self._file:
-            self._opened.close()
-            self._tensors, self._file = self._opened.enter_context(safe_open(file, framework="pt")), file
-        x: Tensor = self._tensors.get_tensor(name)
-        return x
+            try:
+                yield lambda name: tensors_of(self.tensors[name].file).get_tensor(name)
+            except (SafetensorError, OSError) as error:
+                raise UserError(f"{self.path} cannot be read: {error}") from error
 
 
 def weight_files(path: Path) -> list[Path]:
     """Return the weight files of a folder: a single file, or the shards that an index lists."""
     if (path / INDEX).exists() and not (path / WEIGHTS).is_file():  # transformers also prefers one file
-        index = _table(path / INDEX, None)
-        names = index.get("weight_map")
+        names = _table(path / INDEX).get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
             raise UserError(f"{path / INDEX}: weight_map: expected a table of tensor name → file name")
         shards = sorted(set(names.values()))
@@ -127,12 +118,8 @@ def _require_index_true(path: Path, names: Mapping[str, str]) -> None:
         )
 
 
-def _table(path: Path, missing: str | None) -> dict[str, Any]:
-    if not path.is_file():
-        if missing is None:
-            return {}
-        raise UserError(missing)
-    value = files.read_json(path)
+def _table(path: Path) -> dict[str, Any]:
+    value = files.read_json(path) if path.is_file() else {}
     if not isinstance(value, dict):
         raise UserError(f"{path} must contain a JSON object")
     return value

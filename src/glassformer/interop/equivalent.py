@@ -1,7 +1,6 @@
 """Equivalent models: the same outputs, in a configuration that a model family of transformers supports.
 
-Each rewrite is exact: a scale of ones multiplies by 1, a bias of zeros adds 0. An import reads the added tensors as
-ordinary weights.
+Each rewrite is exact: a scale of ones multiplies by 1, a bias of zeros adds 0. An import reads them as weights.
 
 The order of the residual channels does not affect the outputs of a Transformer. Modules that write into the residual
 stream (tables, output projections, norms) and modules that read it (queries, keys, values, feed-forward, heads) only

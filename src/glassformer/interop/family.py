@@ -1,9 +1,8 @@
 """A model family of transformers: conversion of its configuration and of its tensor names.
 
 Each family has one table of tensor names, which is used in both directions. A line of the table pairs a glassformer
-module with a transformers module. The matrix may be stored transposed (`transposed`), or several matrices of one side
-may be concatenated by rows on the other side. Weights are not changed in any other way: importing an exported model
-returns every tensor bit for bit.
+module with a transformers module (`Rule`). Weights are only transposed, or divided or joined by rows:
+importing an exported model returns every tensor bit for bit.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +39,8 @@ class Rule:
 
 def rule(ours: str | Names, theirs: str | Names, *, transposed: bool = False, is_row: bool = False) -> Rule:
     """Return a line of a table, with one or several names per side."""
-    return Rule(_names(ours), _names(theirs), transposed, is_row)
+    mine, other = ((names,) if isinstance(names, str) else names for names in (ours, theirs))
+    return Rule(mine, other, transposed, is_row)
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,6 @@ def renamed(name: str, old: Mapping[str, str]) -> str:
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """Return True if a name matches one of the patterns, such as `h.*.attn.bias`."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _names(names: str | Names) -> Names:
-    return (names,) if isinstance(names, str) else names
 
 
 def attention_lines(config: TransformerConfig, ours: str, q: str, k: str, v: str, out: str) -> list[Rule]:

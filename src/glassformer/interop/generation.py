@@ -110,28 +110,22 @@ def write_generation(
     if isinstance(generation, BeamConfig):
         penalty = generation.length_penalty if generation.length_penalty_type == "average" else 1.0
         found |= {"num_beams": generation.beam, "max_length": min(generation.max_new_tokens + 1, config.max_len)}
-        found |= _around_targets(config, tokenizer)
+        before = tokenizer.frames.target.before
+        found |= {"forced_bos_token_id": before[0]} if len(before) == 1 else {}  # BART's `<s>`
+        found |= _never(config, tokenizer, {*before, *sentinel_ids(tokenizer)})  # T5 fills spans with sentinels
         if generation.beam > 1:  # without beams, transformers warns about both
             found |= {"length_penalty": penalty, "early_stopping": "never"}
         return found
     found |= {"max_length": config.max_len} | _never(config, tokenizer)
     if generation.temperature == 0:
         return found | {"do_sample": False}
-    shape = {key: getattr(generation, key) for key in SAMPLING}
-    return found | {"do_sample": True} | shape
+    return found | {"do_sample": True} | {key: getattr(generation, key) for key in SAMPLING}
 
 
 def token_ids(config: TransformerConfig) -> dict[str, int | None]:
     """Return the ids of special tokens by their keys in `config.json`."""
     names = ("pad", "bos", "eos", *(["decoder_start"] if config.is_encoder_decoder else []))
     return {f"{name}_token_id": getattr(config, f"{name}_id") for name in names}
-
-
-def _around_targets(config: TransformerConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the forced first id (BART's `<s>`) and the suppressed ids; sentinels are allowed, to fill spans (T5)."""
-    before = tokenizer.frames.target.before
-    forced = {"forced_bos_token_id": before[0]} if len(before) == 1 else {}
-    return forced | _never(config, tokenizer, {*before, *sentinel_ids(tokenizer)})
 
 
 def _never(config: TransformerConfig, tokenizer: Tokenizer, written: Collection[int] = ()) -> dict[str, Any]:

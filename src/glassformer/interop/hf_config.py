@@ -137,8 +137,8 @@ class HFConfig:
         for key, allowed in ONLY.items():
             if key not in self._seen:
                 self.only(key, *allowed)
-        unknown = [key for key, value in self.table.items() if value is not None]
-        unknown = [key for key in unknown if key not in self._seen | SAYS_NOTHING]
+        known = self._seen | SAYS_NOTHING
+        unknown = [key for key, value in self.table.items() if value is not None and key not in known]
         self.ignored.update((key, self.table[key]) for key in unknown if key in self._ignore)
         unknown = [key for key in unknown if key not in self._ignore]
         return self._problems + [f"{shown(key)} {UNKNOWN}" for key in unknown]

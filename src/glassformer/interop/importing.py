@@ -192,13 +192,13 @@ def read_weights(
     used = {name for key in all_keys for name in key.theirs}
     fixed = family.fixed(config)
     weights: dict[str, Tensor] = {}
-    with folder.reading() as reader:
+    with folder.reading() as take:
         for key in all_keys:
-            theirs = [reader.take(names[name]) for name in key.theirs]
+            theirs = [take(names[name]) for name in key.theirs]
             ours = key.to_ours([x.float() if x.dtype == torch.float64 else x for x in theirs])
             weights |= zip(key.ours, ours, strict=True)
         for name in fixed.keys() & names.keys():
-            x, expected = reader.take(names[name]), fixed[name]  # the file may have another dtype
+            x, expected = take(names[name]), fixed[name]  # the file may have another dtype
             if x.shape != expected.shape or not torch.allclose(x.float(), expected, rtol=0, atol=1e-2):
                 raise UserError(f"{folder.path}: {name} differs from the values that {CONFIG} determines")
         for copy, first in family.repeats.items():
@@ -206,7 +206,7 @@ def read_weights(
                 continue
             while first not in used:
                 first = family.repeats[first]
-            if not torch.equal(reader.take(names[copy]), reader.take(names[first])):
+            if not torch.equal(take(names[copy]), take(names[first])):
                 untie = "set tie_word_embeddings to false if the model has both, or " if config.tie_output else ""
                 raise UserError(
                     f"{folder.path}: {copy} differs from {first}, and must be equal according to {CONFIG}: "

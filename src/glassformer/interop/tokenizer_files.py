@@ -13,11 +13,10 @@ from glassformer.errors import UserError, shown
 from glassformer.inference.decode import causal_frame
 from glassformer.interop import sentencepiece_files
 from glassformer.interop.directory import HFFolder
-from glassformer.interop.vocabulary_files import Builder, Parts, build
+from glassformer.interop.vocabulary_files import SAVE_FAST, Builder, Parts, build
 from glassformer.store.model_directory import StoredModel
 from glassformer.tasks.registry import task_of
 from glassformer.tasks.task import ContinuesPrompts
-from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, tables
 
@@ -65,7 +64,9 @@ def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str], built: str | Non
     """Return the tokenizer of `tokenizer.json`, or of the text `built` in its place."""
     path = folder.path / TOKENIZER
     if built is None and not path.is_file():
-        raise UserError(f"{folder.path} has no {TOKENIZER}{_why_not(folder.path)}")
+        pieces = sorted(path.name for path in folder.path.iterdir() if path.suffix in (".spm", ".model"))
+        others = f", only the SentencePiece files {' and '.join(pieces)}" if pieces else ""
+        raise UserError(f"{folder.path} has no {TOKENIZER}{others}: {SAVE_FAST}")
     text = files.read_text(path, MAX_TOKENIZER_BYTES) if built is None else built
     try:
         said = roles(folder)
@@ -122,17 +123,6 @@ def _unsaid(folder: HFFolder, usual: Mapping[str, str]) -> dict[str, str]:
 
 def _said(folder: HFFolder) -> dict[str, Any]:
     return folder.table(SPECIAL) | folder.table(TOKENIZER_CONFIG)
-
-
-def _why_not(folder: Path) -> str:
-    """Return the end of the message about a missing `tokenizer.json`: the other files, and what to do."""
-    pieces = sorted(path.name for path in folder.iterdir() if path.suffix in (".spm", ".model"))
-    if pieces:
-        return (
-            f", only the SentencePiece files {' and '.join(pieces)}: load the fast tokenizer with transformers and "
-            "call save_pretrained, which writes one"
-        )
-    return ": load the fast tokenizer with transformers and call save_pretrained, which writes one"
 
 
 def trained_start(stored: StoredModel) -> int | None:
@@ -212,23 +202,18 @@ def _around(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any] | None:
     if not one.n_added + two.n_added:
         return None
 
-    def special(ids: Sequence[int], types: Sequence[int]) -> list[dict[str, Any]]:
-        pairs = zip(ids, types, strict=True)
-        return [{"SpecialToken": {"id": tokenizer.id_to_token(i), "type_id": kind}} for i, kind in pairs]
+    texts = {-1: "A", -2: "B"}  # negative numbers mean the two texts
 
-    def before(frame: Frame) -> list[dict[str, Any]]:
-        return [*special(frame.before, [0] * len(frame.before)), {"Sequence": {"id": "A", "type_id": 0}}]
+    def piece(i: int, kind: int = 0) -> dict[str, Any]:
+        if i in texts:
+            return {"Sequence": {"id": texts[i], "type_id": kind}}
+        return {"SpecialToken": {"id": tokenizer.id_to_token(i), "type_id": kind}}
 
-    def behind(frame: Frame, kind: int) -> list[dict[str, Any]]:
-        return special(frame.behind, [kind] * len(frame.behind))
-
-    second = {"Sequence": {"id": "B", "type_id": two.second_type}}
-    pair = [*before(two), *special(two.between, two.between_types), second, *behind(two, two.second_type)]
-    used = {tokenizer.id_to_token(i): i for f in (one, two) for i in (*f.before, *f.between, *f.behind)}
+    used = {tokenizer.id_to_token(i): i for i in (*one.around([]), *two.around_pair([], [])[0])}
     return {
         "type": "TemplateProcessing",
-        "single": [*before(one), *behind(one, 0)],
-        "pair": pair,
+        "single": [piece(i) for i in one.around([-1])],
+        "pair": [piece(i, kind) for i, kind in zip(*two.around_pair([-1], [-2]), strict=True)],
         "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in used.items()},
     }
 

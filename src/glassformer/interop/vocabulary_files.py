@@ -16,6 +16,7 @@ from glassformer import files
 from glassformer.errors import UserError, shown
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES
 
+SAVE_FAST = "load the fast tokenizer with transformers and call save_pretrained, which writes one"
 VOCAB, MERGES, WORDS, ADDED = "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
@@ -57,10 +58,7 @@ def build(parts: Parts, builder: Builder, needed: tuple[str, ...]) -> str | None
 def byte_level(parts: Parts) -> tokenizers.Tokenizer:
     """Build a byte-level BPE tokenizer with the pre-tokenization of GPT-2."""
     if parts.settings.get("add_bos_token"):
-        raise UserError(
-            f"{parts.folder} sets add_bos_token and has no tokenizer.json: load the fast tokenizer with transformers "
-            "and call save_pretrained, which writes one"
-        )
+        raise UserError(f"{parts.folder} sets add_bos_token and has no tokenizer.json: {SAVE_FAST}")
     rust = tokenizers.Tokenizer(_bpe(parts.folder))
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=_adds_space(parts))
     rust.decoder = decoders.ByteLevel()

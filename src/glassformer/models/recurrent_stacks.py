@@ -34,8 +34,7 @@ class Encoding:
 class RecurrentEncoder(nn.Module):
     """Recurrent encoder hⱼ = f(E xⱼ, hⱼ₋₁), or [→hⱼ; ←hⱼ] with a bidirectional module (Bahdanau 2015, section 3.2).
 
-    With `reverse`, the real tokens are read from last to first (Sutskever 2014, section 3.3); the memory keeps the
-    order of the source.
+    With `reverse`, real tokens are read from last to first (Sutskever 2014, sec. 3.3); `memory` has the source's order.
     """
 
     def __init__(self, tokens: nn.Embedding, cells: nn.RNNBase, *, reverse: bool, embedding_dropout: float) -> None:
@@ -45,9 +44,7 @@ class RecurrentEncoder(nn.Module):
         self.reverse = reverse
         self.embedding_dropout = embedding_dropout
 
-    def forward(
-        self, source_ids: Tensor, source_attention_mask: Tensor | None = None, tap: Tap | None = None
-    ) -> Encoding:
+    def forward(self, source_ids: Tensor, source_attention_mask: Tensor | None, tap: Tap | None) -> Encoding:
         """Encode `source_ids` (B, S); `source_attention_mask` (B, S) is True for real tokens, with padding anywhere."""
         x = F.dropout(self.tokens(source_ids), self.embedding_dropout, self.training)
         x = x if tap is None else tap("embeddings", x)
@@ -128,13 +125,6 @@ class RecurrentState:
             attentional = torch.where(rows[:, None], attentional, old.attentional)
         return replace(self, layers=where(rows, self.layers, old.layers), attentional=attentional)
 
-    @property
-    def cache_bytes(self) -> int:
-        """Memory of the state in bytes, including the source."""
-        tensors = [self.source.summary, *(self.source.memory or ()), *(part for layer in self.layers for part in layer)]
-        tensors += [] if self.attentional is None else [self.attentional]
-        return sum(t.numel() * t.element_size() for t in tensors)
-
 
 class MaxoutReadout(nn.Module):
     """Maxout tⱼ = max(t̃ⱼ, t̃ⱼ₊ₗ), t̃ = U s + V E y + C c, l = d_embedding (Bahdanau 2015, A.2.2; Goodfellow 2013).
@@ -188,9 +178,7 @@ class RecurrentDecoder(nn.Module, ABC):
         """Return (B, ·), the vector concatenated with the token in the input of the next step; `None` for no vector."""
 
     @abstractmethod
-    def read(
-        self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def read(self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None) -> tuple[Tensor, Tensor]:
         """Return the readout of the new states (B, T, D), of the same width, and the contexts (B, T or 1, C)."""
 
     def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
@@ -264,7 +252,7 @@ class RecurrentDecoder(nn.Module, ABC):
             order = reading_order(real)
             states, layers = run_masked(self.cells, in_order(x, order), real.sum(dim=1), state.layers)
             states = in_order(states, order.argsort(dim=1))
-        return *self.read(states, fed, state.source), replace(state, layers=layers)
+        return *self.read(states, fed, state.source, None), replace(state, layers=layers)
 
 
 class PlainDecoder(RecurrentDecoder):
@@ -282,9 +270,7 @@ class PlainDecoder(RecurrentDecoder):
     def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
         return state.source.summary if self.context_every_step else None
 
-    def read(
-        self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def read(self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None) -> tuple[Tensor, Tensor]:
         return states, source.summary[:, None]
 
 
@@ -316,9 +302,7 @@ class AttendBeforeDecoder(_AttendingDecoder):
     def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
         return self.look(state.layers[-1][0][:, None], state.source, tap)[:, 0]
 
-    def read(
-        self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def read(self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None) -> tuple[Tensor, Tensor]:
         assert fed is not None
         return states, fed[:, None]
 
@@ -343,8 +327,6 @@ class AttendAfterDecoder(_AttendingDecoder):
     def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
         return state.attentional
 
-    def read(
-        self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def read(self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None) -> tuple[Tensor, Tensor]:
         contexts = self.look(states, source, tap)
         return torch.tanh(self.combine(torch.cat((contexts, states), dim=2))), contexts

@@ -41,9 +41,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return logits: (B, T, V) over tokens, (B, T, n_labels) per position or (B, n_labels); or vectors (B, D).
 
-        `token_ids` (B, T), `source_ids` (B, S), masks bool with True = a real token. `document_ids` (B, T) are for
-        packed rows: no token sees another document. With `loss_positions` (N,), indices b · T + t, return the logits
-        of these positions only, (N, V).
+        `token_ids` (B, T), `source_ids` (B, S); bool masks, True = a real token. With `document_ids` (B, T) of packed
+        rows, no token sees another document. With `loss_positions` (N,), b · T + t, return their logits only, (N, V).
         """
         hidden = self.hidden(
             token_ids,
@@ -92,12 +91,7 @@ class Transformer(nn.Module):
         return self.output(hidden)
 
     def encode(
-        self,
-        source_ids: Tensor | None,
-        source_attention_mask: Tensor | None = None,
-        *,
-        token_types: Tensor | None = None,
-        tap: Tap | None = None,
+        self, source_ids: Tensor | None, source_attention_mask: Tensor | None = None, *, tap: Tap | None = None
     ) -> Tensor | None:
         """Return the memory (B, S, D) for cross-attention; `None` if the model has one stack only."""
         if self.encoder is None or self.decoder is None:
@@ -106,7 +100,7 @@ class Transformer(nn.Module):
             return None
         if source_ids is None:
             raise ValueError("a model with an encoder and a decoder needs source_ids")
-        return self.encoder(source_ids, source_attention_mask, token_types=token_types, tap=scoped(tap, "encoder"))
+        return self.encoder(source_ids, source_attention_mask, tap=scoped(tap, "encoder"))
 
     def start(
         self, n_rows: int, max_len: int, source_ids: Tensor | None = None, source_attention_mask: Tensor | None = None
@@ -116,14 +110,13 @@ class Transformer(nn.Module):
             raise ValueError("an encoder alone cannot generate; use a model with a decoder")
         weight = next(self.decoder.blocks.parameters())
         memory = self.encode(source_ids, source_attention_mask)
-        attentions = [block.self_attn for block in self.decoder.blocks]
-        cross = [block.cross_attn for block in self.decoder.blocks]
+        blocks = self.decoder.blocks
         return TransformerState(
-            layers=[new_layer_cache(a, n_rows, max_len, weight.dtype, weight.device) for a in attentions],  # type: ignore[arg-type]
+            layers=[new_layer_cache(b.self_attn, n_rows, max_len, weight) for b in blocks],  # type: ignore[arg-type]
             max_len=max_len,
             lengths=torch.zeros(n_rows, dtype=torch.long, device=weight.device),
             longest=0,
-            memory=None if memory is None else [c.project_memory(memory) for c in cross],  # type: ignore[union-attr,operator]
+            memory=None if memory is None else [b.cross_attn.project_memory(memory) for b in blocks],  # type: ignore[union-attr,operator]
             memory_mask=source_attention_mask,
         )
 

@@ -63,8 +63,7 @@ def add_lora(network: nn.Module, patterns: Sequence[str], rank: int, alpha: floa
     tables = {id(m.weight) for m in network.modules() if isinstance(m, nn.Embedding)}
     chosen: dict[str, nn.Linear] = {}
     for pattern in patterns:
-        found = [name for name in linears if fnmatch.fnmatchcase(name, pattern)]
-        if not found:
+        if not (found := [name for name in linears if fnmatch.fnmatchcase(name, pattern)]):
             raise UserError(f"lora.targets: no linear layer matches {pattern}; similar: {similar(pattern, linears)}")
         chosen |= {name: linears[name] for name in found}
     for name, linear in chosen.items():
@@ -135,8 +134,7 @@ def take_weights(network: nn.Module, stored: Mapping[str, Tensor], leave: Collec
             new.append(name)
             continue
         taken.append(name)
-    left = set(stored) - set(taken)
-    return LoadReport(taken, extended, new, [name for name in stored if name in left])
+    return LoadReport(taken, extended, new, [name for name in stored if name not in taken])
 
 
 def token_rows(network: nn.Module) -> list[str]:

@@ -3,7 +3,6 @@
 import math
 from typing import Protocol
 
-import torch
 from torch import Tensor, nn
 
 from glassformer.nn.attention_functions import attention_fused, attention_reference
@@ -142,12 +141,10 @@ class MultiHeadAttention(nn.Module):
         return (x if norm is None else norm(x)).transpose(1, 2)
 
 
-def new_layer_cache(
-    attention: MultiHeadAttention, n_rows: int, max_len: int, dtype: torch.dtype, device: torch.device
-) -> LayerCache:
-    """Return empty buffers for one layer; they grow up to `max_len` tokens plus one slot for padding."""
+def new_layer_cache(attention: MultiHeadAttention, n_rows: int, max_len: int, weight: Tensor) -> LayerCache:
+    """Return empty buffers for one layer, on the device of `weight` and with its dtype.
+
+    They grow up to `max_len` tokens plus one slot for padding.
+    """
     shape = (n_rows, attention.n_kv_heads, min(FIRST_SLOTS, max_len + 1))
-    return LayerCache(
-        keys=torch.zeros(*shape, attention.d_head, dtype=dtype, device=device),
-        values=torch.zeros(*shape, attention.d_value, dtype=dtype, device=device),
-    )
+    return LayerCache(weight.new_zeros(*shape, attention.d_head), weight.new_zeros(*shape, attention.d_value))

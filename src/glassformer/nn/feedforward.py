@@ -23,13 +23,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-ACTIVATIONS: dict[str, Activation] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": gelu_tanh,
-    "silu": F.silu,
-    "relu2": relu2,
-}
+ACTIVATIONS: dict[str, Activation] = {f.__name__: f for f in (F.relu, F.gelu, gelu_tanh, F.silu, relu2)}
 
 
 class FeedForward(nn.Module):

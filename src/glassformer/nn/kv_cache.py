@@ -173,13 +173,8 @@ class Branches:
         groups = [numbers[group] for group in groups]
         of_row, kept_groups = (torch.tensor(x, device=rows.device) for x in (groups, used))
         slots = needed[kept_groups].byte().sort(dim=1, descending=True, stable=True).indices[:, :n_needed]
-        compact = Branches(
-            groups,
-            Grid.of(groups, len(used), rows.device),
-            seen.gather(1, slots[of_row]),
-            self.positions[kept_groups].gather(1, slots),
-        )
-        return compact, Kept(kept_groups, slots)
+        grid, positions = Grid.of(groups, len(used), rows.device), self.positions[kept_groups].gather(1, slots)
+        return Branches(groups, grid, seen.gather(1, slots[of_row]), positions), Kept(kept_groups, slots)
 
 
 @dataclass(frozen=True)
@@ -206,8 +201,7 @@ class Kept:
 class TransformerState:
     """State of a Transformer between generation steps.
 
-    The buffers are written and grown in place: after `step` returns a new state, do not pass the old one to `step`
-    again.
+    The buffers are written and grown in place: after `step`, use only the state that it returns.
     """
 
     layers: list[LayerCache]
@@ -267,10 +261,3 @@ class TransformerState:
             n_slots = min(n_slots, self.max_len + 1)
         for layer in self.layers:
             layer.grow(n_slots)
-
-    @property
-    def cache_bytes(self) -> int:
-        """Memory of the buffers in bytes, including the source."""
-        tensors = [t for layer in self.layers for t in (layer.keys, layer.values)]
-        tensors += [t for pair in self.memory or [] for t in pair]
-        return sum(t.numel() * t.element_size() for t in tensors)

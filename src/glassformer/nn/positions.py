@@ -20,9 +20,8 @@ def sinusoid(positions: Tensor, d_model: int, layout: str = "interleaved") -> Te
     """
     if d_model % 2:
         raise ValueError(f"d_model: expected an even number for sinusoidal positions, got {d_model}")
-    frequency = torch.exp(
-        torch.arange(0, d_model, 2, device=positions.device, dtype=torch.float32) * (-math.log(10000.0) / d_model)
-    )
+    twice_i = torch.arange(0, d_model, 2, device=positions.device, dtype=torch.float32)
+    frequency = torch.exp(twice_i * (-math.log(10000.0) / d_model))
     angle = positions[..., None].float() * frequency  # (..., T, d_model/2)
     pair = (angle.sin(), angle.cos())
     return torch.cat(pair, -1) if layout == "halves" else torch.stack(pair, -1).flatten(-2)

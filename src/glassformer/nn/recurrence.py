@@ -92,8 +92,7 @@ class Stepper:
 def run(cells: nn.RNNBase, x: Tensor, states: States | None = None) -> tuple[Tensor, States]:
     """Run a sequence without padding: `x` (B, T, E) → top-layer states (B, T, D), and the last state of each layer.
 
-    A bidirectional module concatenates both directions, in the outputs and in the last states. `states` are the initial
-    states, zeros if None.
+    A bidirectional module concatenates both directions, in outputs and last states. Initial `states` of None are zeros.
     """
     with _autocast_obeyed(cells, x) as x:
         outputs, last = cells(x, _joined(states))

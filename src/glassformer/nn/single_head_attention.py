@@ -6,13 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from glassformer.nn import attention_functions as functions
 from glassformer.nn.attention import Tap
-from glassformer.nn.attention_functions import (
-    additive_scores,
-    masked_softmax,
-    multiplicative_scores,
-    scaled_dot_product_scores,
-)
 
 Score = Literal["additive", "dot", "general", "scaled_dot"]
 
@@ -45,7 +40,8 @@ class SingleHeadAttention(nn.Module):
         self.vector = nn.Parameter(torch.empty(d_key)) if score == "additive" else None
         if self.vector is not None:
             nn.init.uniform_(self.vector, -1 / math.sqrt(d_key), 1 / math.sqrt(d_key))
-        self.multiply = scaled_dot_product_scores if score == "scaled_dot" else multiplicative_scores
+        is_scaled = score == "scaled_dot"
+        self.multiply = functions.scaled_dot_product_scores if is_scaled else functions.multiplicative_scores
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project `memory` (B, S, D) to keys (B, S, A) and values (B, S, W), once per source."""
@@ -57,19 +53,18 @@ class SingleHeadAttention(nn.Module):
     ) -> Tensor:
         """Return the context (B, T, W) of `query` (B, T, D) on projected `keys`, `values`; `mask` (B, S) True = real.
 
-        A source without a real token gives a context of zeros. The tap receives scores and weights, (B, 1, T, S), and
-        the context, (B, 1, T, W), as one head.
+        A row without a real token gets zeros. The tap receives scores and weights (B, 1, T, S), context (B, 1, T, W).
         """
         query = query if self.q_proj is None else self.q_proj(query)
         scores = _tapped(tap, "scores", self.scores(query, keys))
-        weights = _tapped(tap, "weights", masked_softmax(scores, None if mask is None else mask[:, None]))
+        weights = _tapped(tap, "weights", functions.masked_softmax(scores, None if mask is None else mask[:, None]))
         return _tapped(tap, "context", weights @ values)
 
     def scores(self, query: Tensor, keys: Tensor) -> Tensor:
         """Return the scores (B, T, S) of a projected query and projected keys."""
         if self.vector is None:
             return self.multiply(query, keys)
-        return additive_scores(query, keys, self.vector)
+        return functions.additive_scores(query, keys, self.vector)
 
 
 def _tapped(tap: Tap | None, name: str, x: Tensor) -> Tensor:

@@ -33,10 +33,7 @@ class CausalObjective(TokenObjective):
             labels = labels.masked_fill(labels == self.start_id, NOT_SCORED)
         positions = document_ids = None
         if any(e.document_ids is not None for e in examples):
-            documents = [
-                np.zeros(len(e.token_ids), dtype=np.int64) if e.document_ids is None else e.document_ids
-                for e in examples
-            ]
+            documents = [np.zeros_like(e.token_ids) if e.document_ids is None else e.document_ids for e in examples]
             document_ids, _ = pad([d[:-1] for d in documents], -1)
             next_documents, _ = pad([d[1:] for d in documents], -1)
             labels = labels.masked_fill(document_ids != next_documents, NOT_SCORED)

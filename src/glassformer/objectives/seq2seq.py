@@ -31,7 +31,7 @@ class Seq2SeqObjective(TokenObjective):
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Make a batch of framed sources and targets; decoder inputs are start + target, labels are one position ahead.
 
-        >>> end = Frame(behind=(2,))
+        >>> end = Frame(after=(2,))
         >>> targets, sources = [[5, 6], [8]], [[7], [9]]
         >>> pairs = [Example(np.array(t), source_ids=np.array(s)) for t, s in zip(targets, sources, strict=True)]
         >>> batch = Seq2SeqObjective(start_id=1, source=end, target=end).collate(pairs, np.random.default_rng(0))
@@ -59,7 +59,7 @@ class Seq2SeqObjective(TokenObjective):
 
 
 def _framed(frame: Frame, token_ids: np.ndarray) -> np.ndarray:
-    return np.concatenate((frame.before, token_ids, frame.behind)).astype(np.int64)
+    return np.concatenate((frame.before, token_ids, frame.after)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class DenoisingObjective:
         return self.pairs.collate([Example(target, source_ids=source) for source, target in ruined], rng)
 
     def _text(self, token_ids: Ids) -> Ids:
-        text = token_ids[~np.isin(token_ids, self.pairs.target_frame.behind)]
+        text = token_ids[~np.isin(token_ids, self.pairs.target_frame.after)]
         return text if len(text) else token_ids
 
     def loss(self, model: Forward, batch: Batch) -> LossSums:
@@ -90,22 +90,18 @@ class DenoisingObjective:
         return self.pairs.loss(model, batch)
 
 
-def infilling(
-    edges: WordBoundaries, mask_id: int, noise_density: float, mean_span_length: float, permute: bool
-) -> Noise:
+def infilling(edges: WordBoundaries, mask_id: int, noise_density: float, mean_length: float, permute: bool) -> Noise:
     """Return noise that infills spans and may permute sentences; the target is the whole text (Lewis 2020)."""
 
     def noise(token_ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
         left = permute_sentences(token_ids, rng, ends_sentence=edges.ends_sentence[token_ids]) if permute else token_ids
-        holes = infill(left, rng, mask_id=mask_id, noise_density=noise_density, mean_span_length=mean_span_length)
+        holes = infill(left, rng, mask_id=mask_id, noise_density=noise_density, mean_span_length=mean_length)
         return holes, token_ids
 
     return noise
 
 
-def spans(sentinel_ids: Sequence[int], noise_density: float, mean_span_length: float) -> Noise:
+def spans(sentinel_ids: Sequence[int], noise_density: float, mean_length: float) -> Noise:
     """Return noise that replaces spans by sentinels; the target consists of the spans (Raffel 2020)."""
 
-    return partial(
-        corrupt_spans, sentinel_ids=sentinel_ids, noise_density=noise_density, mean_span_length=mean_span_length
-    )
+    return partial(corrupt_spans, sentinel_ids=sentinel_ids, noise_density=noise_density, mean_span_length=mean_length)

@@ -123,7 +123,6 @@ def prune(run_folder: Path, latest: int, keep: int, always: set[int]) -> None:
     """Delete all but the newest `keep` checkpoints up to `latest` and those in `always`; verify `latest` first.
 
     Raises `OSError` if one cannot be deleted, after deleting the others.
-
     Checkpoints after `latest` are damaged, because the run did not resume from them; the run replaces them later.
     """
     path = path_of(run_folder, latest)

@@ -20,8 +20,7 @@ LOCK, OWNER = ".lock", ".owner.json"
 def locked(folder: Path) -> Iterator[None]:
     """Lock a run folder inside the block; raise `UserError` with the owner if another process has locked it.
 
-    The operating system releases the lock when its owner ends for any reason, so a lock is never stale. The owner
-    file of a killed process is overwritten.
+    So a lock is never stale. The owner file of a killed process is overwritten.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -47,3 +46,14 @@ def _owner(folder: Path) -> str:
         return f"process {owner['pid']} on {owner['host']} since {owner['since']}"
     except (OSError, ValueError, KeyError, TypeError):  # the owner has only just started, or is ending
         return "another process"
+
+
+def is_locked(folder: Path) -> bool:
+    """Return True if a trainer holds the lock of a run folder; it is not acquired, so no trainer is disturbed."""
+    try:
+        owner = json.loads((folder / OWNER).read_text("utf-8"))
+        if owner["host"] == socket.gethostname():
+            os.kill(owner["pid"], 0)
+    except (OSError, ValueError, KeyError, TypeError):  # no owner, or a killed one
+        return False
+    return True

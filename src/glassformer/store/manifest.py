@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from glassformer import files
 from glassformer.errors import UserError, shown
@@ -64,8 +64,8 @@ class Manifest:
             if name not in self.entries:
                 raise UserError(f"{folder} is not a complete {self.kind}: its manifest has no {name}")
 
-    def verify(self, folder: Path) -> None:
-        """Raise `UserError` with the first file that is missing or differs from the file that was written."""
+    def verify(self, folder: Path) -> Self:
+        """Return the manifest; raise `UserError` with the first file that is missing or has other content."""
         for name, (size, digest) in self.entries.items():
             path = folder / name
             if not _is_inside(path, folder):
@@ -78,6 +78,7 @@ class Manifest:
                 raise UserError(f"cannot read {shown(name)} in {folder}: {files.reason(error)}") from error
             if not agrees:
                 raise UserError(f"{folder} is damaged: {name} is not the file that was written")
+        return self
 
 
 def _is_inside(path: Path, folder: Path) -> bool:

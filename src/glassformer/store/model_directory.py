@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from glassformer import files
@@ -118,11 +117,9 @@ def publish(checkpoint: Path, folder: Path, step: int) -> None:
     """Make `folder` a model directory with the files of one of its checkpoints.
 
     All files are copied first. Then each is replaced atomically, the manifest last. If the power fails between two
-    replacements, the manifest does not match, and `read_model` reports it with the place of the checkpoints. A damaged
-    checkpoint is refused.
+    replacements, the manifest does not match, and `read_model` names the checkpoints. A damaged checkpoint is refused.
     """
-    manifest = Manifest.read(checkpoint)
-    manifest.verify(checkpoint)
+    manifest = Manifest.read(checkpoint).verify(checkpoint)
     names = model_files(manifest)
 
     def temporary(name: str) -> Path:
@@ -173,14 +170,13 @@ def is_published(folder: Path, step: int) -> bool:
 def has_weights_of(folder: Path, other: Path) -> bool:
     """Return True if a model directory is intact and has the same weights as another one."""
     try:
-        manifest = Manifest.read(folder)
-        manifest.verify(folder)
+        manifest = Manifest.read(folder).verify(folder)
     except UserError:
         return False
     return manifest.entries.get(WEIGHTS) == Manifest.read(other).entries[WEIGHTS]
 
 
-def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
+def read_model(folder: Path) -> StoredModel:
     """Read a model directory after verifying its manifest; raise `UserError` with the reason if this fails."""
     if not folder.exists():
         raise UserError(f"no such model directory: {folder}")
@@ -209,7 +205,7 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
     if labels and len(labels) != n_labels:
         raise UserError(f"{folder}: {LABELS} has {len(labels)} names, but the model's head {n_labels} labels")
     require_fit(weights_of(_network(config, lora, "meta")), folder / WEIGHTS)  # before memory is allocated
-    network = _network(config, lora, device)
+    network = _network(config, lora)
     load_weights(network, folder / WEIGHTS)
     network.eval()
     path = folder / GENERATION
@@ -222,15 +218,13 @@ def _verified(folder: Path) -> Manifest:
     manifest = Manifest.read(folder)
     for _ in range(5):
         try:
-            manifest.verify(folder)
-            return manifest
+            return manifest.verify(folder)
         except UserError:
             time.sleep(0.05)
             before, manifest = manifest, Manifest.read(folder)
             if manifest == before and not (folder / OWNER).exists():
                 raise
-    manifest.verify(folder)
-    return manifest
+    return manifest.verify(folder)
 
 
 def _read_config(folder: Path, run: Run) -> tuple[ModelConfig, LoraConfig | None]:
@@ -243,7 +237,7 @@ def _read_config(folder: Path, run: Run) -> tuple[ModelConfig, LoraConfig | None
     return from_union(ModelConfig, said, str(path)), lora
 
 
-def _network(config: ModelConfig, lora: LoraConfig | None, device: str | torch.device) -> Network:
+def _network(config: ModelConfig, lora: LoraConfig | None, device: str = "cpu") -> Network:
     network = build_model(config, device)
     if lora is not None:
         add_lora(network, lora.targets, lora.rank, lora.alpha, lora.dropout)

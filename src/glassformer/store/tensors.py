@@ -1,8 +1,7 @@
 """Safetensors files: writing, and reading after the header has been validated.
 
 A file is eight bytes with the length of the header, the header (JSON: name → dtype, shape, begin and end of its
-bytes), and the bytes of all tensors one after another. The header contains all sizes, so tensors that do not fit are
-listed before memory is allocated.
+bytes), and the bytes of all tensors one after another. So all sizes are checked before memory is allocated.
 """
 
 import math
@@ -132,18 +131,14 @@ def require_fit(wanted: Mapping[str, Tensor], path: Path) -> None:
         other = stored.get(name)
         if other is None:
             continue
+        is_narrower = other.dtype.is_floating_point and torch.promote_types(other.dtype, own.dtype) == own.dtype
         if other.shape != tuple(own.shape):
             problems.append(f"{name} has shape {other.shape}, expected {tuple(own.shape)}")
-        elif not (other.dtype == own.dtype or _is_narrower(other.dtype, own.dtype)):
+        elif other.dtype != own.dtype and not is_narrower:
             problems.append(f"{name} has dtype {other.dtype}, expected {own.dtype}".replace("torch.", ""))
     if problems:
         more = f" … and {len(problems) - MAX_LISTED:,} more" if len(problems) > MAX_LISTED else ""
         raise UserError(f"{path} does not fit the model: {'; '.join(problems[:MAX_LISTED])}{more}")
-
-
-def _is_narrower(dtype: torch.dtype, other: torch.dtype) -> bool:
-    floats = dtype.is_floating_point and other.is_floating_point
-    return floats and torch.promote_types(dtype, other) == other
 
 
 def fill(wanted: Mapping[str, Tensor], path: Path, part_of: PartOf | None = None) -> None:

@@ -126,9 +126,7 @@ def require_losses(config: TrainConfig, data: TrainingData) -> None:
             raise UserError(f"{key}.metric: {watcher.metric!r} is not available here; choose one of {', '.join(known)}")
 
 
-def watched_scores(
-    config: TrainConfig, losses: Sequence[str], scores: Mapping[str, bool], of: str = "here"
-) -> list[str]:
+def watched_scores(config: TrainConfig, losses: Sequence[str], scores: Mapping[str, bool], of: str) -> list[str]:
     """Return the scores that early stopping and a plateau schedule watch.
 
     `scores` maps each score to True if higher is better. Raises `UserError` for a metric that is not in `losses` or
@@ -140,9 +138,8 @@ def watched_scores(
         if name in losses:
             continue
         if name not in scores:
-            raise UserError(
-                f"{key}.metric: {name!r} is not available {of}; choose one of {', '.join([*losses, *scores])}"
-            )
+            known = ", ".join([*losses, *scores])
+            raise UserError(f"{key}.metric: {name!r} is not available {of}; choose one of {known}")
         if watcher.higher_is_better != scores[name]:
             raise UserError(f"{key}.higher_is_better: expected {str(scores[name]).lower()} for {name}")
         found.append(name)

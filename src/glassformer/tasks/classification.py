@@ -12,17 +12,12 @@ from glassformer.config.run import ClassificationConfig, LabelData, Run
 from glassformer.config.transformer import SequenceHead, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
-from glassformer.evaluation.labels import (
-    classification_report,
-    pearson,
-    rmse,
-    spearman,
-)
+from glassformer.evaluation.labels import classification_report, pearson, rmse, spearman
 from glassformer.inference.classify import classify_texts
 from glassformer.objectives.classification import ClassificationObjective, RegressionObjective
 from glassformer.objectives.loss import Objective
-from glassformer.tasks.label_data import LabelTask, scores_of
-from glassformer.tasks.preparation import labels_of
+from glassformer.tasks.label_data import LabelTask, Scores, scores_of
+from glassformer.tasks.preparation import data_of
 from glassformer.tasks.task import Classifies, Log, TakesOver, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -52,10 +47,10 @@ class Classification(LabelTask, Classifies, TakesOver):
         return '("…", "…")' if self.takes_pairs(run) else '"…"'
 
     def metrics(self, run: Run) -> tuple[str, ...]:
-        return tuple(SCORES[labels_of(run).outputs])
+        return tuple(SCORES[data_of(run, LabelData).outputs])
 
     def takes_pairs(self, run: Run) -> bool:
-        return labels_of(run).second_field is not None
+        return data_of(run, LabelData).second_field is not None
 
     # Training
 
@@ -66,11 +61,9 @@ class Classification(LabelTask, Classifies, TakesOver):
         return RegressionObjective(run.model.head.std or 1.0)
 
     def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
-        return SCORES[labels_of(run).outputs]
+        return SCORES[data_of(run, LabelData).outputs]
 
-    def label_scores(
-        self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
-    ) -> dict[str, Any]:
+    def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
         """Return accuracy, F1 and calibration for classes, with the full report under `report`; errors for numbers."""
         if self.is_regression(run):
             found = np.array([float(x[0]) for x in logits])

@@ -67,8 +67,8 @@ class Denoising(TextTask, NeedsSpecialTokens, EncoderDecoderTask, FillsMasks, Ta
         most = self._n_masks(tokenizer)
 
         def filled(text: str, n_masks: int) -> Filling | None:
-            too_many = most is not None and n_masks > most
-            return None if too_many else self._fill(network, tokenizer, text, GREEDY, device)
+            is_possible = most is None or n_masks <= most
+            return self._fill(network, tokenizer, text, GREEDY, device) if is_possible else None
 
         return sample_of_filling(tokenizer, run, row, filled)
 
@@ -107,7 +107,5 @@ def _fill_spans(network: Network, tokenizer: Tokenizer, text: str, config: BeamC
     return fill_spans(network, tokenizer, text, sentinel_ids(tokenizer), config, device)
 
 
-INFILLING = Denoising(
-    InfillingConfig, lambda run: ("[MASK]", "[EOS]"), _infilling_noise, fill_by_writing, lambda tokenizer: None
-)
+INFILLING = Denoising(InfillingConfig, lambda _: ("[MASK]", "[EOS]"), _infilling_noise, fill_by_writing, lambda _: None)
 SPANS = Denoising(SpansConfig, _span_tokens, _span_noise, _fill_spans, lambda tokenizer: len(sentinel_ids(tokenizer)))

@@ -1,11 +1,12 @@
 """Labelled texts as the data of a task: classes, numbers, or tags of words."""
 
+import itertools
 import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from glassformer.data.labels import (
     LabelRecord,
     Tagged,
     class_names,
+    inputs_of,
     read_labels,
     require_known,
 )
@@ -39,10 +41,12 @@ from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
 from glassformer.tasks import task as tasks
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
-from glassformer.tasks.preparation import labels_of
+from glassformer.tasks.preparation import data_of
 from glassformer.tasks.task import Log, Progress, RunData, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
+Scores = dict[str, Any]
+"""Scores by name, and reports."""
 ROWS_OF_TRAIN_EVALUATED = 1000
 
 
@@ -66,14 +70,12 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
         """Return True or False for each score of a run with these labels."""
 
     @abstractmethod
-    def label_scores(
-        self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
-    ) -> dict[str, Any]:
+    def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
         """Return the scores of a model's logits on labelled rows."""
 
     def check(self, run: Run) -> None:
         preparation.require_data(run, LabelData, self.outputs)
-        model, data = run.model, labels_of(run)
+        model, data = run.model, data_of(run, LabelData)
         if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
             raise UserError("labels need a Transformer with exactly one of [model.encoder] and [model.decoder]")
         if data.outputs == "regression" and run.objective.label_smoothing:
@@ -88,19 +90,19 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
             raise UserError("train.batch_size does not apply to labelled texts: set data.batch_tokens instead")
 
     def is_regression(self, run: Run) -> bool:
-        return labels_of(run).outputs == "regression"
+        return data_of(run, LabelData).outputs == "regression"
 
     def open(self, run: Run) -> "LabelRunData":
         return LabelRunData(self, run)
 
     def test_path(self, run: Run) -> str | None:
-        data = labels_of(run)
+        data = data_of(run, LabelData)
         if data.test_path is not None:
             return data.test_path
         return f"{data.path}#test" if (data.path or "").startswith("builtin:") else None
 
     def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Example]:
-        data, path = labels_of(model.run), places.path_alone(model.run.name, "texts with labels")
+        data, path = data_of(model.run, LabelData), places.path_alone(model.run.name, "texts with labels")
         if path is None:
             corpus = LabelCorpus(data)
             preparation.say_changed(model, corpus.digest, corpus.name, log)
@@ -112,8 +114,7 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
         if model.classes:
             require_known(records, model.classes)
         told = preparation.refuse if self.refuses_cuts and path is not None else log
-        max_len = model.vote.config.max_len
-        examples = examples_of(records, model.tokenizer, max_len, model.classes, "texts", told)
+        examples = examples_of(records, model.tokenizer, model.vote.config.max_len, model.classes, "texts", told)
         rows = example_rows(examples, "texts")
         return EvaluationData(
             lambda: evaluation_batches(rows, data.batch_tokens),
@@ -138,7 +139,7 @@ class LabelRunData(RunData):
     corpus: LabelCorpus
 
     def __init__(self, task: LabelTask, run: Run) -> None:
-        self.task, self.data = task, labels_of(run)
+        self.task, self.data = task, data_of(run, LabelData)
         self.corpus = LabelCorpus(self.data)
 
     @cached_property
@@ -169,7 +170,8 @@ class LabelRunData(RunData):
         return replace(model, head=head)
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        texts = [text for record in self.corpus.split[0] for text in _texts(record)]
+        inputs = [inputs_of(record) for record in self.corpus.split[0]]
+        texts = map(" ".join, inputs) if self.data.outputs == "tags" else itertools.chain(*inputs)
         return Tokenizers(preparation.learn_tokenizer(run.tokenizer, texts, reporter))
 
     def prepare(
@@ -200,7 +202,7 @@ class PreparedLabels:
         return f"{len(self.train):,} training texts of {n_tokens:.1f} tokens, {len(self.valid):,} for validation{kinds}"
 
     def training_data(self, network: Network, device: torch.device) -> TrainingData:
-        run, data = self.run, labels_of(self.run)
+        run, data = self.run, data_of(self.run, LabelData)
 
         def sampler_of(examples: Sequence[Example], seed: int) -> TokenBudget:
             return TokenBudget(example_rows(examples, "training texts"), data.batch_tokens, seed)
@@ -210,21 +212,20 @@ class PreparedLabels:
 
         seed = preparation.first_dropout_seed(run)
         first = sampler_of(self.train, seed or run.train.seed)
-
-        def batches(examples: Sequence[Example]) -> Callable[[], Sequence[Sequence[Example]]]:
-            return lambda: list(evaluation_batches(example_rows(examples, "texts"), data.batch_tokens))
+        slice_of_train = self.train[:ROWS_OF_TRAIN_EVALUATED]
+        evaluated = {"train": example_rows(slice_of_train, "texts"), "valid": example_rows(self.valid, "texts")}
 
         return TrainingData(
             self.task.objective(run),
             FreshCuts(first, sampler_of_cuts, run.train.seed) if seed else first,
-            {"train": batches(self.train[:ROWS_OF_TRAIN_EVALUATED]), "valid": batches(self.valid)},
+            {side: partial(evaluation_batches, rows, data.batch_tokens) for side, rows in evaluated.items()},
             score=self._score(network, device),
         )
 
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
         """Return the function that computes scores; raise `UserError` if a setting watches an unknown metric."""
         known = self.task.higher_is_better(self.run, self.names)
-        watched_scores(self.run.train, ["loss"], known)
+        watched_scores(self.run.train, ["loss"], known, "here")
 
         def score(division: Division) -> dict[str, float]:
             found = label_scores(self.task, self.run, network, self.valid, self.names, device, division)
@@ -245,8 +246,7 @@ def examples_of(
 ) -> list[Example]:
     """Return records as labelled rows; all labels must be in `names`. `dropout` is the rate of BPE-dropout."""
     numbers, lost = {label: i for i, label in enumerate(names)}, ""
-    tagged = [record for record in records if isinstance(record, Tagged)]
-    if tagged:
+    if tagged := [record for record in records if isinstance(record, Tagged)]:
         tags = [[numbers[tag] for tag in record.tags] for record in tagged]
         rows, n_cut = encode_tagged(tokenizer, [r.words for r in tagged], max_len, tags, dropout, dropout_seed)
         n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)
@@ -254,17 +254,11 @@ def examples_of(
     else:
         labelled = [record for record in records if isinstance(record, Labelled)]
         values = [float(numbers[record.label]) if names else float(record.label) for record in labelled]
-        texts = [_texts(record) for record in labelled]
+        texts = [inputs_of(record) for record in labelled]
         rows, n_cut = encode_texts(tokenizer, texts, max_len, values, dropout, dropout_seed)
     if n_cut:
         log(f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and are truncated{lost}")
     return rows
-
-
-def _texts(record: LabelRecord) -> list[str]:
-    if isinstance(record, Tagged):
-        return [" ".join(record.words)]
-    return [record.text] if record.second is None else [record.text, record.second]
 
 
 def label_scores(
@@ -286,7 +280,7 @@ def label_scores(
     return task.label_scores(run, logits, rows, names)
 
 
-def scores_of(report: ClassificationReport) -> dict[str, Any]:
+def scores_of(report: ClassificationReport) -> Scores:
     """Return the scores of a report, in percent, and the report itself."""
     names = ("accuracy", "macro_f1", "calibration_error", "most_frequent_share")
     return {name: getattr(report, name) for name in names} | {"report": report}

@@ -8,7 +8,7 @@ from glassformer.config.run import CausalConfig, GenerationConfig, Run
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
-from glassformer.inference.decode import EncodedPrompt, causal_frame, generate, never_written, stream_texts
+from glassformer.inference.decode import EncodedPrompt, causal_frame, stream_texts
 from glassformer.inference.score import Score, text_scores
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
@@ -50,14 +50,8 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
         prompt = row.token_ids[:n_prompt].tolist()
         length = max(1, min(SAMPLE_LENGTH, run.model.max_len - n_prompt))
         config = GenerationConfig(max_new_tokens=length, temperature=0.8, top_k=50, seed=run.train.seed)
-        end = [] if run.model.eos_id is None else [run.model.eos_id]
-        suppress_ids = never_written(tokenizer, run.model.vocab_size)
-        steps = generate(
-            network, [prompt], config, max_len=run.model.max_len, end_ids=end, suppress_ids=suppress_ids, device=device
-        )
-        new = [ids[0] for ids in steps if ids[0] is not None]
-        stream = tokenizer.stream(after=prompt)
-        return "".join([tokenizer.decode(prompt), "│", *map(stream.push, new), stream.flush()])
+        steps = stream_texts(network, tokenizer, [EncodedPrompt(prompt)], config, slide=False, device=device)
+        return "".join([tokenizer.decode(prompt), "│", *(piece for (piece,) in steps)])
 
     # Use
 
@@ -69,9 +63,8 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
         samples: Sequence[int],
         slide: bool,
     ) -> Iterator[list[str]]:
-        return stream_texts(
-            model.network, model.tokenizer, prompts, config, slide=slide, device=model.device, samples=samples
-        )
+        network, tokenizer = model.network, model.tokenizer
+        return stream_texts(network, tokenizer, prompts, config, slide=slide, device=model.device, samples=samples)
 
     def encode_prompt(self, model: TrainedModel, prompt: Prompt) -> EncodedPrompt:
         frame = causal_frame(model.tokenizer, model.network.config)
@@ -93,15 +86,8 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
         start = causal_frame(model.tokenizer, model.network.config).before
         if not start and texts and (targets is None or not all(texts)):
             log(self.no_start(model))
-        return text_scores(
-            model.network,
-            model.tokenizer,
-            texts,
-            targets,
-            start=start,
-            max_len=model.network.config.max_len,
-            device=model.device,
-        )
+        network, max_len = model.network, model.network.config.max_len
+        return text_scores(network, model.tokenizer, texts, targets, start=start, max_len=max_len, device=model.device)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         return run if self.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead) else None

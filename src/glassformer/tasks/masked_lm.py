@@ -15,25 +15,16 @@ from glassformer.inference.fill import Filling, fill_masks
 from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
+from glassformer.tasks import task as t
 from glassformer.tasks.batches import Places
-from glassformer.tasks.task import (
-    FillsMasks,
-    HasPseudoPerplexity,
-    HasScores,
-    Log,
-    NeedsSpecialTokens,
-    Progress,
-    ScoresSome,
-    TakesOver,
-    TrainedModel,
-)
+from glassformer.tasks.task import Log, Progress, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.word_boundaries import word_boundaries
 
 
 class MaskedLanguageModeling(
-    TextTask, NeedsSpecialTokens, ScoresSome, FillsMasks, HasScores, HasPseudoPerplexity, TakesOver
+    TextTask, t.NeedsSpecialTokens, t.ScoresSome, t.FillsMasks, t.HasScores, t.HasPseudoPerplexity, t.TakesOver
 ):
     """Masked language modelling: an encoder without a decoder predicts masked tokens."""
 
@@ -63,16 +54,15 @@ class MaskedLanguageModeling(
 
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
         config = self._config(run)
-        assert tokenizer.mask_id is not None  # special_tokens
+        mask = tokenizer.mask_id
+        assert mask is not None  # special_tokens
         if config.whole_words and tokenizer.scheme == "whitespace":
             raise UserError(
                 "objective.whole_words: tokens of a whitespace tokenizer do not mark word boundaries; use another "
                 "tokenizer.scheme, or leave the setting out"
             )
         frame, edges = tokenizer.frames.text, word_boundaries(tokenizer)
-        objective = MaskedObjective(
-            tokenizer.mask_id, edges, config.mask_prob, config.whole_words, frame, config.label_smoothing
-        )
+        objective = MaskedObjective(mask, edges, config.mask_prob, config.whole_words, frame, config.label_smoothing)
         return TextObjective(objective, context - frame.n_added)
 
     def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import DataConfig, LabelData, PairData, Run, TextData, TokenizerConfig, WindowRows
@@ -16,31 +17,17 @@ from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import Log, ScoresSome, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
+Data = TypeVar("Data", TextData, PairData, LabelData)
 
-def text_of(run: Run) -> TextData:
-    """Return the text data of a run; raise `UserError` for another kind of data."""
-    if not isinstance(run.data, TextData):
-        raise UserError(f"data.kind of the run {run.name!r}: expected text, got {run.data.kind}")
+
+def data_of(run: Run, wanted: type[Data]) -> Data:
+    """Return the data of a run; raise `UserError` if it is of another kind than `wanted`."""
+    if not isinstance(run.data, wanted):
+        raise UserError(f"data.kind of the run {run.name!r}: expected {wanted.kind}, got {run.data.kind}")
     return run.data
 
 
-def pairs_of(run: Run) -> PairData:
-    """Return the pairs of a run; raise `UserError` for another kind of data."""
-    if not isinstance(run.data, PairData):
-        raise UserError(f"data.kind of the run {run.name!r}: expected pairs, got {run.data.kind}")
-    return run.data
-
-
-def labels_of(run: Run) -> LabelData:
-    """Return the labelled data of a run; raise `UserError` for another kind of data."""
-    if not isinstance(run.data, LabelData):
-        raise UserError(f"data.kind of the run {run.name!r}: expected labels, got {run.data.kind}")
-    return run.data
-
-
-def require_data(
-    run: Run, wanted: type[TextData] | type[PairData] | type[LabelData], outputs: Sequence[str] = ()
-) -> None:
+def require_data(run: Run, wanted: type[DataConfig], outputs: Sequence[str] = ()) -> None:
     """Raise `UserError` if the run's data does not suit its objective; `outputs` are the allowed `data.outputs`.
 
     >>> from glassformer.config.run import Seq2SeqConfig

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from glassformer.evaluation.labels import classification_report, is_bio, span_f1
 from glassformer.inference.classify import tag_words
 from glassformer.objectives.classification import TaggingObjective
 from glassformer.objectives.loss import Objective
-from glassformer.tasks.label_data import LabelTask, scores_of
+from glassformer.tasks.label_data import LabelTask, Scores, scores_of
 from glassformer.tasks.task import Log, Tags, TakesOver, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -51,9 +50,7 @@ class Tagging(LabelTask, Tags, TakesOver):
     def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
         return {name: higher for name, higher in SCORES.items() if name != "span_f1" or is_bio(names)}
 
-    def label_scores(
-        self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
-    ) -> dict[str, Any]:
+    def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
         """Return accuracy and F1 of words, the full report under `report`, and F1 of spans if the tags mark spans."""
         gold = [e.labels[e.labels != -100] for e in rows if e.labels is not None]
         probabilities = torch.cat(list(logits)).softmax(dim=1).numpy()

@@ -113,8 +113,7 @@ class RunData(Protocol):
     ) -> PreparedData:
         """Return the data as tokens, from the cache if possible.
 
-        Without `checks_hashes` only the sizes of large cache files are compared, because another process of the run has
-        compared their hashes.
+        Without `checks_hashes` only sizes of large cache files are compared, if another process compares their hashes.
         """
 
 
@@ -298,8 +297,7 @@ def needed_special_tokens(task: Task, run: Run) -> tuple[str, ...]:
 
 def label_names(data: RunData) -> tuple[str, ...]:
     """Return the names of classes or tags (`labels`) in order of their ids; empty for data without labels."""
-    found: tuple[str, ...] = getattr(data, "labels", ())
-    return found
+    return getattr(data, "labels", ())
 
 
 def wrong_verb(task: Task, model: TrainedModel, verb: str) -> UserError:

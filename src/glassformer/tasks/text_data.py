@@ -23,7 +23,7 @@ from glassformer.objectives.loss import Objective
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
-from glassformer.tasks.preparation import text_of
+from glassformer.tasks.preparation import data_of
 from glassformer.tasks.task import Log, RunData, TrainableTask, TrainedModel, needed_special_tokens
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
@@ -76,7 +76,7 @@ class TextTask(TrainableTask):
                 raise UserError(f"data.context: expected at most model.{name} ({longest}), got {context_of(run)}")
         if self.predicts_next and not isinstance(run.generation, GenerationConfig):
             raise UserError(f"generation.kind: expected sampling for a language model, got {run.generation.kind}")
-        if not self.predicts_next and isinstance(text_of(run).packing, PackedRows):
+        if not self.predicts_next and isinstance(data_of(run, TextData).packing, PackedRows):
             raise UserError(f"objective.kind {run.objective.kind} does not support packed rows: leave out data.packing")
         if run.source_tokenizer is not None:
             raise UserError("source_tokenizer applies only to pairs: remove [source_tokenizer]")
@@ -91,7 +91,7 @@ class TextTask(TrainableTask):
 
     def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
         """Return the validation text of the run, or the whole of another text, as batches."""
-        run, tokenizer, data = model.run, model.tokenizer, text_of(model.run)
+        run, tokenizer, data = model.run, model.tokenizer, data_of(model.run, TextData)
         path = places.path_alone(run.name, "a text")
         # The run's own validation text is read as in training, with end tokens.
         is_own = path is None or str(Path(path).absolute()) == data.valid_path
@@ -128,9 +128,8 @@ class TextRunData(RunData):
         return self.task.predicts_next and self.corpus.plan.end_tokens
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        tokenizer = preparation.learn_tokenizer(
-            run.tokenizer, self.corpus.training_texts(), reporter, needed=needed_special_tokens(self.task, run)
-        )
+        texts, needed = self.corpus.training_texts(), needed_special_tokens(self.task, run)
+        tokenizer = preparation.learn_tokenizer(run.tokenizer, texts, reporter, needed=needed)
         if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
             reporter.log("the tokenizer has no end token: the end of a document is not marked")
         if self.trains_starts and tokenizer.start_id is None:
@@ -150,11 +149,10 @@ class TextRunData(RunData):
     def prepare(
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
     ) -> "PreparedText":
+        of_run = self.task, run, self.corpus, tokenizers.target
         with reporter.phase("preparing tokens") as progress:
-            splits = prepared_tokens(
-                self.task, run, self.corpus, tokenizers.target, progress, checks_hashes=checks_hashes
-            )
-        return PreparedText(self.task, run, self.corpus, tokenizers.target, splits, reporter)
+            splits = prepared_tokens(*of_run, progress, checks_hashes=checks_hashes)
+        return PreparedText(*of_run, splits, reporter)
 
 
 @dataclass(frozen=True)
@@ -178,7 +176,7 @@ class PreparedText:
 
     def training_data(self, network: Network, device: torch.device) -> TrainingData:
         """Return the sampler and the evaluations of the run."""
-        task, run, splits, data = self.task, self.run, self.splits, text_of(self.run)
+        task, run, splits, data = self.task, self.run, self.splits, data_of(self.run, TextData)
 
         learned = task.text_objective(run, self.tokenizer, context_of(run))
         context = learned.row_length - 1  # a sampler's rows have one more id
@@ -235,20 +233,19 @@ def predicted_bytes(task: TextTask, run: Run, tokenizer: Tokenizer, tokens: Toke
     """
     if not task.predicts_next:
         return None
-    apart = not isinstance(text_of(run).packing, WindowRows)
-    return tokens.n_bytes - tokenizer.n_bytes_of(
-        (tokens.ids[tokens.document_starts] if apart else tokens.ids[:1]).tolist()
-    )
+    apart = not isinstance(data_of(run, TextData).packing, WindowRows)
+    first = tokens.ids[tokens.document_starts] if apart else tokens.ids[:1]
+    return tokens.n_bytes - tokenizer.n_bytes_of(first.tolist())
 
 
 def context_of(run: Run) -> int:
     """Return the number of tokens per row that the model reads."""
-    return text_of(run).context or run.model.max_len
+    return data_of(run, TextData).context or run.model.max_len
 
 
 def corpus_of(run: Run) -> Corpus:
     """Return the text of a run and its split; raise `UserError` if the run names no text."""
-    data = text_of(run)
+    data = data_of(run, TextData)
     if data.path is None:
         raise UserError(f"the run {run.name!r} has no data.path: give a text with --data.path FILE")
     return Corpus(

@@ -12,7 +12,7 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig, PairData, Run, Seq2SeqConfig
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import TokenHead, TransformerConfig
-from glassformer.data.batching import Example, FreshCuts, Sampler, TokenBudget, evaluation_batches, pair_rows
+from glassformer.data.batching import FreshCuts, Sampler, TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, read_pairs
 from glassformer.data.tokens import PairFile, PairSplits, encode_pairs, prepare_pairs
 from glassformer.errors import UserError
@@ -24,22 +24,11 @@ from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
+from glassformer.tasks import task as t
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
 from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
-from glassformer.tasks.preparation import pairs_of
-from glassformer.tasks.task import (
-    FillsMasks,
-    HasPairs,
-    HasScores,
-    HasTestSet,
-    Log,
-    Progress,
-    RunData,
-    TakesOver,
-    TrainableTask,
-    TrainedModel,
-    wrong_verb,
-)
+from glassformer.tasks.preparation import data_of
+from glassformer.tasks.task import Log, Progress, RunData, TrainedModel, wrong_verb
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids
 
 PAIRS_OF_TRAIN_EVALUATED = 1000
@@ -47,7 +36,9 @@ GREEDY = BeamConfig(beam=1, max_ratio=3.0)
 """Greedy search for validation sources during training."""
 
 
-class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, HasPairs, HasTestSet, TakesOver):
+class TranslationTask(
+    t.TrainableTask, EncoderDecoderTask, t.FillsMasks, t.HasScores, t.HasPairs, t.HasTestSet, t.TakesOver
+):
     """Sequence-to-sequence: an encoder-decoder generates targets from sources."""
 
     settings = Seq2SeqConfig
@@ -61,7 +52,7 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
         return '"…"'
 
     def metrics(self, run: Run) -> tuple[str, ...]:
-        return tuple(SCORES[pairs_of(run).outputs])
+        return tuple(SCORES[data_of(run, PairData).outputs])
 
     # Training
 
@@ -90,7 +81,7 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
     def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Pair]:
         """Return the pairs that fit the model; refuse other data with a long pair, to keep scores comparable."""
         source_tokenizer = None if model.source_tokenizer is model.tokenizer else model.source_tokenizer
-        data, tokenizers = pairs_of(model.run), Tokenizers(model.tokenizer, source_tokenizer)
+        data, tokenizers = data_of(model.run, PairData), Tokenizers(model.tokenizer, source_tokenizer)
         if places == Places():
             corpus = PairCorpus(data)
             preparation.say_changed(model, corpus.digest, corpus.name, log)
@@ -102,9 +93,8 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
             pairs, too_long = read_pairs(given, dropped), preparation.refuse
             preparation.say_dropped(dropped, log)
         config = model.vote.config
-        encoded = within(
-            encode_pairs(pairs, tokenizers.target, tokenizers.source, "pairs"), config, tokenizers, too_long
-        )
+        encoded = encode_pairs(pairs, tokenizers.target, tokenizers.source, "pairs")
+        encoded = within(encoded, config, tokenizers, too_long)
         return EvaluationData(
             lambda: evaluation_batches(pair_rows(encoded), data.batch_tokens),
             objective_of(config, tokenizers, model.run.objective.label_smoothing),
@@ -120,16 +110,16 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
     ) -> dict[str, Any]:
         """Return BLEU and chrF of sentences, or error rates of pronunciations, in percent."""
         pairs, config = self.pairs(model, places, log), beam(model, settings)
-        return dict(translation_scores(self.translator(model), pairs, pairs_of(model.run), config, progress))
+        return dict(translation_scores(self.translator(model), pairs, data_of(model.run, PairData), config, progress))
 
     def require_scores(self, run: Run) -> None:
-        pair_scores.require_scores(pairs_of(run).outputs)
+        pair_scores.require_scores(data_of(run, PairData).outputs)
 
     def output_scores(self, run: Run, outputs: Mapping[str, str], pairs: Sequence[Pair]) -> dict[str, float | str]:
-        return pair_scores.output_scores(outputs, pairs, pairs_of(run))
+        return pair_scores.output_scores(outputs, pairs, data_of(run, PairData))
 
     def test_path(self, run: Run) -> str | None:
-        path = pairs_of(run).path or ""
+        path = data_of(run, PairData).path or ""
         return f"{path}#test" if path.startswith("builtin:") else None
 
     def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling:
@@ -154,7 +144,7 @@ class PairRunData(RunData):
     corpus: PairCorpus
 
     def __init__(self, run: Run) -> None:
-        self.data = pairs_of(run)
+        self.data = data_of(run, PairData)
         self.corpus = PairCorpus(self.data)
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
@@ -222,7 +212,7 @@ class PreparedPairs:
         )
 
     def training_data(self, network: Network, device: torch.device) -> TrainingData:
-        run, data = self.run, pairs_of(self.run)
+        run, data = self.run, data_of(self.run, PairData)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
             cut = self.splits_of(dropout_seed=seed)
@@ -232,15 +222,12 @@ class PreparedPairs:
         seed = preparation.first_dropout_seed(run)
         first = TokenBudget(pair_rows(self.train), data.batch_tokens, seed or run.train.seed)
         slice_of_train = self.train.beginning(PAIRS_OF_TRAIN_EVALUATED)
-        objective = objective_of(run.model, self.tokenizers, run.objective.label_smoothing)
-
-        def batches(pairs: PairFile) -> Callable[[], Sequence[Sequence[Example]]]:
-            return lambda: list(evaluation_batches(pair_rows(pairs), data.batch_tokens))
+        evaluated = {"train": pair_rows(slice_of_train), "valid": pair_rows(self.valid)}
 
         return TrainingData(
-            objective,
+            objective_of(run.model, self.tokenizers, run.objective.label_smoothing),
             FreshCuts(first, sampler_of_cuts, run.train.seed) if seed else first,
-            {"train": batches(slice_of_train), "valid": batches(self.valid)},
+            {side: partial(evaluation_batches, rows, data.batch_tokens) for side, rows in evaluated.items()},
             sample=lambda: self._sample(network, device),
             score=self._score(network, device),
         )
@@ -256,7 +243,7 @@ class PreparedPairs:
 
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
         """Return the function for the scores that the settings watch; `None` if they watch losses only."""
-        data = pairs_of(self.run)
+        data = data_of(self.run, PairData)
         names = watched_scores(self.run.train, LOSSES, SCORES[data.outputs], f"for {data.outputs}")
         if not names:
             return None

@@ -14,8 +14,7 @@ APART = ("whitespace", "whole_words")
 def token_bytes(token: str, scheme: Scheme, *, special: bool = False) -> bytes:
     """Return the UTF-8 bytes that a token adds to a decoded text; they may be a part of a character.
 
-    The scheme `whitespace` does not keep the ends of words. Every token therefore begins with a space, as with
-    `whole_words`.
+    The scheme `whitespace` does not keep the ends of words: every token begins with a space, as with `whole_words`.
     With the other schemes, the bytes of a special token are its name.
 
     >>> token_bytes("Ġcafé"[:4], "byte"), token_bytes("er␣", "word"), token_bytes("er", "whitespace")

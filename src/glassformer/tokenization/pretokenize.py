@@ -8,9 +8,8 @@ r"""Tokenizer schemes: rules that split a text into chunks, each an input of byt
 | `word`       | a run of characters without white space               | characters, then `</w>`, also a symbol |
 | `whole_words`| a run of characters without white space               | none: a frequent chunk is one token    |
 
-Merges never cross the border of a chunk. The `tokenizers` library splits the text, both in training and in
-encoding. Training, encoding and other programs that read the saved `tokenizer.json` therefore produce the
-same chunks.
+Merges never cross the border of a chunk. The `tokenizers` library splits the text, so that training, encoding and other
+programs that read the saved `tokenizer.json` produce the same chunks.
 """
 
 from collections import Counter
@@ -27,11 +26,9 @@ SCHEMES: tuple[Scheme, ...] = ("byte", "char", "word", "whitespace")
 """The schemes with merges."""
 
 END_OF_WORD = "␣"
-"""Representation of `</w>` in the vocabulary: one character (U+2423, OPEN BOX), because a BPE model splits a
-chunk into characters.
+"""Representation of `</w>` in the vocabulary: one character, U+2423, because a BPE model splits chunks into characters.
 
-The same character in a text is replaced by U+FFFD (the replacement character), so that it is not encoded as
-the end of a word.
+In a text, the same character is replaced by U+FFFD (the replacement character), so that it does not end a word.
 """
 
 WORD_END = r"(?<=\S)(?=\s|\z)"
@@ -91,11 +88,9 @@ def pipeline(scheme: Scheme) -> Pipeline:
     if scheme == "whitespace":
         return Pipeline(None, pre_tokenizers.Whitespace(), None)
     if scheme == "word":
-        mark_word_ends = normalizers.Sequence(
-            [normalizers.Replace(END_OF_WORD, "\ufffd"), normalizers.Replace(Regex(WORD_END), END_OF_WORD)]
-        )
-        # The decoder replaces each mark by a space, except the last one.
-        return Pipeline(mark_word_ends, pre_tokenizers.WhitespaceSplit(), decoders.BPEDecoder(suffix=END_OF_WORD))
+        marks = [normalizers.Replace(END_OF_WORD, "\ufffd"), normalizers.Replace(Regex(WORD_END), END_OF_WORD)]
+        decoder = decoders.BPEDecoder(suffix=END_OF_WORD)  # replaces each mark by a space, except the last one
+        return Pipeline(normalizers.Sequence(marks), pre_tokenizers.WhitespaceSplit(), decoder)
     if scheme == "whole_words":
         return Pipeline(None, pre_tokenizers.WhitespaceSplit(), None)
     raise UserError(f"unknown tokenizer scheme {scheme!r}; use one of {', '.join(get_args(Scheme))}")

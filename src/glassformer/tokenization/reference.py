@@ -55,9 +55,8 @@ def merge_steps(
 def longest_match(chunk: str, frequencies: Mapping[str, int], unknown: str, max_len: int | None = None) -> list[str]:
     """Split a chunk at the longest token anywhere in it, then split the remaining parts on both sides likewise.
 
-    Of several tokens of that length, the most frequent one in the training text is used; of equal ones, the
-    first in sorted order. A span without any token becomes one `unknown`. `max_len` is the length of the
-    longest token, if known.
+    Of several tokens of that length, the most frequent one in the training text is used; of equal ones, the first in
+    sorted order. A span without any token becomes one `unknown`. `max_len` is the longest token's length, if known.
 
     >>> longest_match("unlowered", {"low": 9, "lowe": 2, "red": 2, "un": 1}, "[UNK]")
     ['un', 'lowe', 'red']
@@ -83,8 +82,7 @@ def longest_match(chunk: str, frequencies: Mapping[str, int], unknown: str, max_
 
 def _longest_token(span: str, frequencies: Mapping[str, int], longest: int) -> str | None:
     for n in range(min(len(span), longest), 0, -1):
-        matches = {span[i : i + n] for i in range(len(span) - n + 1)} & frequencies.keys()
-        if matches:
+        if matches := {span[i : i + n] for i in range(len(span) - n + 1)} & frequencies.keys():
             return min(matches, key=lambda token: (-frequencies[token], token))
     return None
 
@@ -161,11 +159,9 @@ class ReferenceEncoder:
         """Encode a text by the longest match first."""
         ids: list[int] = []
         for chunk in self._chunks(text):
-            self._split(chunk)  # raises UserError for an unknown character without [UNK]
+            tokens = self._split(chunk)  # raises UserError for an unknown character without [UNK]
             if self._has_pieces:
                 tokens = longest_match(chunk, self._frequencies, self._unknown or "", self._longest)
-            else:
-                tokens = self._split(chunk)
             ids += [self._vocab[token] for token in tokens]
         return ids
 

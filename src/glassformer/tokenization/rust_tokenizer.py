@@ -85,8 +85,7 @@ def recognise(description: Mapping[str, Any]) -> Scheme | None:
         is_ours = is_ours and (model["unk_token"] is None or model["fuse_unk"])
     if not is_ours:
         return None
-    matching = (f for f in schemes if all(description[part] == value for part, value in _splitting(f).items()))
-    return next(matching, None)
+    return next((f for f in schemes if all(description[part] == value for part, value in _splitting(f).items())), None)
 
 
 _OTHER_MATCHES = ("lstrip", "rstrip", "single_word")

@@ -11,10 +11,9 @@ ids of `allow_special=tokenizer.special_tokens`.
 run of unknown characters in a chunk as one `[UNK]`, and `whole_words` each unknown word. Without the token
 `[UNK]` they raise a `UserError` that names the character (`transformers` drops the character silently).
 
-**Decoding.** `byte` restores every text exactly, and `char` every text of known characters. `word` puts one
-space between words, because it keeps no other white space. `whitespace` does not keep the ends of words: it puts
-a space between all tokens, as does `whole_words`. A run of unknown characters decodes to `[UNK]`; other special
-tokens are skipped on request.
+**Decoding.** `byte` restores every text exactly, and `char` every text of known characters. `word` puts one space
+between words, because it keeps no other white space, `whitespace` and `whole_words` one between all tokens. A run of
+unknown characters decodes to `[UNK]`; other special tokens are skipped on request.
 
 **Imported tokenizers** (`Tokenizer.imported`). The Rust library splits and decodes as their `tokenizer.json`
 defines (`imported.py`). The roles of their special tokens are saved in the file, under `roles`. If the file has
@@ -397,14 +396,13 @@ class Tokenizer:
             n_texts += 1
             n_words += len(text.split())
             n_bytes += len(text.encode("utf-8"))
-        n_unknown = 0 if self.unk_id is None else frequencies[self.unk_id]
         return TokenReport(
             vocab_size=self.vocab_size,
             n_texts=n_texts,
             n_words=n_words,
             n_bytes=n_bytes,
             n_tokens=frequencies.total(),
-            n_unknown=n_unknown,
+            n_unknown=0 if self.unk_id is None else frequencies[self.unk_id],
             frequencies=+frequencies,
             most_frequent=tuple((self.tokens([i])[0], n) for i, n in frequencies.most_common(20)),
         )
@@ -451,8 +449,7 @@ class Tokenizer:
     @property
     def start_id(self) -> int | None:
         """Id of the start token in training: the last one that the file puts before a text, else BOS, else EOS."""
-        before = self.frames.prompt.before
-        if before:
+        if before := self.frames.prompt.before:
             return before[-1]
         return self.eos_id if self.bos_id is None else self.bos_id
 

@@ -52,8 +52,7 @@ def train_module(
     `loss(module, batch)` returns the sum of the loss over the targets of a batch, and the number of targets. A step
     divides once, so gradient accumulation does not change the result. `data` is a `Dataset` or a sequence of examples:
     `collate` makes batches of `config.batch_size` from it, in a new order each epoch. Or it is an iterable of ready
-    batches, such as a `DataLoader`, which is read in order and restarted at its end. `valid` has the same types and is
-    read in order.
+    batches, such as a `DataLoader`, which is read in order and restarted at its end. `valid` is either, read in order.
 
     `out` gets `model.safetensors` (the weights that `config.select` chooses; in the end the module has them too),
     `checkpoints` and `metrics.jsonl`. With `resume` the run continues from its newest checkpoint, bit for bit if the

@@ -100,10 +100,8 @@ def average_directories(folders: Sequence[str | Path], out: str | Path) -> None:
     """
     if not folders:
         raise UserError("no model to average: give at least one model directory")
-    paths, manifests = [Path(folder) for folder in folders], []
-    for folder in paths:
-        manifests.append(Manifest.read(folder))
-        manifests[-1].verify(folder)
+    paths = [Path(folder) for folder in folders]
+    manifests = [Manifest.read(folder).verify(folder) for folder in paths]
     last, names = paths[-1], model_files(manifests[-1])
     alike = [name for name in names if name == CONFIG or "tokenizer" in name]
     for folder, manifest in zip(paths, manifests, strict=True):

@@ -6,18 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch import nn
-
 from glassformer import files
 from glassformer.config.train import TrainConfig
-from glassformer.distributed.parts import check_parts, join_parts, part_of, write_parts
+from glassformer.distributed.parts import check_parts, join_parts, write_parts
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors, TrainingState
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import WEIGHTS, has_weights_of, is_published, load_weights, publish
-from glassformer.training.averaging import average_directories
+from glassformer.store.model_directory import is_published, publish
 from glassformer.training.host import Host
 from glassformer.training.trainer_state import TrainerState
 
@@ -43,11 +40,9 @@ class Checkpointer:
     """A writer of snapshots, one after another, in a background thread or at once.
 
     The next `save` or `wait` raises the errors of the thread. A process killed at any moment leaves complete
-    checkpoints (`store.checkpoint`). If an old checkpoint cannot be deleted, this is logged, and the next save tries
-    again.
+    checkpoints (`store.checkpoint`). A failure to delete an old one is logged, and the next save tries again. With
+    `writes=False`, for a replay, nothing is written.
     """
-
-    writes = True
 
     def __init__(
         self,
@@ -57,19 +52,22 @@ class Checkpointer:
         in_background: bool,
         log: Callable[[str], None],
         ranks: Ranks | None = None,
+        writes: bool = True,
     ) -> None:
-        self.folder, self.write_model, self.log = folder, write_model, log
+        self.folder, self.write_model, self.log, self.writes = folder, write_model, log, writes
         self.in_background, self.ranks = in_background, ranks or Ranks()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def save(self, snapshot: Snapshot) -> None:
         """Wait for the previous snapshot, then write this one, or start to write it in the background."""
+        if not self.writes:
+            return
         self.wait()
         if self.ranks.holds_parts:
             snapshot = self._together(snapshot)
         if self.ranks.is_first and self.in_background:
-            copied = snapshot if self.ranks.holds_parts else _copy(snapshot)
+            copied = snapshot if self.ranks.holds_parts else _with(snapshot, _copied)
             self._thread = threading.Thread(target=self._try, args=(copied,), daemon=True, name="saving")
             self._thread.start()
         elif not self.in_background:
@@ -143,14 +141,10 @@ def publish_step(folder: Path, step: int) -> None:
         publish(checkpoint.path_of(folder, step), folder, step)
 
 
-def _copy(snapshot: Snapshot) -> Snapshot:
-    """Return a copy of the snapshot in CPU memory, which later steps do not change."""
-
-    def copied(tensors: Tensors, _: str) -> Tensors:
-        assert isinstance(tensors, dict)
-        return {name: x.detach().to("cpu", copy=True) for name, x in tensors.items()}
-
-    return _with(snapshot, copied)
+def _copied(tensors: Tensors, _: str) -> Tensors:
+    """Return copies of the tensors in CPU memory, which later steps do not change."""
+    assert isinstance(tensors, dict)
+    return {name: x.detach().to("cpu", copy=True) for name, x in tensors.items()}
 
 
 def _with(snapshot: Snapshot, change: Callable[[Tensors, str], Tensors]) -> Snapshot:
@@ -163,18 +157,6 @@ def _with(snapshot: Snapshot, change: Callable[[Tensors, str], Tensors]) -> Snap
         weights=None if state.weights is None else change(state.weights, "weights"),
     )
     return replace(snapshot, weights=change(snapshot.weights, "model"), state=state)
-
-
-class WritesNothing(Checkpointer):
-    """The checkpointer of a replay, which writes nothing."""
-
-    writes = False
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, lambda into, weights: None, in_background=False, log=lambda text: None)
-
-    def save(self, snapshot: Snapshot) -> None:
-        """Do nothing."""
 
 
 def chosen_step(config: TrainConfig, progress: TrainerState) -> int:
@@ -202,39 +184,3 @@ def put_right(folder: Path, config: TrainConfig, progress: TrainerState, host: H
     host.ranks.raise_together(
         lambda: publish_step(folder, chosen_step(config, progress)) if host.ranks.is_first else None
     )
-
-
-class MeanOfCheckpoints:
-    """The mean weights of a run's newest checkpoints, published in the run folder at the end."""
-
-    def __init__(self, folder: Path, config: TrainConfig, progress: TrainerState, host: Host) -> None:
-        self.folder, self.step, self.host = folder, progress.step, host
-        self.steps = progress.scheduled or checkpoint.steps(folder)[-config.keep_checkpoints :]
-        self.place = checkpoint.path_of(folder, self.step).parent / "average"
-
-    @property
-    def stays(self) -> bool:
-        """True if the mean is published and cannot be computed again, because checkpoints were deleted."""
-        is_there = all(checkpoint.path_of(self.folder, step).is_dir() for step in self.steps)
-        return not is_there and is_published(self.folder, self.step)
-
-    def load(self, network: nn.Module) -> None:
-        """Compute the mean and load it into the network of each process."""
-
-        def averaged() -> None:
-            if self.host.ranks.is_first:
-                log = self.host.reporter.log
-                steps = [step for step in self.steps if checkpoint.is_intact(self.folder, step, log)]
-                average_directories([checkpoint.path_of(self.folder, step) for step in steps], self.place)
-                log(f"the mean of the weights of steps {', '.join(map(str, steps))}:")
-
-        self.host.ranks.raise_together(averaged)
-        load_weights(network, self.place / WEIGHTS, part_of)
-
-    @property
-    def is_new(self) -> bool:
-        """True if this process must log and publish the mean, which is not published yet."""
-        return self.host.ranks.is_first and not has_weights_of(self.folder, self.place)
-
-    def publish(self) -> None:
-        publish(self.place, self.folder, self.step)

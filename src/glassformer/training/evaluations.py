@@ -63,7 +63,7 @@ class Evaluations:
         return reports, scores
 
     def conclude(self, progress: TrainerState, reports: dict[str, LossReport], scores: dict[str, float]) -> None:
-        """Is it the best, does the run stop, does the rate drop: written into `progress` and the plateau."""
+        """Record in `progress` and the plateau if this is the best step, if the run stops, and if the rate drops."""
         if not reports:
             return
         progress.valid = reports["valid"].to_dict()
@@ -113,7 +113,7 @@ class Evaluations:
                 )
                 for split, batches in data.evaluations.items()
             }
-            # Writing goes step by step, and each would gather all weights: of a model in parts nothing is shown.
+            # Each step of a generation would gather all weights, so a sharded model shows no sample.
             shows = ranks.is_first and not ranks.holds_parts
             sample = data.sample() if data.sample is not None and shows else None
             scores = {}

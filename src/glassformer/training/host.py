@@ -16,7 +16,7 @@ from glassformer.config.run import Run
 from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.room import Room, room_of_machine
 from glassformer.devices import choose_device
-from glassformer.distributed.processes import own_device, processes
+from glassformer.distributed.processes import own_device, processes, watchdog_note
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import enough_memory
 from glassformer.reporting import LaunchReporter, Silent
@@ -47,7 +47,10 @@ def host_of(run: Run, folder: Path, reporter: LaunchReporter, began: float) -> I
     """
     device = own_device(choose_device(run.train.device))
     with enough_memory(_advice(run, folder)), processes(run.parallel, run.train, device) as ranks:
-        yield Host(device, ranks, reporter if ranks.is_first else Silent(), began)
+        reporter = reporter if ranks.is_first else Silent()
+        if (note := watchdog_note(run.parallel, device, folder)) is not None:
+            reporter.log(note)
+        yield Host(device, ranks, reporter, began)
 
 
 def _advice(run: Run, folder: Path) -> str:

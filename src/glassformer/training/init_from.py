@@ -45,8 +45,7 @@ def as_new(run: Run, start: StoredModel | None) -> Run:
 def with_model_of(run: Run, start: StoredModel) -> Run:
     """Return the run with the pretrained model's configuration, except for its head and dropouts.
 
-    If `init.model` is `recipe`, the run keeps its own model. The vocabulary sizes are left open, because the tokenizer
-    may have new tokens.
+    If `init.model` is `recipe`, the run keeps its own model. The vocabulary sizes stay open for new special tokens.
     """
     if run.tokenizer.path is None:
         run = replace(run, tokenizer=start.run.tokenizer)
@@ -198,8 +197,7 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> list[str]:
     """Freeze the parameters that match a pattern, or whose module matches one; return their names.
 
     Patterns have shell syntax: `encoder.embeddings`, `encoder.blocks.0.*`, `*.bias`. A tied table matches each of its
-    names. Raises `UserError` for a pattern without a match, and if no parameter would stay trainable. The network is
-    then unchanged.
+    names. Raises `UserError`, and changes nothing, for a pattern without a match or if nothing would stay trainable.
     """
     by_name = dict(network.named_parameters(remove_duplicate=False))
     frozen = set()

@@ -4,7 +4,7 @@ import math
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,10 +21,10 @@ from glassformer.evaluation.loss import LossReport
 from glassformer.seeds import Stream, rng, seed_of
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
-from glassformer.store.model_directory import load_weights, weights_of
+from glassformer.store.model_directory import WEIGHTS, has_weights_of, is_published, load_weights, publish, weights_of
 from glassformer.tasks.batches import TrainingData, require_losses
-from glassformer.training.averaging import ExponentialAverage
-from glassformer.training.checkpointer import Checkpointer, MeanOfCheckpoints, Snapshot, chosen_step
+from glassformer.training.averaging import ExponentialAverage, average_directories
+from glassformer.training.checkpointer import Checkpointer, Snapshot, chosen_step
 from glassformer.training.evaluations import Evaluations
 from glassformer.training.host import Host, made_with
 from glassformer.training.metrics_log import MetricsLog, NoLog
@@ -40,8 +40,7 @@ class Trainer:
     """The trainer of one run, from its current progress to the last step.
 
     Batch, dropout and corruption of a micro-batch are functions of (seed, its number) alone. So a resumed run needs no
-    random state, and an evaluation does not affect later steps. Processes that share the micro-batches compute the same
-    as one process.
+    random state, and an evaluation does not affect later steps. Several processes compute the same as one.
     """
 
     def __init__(
@@ -182,18 +181,28 @@ class Trainer:
 
     def _publish_mean(self, was_done: bool) -> dict[str, LossReport]:
         """Load the mean of the newest checkpoints, publish it in the run folder, and return its evaluation."""
-        mean = MeanOfCheckpoints(self.folder, self.config, self.progress, self.host)
-        if was_done and mean.stays:
-            return {}
-        mean.load(self.network)
+        folder, step, ranks = self.folder, self.progress.step, self.ranks
+        steps = self.progress.scheduled or checkpoint.steps(folder)[-self.config.keep_checkpoints :]
+        is_there = all(checkpoint.path_of(folder, one).is_dir() for one in steps)
+        if was_done and not is_there and is_published(folder, step):
+            return {}  # checkpoints were deleted, so the published mean cannot be computed again
+        place = checkpoint.path_of(folder, step).parent / "average"
+        ranks.raise_together(lambda: self._average(steps, place) if ranks.is_first else None)
+        load_weights(self.network, place / WEIGHTS, part_of)
         self.evaluations.average = None  # checkpoints already contain the moving average, if there is one
-        is_new = mean.is_new
-        reports, _ = self.evaluations.measure(
-            self.progress.step, self.log if is_new else NoLog(), self.progress.best, "mean"
-        )
+        is_new = ranks.is_first and not has_weights_of(folder, place)
+        log = self.log if is_new else NoLog()
+        reports, _ = self.evaluations.measure(step, log, self.progress.best, "mean")
         if is_new:
-            mean.publish()
+            publish(place, folder, step)
         return reports
+
+    def _average(self, steps: Sequence[int], place: Path) -> None:
+        """Write a model directory with the mean weights of the checkpoints of these steps that are intact."""
+        log = self.reporter.log
+        steps = [step for step in steps if checkpoint.is_intact(self.folder, step, log)]
+        average_directories([checkpoint.path_of(self.folder, step) for step in steps], place)
+        log(f"the mean of the weights of steps {', '.join(map(str, steps))}:")
 
     # Checkpoints
 
@@ -202,8 +211,7 @@ class Trainer:
         if self.ranks.any(not all(bool(own(p).isfinite().all()) for p in self.network.parameters())):
             raise NonFinite("weights are not finite", is_of_step=False)
         if is_scheduled:
-            steps = [*self.progress.scheduled, self.progress.step]
-            self.progress.scheduled = steps[-self.config.keep_checkpoints :]
+            self.progress.scheduled = [*self.progress.scheduled, self.progress.step][-self.config.keep_checkpoints :]
         self.checkpointer.save(self._snapshot())
 
     def _snapshot(self) -> Snapshot:

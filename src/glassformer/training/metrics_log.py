@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from glassformer import files
 from glassformer.errors import needs
@@ -24,9 +24,12 @@ class MetricsLog(NoLog):
 
     def __init__(self, folder: Path, step: int, tensorboard: bool = False) -> None:
         self._path = folder / NAME
-        _keep_until(self._path, step)
-        self._board = _tensorboard(folder, step) if tensorboard else None
-        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115, closed by __exit__
+        self._board: Any = None
+        if tensorboard:
+            with needs("train.tensorboard", "log"):
+                from torch.utils.tensorboard import SummaryWriter
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        self._file = self._opened(step)
 
     def write(self, step: int, **values: Any) -> None:
         """Write one line; numbers and texts also go to TensorBoard under their names, such as `eval/valid_loss`."""
@@ -42,8 +45,13 @@ class MetricsLog(NoLog):
     def back_to(self, step: int) -> None:
         """Drop the lines of later steps, which the run will take again."""
         self._file.close()
-        _keep_until(self._path, step)
-        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115, closed by __exit__
+        self._file = self._opened(step)
+
+    def _opened(self, step: int) -> TextIO:
+        """Drop the lines of later steps, and open the file to append more."""
+        kept = [line for line in read_lines(self._path) if line["step"] <= step]
+        files.write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
+        return open(self._path, "a", encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self
@@ -85,14 +93,3 @@ def _present_name(name: str, line: Mapping[str, Any]) -> str:
     if side in ("train", "valid") and f"{'mean/' * of_mean}valid/loss" in line:
         return f"{'mean' if of_mean else 'eval'}/{side}_{rest}"
     return "mean/" * of_mean + name
-
-
-def _keep_until(path: Path, step: int) -> None:
-    kept = [line for line in read_lines(path) if line["step"] <= step]
-    files.write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
-
-
-def _tensorboard(folder: Path, step: int) -> Any:
-    with needs("train.tensorboard", "log"):
-        from torch.utils.tensorboard import SummaryWriter
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)

@@ -20,7 +20,6 @@ from glassformer.cost.memory import require_memory
 from glassformer.cost.room import require_room
 from glassformer.devices import repeats_bits
 from glassformer.distributed.environment import is_first, is_several
-from glassformer.distributed.processes import watchdog_note
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
@@ -37,7 +36,7 @@ from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import label_names
 from glassformer.tokenization.tokenizer import Tokenizers
 from glassformer.training import init_from
-from glassformer.training.checkpointer import Checkpointer, Snapshot, WritesNothing, put_right
+from glassformer.training.checkpointer import Checkpointer, Snapshot, put_right
 from glassformer.training.host import Host, host_of, room_of
 from glassformer.training.loop import Trainer
 from glassformer.training.optimizers import build_optimizer
@@ -80,7 +79,6 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     require_apart(run, folder)
     with host_of(run, folder, reporter, began) as host:
         run, trainer = assemble(run, folder, host, start=start)
-        tell_of_watchdog(run, folder, host)
         with holding(folder, host.ranks.is_first, is_new=True):
             return Outcome(folder, trainer.train(), run)
 
@@ -102,7 +100,6 @@ def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] 
             trainer.restore(newest)
             put_right(folder, run.train, trainer.progress, host)
             tell_of_resumed_run(run, newest, trainer.progress, host)
-            tell_of_watchdog(run, folder, host)
             return Outcome(folder, trainer.train(), run)
 
 
@@ -113,17 +110,21 @@ def replay_run(folder: Path, reporter: LaunchReporter) -> Replay:
     if is_several():
         raise UserError("resume --verify runs in one process: start it without torchrun")
     with locked(folder):
-        begin, end = _two_newest(folder, reporter)
-        run = read_run(checkpoint.path_of(folder, end))
+        steps = [step for step in checkpoint.steps(folder) if checkpoint.is_intact(folder, step, reporter.log)]
+        if len(steps) < 2:
+            raise UserError(f"a replay needs 2 intact checkpoints, and {folder} has {len(steps)}: train for more steps")
+        begin, end = steps[-2:]
+        newest = checkpoint.path_of(folder, end)
+        run = read_run(newest)
         with host_of(run, folder, reporter, began) as host:
-            run, trainer = assemble(run, folder, host, stored=checkpoint.path_of(folder, end), writes=False)
+            run, trainer = assemble(run, folder, host, stored=newest, writes=False)
             trainer.restore(checkpoint.path_of(folder, begin))
             reporter.log(f"repeating steps {begin + 1} to {end}")
             return Replay(
                 begin,
                 end,
-                differing(trainer.replay(end), checkpoint.path_of(folder, end)),
-                is_same_machine=not changed_machine(checkpoint.path_of(folder, end), trainer.progress),
+                differing(trainer.replay(end), newest),
+                is_same_machine=not changed_machine(newest, trainer.progress),
                 repeats_bits=repeats_bits(run.train, host.device),
             )
 
@@ -175,10 +176,8 @@ def assemble(
 
     scales = init_from.layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
     optimizer = build_optimizer(network, run.train.optimizer, scales)
-    in_background = run.train.background_saving
-    checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=host.ranks)
-    if not writes:
-        checkpointer = WritesNothing(folder)
+    in_background, ranks = run.train.background_saving, host.ranks
+    checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=ranks, writes=writes)
     return run, Trainer(run.train, network, optimizer, data, checkpointer, host, run_data.corpus.digest)
 
 
@@ -197,13 +196,6 @@ def _require_same(newest: Path, ranks: Ranks) -> None:
             f"process {ranks.rank} finds {newest}, but process 0 finds step {step:.0f}: the processes see different "
             "files; wait and try again, or check the shared file system"
         )
-
-
-def _two_newest(folder: Path, reporter: LaunchReporter) -> tuple[int, int]:
-    steps = [step for step in checkpoint.steps(folder) if checkpoint.is_intact(folder, step, reporter.log)]
-    if len(steps) < 2:
-        raise UserError(f"a replay needs 2 intact checkpoints, and {folder} has {len(steps)}: train for more steps")
-    return steps[-2], steps[-1]
 
 
 # Messages
@@ -241,12 +233,6 @@ def tell_of_resumed_run(run: Run, stored: Path, progress: TrainerState, host: Ho
     done = progress.finished or progress.step >= run.train.max_steps
     rest = ": the run is complete" if done else ""
     host.reporter.log(f"resumed at step {progress.step} of {run.train.max_steps}{rest}")
-
-
-def tell_of_watchdog(run: Run, folder: Path, host: Host) -> None:
-    """Report what PyTorch will do if a process is lost."""
-    if (note := watchdog_note(run.parallel, host.device, folder)) is not None:
-        host.reporter.log(note)
 
 
 # Replay

@@ -38,8 +38,7 @@ class TrainStep:
     the end. Raises `NonFinite` in all processes alike, before the weights change.
 
     `compiled`: the loss of a batch is one graph. If batches differ in shape, the sizes are symbolic from the first
-    step, and every batch has masks, so that later batches need no other graph. With `has_one_shape` the sizes are
-    constants.
+    step, and every batch has masks, so later batches need no other graph. With `has_one_shape`, sizes are constants.
     """
 
     def __init__(

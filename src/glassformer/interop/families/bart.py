@@ -75,11 +75,9 @@ def _stack(given: HFConfig, name: str) -> Stack:
 
 def fit_bart(config: TransformerConfig) -> list[str]:
     fit = fit_common(config)
-    fit.need("positions", LearnedPositions(offset=2))
-    fit.need("embedding_norm", True)
+    fit.needs(positions=LearnedPositions(offset=2), embedding_norm=True)
     fit.need("source_max_len", 0, config.max_len)
-    fit.need("source_vocab_size", 0)
-    fit.need("share_embeddings", config.tie_output)
+    fit.needs(source_vocab_size=0, share_embeddings=config.tie_output)
     return fit.done()
 
 
@@ -88,8 +86,7 @@ def fit_common(config: TransformerConfig) -> Compatibility:
     fit = Compatibility(config)
     fit.stack("encoder", present=True)
     fit.stack("decoder", present=True)
-    fit.need("norm_order", "post")
-    fit.need("final_norm", False)
+    fit.needs(norm_order="post", final_norm=False)
     head = config.head
     plain = isinstance(head, TokenHead) and not head.transform
     fit.check("head", plain, "model.head: expected tokens without a transform")
@@ -143,8 +140,6 @@ def table_common(config: TransformerConfig) -> list[Rule]:
             lines.append(rule(f"{stack}.embeddings.tokens", f"model.{stack}.embed_tokens"))
         ours, theirs = f"{stack}.blocks.{{i}}.", f"model.{stack}.layers.{{i}}."
         for mine, other in (("self_attn", "self_attn"), ("cross_attn", "encoder_attn")):
-            if stack == "encoder" and mine == "cross_attn":
-                continue
             parts = (f"{theirs}{other}.{part}_proj" for part in ("q", "k", "v", "out"))
             lines += attention_lines(config, f"{ours}{mine}", *parts)
             lines.append(rule(f"{ours}{mine}_norm", f"{theirs}{other}_layer_norm"))
@@ -159,11 +154,6 @@ def recast_bart(config: TransformerConfig, weights: Weights) -> Recast:
     config, weights = with_scales_and_biases(config, weights)
     bias = weights.get("output.bias", next(iter(weights.values())).new_zeros(config.vocab_size))
     return replace(config, head=TokenHead(bias="constant")), weights | {"output.bias": bias}
-
-
-def unread(config: TransformerConfig) -> dict[str, str]:
-    """Return the shared table if embeddings are not tied: transformers then requires it, but never uses it."""
-    return {} if config.share_embeddings else {SHARED: "model.encoder.embed_tokens.weight"}
 
 
 def fit_without_head(config: TransformerConfig) -> list[str]:
@@ -183,7 +173,7 @@ BART = Family(
     prefix="model.",
     recast=recast_bart,
     repeats=REPEATS,
-    unread=unread,
+    unread=lambda config: {} if config.share_embeddings else {SHARED: "model.encoder.embed_tokens.weight"},
     derived=DERIVED,
     builder=framed_byte_level,
     roles=ROBERTA_ROLES,  # its tokenizer is RoBERTa's

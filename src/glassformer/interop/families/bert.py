@@ -71,8 +71,7 @@ def fit_bert(config: c.TransformerConfig) -> list[str]:
 
 def fit_roberta(config: c.TransformerConfig) -> list[str]:
     fit = fit_encoder(config)
-    offset = (config.pad_id or 0) + 1
-    fits = config.positions == c.LearnedPositions(offset) and config.pad_id is not None
+    fits = config.pad_id is not None and config.positions == c.LearnedPositions(config.pad_id + 1)
     fit.check("positions", fits, "model.positions: expected learned with an offset of 1 + model.pad_id")
     if isinstance(config.head, c.TokenHead):
         fit.need("activation", "gelu")
@@ -84,9 +83,7 @@ def fit_encoder(config: c.TransformerConfig) -> Compatibility:
     fit = Compatibility(config)
     fit.stack("encoder", present=True)
     fit.stack("decoder", present=False)
-    fit.need("norm_order", "post")
-    fit.need("final_norm", False)
-    fit.need("embedding_norm", True)
+    fit.needs(norm_order="post", final_norm=False, embedding_norm=True)
     fit.holds("d_model", "tie_output", "activation", "fused_qkv", *SCALES_AND_BIASES)
     return fit
 
@@ -142,34 +139,26 @@ def write_bert(config: c.TransformerConfig) -> dict[str, Any]:
 def table_bert(config: c.TransformerConfig) -> list[Rule]:
     # If untied, transformers adds the projection's own bias; the other bias is stored but not used.
     bias = "cls.predictions.bias" if config.tie_output else "cls.predictions.decoder.bias"
-    pooler = rule("output.pooler", "bert.pooler.dense")
-    heads = {
-        "tokens": [
-            rule("output.transform.dense", "cls.predictions.transform.dense"),
-            rule("output.transform.norm", "cls.predictions.transform.LayerNorm"),
-            rule("output.proj", "cls.predictions.decoder"),
-            rule("output.bias", bias),
-        ],
-        "sequence": [pooler, rule("output.proj", "classifier")],
-        "positions": [rule("output.proj", "classifier")],
-        "vectors": [pooler],
-    }
-    return [*_encoder_lines(config, "bert."), *heads[config.head.kind]]
+    return [
+        *_encoder_lines(config, "bert."),
+        rule("output.transform.dense", "cls.predictions.transform.dense"),
+        rule("output.transform.norm", "cls.predictions.transform.LayerNorm"),
+        rule("output.pooler", "bert.pooler.dense"),
+        rule("output.proj", "cls.predictions.decoder" if isinstance(config.head, c.TokenHead) else "classifier"),
+        rule("output.bias", bias),
+    ]
 
 
 def table_roberta(config: c.TransformerConfig) -> list[Rule]:
-    heads = {
-        "tokens": [
-            rule("output.transform.dense", "lm_head.dense"),
-            rule("output.transform.norm", "lm_head.layer_norm"),
-            rule("output.proj", "lm_head.decoder"),
-            rule("output.bias", "lm_head.bias" if config.tie_output else "lm_head.decoder.bias"),
-        ],
-        "sequence": [rule("output.pooler", "classifier.dense"), rule("output.proj", "classifier.out_proj")],
-        "positions": [rule("output.proj", "classifier")],
-        "vectors": [rule("output.pooler", "roberta.pooler.dense")],
-    }
-    return [*_encoder_lines(config, "roberta."), *heads[config.head.kind]]
+    kind = config.head.kind
+    return [
+        *_encoder_lines(config, "roberta."),
+        rule("output.transform.dense", "lm_head.dense"),
+        rule("output.transform.norm", "lm_head.layer_norm"),
+        rule("output.pooler", "classifier.dense" if kind == "sequence" else "roberta.pooler.dense"),
+        rule("output.proj", {"tokens": "lm_head.decoder", "sequence": "classifier.out_proj"}.get(kind, "classifier")),
+        rule("output.bias", "lm_head.bias" if config.tie_output else "lm_head.decoder.bias"),
+    ]
 
 
 def _encoder_lines(config: c.TransformerConfig, prefix: str) -> list[Rule]:

@@ -43,8 +43,7 @@ def read_distilbert(given: HFConfig, architecture: str) -> c.TransformerConfig:
 
 def fit_distilbert(config: c.TransformerConfig) -> list[str]:
     fit = fit_encoder(config)
-    fit.need("positions", c.LearnedPositions())
-    fit.need("norm_eps", NORM_EPS)
+    fit.needs(positions=c.LearnedPositions(), norm_eps=NORM_EPS)
     fit_heads(fit, HEADS.values(), "none")
     return fit.done()
 
@@ -69,17 +68,6 @@ def write_distilbert(config: c.TransformerConfig) -> dict[str, Any]:
 def table_distilbert(config: c.TransformerConfig) -> list[Rule]:
     ours, theirs = "encoder.blocks.{i}.", "distilbert.transformer.layer.{i}."
     q, k, v, out = (f"{theirs}attention.{name}_lin" for name in ("q", "k", "v", "out"))
-    heads = {
-        "tokens": [
-            rule("output.transform.dense", "vocab_transform"),
-            rule("output.transform.norm", "vocab_layer_norm"),
-            rule("output.proj", "vocab_projector"),
-            rule("output.bias", "vocab_projector.bias"),
-        ],
-        "sequence": [rule("output.pooler", "pre_classifier"), rule("output.proj", "classifier")],
-        "positions": [rule("output.proj", "classifier")],
-        "vectors": [],
-    }
     return [
         rule("encoder.embeddings.tokens", "distilbert.embeddings.word_embeddings"),
         rule("encoder.embeddings.positions.table", "distilbert.embeddings.position_embeddings"),
@@ -89,7 +77,11 @@ def table_distilbert(config: c.TransformerConfig) -> list[Rule]:
         rule(f"{ours}ff.up_proj", f"{theirs}ffn.lin1"),
         rule(f"{ours}ff.down_proj", f"{theirs}ffn.lin2"),
         rule(f"{ours}ff_norm", f"{theirs}output_layer_norm"),
-        *heads[config.head.kind],
+        rule("output.transform.dense", "vocab_transform"),
+        rule("output.transform.norm", "vocab_layer_norm"),
+        rule("output.pooler", "pre_classifier"),
+        rule("output.proj", "vocab_projector" if isinstance(config.head, c.TokenHead) else "classifier"),
+        rule("output.bias", "vocab_projector.bias"),
     ]
 
 

@@ -34,9 +34,7 @@ def read_eurobert(given: HFConfig, architecture: str) -> TransformerConfig:
 
 def fit_eurobert(config: TransformerConfig) -> list[str]:
     fit = llama.fit_common(config, any_ff=True, side="encoder")
-    llama.need_divisible(fit)
-    llama.need_same_biases(fit)
-    fit.holds("ff_bias")
+    llama.need_as_llama(fit)
     head = config.head
     tokens = TokenHead(bias=head.bias) if isinstance(head, TokenHead) else TokenHead()
     classes = SequenceHead(pooling="mean", pooler="gelu")
@@ -52,7 +50,7 @@ def fit_eurobert(config: TransformerConfig) -> list[str]:
 
 
 def write_eurobert(config: TransformerConfig) -> dict[str, Any]:
-    found = llama.write_common(config) | {"attention_bias": config.qkv_bias, "mlp_bias": config.ff_bias}
+    found = llama.write_llama(config)
     if isinstance(config.head, SequenceHead):
         found["classifier_pooling"] = POOLING_NAMES[config.head.pooling]
     return found | ({} if config.mask_id is None else {"mask_token_id": config.mask_id})

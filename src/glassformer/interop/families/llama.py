@@ -18,7 +18,6 @@ from glassformer.interop.vocabulary_files import qwen_byte_level
 FULL, SLIDING = "full_attention", "sliding_attention"
 REPEATS = {"lm_head.weight": "model.embed_tokens.weight"}
 DERIVED = ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
-BIASES = ("qkv_bias", "attn_out_bias", "ff_bias")
 
 
 def read_common(
@@ -43,7 +42,7 @@ def read_common(
         d_ff=given.take("intermediate_size", int),
         window_pattern=differences.pop("window_pattern", ()),
     )
-    fields: dict[str, Any] = {side: stack} | dict.fromkeys(BIASES, False) | differences
+    fields: dict[str, Any] = {side: stack, "qkv_bias": False, "attn_out_bias": False, "ff_bias": False} | differences
     return TransformerConfig(
         d_model=d_model,
         vocab_size=given.take("vocab_size", int),
@@ -146,7 +145,7 @@ def _need_one_window(fit: Compatibility, windows: set[int]) -> None:
         fit.misfits.append(f"model.decoder.window_pattern: expected equal windows, got {sorted(windows)}")
 
 
-def need_same_biases(fit: Compatibility) -> None:
+def _need_same_biases(fit: Compatibility) -> None:
     """Check that the two biases of attention are both present or both absent."""
     config = fit.config
     what = "model.qkv_bias and model.attn_out_bias must be equal"
@@ -156,39 +155,39 @@ def need_same_biases(fit: Compatibility) -> None:
 
 def fit_llama(config: TransformerConfig) -> list[str]:
     fit = _fit(config, any_ff=True)
-    need_divisible(fit)
-    need_same_biases(fit)
-    fit.holds("ff_bias")
+    need_as_llama(fit)
     return fit.done()
 
 
-def need_divisible(fit: Compatibility) -> None:
-    """Check that n_heads divides d_model: some configuration classes of transformers require it for any head_dim."""
+def need_as_llama(fit: Compatibility) -> None:
+    """Check what Llama and EuroBERT require: equal biases of attention, and d_model divisible by n_heads.
+
+    Their configuration classes in transformers require the second for every head_dim.
+    """
     if fit.config.d_model % fit.config.head_stack.n_heads:
         fit.misfits.append("model.d_model must be divisible by n_heads")
+    _need_same_biases(fit)
+    fit.holds("ff_bias")
 
 
 def fit_mistral(config: TransformerConfig) -> list[str]:
     fit = _fit(config, "window_pattern")
-    for name in BIASES:
-        fit.need(name, False)
+    fit.needs(qkv_bias=False, attn_out_bias=False, ff_bias=False)
     _need_one_window(fit, set(_windows_of(config)))
     return fit.done()
 
 
 def fit_qwen2(config: TransformerConfig) -> list[str]:
     fit = _fit(config, "window_pattern")
-    for name in BIASES:
-        fit.need(name, name == "qkv_bias")
+    fit.needs(qkv_bias=True, attn_out_bias=False, ff_bias=False)
     _need_one_window(fit, set(_windows_of(config)) - {0})
     return fit.done()
 
 
 def fit_qwen3(config: TransformerConfig) -> list[str]:
     fit = _fit(config, "window_pattern")
-    fit.need("qk_norm", True)
-    fit.need("ff_bias", False)
-    need_same_biases(fit)
+    fit.needs(qk_norm=True, ff_bias=False)
+    _need_same_biases(fit)
     _need_one_window(fit, set(_windows_of(config)) - {0})
     return fit.done()
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from glassformer.config.transformer import SinusoidalPositions, TokenHead, TransformerConfig
-from glassformer.interop.equivalent import Recast, Weights, with_halves
+from glassformer.interop.equivalent import with_halves
 from glassformer.interop.families import bart
 from glassformer.interop.family import Family
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
@@ -44,8 +44,7 @@ def fit_marian(config: TransformerConfig) -> list[str]:
     fit.need("positions", SinusoidalPositions("halves"), SinusoidalPositions("interleaved"))
     untied = config.share_embeddings and not config.tie_output
     fit.check("share_embeddings", not untied, "model.tie_output: expected true with share_embeddings, got false")
-    sizes = [config.vocab_size, config.encoder_vocab_size]
-    fits = config.pad_id is None or config.pad_id < min(sizes)
+    fits = config.pad_id is None or config.pad_id < min(config.vocab_size, config.encoder_vocab_size)
     fit.check("source_vocab_size", fits, "model.pad_id: expected an id that is in both vocabularies")
     fit.holds("source_max_len")
     return fit.done()
@@ -64,10 +63,6 @@ def write_marian(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def recast_marian(config: TransformerConfig, weights: Weights) -> Recast:
-    return bart.recast_bart(*with_halves(config, weights))
-
-
 def positions(config: TransformerConfig) -> dict[str, Tensor]:
     """Return the tables of sinusoids, which older files contain."""
     found = sinusoid(torch.arange(config.max_len), config.d_model, "halves")
@@ -83,7 +78,7 @@ MARIAN = Family(
     write=write_marian,
     table=bart.table_common,
     prefix="model.",
-    recast=recast_marian,
+    recast=lambda config, weights: bart.recast_bart(*with_halves(config, weights)),
     repeats=bart.REPEATS,
     fixed=positions,
     derived=(*bart.DERIVED, bart.SHARED),  # a shared table that is not tied is not used

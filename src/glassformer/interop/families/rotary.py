@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glassformer.config import transformer as c
+from glassformer.config.schema import to_dict
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.hf_config import HFConfig
 
@@ -35,9 +36,12 @@ def read_rotary(given: HFConfig, max_len: int) -> c.RotaryPositions:
 
 def write_rotary(positions: c.RotaryPositions) -> dict[str, Any]:
     """Return both formats: readers older than transformers 5, vLLM and llama.cpp use the second."""
-    base, scaling = {"rope_theta": positions.base}, _scaling_in_their_words(positions.scaling)
-    new = {"rope_parameters": base | (scaling or {"rope_type": "default"})}
-    return new | base | ({} if scaling is None else {"rope_scaling": scaling})
+    base = {"rope_theta": positions.base}
+    if positions.scaling is None:
+        return {"rope_parameters": base | {"rope_type": "default"}} | base
+    names = {"kind": "rope_type", "original_max_len": ORIGINAL}
+    scaling = {names.get(name, name): value for name, value in to_dict(positions.scaling).items()}
+    return {"rope_parameters": base | scaling} | base | {"rope_scaling": scaling}
 
 
 def fit_rotary(fit: Compatibility, config: c.TransformerConfig) -> None:
@@ -96,16 +100,3 @@ def _scaling(rope: HFConfig, max_len: int) -> c.Scaling | None:
 
 def _warmth(factor: float, mscale: float = 1.0) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-
-def _scaling_in_their_words(scaling: c.Scaling | None) -> dict[str, Any] | None:
-    match scaling:
-        case c.LinearScaling(factor):
-            return {"rope_type": "linear", "factor": factor}
-        case c.Llama3Scaling(factor, low, high, original):
-            known = {"rope_type": "llama3", "factor": factor, ORIGINAL: original}
-            return known | {"low_freq_factor": low, "high_freq_factor": high}
-        case c.YarnScaling(factor, original, fast, slow):
-            known = {"rope_type": "yarn", "factor": factor, ORIGINAL: original}
-            return known | {"beta_fast": fast, "beta_slow": slow}
-    return None

@@ -76,12 +76,8 @@ def fit_t5(config: TransformerConfig) -> list[str]:
     positions = config.positions
     is_relative = isinstance(positions, RelativePositions)
     fit.check("positions", is_relative, f"model.positions: expected relative, got {positions.kind}")
-    fit.need("head", TokenHead())
-    fit.need("norm", "rmsnorm")
-    fit.need("share_embeddings", True)
-    fit.need("attention_scale", 1.0)
-    for name in ("qkv_bias", "attn_out_bias", "ff_bias"):
-        fit.need(name, False)
+    fit.needs(head=TokenHead(), norm="rmsnorm", share_embeddings=True, attention_scale=1.0)
+    fit.needs(qkv_bias=False, attn_out_bias=False, ff_bias=False)
     has_name = (config.activation, config.gated_ff) in FEED_FORWARD_NAMES
     fit.check("activation", has_name, f"model.activation: expected gelu_tanh with a gate, got {config.activation}")
     fit.holds("d_model", "source_max_len", "tie_output", "scale_logits", "norm_eps", "norm_weight", "norm_bias")

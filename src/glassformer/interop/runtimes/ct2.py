@@ -204,10 +204,7 @@ def misfits(config: c.TransformerConfig) -> list[str]:
     """Return the reasons why CTranslate2 cannot compute a configuration; empty if it can."""
     fit = Compatibility(config)
     for name in ("encoder", "decoder"):
-        if getattr(config, name) is not None:
-            fit.stack(name, True, "n_kv_heads", "d_head")
-        else:
-            fit.holds(name)
+        fit.stack(name, getattr(config, name) is not None, "n_kv_heads", "d_head")
     known = IN_A_DECODER if config.encoder is None else IN_AN_ENCODER
     positions = config.positions
     must = " or ".join(known)
@@ -291,8 +288,7 @@ def _of_both(ct2: ModuleType, config: c.TransformerConfig, stack: c.Stack) -> di
     turned: dict[str, Any] = {}
     if isinstance(positions, c.RotaryPositions):
         d_head = config.attention_widths(stack).d_head
-        turned = {"rotary_dim": positions.width(d_head), "rotary_base": positions.base}
-        turned["rotary_interleave"] = False
+        turned = {"rotary_dim": positions.width(d_head), "rotary_base": positions.base, "rotary_interleave": False}
         if positions.scaling is not None:  # the only kind with a factor for each frequency
             turned["rotary_scaling_type"] = ct2.specs.RotaryScalingType.Su
     return turned | {
@@ -319,20 +315,20 @@ def _fill_stack(spec: Any, config: c.TransformerConfig, stack: Encoder | Decoder
         none = torch.zeros(n_positions, config.d_model)
         spec.position_encodings.encodings = _array(none if positions is None else positions(at))
     if stack.embeddings.norm is not None:
-        _fill_norm(spec.layernorm_embedding, stack.embeddings.norm, config.d_model)
+        _fill_norm(spec.layernorm_embedding, stack.embeddings.norm)
     if stack.final_norm is not None:
-        _fill_norm(spec.layer_norm, stack.final_norm, config.d_model)
+        _fill_norm(spec.layer_norm, stack.final_norm)
     for layer, block in zip(spec.layer, stack.blocks, strict=True):
         assert isinstance(block, Block) and block.ff is not None
-        _fill_attention(layer.self_attention, block.self_attn, block.self_attn_norm, config.d_model)
+        _fill_attention(layer.self_attention, block.self_attn, block.self_attn_norm)
         if isinstance(stack.rotary, Rotary):
             _scale_rotary(layer.self_attention, stack.rotary)
         if isinstance(stack.score_bias, RelativeBias):
             layer.self_attention.relative_attention_bias = _array(stack.score_bias.table.weight)
             layer.self_attention.relative_attention_max_distance = np.int32(stack.score_bias.max_distance)
         if block.cross_attn is not None and block.cross_attn_norm is not None:
-            _fill_attention(layer.attention, block.cross_attn, block.cross_attn_norm, config.d_model, cross=True)
-        _fill_norm(layer.ffn.layer_norm, block.ff_norm, config.d_model)
+            _fill_attention(layer.attention, block.cross_attn, block.cross_attn_norm, cross=True)
+        _fill_norm(layer.ffn.layer_norm, block.ff_norm)
         _fill_linear(layer.ffn.linear_0, block.ff.gate_proj or block.ff.up_proj)
         if hasattr(layer.ffn, "linear_0_noact"):
             _fill_linear(layer.ffn.linear_0_noact, block.ff.up_proj)
@@ -348,14 +344,12 @@ def _scale_rotary(spec: Any, rotary: Rotary) -> None:
         spec.rotary_scaling_long_factor = spec.rotary_scaling_short_factor = factors
 
 
-def _fill_attention(
-    spec: Any, attention: MultiHeadAttention, norm: nn.Module, d_model: int, cross: bool = False
-) -> None:
-    _fill_norm(spec.layer_norm, norm, d_model)
+def _fill_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, cross: bool = False) -> None:
+    _fill_norm(spec.layer_norm, norm)
     spec.queries_scale = attention.scale
     if attention.q_norm is not None:
-        _fill_norm(spec.q_norm, attention.q_norm, attention.d_head)
-        _fill_norm(spec.k_norm, attention.k_norm, attention.d_head)
+        _fill_norm(spec.q_norm, attention.q_norm)
+        _fill_norm(spec.k_norm, attention.k_norm)
     if attention.fused_qkv:
         _fill_linear(spec.linear[0], attention.qkv_proj)
     elif cross:
@@ -375,11 +369,11 @@ def _fill_linear(spec: Any, *linears: nn.Linear | None) -> None:
         spec.bias = _array(torch.cat(biases))
 
 
-def _fill_norm(spec: Any, norm: Any, width: int) -> None:
-    spec.gamma = _array(torch.ones(width) if norm.weight is None else norm.weight)
+def _fill_norm(spec: Any, norm: Any) -> None:
+    spec.gamma = _array(torch.ones(norm.width) if norm.weight is None else norm.weight)
     if hasattr(spec, "beta"):
         bias = getattr(norm, "bias", None)
-        spec.beta = _array(torch.zeros(width) if bias is None else bias)
+        spec.beta = _array(torch.zeros(norm.width) if bias is None else bias)
 
 
 def _array(x: Tensor) -> Any:

@@ -14,6 +14,7 @@ from glassformer import files
 from glassformer.config.transformer import LinearScaling, Llama3Scaling, RotaryPositions, TransformerConfig, YarnScaling
 from glassformer.errors import UserError, needs
 from glassformer.inference.decode import causal_frame
+from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.family import Family, Key
 from glassformer.interop.hf import choose_family
 from glassformer.interop.tokenizer_files import trained_start
@@ -96,29 +97,26 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
 
 def require_fit(config: TransformerConfig, architecture: Architecture) -> None:
     """Raise `UserError` that lists the settings that llama.cpp's code for an architecture would compute differently."""
-    stack, positions = config.head_stack, config.positions
+    positions = config.positions
     scaling = positions.scaling if isinstance(positions, RotaryPositions) else None
-    wrong = []
-    if config.head.kind != "tokens":
-        wrong.append(f"model.head: expected tokens, got {config.head.kind}")
-    if config.activation != architecture.activation:
-        wrong.append(f"model.activation: expected {architecture.activation}, got {config.activation}")
-    if config.attn_out_bias and not architecture.has_out_bias:
-        wrong.append("model.attn_out_bias: expected false, got true")
-    if config.attention_scale is not None:
-        wrong.append(f"model.attention_scale: expected none, got {config.attention_scale}")
-    if any(0 < window < config.max_len for window in stack.window_pattern):
-        wrong.append("model.decoder.window_pattern: expected no window shorter than max_len")
+    fit = Compatibility(config)
+    fit.check("head", config.head.kind == "tokens", f"model.head: expected tokens, got {config.head.kind}")
+    fit.need("activation", architecture.activation)
+    if not architecture.has_out_bias:
+        fit.need("attn_out_bias", False)
+    fit.need("attention_scale", None)
+    fits = not any(0 < window < config.max_len for window in config.head_stack.window_pattern)
+    fit.check("decoder", fits, "model.decoder.window_pattern: expected no window shorter than max_len")
     if isinstance(positions, RotaryPositions) and positions.fraction != 1:
-        wrong.append(f"model.positions.fraction: expected 1, got {positions.fraction}")
+        fit.misfits.append(f"model.positions.fraction: expected 1, got {positions.fraction}")
     if isinstance(scaling, Llama3Scaling) and not architecture.has_factors:
-        wrong.append("model.positions.scaling: expected none, linear or yarn, got llama3")
+        fit.misfits.append("model.positions.scaling: expected none, linear or yarn, got llama3")
     if isinstance(scaling, YarnScaling) and (scaling.beta_fast, scaling.beta_slow) != (32.0, 1.0):
-        wrong.append("model.positions.scaling: expected beta_fast 32 and beta_slow 1")
+        fit.misfits.append("model.positions.scaling: expected beta_fast 32 and beta_slow 1")
     if isinstance(scaling, YarnScaling) and scaling.original_max_len < 7:  # < 2π: no full rotation, and another ramp
-        wrong.append("model.positions.scaling.original_max_len: expected at least 7")
-    if wrong:
-        raise UserError(f"llama.cpp's {architecture.name} cannot compute this model exactly: {'; '.join(wrong)}")
+        fit.misfits.append("model.positions.scaling.original_max_len: expected at least 7")
+    if fit.misfits:
+        raise UserError(f"llama.cpp's {architecture.name} cannot compute this model exactly: {'; '.join(fit.misfits)}")
 
 
 def model_numbers(config: TransformerConfig, architecture: Architecture) -> dict[str, Any]:
@@ -259,8 +257,7 @@ def _keys(gguf: ModuleType, family: Family, architecture: Architecture, config: 
             raise UserError(f"llama.cpp's {architecture.name} has no tensor for {theirs}")
         return str(found)
 
-    keys = family.keys(config)
-    return [replace(key, theirs=tuple(map(name_of, key.theirs)), transposed=False) for key in keys]
+    return [replace(key, theirs=tuple(map(name_of, key.theirs)), transposed=False) for key in family.keys(config)]
 
 
 def _rounded(name: str, x: Tensor, dtype: Dtype) -> Tensor:

@@ -42,8 +42,7 @@ def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
     """Write `model.onnx`, tokenizers and label names into an empty folder; return the lines of the report.
 
     Weights above 1.5 GB go into the separate file `model.onnx.data`. The graph is run in onnxruntime on three shapes
-    other than the traced one. Raises `UserError` if the logits differ, if the model cannot be exported, or if a
-    package is missing.
+    other than the traced one. Raises `UserError` if the logits differ, the export fails, or a package is missing.
     """
     with needs("ONNX", "export"), _quiet():  # all three are needed
         import onnx  # noqa: F401

@@ -1,0 +1,110 @@
+"""glassformer inspect DIR"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from glassformer import files
+from glassformer.cli.arguments import fail
+from glassformer.cli.inputs_outputs import Stored, require_output
+from glassformer.cli.progress import err
+from glassformer.errors import UserError, needs
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def main(
+    *directories: Annotated[str, "[DIR]"],
+    text: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    port: int = 8017,
+    host: str = "127.0.0.1",
+    html: Path | None = None,
+    wait: bool = False,
+    no_browser: bool = False,
+    stored: Stored,
+) -> int:
+    """Open a page in the browser that shows the inner values of a model: attention, predictions, ablations.
+
+    The page is served from this computer and makes no request to any other host. Ctrl-C stops the server.
+
+    Args:
+        directories: The model directory, or the folder of a run that is still training. Without it, the page offers
+            four tiny models, which it trains in runs/gallery on first use.
+        text: The first text on the page.
+        source: The first source of an encoder-decoder.
+        target: The target of this source; by default the model's own output.
+        port: The port of the server; 0 chooses a free one.
+        host: The address to listen on; another one than 127.0.0.1 lets other computers use the model.
+        html: Write the page with the results of this text to one file, which opens without a server, and exit.
+        wait: If the folder has no model yet, show its training and wait for the first checkpoint.
+        no_browser: Print the address, and do not open a browser.
+    """
+    with needs("the inspector", "serve"):
+        from glassformer.serving import server
+    from glassformer.serving.gallery import Gallery
+    from glassformer.serving.inspector import FOLDER, Inspector
+    from glassformer.serving.single_file import single_file
+    from glassformer.store import checkpoint
+    from glassformer.store.lock import is_locked
+
+    if html is not None:
+        require_output(html, [*directories])
+        if not directories:
+            fail("inspect --html needs a folder")
+    if len(directories) > 1:
+        fail("inspect takes one folder; a second model is chosen on the page")
+    if host not in LOOPBACK:
+        err(f"the page is open to every computer that reaches {host}: anyone there can use the model")
+    given: dict[str, Any] = {"text": text} if source is None else {"source": source, "target": target}
+    examples = [] if text is source is None else [given]
+    if not directories:
+        gallery = Gallery(Path("runs") / "gallery")
+        try:
+            return server.serve(Inspector(None, examples, gallery=gallery), host, port, opens_browser=not no_browser)
+        finally:
+            gallery.close()
+    folder = Path(directories[0])
+    is_training = is_locked(folder)
+    waits = stored.checkpoint is None and (wait or is_training) and not checkpoint.steps(folder)
+    if waits or is_training:
+        os.nice(10)  # the training comes first
+    model = None if waits else stored.model(folder)
+    if model is not None and model.is_seq2seq and text is not None:
+        raise UserError(f"{folder} is a sequence-to-sequence model: give --source TEXT")
+    if model is not None and not model.is_seq2seq and (source is not None or target is not None):
+        raise UserError(f"{folder} has no source side: give --text TEXT")
+    inspector = Inspector(model, examples, folder=folder, device=stored.device)
+    if html is not None:
+        if model is None or not examples:
+            raise UserError("--html needs a model, and --text TEXT or --source TEXT")
+        files.write_text(html, single_file(inspector, given, FOLDER))
+        print(html)
+        return 0
+    return server.serve(inspector, host, port, opens_browser=not no_browser)
+
+
+@contextmanager
+def page_beside(folder: Path) -> Iterator[None]:
+    """Show the run in `folder` on the page, in a process of its own, while the block trains it.
+
+    After the block, the page stays open until Ctrl-C.
+    """
+    with needs("the inspector", "serve"):
+        from glassformer.serving import server  # noqa: F401
+    command = [sys.executable, "-m", "glassformer", "inspect", str(folder), "--wait", "--port", "0"]
+    process = subprocess.Popen(command, stdout=sys.stderr)
+    try:
+        yield
+        err("the page stays open; Ctrl-C stops it")
+        process.wait()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        process.terminate()
+        process.wait()

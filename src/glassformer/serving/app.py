@@ -1,0 +1,190 @@
+"""The application: routes of functions, Host check, headers, limits, and errors as one sentence of JSON.
+
+Each route belongs to a function with typed parameters. Names in the path, the query and the JSON body are its
+arguments, so a function is tested without a server.
+"""
+
+import contextlib
+import inspect
+import json
+import typing
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import UnionType
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from glassformer.errors import UserError, did_you_mean
+from glassformer.serving.worker import Busy, Worker
+
+MAX_BODY = 1 << 20
+"""Largest body of a request in bytes."""
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    b"content-security-policy": POLICY.encode(),
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cache-control": b"no-store",
+}
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An array as bytes compressed with zlib, for a browser's `DecompressionStream("deflate")`."""
+
+    data: bytes
+    shape: tuple[int, ...]
+
+
+Answer = Mapping[str, Any] | Packed
+Function = Callable[..., Answer]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A route: a method and a path, such as `/api/run/{run}/lens`, and the function that answers it."""
+
+    method: str
+    path: str
+    function: Function
+    is_quick: bool = False
+    """True if the function does not use a model, so that it need not wait for the worker."""
+
+
+def application(calls: Sequence[Call], folder: Path, hosts: Sequence[str], worker: Worker) -> Starlette:
+    """Return an application that answers `calls` and serves the files of `folder`; `hosts` are the allowed names."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        worker.close()
+
+    routes: list[Any] = [Route(call.path, partial(_answer, call, worker), methods=[call.method]) for call in calls]
+    routes.append(Mount("/", StaticFiles(directory=folder, html=True)))
+    return Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)), Middleware(_Headers)],
+        exception_handlers={HTTPException: _http_error, Exception: _defect},
+    )
+
+
+async def _answer(call: Call, worker: Worker, request: Request) -> Response:
+    try:
+        named = arguments(call.function, dict(request.path_params), dict(request.query_params), await _body(request))
+        job: Awaitable[Answer] = worker.run(call.function, **named) if not call.is_quick else _now(call.function, named)
+        found = await job
+    except UserError as error:
+        return JSONResponse({"error": str(error)}, 400)
+    except Busy as error:
+        return JSONResponse({"error": str(error)}, 429, {"retry-after": "5"})
+    if isinstance(found, Packed):
+        shape = ",".join(map(str, found.shape))
+        return Response(found.data, media_type="application/octet-stream", headers={"x-shape": shape})
+    return JSONResponse(found)
+
+
+async def _now(function: Function, named: Mapping[str, Any]) -> Answer:
+    return function(**named)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """Return the JSON object of a request; other content types are refused, so that no other site can send one."""
+    if request.method != "POST":
+        return {}
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise UserError("expected the content type application/json")
+    data = b""
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > MAX_BODY:
+            raise HTTPException(413, f"the request has more than {MAX_BODY:,} bytes")
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"the request is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UserError("expected a JSON object")
+    return found
+
+
+def arguments(
+    function: Function, path: Mapping[str, str], query: Mapping[str, str], body: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a function by name; words of path and query are converted to its types.
+
+    Raises `UserError` for an unknown, missing or wrong argument.
+    """
+    hints, parameters = typing.get_type_hints(function), inspect.signature(function).parameters
+    found = {}
+    for name, value in {**query, **path, **body}.items():
+        if name not in parameters:
+            raise UserError(f"unknown argument {name!r}: {did_you_mean(name, parameters)}")
+        found[name] = _converted(name, value, hints[name], is_text=name not in body)
+    for name, parameter in parameters.items():
+        if parameter.default is inspect.Parameter.empty and name not in found:
+            raise UserError(f"the argument {name!r} is missing")
+    return found
+
+
+def _converted(name: str, value: Any, hint: Any, is_text: bool) -> Any:
+    kinds = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if is_text:
+        for kind in kinds:
+            with contextlib.suppress(KeyError, ValueError):
+                if kind is bool:
+                    return {"0": False, "1": True}[value]
+                if kind in (int, float, str):
+                    return kind(value)
+    elif any(_fits(value, kind) for kind in kinds):
+        return value
+    expected = " or ".join(str(kind) if typing.get_args(kind) else kind.__name__ for kind in kinds)
+    raise UserError(f"{name}: expected {expected}, got {value!r:.60}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return True if a JSON value has a type: `list[int]` is checked item by item, and an int is also a float."""
+    items = typing.get_args(kind)
+    if items and typing.get_origin(kind) is list:
+        return isinstance(value, list) and all(_fits(item, items[0]) for item in value)
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, typing.get_origin(kind) or kind) and (kind is bool or not isinstance(value, bool))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": str(error.detail)}, error.status_code)
+
+
+async def _defect(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": f"a defect of glassformer: {type(error).__name__}: {error}"}, 500)
+
+
+class _Headers:
+    """Add the security headers to every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *HEADERS.items()]
+            await send(message)
+
+        await self.app(scope, receive, with_headers)

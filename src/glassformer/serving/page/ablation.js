@@ -1,0 +1,273 @@
+/**
+ * Ablation: parts of the model are switched off, and the predictions are compared.
+ *
+ * @import { App, Panel } from "./app.js"
+ * @import { Ablation, Effects, Part, Picture } from "./types.js"
+ */
+
+import { Latest, chosenKind, kindsOf } from "./app.js";
+import { barList } from "./bars.js";
+import { colourOf, css, inkOn } from "./colours.js";
+import { arrowKeys, button, choice, fill, h } from "./dom.js";
+import { frame } from "./frame.js";
+import { Heatmap } from "./heatmap.js";
+import { markTokens } from "./link.js";
+import { NOT_EMBEDDED } from "./source.js";
+import { mainSide, mainTokens, shownPosition } from "./state.js";
+import { stripScene, tokenStrip } from "./strip.js";
+import { fixed, percent, signed, visible } from "./text.js";
+
+const MEASURES = /** @type {Record<string, string>} */ ({ loss: "Loss in nats per token", kl: "KL divergence in nats", change: "Mean change of the output" });
+
+/**
+ * Return the parts of a text such as "decoder.0.3,decoder.1.ff,decoder.2.all".
+ * @param {string} off
+ * @returns {string[]}
+ */
+export function partNames(off) {
+  return off.split(",").filter((name) => /^\w+\.\d+\.(\d+|ff|all)$/.test(name));
+}
+
+/**
+ * Return the part of a name, as the server expects it.
+ * @param {string} name
+ * @returns {Part}
+ */
+export function partOf(name) {
+  const [stack = "", layer = "0", what = ""] = name.split(".");
+  if (what === "ff") return { stack, layer: Number(layer), feed_forward: true };
+  if (what === "all") return { stack, layer: Number(layer) };
+  return { kind: stack, layer: Number(layer), head: Number(what) };
+}
+
+/**
+ * Return the effect of a part on the loss; NaN if it was not measured.
+ * @param {Effects | null} effects
+ * @param {string} name
+ */
+export function effectOf(effects, name) {
+  const [kind = "", layer = "0", what = ""] = name.split(".");
+  const row = Number(layer);
+  if (what === "ff") return effects?.feed_forward[kind]?.[row] ?? NaN;
+  if (what === "all") return effects?.layers[kind]?.[row] ?? NaN;
+  return /** @type {number[][] | undefined} */ (effects?.[kind])?.[row]?.[Number(what)] ?? NaN;
+}
+
+/** @param {App} app @returns {Panel} */
+export function createAblation(app) {
+  const { store } = app;
+  const kinds = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
+  const means = choice("Replacement", [["0", "replace by 0"], ["1", "replace by the mean"]], (mean) => store.set({ mean: Number(mean) }));
+  const switches = h("div", { class: "scroll-x" });
+  const all = button("all on", () => store.set({ off: "" }), { class: "quiet" });
+  const loss = h("p", { class: "about" });
+  const card = frame({
+    title: "Parts", explanation: "Switch off heads, feed-forwards or whole layers. The text is then run again without them.",
+    formula: "effect = loss without the part − loss; without targets: KL(before ‖ after)",
+  }, h("div", { class: "row" }, kinds.element, means.element, all), switches, loss);
+
+  const strip = h("div");
+  const changes = frame({
+    title: "Change per position", explanation: "Log-probability of each token after − before. Orange: less probable. Blue: more probable.",
+    picture: () => changePicture(),
+  }, strip);
+  const before = h("div");
+  const after = h("div");
+  const tops = frame({ title: "Most probable tokens" }, h("div", { class: "pair" }, h("div", {}, h("h3", {}, "before"), before), h("div", {}, h("h3", {}, "after"), after)));
+
+  const heat = new Heatmap({ label: "Effects of all parts", onselect: (row, column) => toggle(names(row)[column] ?? "") });
+  const measure = button("Measure all", () => void measureAll(), { title: "One run per part: this may take a while" });
+  const map = frame({
+    title: "Effects of all parts", explanation: "Change of the loss without each part alone. Large: the part matters for this text. Select a cell to switch the part.",
+    picture: () => effectPicture(),
+  }, h("div", { class: "row" }, measure), heat.element);
+  const element = h("div", { class: "panel" }, card.element, changes.element, tops.element, map.element);
+  const latest = new Latest(app, strip);
+  const mapLatest = new Latest(app, map.body);
+  /** @type {Ablation | null} */
+  let result = null;
+  /** @type {{run: string, effects: Effects} | null} */
+  let measured = null;
+
+  const kind = () => chosenKind(store.state) ?? "";
+  const effects = () => (measured?.run === store.state.run?.run ? measured?.effects ?? null : null);
+
+  /** Names of the parts of a layer. @param {number} layer */
+  function names(layer) {
+    const heads = store.state.run?.attention[kind()]?.heads ?? 0;
+    const own = Array.from({ length: heads }, (_, head) => `${kind()}.${layer}.${head}`);
+    return kind() === "cross" ? own : [...own, `${kind()}.${layer}.ff`, `${kind()}.${layer}.all`];
+  }
+
+  /** @param {string} name */
+  function toggle(name) {
+    const off = partNames(store.state.off);
+    store.set({ off: (off.includes(name) ? off.filter((one) => one !== name) : [...off, name]).join(",") });
+  }
+
+  function drawSwitches() {
+    const { state } = store;
+    const place = state.run?.attention[kind()];
+    if (!place) return;
+    const off = new Set(partNames(state.off));
+    const focused = [...switches.querySelectorAll(".switch")].indexOf(/** @type {Element} */ (document.activeElement));
+    const columns = names(0).map((name) => name.split(".")[2] ?? "").map((what) => (what === "ff" ? "feed-forward" : what === "all" ? "whole layer" : what));
+    const grid = h("div", { class: "switches", role: "grid", "aria-label": "Parts of the model" });
+    grid.style.setProperty("--parts", String(columns.length));
+    grid.append(h("div", { class: "switch-row", role: "row" }, h("span"), ...columns.map((text) => h("span", { class: "grid-label", role: "columnheader" }, text))));
+    for (let layer = 0; layer < place.layers; layer++) {
+      grid.append(h("div", { class: "switch-row", role: "row" }, h("span", { class: "grid-label", role: "rowheader" }, layer), ...names(layer).map((name, i) => {
+        const isOn = !off.has(name);
+        const effect = effectOf(effects(), name);
+        const element = h("button", {
+          type: "button", class: "switch", role: "switch", "aria-checked": String(isOn), tabindex: layer + i === 0 ? 0 : -1, onclick: () => toggle(name),
+          "aria-label": `${name.replace(".ff", ".feed-forward").replace(".all", ", whole layer")}${Number.isNaN(effect) ? "" : `, effect ${signed(effect)}`}`,
+        }, isOn ? (Number.isNaN(effect) ? "on" : signed(effect, 2)) : "off");
+        if (isOn && !Number.isNaN(effect)) {
+          const colour = colourOf(effect, "diverging", range(), state.dark);
+          element.style.background = css(colour);
+          element.style.color = inkOn(colour);
+        }
+        return element;
+      })));
+    }
+    arrowKeys(grid, ".switch", () => columns.length);
+    fill(switches, grid);
+    if (focused >= 0) /** @type {HTMLElement | undefined} */ (switches.querySelectorAll(".switch")[focused])?.focus();
+    all.disabled = !off.size;
+  }
+
+  /** @returns {[number, number]} */
+  function range() {
+    const layers = store.state.run?.attention[kind()]?.layers ?? 0;
+    const values = Array.from({ length: layers }, (_, layer) => names(layer).map((name) => effectOf(effects(), name))).flat().filter((x) => !Number.isNaN(x));
+    const largest = Math.max(1e-6, ...values.map(Math.abs));
+    return [-largest, largest];
+  }
+
+  function load() {
+    const { run, off, mean } = store.state;
+    const parts = partNames(off);
+    if (!run) return;
+    if (!parts.length) {
+      latest.cancel();
+      result = null;
+      draw();
+      return;
+    }
+    const body = { off: parts.map(partOf), mean: Boolean(mean) };
+    const path = `/api/run/${run.run}/ablate`;
+    void latest.use(app.data.once(`${path} ${JSON.stringify(body)}`, () => app.source.post(path, body)), (value) => {
+      result = value;
+      draw();
+    });
+  }
+
+  /** Change of the log-probability per position; NaN without one. */
+  function differences() {
+    return (result?.after.positions ?? []).map((position, i) => {
+      const [was, is] = [result?.before.positions[i]?.log_prob, position.log_prob];
+      return was === null || was === undefined || is === null ? NaN : is - was;
+    });
+  }
+
+  function items() {
+    const { state } = store;
+    const found = differences();
+    return mainTokens(state).map((token, index) => {
+      const change = found[index] ?? NaN;
+      return {
+        text: token.text, place: { side: mainSide(state), index },
+        title: `${index}: ${visible(token.text)}` + (Number.isNaN(change) ? "" : ` · log-probability ${fixed(result?.before.positions[index]?.log_prob, 2)} → ` +
+          `${fixed(result?.after.positions[index]?.log_prob, 2)} (${signed(change, 2)})`),
+        colour: Number.isNaN(change) ? null : colourOf(change, "diverging", [-3, 3], state.dark),
+      };
+    });
+  }
+
+  function draw() {
+    changes.element.hidden = tops.element.hidden = !result;
+    const count = partNames(store.state.off).length;
+    loss.textContent = !result ? (app.source.isEmbedded ? NOT_EMBEDDED : "All parts are on.")
+      : `${MEASURES[result.measure ?? "loss"] ?? result.measure}: ${fixed(result.before.loss)} → ${fixed(result.after.loss)} ` +
+        `(${signed((result.after.loss ?? NaN) - (result.before.loss ?? NaN))}) with ${count} ${count === 1 ? "part" : "parts"} off.`;
+    fill(strip, result ? tokenStrip(items(), "Change per position") : null);
+    drawTops();
+    markTokens(store);
+    changes.refresh();
+  }
+
+  function drawTops() {
+    if (!result) return;
+    const position = shownPosition(store.state);
+    const heading = tops.element.querySelector("h2");
+    const token = mainTokens(store.state)[position];
+    if (heading) heading.textContent = `Most probable tokens at position ${position} ${token ? visible(token.text) : ""}`;
+    for (const [place, outcome] of /** @type {const} */ ([[before, result.before], [after, result.after]])) {
+      fill(place, barList((outcome.positions[position]?.top ?? []).map(([, text, p]) => ({ label: text, value: p, text: percent(p) }))));
+    }
+  }
+
+  async function measureAll() {
+    const { run } = store.state;
+    if (!run) return;
+    measure.disabled = true;
+    await mapLatest.use(app.data.json(run, "effects"), (value) => {
+      measured = { run: run.run, effects: value };
+      drawSwitches();
+      drawMap();
+    });
+    measure.disabled = false;
+  }
+
+  function drawMap() {
+    const found = effects();
+    const place = store.state.run?.attention[kind()];
+    heat.element.hidden = !found;
+    if (!found || !place) return;
+    const labels = names(0).map((name) => name.split(".")[2] ?? "").map((what) => (what === "ff" ? "ff" : what === "all" ? "layer" : `head ${what}`));
+    const values = Array.from({ length: place.layers }, (_, layer) => names(layer).map((name) => effectOf(found, name))).flat();
+    heat.update({
+      rows: place.layers, columns: labels.length, values, row_labels: Array.from({ length: place.layers }, (_, i) => `layer ${i}`), column_labels: labels,
+      row_axis: "layer", column_axis: "part", plain_rows: true, plain_columns: true, scale: "diverging", range: range(), dark: store.state.dark, unit: "nats",
+      cell: [58, 26], cell_text: (row, column) => signed(values[row * labels.length + column], 3),
+      describe: (row, column) => `layer ${row}, ${labels[column]}: loss ${signed(values[row * labels.length + column], 4)} nats per token without it`,
+    });
+    map.refresh();
+  }
+
+  /** @returns {Picture | null} */
+  function changePicture() {
+    if (!result) return null;
+    const found = differences();
+    return {
+      name: "ablation", scene: () => stripScene([{ title: `Change of the log-probability without ${store.state.off}`, items: items() }]),
+      data: () => ({ off: partNames(store.state.off).map(partOf), ...result }),
+      table: () => ({
+        header: ["position", "token", "before", "after", "change"],
+        rows: mainTokens(store.state).map((token, i) => [i, token.text, result?.before.positions[i]?.log_prob ?? null, result?.after.positions[i]?.log_prob ?? null, found[i] ?? null]),
+      }),
+    };
+  }
+
+  /** @returns {Picture | null} */
+  function effectPicture() {
+    return effects() ? { name: `effects-${kind()}`, scene: () => heat.scene(`Effects, ${kind()}`), table: () => heat.table(), data: () => effects() } : null;
+  }
+
+  return {
+    element,
+    render(changed) {
+      const { state } = store;
+      if (changed.has("run")) kinds.setOptions(kindsOf(state).map((name) => [name, name]));
+      kinds.element.hidden = kindsOf(state).length < 2;
+      kinds.write(kind());
+      means.write(String(state.mean));
+      if (["run", "kind", "off", "dark"].some((key) => changed.has(key))) drawSwitches();
+      if (["run", "off", "mean"].some((key) => changed.has(key))) load();
+      else if (changed.has("dark")) draw();
+      if (["run", "kind", "dark"].some((key) => changed.has(key))) drawMap();
+      if (["hover", "pos"].some((key) => changed.has(key))) drawTops();
+    },
+  };
+}

@@ -1,0 +1,124 @@
+/**
+ * Alignment: attention weights between the target and the source, as lines and as a matrix.
+ *
+ * @import { App, Panel } from "./app.js"
+ * @import { Alignment, Picture } from "./types.js"
+ * @import { Weights } from "./lines.js"
+ */
+
+import { Latest, cellPlaces, markedCell } from "./app.js";
+import { fill, h, select } from "./dom.js";
+import { frame } from "./frame.js";
+import { Heatmap } from "./heatmap.js";
+import { alignmentScene, strongest, windowAround } from "./lines.js";
+import { markTokens, selectPlace } from "./link.js";
+import { sceneElement } from "./scene.js";
+import { selectedPosition } from "./state.js";
+import { fixed, visible } from "./text.js";
+
+const WINDOW = 60;
+
+/** @param {App} app @returns {Panel} */
+export function createAlignment(app) {
+  const { store } = app;
+  const layers = select("layer", [], (layer) => store.set({ align_layer: Number(layer) }));
+  const heads = select("head", [], (head) => store.set({ align_head: Number(head) }));
+  const choices = h("div", { class: "row" }, layers.element, heads.element);
+  const place = h("div", { class: "scroll-x" });
+  const note = h("p", { class: "about" });
+  const lines = frame({
+    title: "Alignment", explanation: "Each target token is linked to the source tokens it attends to; the width of a line is the weight.",
+    formula: "weights = softmax(score(query, key))", picture: () => picture("alignment-lines"),
+  }, choices, place, note);
+  const heat = new Heatmap({
+    label: "Alignment weights", onleave: () => store.set({ hover: null, across: null }),
+    onhover: (row, column) => store.set(cellPlaces(sides(), row, column)),
+    onselect: (row, column) => selectPlace(store, cellPlaces(sides(), row, column).hover),
+  });
+  const matrix = frame({
+    title: "Alignment matrix", explanation: "Rows are target tokens, columns are source tokens; each row sums to 1.",
+    picture: () => picture("alignment-matrix"),
+  }, heat.element);
+  const element = h("div", { class: "panel" }, lines.element, matrix.element);
+  const latest = new Latest(app, element);
+  /** @type {Weights | null} */
+  let weights = null;
+  /** @type {Alignment | null} */
+  let found = null;
+
+  /** @returns {{rows: import("./types.js").Side, columns: import("./types.js").Side}} */
+  function sides() {
+    return { rows: found?.rows ?? "written", columns: found?.columns ?? "source" };
+  }
+
+  function load() {
+    const { run, model, align_layer: layer, align_head: head } = store.state;
+    const size = model?.attention.cross;
+    if (!run || !size) return;
+    layers.setOptions([["-1", "default"], ...Array.from({ length: size.layers }, (_, i) => /** @type {[string, string]} */ ([String(i), String(i)]))]);
+    heads.setOptions([["-1", "mean of all"], ...Array.from({ length: size.heads }, (_, i) => /** @type {[string, string]} */ ([String(i), String(i)]))]);
+    layers.list.value = String(layer);
+    heads.list.value = String(head);
+    choices.hidden = size.layers * size.heads === 1;
+    const query = { layer: layer < 0 ? undefined : layer, head: head < 0 ? undefined : head };
+    void latest.use(app.data.json(run, "alignment", query), (value) => {
+      found = /** @type {Alignment} */ (value);
+      weights = {
+        rows: value.weights.length, columns: value.weights[0]?.length ?? 0, values: Float32Array.from(value.weights.flat()),
+        row_labels: run[found.rows].map((token) => token.text), column_labels: run[found.columns].map((token) => token.text),
+        row_side: found.rows, column_side: found.columns, first_row: 0,
+      };
+      draw();
+    });
+  }
+
+  function scene() {
+    if (!weights) return null;
+    const position = Math.max(0, selectedPosition(store.state));
+    const rows = windowAround(weights.rows, position, WINDOW);
+    const columns = windowAround(weights.columns, (position * weights.columns) / Math.max(1, weights.rows), WINDOW);
+    return alignmentScene(weights, { rows, columns, lines: strongest(weights, { rows, columns, least: 0.03 }), width: place.clientWidth });
+  }
+
+  function draw() {
+    const picture = scene();
+    if (!weights || !picture) return;
+    const { rows, columns, values, row_labels: rowLabels, column_labels: columnLabels } = weights;
+    fill(place, sceneElement(picture));
+    note.textContent = rows > WINDOW || columns > WINDOW ? `${WINDOW} tokens around the selected position are drawn.` : "";
+    heat.update({
+      rows, columns, values, row_labels: rowLabels, column_labels: columnLabels, row_axis: "target", column_axis: "source",
+      scale: "sequential", range: [0, 1], dark: store.state.dark,
+      describe: (row, column) => `target ${visible(rowLabels[row] ?? "")} (${row}) → source ${visible(columnLabels[column] ?? "")} (${column}): ` +
+        `weight ${fixed(values[row * columns + column], 4)}`,
+    });
+    mark();
+    markTokens(store);
+    lines.refresh();
+    matrix.refresh();
+  }
+
+  function mark() {
+    const cell = markedCell(store.state, sides());
+    heat.mark(cell.row, cell.column);
+  }
+
+  /** @param {string} name @returns {Picture | null} */
+  function picture(name) {
+    if (!weights || !found) return null;
+    const { row_labels: rows, column_labels: columns } = weights;
+    return {
+      name, scene: () => (name === "alignment-lines" ? scene() : heat.scene("Alignment")), table: () => heat.table(),
+      data: () => ({ rows, columns, ...found }),
+    };
+  }
+
+  return {
+    element,
+    render(changed) {
+      if (["run", "align_layer", "align_head"].some((key) => changed.has(key))) load();
+      else if (["dark", "size"].some((key) => changed.has(key)) || (changed.has("pos") && (weights?.rows ?? 0) > WINDOW)) draw();
+      if (["hover", "across"].some((key) => changed.has(key))) mark();
+    },
+  };
+}

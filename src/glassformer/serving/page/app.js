@@ -1,0 +1,194 @@
+/**
+ * Access of the panels to the shared state, the data of a run, and the status line.
+ *
+ * @import { AttentionPlace, Run, State } from "./types.js"
+ * @import { Bytes, Source } from "./source.js"
+ * @import { Store } from "./state.js"
+ */
+
+import { weights16 } from "./decode.js";
+import { withQuery } from "./source.js";
+
+/**
+ * @typedef {{
+ *   store: Store, source: Source, data: RunData, fail: (error: unknown) => void, say: (text: string) => void,
+ *   submit: () => void, reload: () => void,
+ * }} App
+ *
+ * @typedef {{element: HTMLElement, render: (changed: Set<string>) => void}} Panel
+ */
+
+const MAX_BYTES = 300e6;
+
+/** Data of runs, loaded once. The oldest entries are dropped when all together are too large. */
+export class RunData {
+  /** @param {Source} source */
+  constructor(source) {
+    this.source = source;
+    /** @type {Map<string, {value: Promise<any>, bytes: number}>} */
+    this.entries = new Map();
+  }
+
+  clear() {
+    this.entries.clear();
+  }
+
+  /**
+   * @template T
+   * @param {string} key
+   * @param {() => Promise<T>} load
+   * @param {(value: T) => number} [size]
+   * @returns {Promise<T>}
+   */
+  once(key, load, size = () => 1000) {
+    const known = this.entries.get(key);
+    if (known) {
+      this.entries.delete(key);
+      this.entries.set(key, known);
+      return known.value;
+    }
+    const entry = { value: load(), bytes: 0 };
+    this.entries.set(key, entry);
+    entry.value.then((value) => {
+      entry.bytes = size(value);
+      this.#shrink();
+    }, () => this.entries.delete(key));
+    return entry.value;
+  }
+
+  #shrink() {
+    let total = 0;
+    for (const { bytes } of this.entries.values()) total += bytes;
+    for (const [key, { bytes }] of this.entries) {
+      if (total < MAX_BYTES || this.entries.size < 3) return;
+      this.entries.delete(key);
+      total -= bytes;
+    }
+  }
+
+  /** @param {Run} run @param {string} what @param {Record<string, string | number | undefined>} [query] @returns {Promise<any>} */
+  json(run, what, query = {}) {
+    const path = withQuery(`/api/run/${run.run}/${what}`, query);
+    return this.once(path, () => this.source.get(path), (value) => JSON.stringify(value).length);
+  }
+
+  /** @param {Run} run @param {string} what @param {Record<string, string | number | undefined>} query @returns {Promise<Bytes>} */
+  bytes(run, what, query) {
+    const path = withQuery(`/api/run/${run.run}/${what}`, query);
+    return this.once(path, () => this.source.bytes(path), ({ buffer }) => buffer.byteLength);
+  }
+
+  /**
+   * Return the attention weights of one head.
+   * @param {Run} run
+   * @param {string} kind
+   * @param {number} layer
+   * @param {number} head
+   * @returns {Promise<{rows: number, columns: number, values: Float32Array}>}
+   */
+  async head(run, kind, layer, head) {
+    const { shape, buffer } = await this.bytes(run, "attention", { kind, layer });
+    const [, rows = 0, columns = 0] = shape;
+    return { rows, columns, values: weights16(buffer, head * rows * columns, rows * columns) };
+  }
+
+  /** @param {number} model @returns {Promise<string[]>} */
+  async vocabulary(model) {
+    const path = withQuery("/api/vocabulary", { model: model || undefined });
+    return (await this.once(path, () => this.source.get(path))).tokens;
+  }
+}
+
+/** Results of asynchronous work, in which a later request replaces an earlier one. */
+export class Latest {
+  /** @param {App} app @param {HTMLElement} element marked as busy meanwhile */
+  constructor(app, element) {
+    this.app = app;
+    this.element = element;
+    this.number = 0;
+  }
+
+  /**
+   * Wait for a value and use it, unless another request came meanwhile.
+   * @template T
+   * @param {Promise<T>} promise
+   * @param {(value: T) => void} use
+   */
+  async use(promise, use) {
+    const number = ++this.number;
+    this.element.setAttribute("aria-busy", "true");
+    try {
+      const value = await promise;
+      if (number === this.number) use(value);
+    } catch (error) {
+      if (number === this.number) this.app.fail(error);
+    } finally {
+      if (number === this.number) this.element.removeAttribute("aria-busy");
+    }
+  }
+
+  /** Drop the result of the request in progress. */
+  cancel() {
+    this.number++;
+    this.element.removeAttribute("aria-busy");
+  }
+}
+
+/**
+ * Return the kinds of attention of a run.
+ * @param {State} state
+ * @returns {string[]}
+ */
+export function kindsOf(state) {
+  return Object.keys(state.run?.attention ?? {});
+}
+
+/**
+ * Return the chosen kind of attention; without a choice, the decoder's, or the first one.
+ * @param {State} state
+ * @returns {string | null}
+ */
+export function chosenKind(state) {
+  const kinds = kindsOf(state);
+  if (kinds.includes(state.kind)) return state.kind;
+  return kinds.includes("decoder") ? "decoder" : kinds[0] ?? null;
+}
+
+/**
+ * Return the texts of the tokens in the rows and the columns of an attention matrix.
+ * @param {Run} run
+ * @param {AttentionPlace} place
+ */
+export function attentionLabels(run, place) {
+  const first = place.first_row ?? 0;
+  return {
+    rows: run[place.rows].slice(first).map((token) => token.text),
+    columns: run[place.columns].map((token) => token.text),
+  };
+}
+
+/**
+ * Return the row and the column of the tokens under the pointer; -1 without one.
+ * @param {State} state
+ * @param {AttentionPlace | {rows: import("./types.js").Side, columns: import("./types.js").Side, first_row?: number}} where
+ */
+export function markedCell(state, where) {
+  const group = (/** @type {string} */ side) => (side === "source" ? "source" : "target");
+  const find = (/** @type {(import("./types.js").Place | null)[]} */ places, /** @type {string} */ side) =>
+    places.find((place) => place && group(place.side) === group(side))?.index ?? -1;
+  const row = find([state.hover, state.across], where.rows);
+  return { row: row < 0 ? -1 : row - (where.first_row ?? 0), column: find([state.across, state.hover], where.columns) };
+}
+
+/**
+ * Return the places of a cell of an attention matrix.
+ * @param {AttentionPlace | {rows: import("./types.js").Side, columns: import("./types.js").Side, first_row?: number}} where
+ * @param {number} row
+ * @param {number} column
+ */
+export function cellPlaces(where, row, column) {
+  return {
+    hover: { side: where.rows, index: row + (where.first_row ?? 0) },
+    across: { side: where.columns, index: column },
+  };
+}

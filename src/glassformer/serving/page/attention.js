@@ -1,0 +1,285 @@
+/**
+ * Attention: the grid of all heads, and the matrix or the lines of one head.
+ *
+ * @import { App, Panel } from "./app.js"
+ * @import { AttentionPlace, Picture, Run, Scores } from "./types.js"
+ * @import { Bytes } from "./source.js"
+ * @import { Weights } from "./lines.js"
+ */
+
+import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "./app.js";
+import { arrowKeys, button, choice, fill, h, select } from "./dom.js";
+import { frame } from "./frame.js";
+import { drawThumbnail, gridScene, headGrid, thumbnailOf } from "./grid.js";
+import { Heatmap } from "./heatmap.js";
+import { columnScene, strongest, windowAround } from "./lines.js";
+import { markTokens, selectPlace } from "./link.js";
+import { sceneElement } from "./scene.js";
+import { selectedPosition } from "./state.js";
+import { fixed, visible } from "./text.js";
+
+const LINE_WINDOW = 120;
+const NAMES = /** @type {Record<string, string>} */ ({ encoder: "encoder", decoder: "decoder", cross: "cross: target to source" });
+
+/** @param {App} app @returns {Panel} */
+export function createAttention(app) {
+  const { store } = app;
+  const kinds = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
+  const badges = select("badge", [],
+    (badge) => store.set({ badge }));
+  const found = h("div", { class: "found" });
+  const gridPlace = h("div", { class: "scroll-x" });
+  const gridCard = frame({
+    title: "Heads", explanation: "One picture per layer (down) and head (across). In a picture, rows are queries and columns are keys. Select one to open it.",
+    formula: "weights = softmax(q·kᵀ / √d)", picture: () => gridPicture(),
+  }, h("div", { class: "grid-and-found" }, gridPlace, found));
+  gridCard.tools.prepend(badges.element);
+
+  const headTitle = h("h3");
+  const layers = select("layer", [], (layer) => store.set({ layer: Number(layer) }));
+  const strip = h("div", { class: "head-strip", role: "group", "aria-label": "Heads of the layer" });
+  arrowKeys(strip, ".thumb", () => 0);
+  const views = choice("View", [["matrix", "matrix"], ["lines", "lines"]], (shown) => store.set({ shown }));
+  const which = choice("Lines", [["0", "token under the pointer"], ["1", "all tokens"]], (all) => store.set({ all: Number(all) }));
+  const heat = new Heatmap({
+    label: "Attention weights", onhover: (row, column) => store.set(cellPlaces(here(), row, column)),
+    onleave: () => store.set({ hover: null, across: null }), onselect: (row, column) => selectPlace(store, cellPlaces(here(), row, column).hover),
+  });
+  const lines = h("div", { class: "lines-view" });
+  const headCard = frame({
+    title: "Head", explanation: "Row i contains the weights of query token i on all key tokens; they sum to 1.",
+    formula: "weights = softmax(q·kᵀ / √d)", picture: () => headPicture(),
+  }, h("div", { class: "row" }, button("← all heads", () => back(), { title: "Back to the grid (Escape)" }), layers.element, strip),
+  h("div", { class: "row" }, views.element, which.element), heat.element, lines);
+  headCard.element.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") back();
+  });
+  headCard.element.querySelector("h2")?.replaceWith(headTitle);
+  const element = h("div", { class: "panel" }, kinds.element, gridCard.element, headCard.element);
+
+  const gridLatest = new Latest(app, gridPlace);
+  const headLatest = new Latest(app, headCard.body);
+  /** @type {{kind: string, thumbnails: Bytes, scores: Scores | null, run: Run} | null} */
+  let grid = null;
+  /** @type {(Weights & {kind: string, layer: number, head: number}) | null} */
+  let weights = null;
+
+  /** @returns {AttentionPlace} */
+  function here() {
+    const { state } = store;
+    return /** @type {AttentionPlace} */ (state.run?.attention[chosenKind(state) ?? ""]);
+  }
+
+  function back() {
+    const { layer, head } = store.state;
+    store.set({ layer: -1, head: -1 });
+    const thumbs = gridPlace.querySelectorAll(".thumb");
+    /** @type {HTMLElement | undefined} */ (thumbs[layer * (here()?.heads ?? 1) + head])?.focus();
+  }
+
+  function isOpen() {
+    const { layer, head } = store.state;
+    const place = here();
+    return Boolean(place) && layer >= 0 && head >= 0 && layer < place.layers && head < place.heads;
+  }
+
+  function loadGrid() {
+    const { run } = store.state;
+    const kind = chosenKind(store.state);
+    if (!run || !kind) return;
+    const thumbnails = app.data.bytes(run, "thumbnails", { kind });
+    void gridLatest.use(thumbnails, (value) => {
+      grid = { kind, thumbnails: value, scores: grid?.run === run ? grid.scores : null, run };
+      drawGrid();
+      if (!grid.scores) void loadScores(run);
+    });
+  }
+
+  /** @param {Run} run */
+  async function loadScores(run) {
+    try {
+      const scores = await app.data.json(run, "scores");
+      if (grid?.run !== run) return;
+      grid.scores = scores;
+      drawGrid();
+    } catch (error) {
+      app.fail(error);
+    }
+  }
+
+  function drawGrid() {
+    if (!grid) return;
+    const focused = [...gridPlace.querySelectorAll(".thumb")].indexOf(/** @type {Element} */ (document.activeElement));
+    fill(gridPlace, headGrid({ ...grid, state: store.state, onopen: (layer, head) => store.set({ layer, head }) }));
+    if (focused >= 0) /** @type {HTMLElement | undefined} */ (gridPlace.querySelectorAll(".thumb")[focused])?.focus();
+    drawFound();
+    drawStrip();
+    markRow();
+    gridCard.refresh();
+  }
+
+  function drawFound() {
+    const { scores } = grid ?? {};
+    const names = Object.keys(scores?.names ?? {});
+    badges.setOptions([["best", "best pattern"], ...names.map((name) => /** @type {[string, string]} */ ([name, name])), ["none", "no badge"]]);
+    badges.list.value = store.state.badge;
+    if (!scores) {
+      fill(found);
+      return;
+    }
+    fill(found, h("h3", {}, "Heads found"), h("ul", {}, ...Object.entries(scores.best).map(([name, [kind, layer, head, score]]) =>
+      h("li", {}, h("button", { type: "button", class: "found-head", onclick: () => store.set({ kind, layer, head }) },
+        h("strong", {}, scores.names[name] ?? name), h("span", {}, `${kind}, layer ${layer}, head ${head}`), h("span", { class: "number" }, fixed(score, 2)))))));
+  }
+
+  function drawStrip() {
+    const { layer, head, dark } = store.state;
+    if (!grid || !isOpen()) return;
+    const thumbnails = grid.thumbnails;
+    fill(strip, ...Array.from({ length: here().heads }, (_, i) => {
+      const canvas = h("canvas");
+      const { values, rows, columns } = thumbnailOf(thumbnails, layer, i);
+      drawThumbnail(canvas, values, rows, columns, dark);
+      return h("button", { type: "button", class: "thumb small", "aria-pressed": String(i === head), tabindex: i === head ? 0 : -1,
+        "aria-label": `Head ${i}`, title: `head ${i}`, onclick: () => store.set({ head: i }) }, h("span", { class: "thumb-picture" }, canvas));
+    }));
+  }
+
+  function loadHead() {
+    const { run, layer, head } = store.state;
+    const kind = chosenKind(store.state);
+    if (!run || !kind || !isOpen()) return;
+    const place = here();
+    headTitle.textContent = `${kind}, layer ${layer}, head ${head}`;
+    layers.setOptions(Array.from({ length: place.layers }, (_, i) => [String(i), String(i)]));
+    layers.list.value = String(layer);
+    void headLatest.use(app.data.head(run, kind, layer, head), ({ rows, columns, values }) => {
+      const labels = attentionLabels(run, place);
+      weights = {
+        rows, columns, values, row_labels: labels.rows, column_labels: labels.columns, row_side: place.rows,
+        column_side: place.columns, first_row: place.first_row ?? 0, kind, layer, head,
+      };
+      drawHead();
+    });
+  }
+
+  function drawHead() {
+    if (!weights) return;
+    const { state } = store;
+    const { rows, columns, values, row_labels: rowLabels, column_labels: columnLabels } = weights;
+    const isMatrix = state.shown !== "lines";
+    heat.element.hidden = !isMatrix;
+    lines.hidden = isMatrix;
+    which.element.hidden = isMatrix;
+    if (isMatrix) {
+      heat.update({
+        rows, columns, values, row_labels: rowLabels, column_labels: columnLabels, row_axis: "query", column_axis: "key",
+        scale: "sequential", range: [0, 1], dark: state.dark,
+        describe: (row, column) => `query ${visible(rowLabels[row] ?? "")} (${row}) → key ${visible(columnLabels[column] ?? "")} (${column}): ` +
+          `weight ${fixed(values[row * columns + column], 4)}`,
+      });
+      mark();
+    } else drawLines();
+    headCard.refresh();
+  }
+
+  /** The scene of the lines. */
+  function linesScene() {
+    if (!weights) return null;
+    const { state } = store;
+    const position = selectedPosition(state);
+    const rows = windowAround(weights.rows, position, LINE_WINDOW);
+    const columns = windowAround(weights.columns, position * weights.columns / Math.max(1, weights.rows), LINE_WINDOW);
+    const cell = markedCell(state, here());
+    const isSelf = weights.row_side === weights.column_side;
+    const isHovered = cell.row >= 0 || cell.column >= 0;
+    const only = state.all ? {} : isHovered ? (isSelf || cell.row >= 0 ? { row: cell.row } : { column: cell.column }) : { row: position - weights.first_row };
+    const width = Math.max(320, Math.min(640, lines.clientWidth || 520));
+    return columnScene(weights, { width, rows, columns, lines: strongest(weights, { rows, columns, least: state.all ? 0.04 : 0.005, ...only }) });
+  }
+
+  function drawLines() {
+    const scene = linesScene();
+    if (!scene || !weights) return;
+    const isCut = weights.rows > LINE_WINDOW || weights.columns > LINE_WINDOW;
+    fill(lines, isCut ? h("p", { class: "about" }, `${LINE_WINDOW} tokens around the selected position are drawn.`) : null, sceneElement(scene));
+    markTokens(store);
+  }
+
+  /** Mark the token under the pointer in the matrix and in the thumbnails. */
+  function mark() {
+    if (weights && isOpen()) {
+      const cell = markedCell(store.state, here());
+      heat.mark(cell.row, cell.column);
+    }
+  }
+
+  function markRow() {
+    const place = here();
+    if (!place || !grid) return;
+    const { row, column } = markedCell(store.state, place);
+    const { rows, columns } = attentionLabels(/** @type {Run} */ (store.state.run), place);
+    gridPlace.style.setProperty("--row", row < 0 ? "-1" : String((row + 0.5) / rows.length));
+    gridPlace.style.setProperty("--column", column < 0 ? "-1" : String((column + 0.5) / columns.length));
+  }
+
+  /** @returns {Picture | null} */
+  function gridPicture() {
+    if (!grid) return null;
+    const { kind, thumbnails, scores } = grid;
+    const ofKind = /** @type {import("./types.js").HeadScores[][]} */ (scores?.[kind] ?? []);
+    return {
+      name: `heads-${kind}`, scene: () => gridScene(thumbnails, `Attention weights, ${kind}`, store.state.dark), data: () => scores,
+      table: () => ({
+        header: ["layer.head", ...Object.keys(scores?.names ?? {})],
+        rows: ofKind.flatMap((heads, layer) => heads.map((one, head) => [`${layer}.${head}`, ...Object.keys(scores?.names ?? {}).map((name) => one[name] ?? null)])),
+      }),
+    };
+  }
+
+  /** @returns {Picture | null} */
+  function headPicture() {
+    if (!weights) return null;
+    const { kind, layer, head, rows, columns, values, row_labels: rowLabels, column_labels: columnLabels } = weights;
+    const matrix = () => Array.from({ length: rows }, (_, i) => Array.from({ length: columns }, (_value, j) => Number((values[i * columns + j] ?? 0).toFixed(5))));
+    return {
+      name: `attention-${kind}-${layer}-${head}`, table: () => heat.table(),
+      scene: () => (store.state.shown === "lines" ? linesScene() : heat.scene(`${kind}, layer ${layer}, head ${head}`)),
+      data: () => ({ kind, layer, head, rows: rowLabels, columns: columnLabels, weights: matrix() }),
+    };
+  }
+
+  return {
+    element,
+    render(changed) {
+      const { state } = store;
+      const names = kindsOf(state);
+      if (changed.has("run")) {
+        kinds.setOptions(names.map((kind) => [kind, state.model?.kind === "recurrent" ? "target to source" : NAMES[kind] ?? kind]));
+        if (grid?.run !== state.run) weights = null;
+      }
+      kinds.element.hidden = names.length < 2;
+      kinds.write(chosenKind(state) ?? "");
+      views.write(state.shown === "lines" ? "lines" : "matrix");
+      which.write(String(state.all));
+      badges.list.value = state.badge;
+      gridCard.element.hidden = isOpen();
+      headCard.element.hidden = !isOpen();
+      if (!names.length) {
+        fill(gridPlace, h("p", { class: "empty" }, "The model has no attention weights."));
+        return;
+      }
+      if (["run", "kind"].some((key) => changed.has(key))) loadGrid();
+      else if (["badge", "dark"].some((key) => changed.has(key))) drawGrid();
+      if (["run", "kind", "layer", "head", "panel"].some((key) => changed.has(key))) {
+        loadHead();
+        drawStrip();
+      } else if (["shown", "all", "dark", "size"].some((key) => changed.has(key)) || (changed.has("pos") && state.shown === "lines")) drawHead();
+      if (["hover", "across"].some((key) => changed.has(key))) {
+        mark();
+        markRow();
+        if (isOpen() && state.shown === "lines" && !state.all) drawLines();
+      }
+    },
+  };
+}

@@ -1,0 +1,186 @@
+/**
+ * Beam search: the tree of hypotheses, and the results ranked with a length penalty.
+ *
+ * @import { App, Panel } from "./app.js"
+ * @import { BeamNode, BeamTree, Picture } from "./types.js"
+ * @import { Scene, Shape } from "./scene.js"
+ */
+
+import { Latest } from "./app.js";
+import { button, choice, fill, h, slider } from "./dom.js";
+import { frame } from "./frame.js";
+import { sceneElement } from "./scene.js";
+import { fixed, percent, shortened, visible } from "./text.js";
+import { theme } from "./theme.js";
+import { pathTo, ranked, treeRows } from "./tree.js";
+
+const STEP = 104;
+const ROW = 25;
+const MAX_NODES = 1500;
+
+/**
+ * Return the scene of a tree. The nodes of `best` are drawn with the accent colour.
+ * @param {BeamNode[]} nodes
+ * @param {Set<number>} best
+ * @returns {Scene}
+ */
+export function treeScene(nodes, best) {
+  const { ink, faint, line, accent, paper, second } = theme();
+  const { rows, height } = treeRows(nodes);
+  const byId = new Map(nodes.map((node) => [node.id, node]));
+  const x = (/** @type {BeamNode} */ node) => 8 + node.length * STEP;
+  const y = (/** @type {BeamNode} */ node) => 30 + (rows.get(node.id) ?? 0) * ROW;
+  const last = nodes.reduce((most, node) => Math.max(most, node.length), 0);
+  /** @type {Shape[]} */
+  const shapes = [];
+  for (let step = 1; step <= last; step++) shapes.push({ type: "text", x: 8 + step * STEP + 36, y: 12, text: `step ${step}`, size: 10.5, fill: faint, anchor: "middle" });
+  for (const node of nodes) {
+    const parent = node.parent === null ? undefined : byId.get(node.parent);
+    if (!parent) continue;
+    const [from, to] = [x(parent) + 72, x(node)];
+    const middle = (from + to) / 2;
+    const isBest = best.has(node.id);
+    const isPruned = node.state === "pruned";
+    shapes.push({
+      type: "path", d: `M${from} ${y(parent)}C${middle} ${y(parent)} ${middle} ${y(node)} ${to} ${y(node)}`,
+      stroke: isBest ? accent : isPruned ? line : faint, width: isBest ? 2.5 : 1, ...(isPruned ? { dash: "3 3" } : {}),
+    });
+  }
+  for (const node of nodes) {
+    const isBest = best.has(node.id);
+    const isPruned = node.state === "pruned";
+    const title = node.state === "root" ? "start" : `${visible(node.token)}: ${node.state}; log-probability ${fixed(node.step_log_prob, 3)} ` +
+      `(${percent(Math.exp(node.step_log_prob))}), sum ${fixed(node.log_prob, 3)}, length ${node.length}`;
+    shapes.push({ type: "rect", x: x(node), y: y(node) - 10, width: 72, height: 20, rx: 4, fill: paper, stroke: isBest ? accent : isPruned ? line : faint, title });
+    if (node.state === "finished") shapes.push({ type: "rect", x: x(node) + 2, y: y(node) - 8, width: 68, height: 16, rx: 3, stroke: isBest ? accent : second, title });
+    shapes.push({ type: "text", x: x(node) + 6, y: y(node) + 4, text: node.state === "root" ? "start" : shortened(node.token, 7), size: 11, mono: true, fill: isPruned ? faint : ink, bold: isBest, title });
+    if (node.state !== "root") shapes.push({ type: "text", x: x(node) + 68, y: y(node) + 3.5, text: fixed(node.log_prob, 1), size: 8.5, fill: faint, anchor: "end", title });
+  }
+  return { width: 8 + last * STEP + 84, height: 24 + height * ROW, background: paper, shapes };
+}
+
+/** @param {App} app @returns {Panel} */
+export function createBeam(app) {
+  const { store } = app;
+  const size = h("input", { type: "number", min: 1, max: 32, "aria-label": "beam", onchange: () => store.set({ beam: Math.max(1, Math.min(32, Math.round(Number(size.value)) || 1)) }) });
+  const limit = h("input", { type: "number", min: 1, max: 512, value: 60, "aria-label": "longest output" });
+  const again = button("Search again", () => search(), { class: "primary" });
+  const pruned = choice("Nodes", [["1", "all nodes"], ["0", "without pruned ones"]], (value) => store.set({ pruned: Number(value) }));
+  const place = h("div", { class: "scroll-xy", tabindex: 0, role: "region", "aria-label": "Tree of hypotheses" });
+  const note = h("p", { class: "about" });
+  const tree = frame({
+    title: "Beam search", picture: () => treePicture(),
+    explanation: "Each step keeps the most probable continuations. Number: sum of log-probabilities. Dashed: pruned. Double frame: finished. Accent colour: the best result.",
+  }, h("div", { class: "row" }, h("label", { class: "field" }, h("span", {}, "beam"), size),
+    h("label", { class: "field" }, h("span", {}, "longest output"), limit), again, pruned.element), place, note);
+  const penalty = slider("penalty", { min: 0, max: 2, step: 0.05 }, (value) => store.set({ penalty: value }), (value) => value.toFixed(2));
+  const formula = choice("Formula", [["gnmt", "((5 + n) / 6)^a"], ["average", "n^a"]], (value) => store.set({ formula: value }));
+  const list = h("div", { class: "table-scroll" });
+  const results = frame({
+    title: "Results", explanation: "Finished hypotheses rank first. A change of the penalty a ranks them again at once; search again to see its effect on the search.",
+    formula: "score = log p / penalty(n)", picture: () => resultPicture(),
+  }, h("div", { class: "row" }, formula.element, penalty.element), list);
+  const element = h("div", { class: "panel" }, results.element, tree.element);
+  const latest = new Latest(app, tree.body);
+  /** @type {BeamTree | null} */
+  let found = null;
+  /** @type {Map<number, BeamNode>} */
+  let nodes = new Map();
+
+  function settings() {
+    const { state } = store;
+    const given = state.model?.generation ?? {};
+    return {
+      beam: state.beam || Number(given.beam ?? 4),
+      length_penalty: state.penalty < 0 ? Number(given.length_penalty ?? 1) : state.penalty,
+      length_penalty_type: state.formula || String(given.length_penalty_type ?? "gnmt"),
+    };
+  }
+
+  function search() {
+    const { source } = store.state;
+    if (!source) return;
+    const body = { source, ...settings(), max_new_tokens: Math.max(1, Number(limit.value) || 60) };
+    void latest.use(app.data.once(`beam ${JSON.stringify(body)}`, () => app.source.post("/api/beam", body)), (value) => {
+      found = /** @type {BeamTree} */ (value);
+      nodes = new Map(found.nodes.map((node) => [node.id, node]));
+      draw();
+    });
+  }
+
+  function ranking() {
+    const { length_penalty: exponent, length_penalty_type: kind } = settings();
+    return found ? ranked(found.results, nodes, exponent, kind) : [];
+  }
+
+  function scene() {
+    if (!found) return null;
+    const shown = found.nodes.filter((node) => store.state.pruned || node.state !== "pruned");
+    const best = ranking()[0];
+    return treeScene(shown.slice(0, MAX_NODES), best ? pathTo(nodes, best.node) : new Set());
+  }
+
+  function draw() {
+    const picture = scene();
+    if (!found || !picture) return;
+    fill(place, sceneElement(picture));
+    const rootRow = treeRows(found.nodes).rows.get(0) ?? 0;
+    place.scrollTop = rootRow * ROW - place.clientHeight / 2;
+    const states = (/** @type {string} */ state) => found?.nodes.filter((node) => node.state === state).length;
+    note.textContent = `${found.nodes.length} nodes: ${states("kept")} kept, ${states("pruned")} pruned, ${states("finished")} finished.` +
+      (found.nodes.length > MAX_NODES ? ` The first ${MAX_NODES} are drawn.` : "");
+    drawResults();
+    tree.refresh();
+  }
+
+  function drawResults() {
+    const rows = ranking();
+    fill(list, h("table", { class: "results" }, h("thead", {}, h("tr", {}, ...["rank", "score", "log p", "length", "text", ""].map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", {}, ...rows.map((row, i) => h("tr", {}, h("th", { scope: "row" }, i + 1), h("td", { class: "number" }, fixed(row.score, 3)), h("td", { class: "number" }, fixed(row.log_prob, 2)),
+        h("td", { class: "number" }, row.length), h("td", { class: "wrap" }, row.text), h("td", {}, row.ended ? "finished" : "unfinished"))))));
+    results.refresh();
+  }
+
+  /** @returns {Picture | null} */
+  function treePicture() {
+    return found ? {
+      name: "beam-tree", scene, data: () => found,
+      table: () => ({
+        header: ["node", "parent", "step", "token", "log-probability", "sum", "state"],
+        rows: (found?.nodes ?? []).map((node) => [node.id, node.parent, node.length, node.token, node.step_log_prob, node.log_prob, node.state]),
+      }),
+    } : null;
+  }
+
+  /** @returns {Picture | null} */
+  function resultPicture() {
+    const rows = ranking();
+    return rows.length ? {
+      name: "beam-results", data: () => ({ ...settings(), results: rows }),
+      table: () => ({ header: ["rank", "score", "log-probability", "length", "text", "state"], rows: rows.map((row, i) => [i + 1, row.score, row.log_prob, row.length, row.text, row.ended ? "finished" : "unfinished"]) }),
+      scene: () => {
+        const { ink, faint, paper } = theme();
+        return {
+          width: 760, height: 30 + 20 * rows.length, background: paper,
+          shapes: rows.flatMap((row, i) => /** @type {Shape[]} */ ([
+            { type: "text", x: 10, y: 24 + 20 * i, text: `${i + 1}`, fill: faint }, { type: "text", x: 34, y: 24 + 20 * i, text: fixed(row.score, 3), fill: ink },
+            { type: "text", x: 100, y: 24 + 20 * i, text: row.text, fill: ink },
+          ])),
+        };
+      },
+    } : null;
+  }
+
+  return {
+    element,
+    render(changed) {
+      const { beam, length_penalty: exponent, length_penalty_type: kind } = settings();
+      size.value = String(beam);
+      penalty.write(exponent);
+      formula.write(kind);
+      pruned.write(String(store.state.pruned));
+      if (changed.has("run")) search();
+      else if (["penalty", "formula", "pruned", "dark"].some((key) => changed.has(key))) draw();
+    },
+  };
+}

@@ -1,0 +1,133 @@
+/**
+ * Colour scales: one sequential and one diverging, each for light and dark pages.
+ *
+ * The stops are OKLCH colours (lightness, chroma, hue in degrees). Lightness is monotone along the sequential scale, and
+ * on both sides of the centre of the diverging scale (orange = negative, blue = positive). Both remain readable with the
+ * common kinds of colour blindness and in grey.
+ */
+
+/** @typedef {[red: number, green: number, blue: number]} Rgb */
+
+const STOPS = /** @type {Record<string, [number, number, number][]>} */ ({
+  "sequential light": [[0.985, 0.004, 250], [0.87, 0.06, 243], [0.66, 0.145, 252], [0.49, 0.17, 260], [0.31, 0.11, 270]],
+  "sequential dark": [[0.235, 0.014, 262], [0.36, 0.085, 264], [0.54, 0.14, 258], [0.75, 0.12, 236], [0.96, 0.045, 210]],
+  "diverging light": [[0.55, 0.14, 50], [0.78, 0.115, 65], [0.975, 0.003, 250], [0.76, 0.1, 245], [0.49, 0.16, 258]],
+  "diverging dark": [[0.83, 0.13, 70], [0.56, 0.12, 55], [0.255, 0.01, 262], [0.55, 0.125, 256], [0.84, 0.09, 230]],
+});
+
+/**
+ * Convert an OKLCH colour to sRGB (0 to 255).
+ * @param {number} lightness
+ * @param {number} chroma
+ * @param {number} hue
+ * @returns {Rgb}
+ */
+export function oklch(lightness, chroma, hue) {
+  const angle = (hue * Math.PI) / 180;
+  return fromOklab(lightness, chroma * Math.cos(angle), chroma * Math.sin(angle));
+}
+
+/** @param {number} lightness @param {number} a @param {number} b @returns {Rgb} */
+function fromOklab(lightness, a, b) {
+  const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
+  const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
+  const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
+  const linear = [
+    4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
+    -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
+    -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
+  ];
+  const [red, green, blue] = linear.map((x) => {
+    const inside = Math.min(1, Math.max(0, x));
+    return Math.round(255 * (inside <= 0.0031308 ? 12.92 * inside : 1.055 * inside ** (1 / 2.4) - 0.055));
+  });
+  return /** @type {Rgb} */ ([red, green, blue]);
+}
+
+/**
+ * Return the colour at t (0 to 1) of a list of stops, interpolated in OKLab.
+ * @param {[number, number, number][]} stops
+ * @param {number} t
+ * @returns {Rgb}
+ */
+function between(stops, t) {
+  const place = Math.min(1, Math.max(0, t)) * (stops.length - 1);
+  const first = Math.min(stops.length - 2, Math.floor(place));
+  const share = place - first;
+  const [from, to] = [stops[first], stops[first + 1]].map((stop) => {
+    const [lightness, chroma, hue] = /** @type {[number, number, number]} */ (stop);
+    const angle = (hue * Math.PI) / 180;
+    return [lightness, chroma * Math.cos(angle), chroma * Math.sin(angle)];
+  });
+  const [lightness, a, b] = [0, 1, 2].map((i) => (from?.[i] ?? 0) * (1 - share) + (to?.[i] ?? 0) * share);
+  return fromOklab(lightness ?? 0, a ?? 0, b ?? 0);
+}
+
+/** @type {Map<string, Rgb[]>} */
+const tables = new Map();
+
+/**
+ * Return the 256 colours of a scale.
+ * @param {"sequential" | "diverging"} scale
+ * @param {boolean} dark
+ * @returns {Rgb[]}
+ */
+export function colourTable(scale, dark) {
+  const name = `${scale} ${dark ? "dark" : "light"}`;
+  const stops = /** @type {[number, number, number][]} */ (STOPS[name]);
+  const table = tables.get(name) ?? Array.from({ length: 256 }, (_, i) => between(stops, i / 255));
+  tables.set(name, table);
+  return table;
+}
+
+/**
+ * Return the place (0 to 1) of a value in a range; of a diverging scale, 0 is always in the centre.
+ * @param {number} value
+ * @param {"sequential" | "diverging"} scale
+ * @param {[number, number]} range
+ */
+export function place(value, scale, range) {
+  const [low, high] = range;
+  if (scale === "diverging") {
+    const size = Math.max(Math.abs(low), Math.abs(high)) || 1;
+    return Math.min(1, Math.max(0, 0.5 + value / (2 * size)));
+  }
+  return Math.min(1, Math.max(0, (value - low) / (high - low || 1)));
+}
+
+/**
+ * Return the colour of a value.
+ * @param {number} value
+ * @param {"sequential" | "diverging"} scale
+ * @param {[number, number]} range
+ * @param {boolean} dark
+ * @returns {Rgb}
+ */
+export function colourOf(value, scale, range, dark) {
+  return /** @type {Rgb} */ (colourTable(scale, dark)[Math.round(255 * place(value, scale, range))]);
+}
+
+/** @param {Rgb} colour @returns {string} */
+export function css([red, green, blue]) {
+  return `#${[red, green, blue].map((x) => x.toString(16).padStart(2, "0")).join("")}`;
+}
+
+/**
+ * Return the relative luminance of a colour (WCAG 2, 0 to 1).
+ * @param {Rgb} colour
+ */
+export function luminance(colour) {
+  const [red, green, blue] = colour.map((x) => {
+    const share = x / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * (red ?? 0) + 0.7152 * (green ?? 0) + 0.0722 * (blue ?? 0);
+}
+
+/**
+ * Return black or white, whichever has more contrast on a colour.
+ * @param {Rgb} colour
+ */
+export function inkOn(colour) {
+  return luminance(colour) > 0.179 ? "#000000" : "#ffffff";
+}

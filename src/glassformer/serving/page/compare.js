@@ -1,0 +1,318 @@
+/**
+ * Comparison of two checkpoints on the same tokens: losses, predictions and attention.
+ *
+ * @import { App, Panel } from "./app.js"
+ * @import { Model, Picture, Run } from "./types.js"
+ */
+
+import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "./app.js";
+import { barList, barsScene } from "./bars.js";
+import { colourOf } from "./colours.js";
+import { button, choice, fill, h, select } from "./dom.js";
+import { frame } from "./frame.js";
+import { Heatmap, pixelImage } from "./heatmap.js";
+import { markTokens } from "./link.js";
+import { mainSide, mainTokens, shownPosition } from "./state.js";
+import { stripScene, tokenStrip } from "./strip.js";
+import { fixed, percent, signed, visible } from "./text.js";
+import { shownSides } from "./tokens.js";
+
+/** @typedef {"both" | "first" | "second" | "difference"} Mode */
+
+/**
+ * Return b − a.
+ * @param {ArrayLike<number>} a
+ * @param {ArrayLike<number>} b
+ * @returns {Float32Array}
+ */
+export function difference(a, b) {
+  return Float32Array.from(a, (x, i) => (b[i] ?? 0) - x);
+}
+
+/** @param {App} app @returns {Panel} */
+export function createCompare(app) {
+  const { store } = app;
+  const steps = h("input", { type: "range", min: 0, step: 1, "aria-label": "checkpoint", onchange: () => loadStep(Number(steps.value)), oninput: () => writeStep() });
+  const stepText = h("output");
+  const folder = h("input", { type: "text", placeholder: "folder of another model with the same vocabulary", "aria-label": "folder", spellcheck: "false",
+    onkeydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === "Enter") loadFolder(); } });
+  const facts = h("p", { class: "about" });
+  const stepRow = h("label", { class: "slider" }, h("span", {}, "checkpoint"), steps, stepText);
+  const card = frame({
+    title: "Second model", explanation: "Choose a checkpoint of this run, or the folder of another model. Both models run on the same tokens.",
+  }, stepRow, h("div", { class: "row folder" }, folder, button("Open", () => loadFolder())), facts);
+
+  const strip = h("div");
+  const losses = frame({ title: "Difference per token", explanation: "Log-probability of the second model − first. Blue: the second model is better. Orange: worse.", picture: () => stripPicture() }, strip);
+  const bars = h("div");
+  const next = frame({ title: "Predictions", explanation: "Bar: second model. Outline: first model.", picture: () => barPicture() }, bars);
+
+  const kinds = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
+  /** @type {Mode} */
+  let mode = "difference";
+  const modes = choice("Shown weights", [["both", "side by side"], ["first", "first"], ["second", "second"], ["difference", "difference"]], (value) => {
+    mode = /** @type {Mode} */ (value);
+    drawGrid();
+    drawHead();
+  });
+  const layers = select("layer", [], (layer) => store.set({ layer: Number(layer), head: Math.max(0, store.state.head) }));
+  const heads = select("head", [], (head) => store.set({ head: Number(head), layer: Math.max(0, store.state.layer) }));
+  const grid = h("div", { class: "scroll-x" });
+  const heat = new Heatmap({
+    label: "Attention weights of both models", onhover: (row, column) => store.set(cellPlaces(here(), row, column)),
+    onleave: () => store.set({ hover: null, across: null }),
+  });
+  const right = new Heatmap({
+    label: "Attention weights of the second model", onhover: (row, column) => store.set(cellPlaces(here(), row, column)),
+    onleave: () => store.set({ hover: null, across: null }),
+  });
+  const both = h("div", { class: "pair" }, heat.element, right.element);
+  const attention = frame({
+    title: "Attention", explanation: "Weights of the first or the second model, or second − first (orange: less, blue: more).", picture: () => headPicture(),
+  }, h("div", { class: "row" }, kinds.element, modes.element), grid, h("div", { class: "row" }, layers.element, heads.element), both);
+  const element = h("div", { class: "panel" }, card.element, losses.element, next.element, attention.element);
+  const latest = new Latest(app, card.body);
+  const gridLatest = new Latest(app, grid);
+  const headLatest = new Latest(app, heat.element);
+  /** @type {{rows: number, columns: number, first: Float32Array, second: Float32Array} | null} */
+  let weights = null;
+  /** @type {{shape: number[], first: Uint8Array, second: Uint8Array} | null} */
+  let thumbnails = null;
+
+  function here() {
+    const { run } = store.state;
+    return /** @type {import("./types.js").AttentionPlace} */ (run?.attention[chosenKind(store.state) ?? ""]);
+  }
+
+  const checkpoints = () => store.state.model?.checkpoints ?? [];
+
+  function writeStep() {
+    const step = checkpoints()[Number(steps.value)];
+    stepText.textContent = step === undefined ? "" : String(step);
+  }
+
+  /** @param {number} index */
+  function loadStep(index) {
+    const step = checkpoints()[index];
+    if (step !== undefined) store.set({ step, folder: "" });
+  }
+
+  function loadFolder() {
+    if (folder.value.trim()) store.set({ folder: folder.value.trim(), step: -1 });
+  }
+
+  /** Open the second model and run the same tokens. */
+  function load() {
+    const { run, step, folder: path } = store.state;
+    if (!run || (step < 0 && !path)) {
+      drawAll();
+      return;
+    }
+    void latest.use(opened(run, path ? { folder: path } : { step }), ({ model, result }) => {
+      store.set({ other: model, other_run: result });
+    });
+  }
+
+  /** @param {Run} run @param {{folder: string} | {step: number}} which @returns {Promise<{model: Model, result: Run}>} */
+  async function opened(run, which) {
+    const model = await app.source.post("/api/compare", which);
+    const ids = run[mainSide(store.state)].map((token) => token.id);
+    const body = run.written.length ? { source_ids: run.source.map((token) => token.id), ids } : { ids };
+    return { model, result: await app.source.post("/api/run", { ...body, model: 1 }) };
+  }
+
+  function drawAll() {
+    const { run, other, other_run: second } = store.state;
+    losses.element.hidden = next.element.hidden = attention.element.hidden = !second;
+    if (!run || !second || !other) {
+      facts.textContent = checkpoints().length ? "" : "The run has no checkpoints; give a folder.";
+      return;
+    }
+    facts.textContent = `${other.name}, step ${other.step ?? "–"}: loss ${fixed(run.loss)} (first), ${fixed(second.loss)} (second), ` +
+      `difference ${signed((second.loss ?? NaN) - (run.loss ?? NaN))} nats per token.`;
+    fill(strip, ...shownSides(store.state).map(([side]) => (items(side).some((item) => item.colour) ? tokenStrip(items(side), "Difference per token") : null)));
+    drawBars();
+    markTokens(store);
+    losses.refresh();
+  }
+
+  /** @param {import("./types.js").Side} side */
+  function items(side) {
+    const { run, other_run: second, dark } = store.state;
+    return (run?.[side] ?? []).map((token, index) => {
+      const other = second?.[side][index]?.log_prob;
+      const change = token.log_prob === null || other === null || other === undefined ? NaN : other - token.log_prob;
+      return {
+        text: token.text, place: { side, index },
+        title: `${index}: ${visible(token.text)}` + (Number.isNaN(change) ? "" : ` · log-probability ${fixed(token.log_prob, 2)} (first), ${fixed(other, 2)} (second), ${signed(change, 2)}`),
+        colour: Number.isNaN(change) ? null : colourOf(change, "diverging", [-3, 3], dark),
+      };
+    });
+  }
+
+  function pairs() {
+    const { state } = store;
+    if (state.run?.labels) {
+      const other = new Map((state.other_run?.labels ?? []).map(({ name, probability }) => [name, probability]));
+      return state.run.labels.map(({ name, probability }) => bar(name, other.get(name), probability));
+    }
+    const position = shownPosition(state);
+    const first = mainTokens(state)[position]?.top ?? [];
+    const second = state.other_run?.[mainSide(state)][position]?.top ?? [];
+    const texts = new Map([...first, ...second].map(([id, text]) => [id, text]));
+    const of = (/** @type {import("./types.js").Candidate[]} */ top, /** @type {number} */ id) => top.find(([one]) => one === id)?.[2];
+    return [...texts].map(([id, text]) => bar(text, of(second, id), of(first, id))).sort((a, b) => b.value + b.before - a.value - a.before).slice(0, 12);
+  }
+
+  /** A bar of two probabilities; one that is not among the ten largest is unknown. @param {string} label @param {number | undefined} second @param {number | undefined} first */
+  function bar(label, second, first) {
+    const text = (/** @type {number | undefined} */ p) => (p === undefined ? "–" : percent(p));
+    return { label, value: second ?? 0, before: first ?? 0, text: text(second), title: `first ${text(first)}, second ${text(second)}` };
+  }
+
+  function drawBars() {
+    const heading = next.element.querySelector("h2");
+    const position = shownPosition(store.state);
+    const token = mainTokens(store.state)[position];
+    if (heading) heading.textContent = store.state.run?.labels || !token ? "Predictions" : `Predictions at position ${position} ${visible(token.text)}`;
+    fill(bars, barList(pairs()));
+    next.refresh();
+  }
+
+  function loadGrid() {
+    const { run, other_run: second } = store.state;
+    const kind = chosenKind(store.state);
+    const place = here();
+    if (!run || !second || !kind || !place) return;
+    const other = second.attention[kind];
+    if (!other || other.layers !== place.layers || other.heads !== place.heads) {
+      thumbnails = null;
+      fill(grid, h("p", { class: "empty" }, "The two models have different numbers of layers or heads."));
+      return;
+    }
+    const both = Promise.all([run, second].map((one) => app.data.bytes(one, "thumbnails", { kind })));
+    void gridLatest.use(both, ([a, b]) => {
+      if (!a || !b) return;
+      thumbnails = { shape: a.shape, first: new Uint8Array(a.buffer), second: new Uint8Array(b.buffer) };
+      drawGrid();
+    });
+  }
+
+  function drawGrid() {
+    modes.write(mode);
+    if (!thumbnails) return;
+    const { layer: chosenLayer, head: chosenHead, dark } = store.state;
+    const [nLayers = 0, nHeads = 0, rows = 0, columns = 0] = thumbnails.shape;
+    const element = h("div", { class: "head-grid" });
+    element.style.setProperty("--heads", String(nHeads));
+    for (let layer = 0; layer < nLayers; layer++) {
+      const row = h("div", { class: "grid-row" }, h("span", { class: "grid-label" }, layer));
+      for (let head = 0; head < nHeads; head++) {
+        const from = (layer * nHeads + head) * rows * columns;
+        const [a, b] = [thumbnails.first, thumbnails.second].map((all) => Float32Array.from(all.subarray(from, from + rows * columns), (x) => x / 255));
+        const look = /** @type {const} */ ({ scale: mode === "difference" ? "diverging" : "sequential", range: [mode === "difference" ? -1 : 0, 1], dark });
+        const shown = mode === "both" ? [a, b] : [mode === "first" ? a : mode === "second" ? b : difference(a ?? [], b ?? [])];
+        const images = shown.map((values) => h("span", { class: "thumb-picture" }, pixelImage(values ?? [], rows, columns, { ...look, range: [look.range[0], look.range[1]] })));
+        row.append(h("button", { type: "button", class: "thumb", "aria-label": `Layer ${layer}, head ${head}`, title: `layer ${layer}, head ${head}`,
+          "aria-pressed": String(layer === chosenLayer && head === chosenHead), onclick: () => store.set({ layer, head }) }, h("span", { class: "thumb-images" }, ...images)));
+      }
+      element.append(row);
+    }
+    fill(grid, element);
+  }
+
+  function loadHead() {
+    const { run, other_run: second, layer, head } = store.state;
+    const kind = chosenKind(store.state);
+    const place = here();
+    if (!run || !second || !kind || !place) return;
+    const numbers = (/** @type {number} */ n) => Array.from({ length: n }, (_, i) => /** @type {[string, string]} */ ([String(i), String(i)]));
+    layers.setOptions(numbers(place.layers));
+    heads.setOptions(numbers(place.heads));
+    const [l, k] = [Math.min(place.layers - 1, Math.max(0, layer)), Math.min(place.heads - 1, Math.max(0, head))];
+    layers.list.value = String(l);
+    heads.list.value = String(k);
+    if (!second.attention[kind] || l >= (second.attention[kind]?.layers ?? 0) || k >= (second.attention[kind]?.heads ?? 0)) return;
+    void headLatest.use(Promise.all([app.data.head(run, kind, l, k), app.data.head(second, kind, l, k)]), ([a, b]) => {
+      weights = { rows: a.rows, columns: a.columns, first: a.values, second: b.values };
+      drawHead();
+    });
+  }
+
+  function drawHead() {
+    const { run } = store.state;
+    const place = here();
+    if (!weights || !run || !place) return;
+    const { rows, columns, first, second } = weights;
+    const labels = attentionLabels(run, place);
+    const isDifference = mode === "difference";
+    both.classList.toggle("is-one", mode !== "both");
+    right.element.hidden = mode !== "both";
+    const matrix = (/** @type {Float32Array} */ values) => /** @type {import("./heatmap.js").Matrix} */ ({
+      rows, columns, values, row_labels: labels.rows, column_labels: labels.columns, row_axis: "query", column_axis: "key",
+      scale: isDifference ? "diverging" : "sequential", range: isDifference ? [-1, 1] : [0, 1], dark: store.state.dark,
+      describe: (row, column) => `query ${visible(labels.rows[row] ?? "")} (${row}) → key ${visible(labels.columns[column] ?? "")} (${column}): ` +
+        `${fixed(first[row * columns + column], 4)} (first), ${fixed(second[row * columns + column], 4)} (second)`,
+    });
+    heat.update(matrix(isDifference ? difference(first, second) : mode === "second" ? second : first));
+    if (mode === "both") right.update(matrix(second));
+    attention.refresh();
+  }
+
+  /** @returns {Picture | null} */
+  function stripPicture() {
+    const { run, other_run: second } = store.state;
+    if (!run || !second) return null;
+    const sides = shownSides(store.state).map(([side]) => side);
+    return {
+      name: "compare-losses", scene: () => stripScene(sides.map((side) => ({ title: "second − first", items: items(side) }))),
+      data: () => ({ first: run.loss, second: second.loss }),
+      table: () => ({
+        header: ["side", "position", "token", "first", "second"],
+        rows: sides.flatMap((side) => run[side].map((token, i) => [side, i, token.text, token.log_prob, second[side][i]?.log_prob ?? null])),
+      }),
+    };
+  }
+
+  /** @returns {Picture | null} */
+  function barPicture() {
+    const found = pairs();
+    return found.length ? {
+      name: "compare-predictions", scene: () => barsScene(found, "Bar: second model. Outline: first model."), data: () => found,
+      table: () => ({ header: ["token", "first", "second"], rows: found.map(({ label, value, before }) => [label, before, value]) }),
+    } : null;
+  }
+
+  /** @returns {Picture | null} */
+  function headPicture() {
+    return weights ? { name: `compare-attention-${mode}`, scene: () => heat.scene(`Attention, ${mode}`), table: () => heat.table(), data: () => ({ mode, ...heat.table() }) } : null;
+  }
+
+  return {
+    element,
+    render(changed) {
+      const { state } = store;
+      if (changed.has("run")) kinds.setOptions(kindsOf(state).map((kind) => [kind, kind]));
+      kinds.element.hidden = kindsOf(state).length < 2;
+      kinds.write(chosenKind(state) ?? "");
+      stepRow.hidden = !checkpoints().length;
+      steps.max = String(Math.max(0, checkpoints().length - 1));
+      const index = checkpoints().indexOf(state.step);
+      if (index >= 0) steps.value = String(index);
+      if (document.activeElement !== folder) folder.value = state.folder;
+      writeStep();
+      if (["run", "step", "folder"].some((key) => changed.has(key))) load();
+      if (["other_run", "dark"].some((key) => changed.has(key))) drawAll();
+      if (["other_run", "kind"].some((key) => changed.has(key))) loadGrid();
+      if (["other_run", "kind", "layer", "head"].some((key) => changed.has(key))) loadHead();
+      if (["layer", "head", "dark"].some((key) => changed.has(key))) drawGrid();
+      if (changed.has("dark")) drawHead();
+      if (["hover", "pos"].some((key) => changed.has(key)) && state.other_run) drawBars();
+      if (["hover", "across"].some((key) => changed.has(key)) && here()) {
+        const cell = markedCell(state, here());
+        heat.mark(cell.row, cell.column);
+        right.mark(cell.row, cell.column);
+      }
+    },
+  };
+}

@@ -1,0 +1,166 @@
+/** Elements of the page: short functions that create and change them. Text is always set as text, never as HTML. */
+
+/** @typedef {string | number | Node | null | undefined | false} Child */
+/** @typedef {Record<string, string | number | boolean | null | undefined | ((event: any) => void)>} Attributes */
+
+/**
+ * Create an element. An attribute that begins with "on" is an event listener; false, null and undefined are left out.
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
+ * @param {Attributes} [attributes]
+ * @param {...Child} children
+ * @returns {HTMLElementTagNameMap[K]}
+ */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  setAttributes(element, attributes);
+  append(element, children);
+  return element;
+}
+
+/**
+ * Create an SVG element.
+ * @template {keyof SVGElementTagNameMap} K
+ * @param {K} tag
+ * @param {Attributes} [attributes]
+ * @param {...Child} children
+ * @returns {SVGElementTagNameMap[K]}
+ */
+export function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  setAttributes(element, attributes);
+  append(element, children);
+  return element;
+}
+
+/** @param {Element} element @param {Attributes} attributes */
+function setAttributes(element, attributes) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else if (value !== false && value !== null && value !== undefined) {
+      element.setAttribute(name, value === true ? "" : String(value));
+    }
+  }
+}
+
+/** @param {Element} element @param {Child[]} children */
+function append(element, children) {
+  for (const child of children) {
+    if (child !== null && child !== undefined && child !== false) {
+      element.append(typeof child === "number" ? String(child) : child);
+    }
+  }
+}
+
+/**
+ * Replace the children of an element.
+ * @param {Element} element
+ * @param {...Child} children
+ */
+export function fill(element, ...children) {
+  element.replaceChildren();
+  append(element, children);
+}
+
+/**
+ * Create a button.
+ * @param {string} label
+ * @param {() => void} onclick
+ * @param {Attributes} [attributes]
+ * @returns {HTMLButtonElement}
+ */
+export function button(label, onclick, attributes = {}) {
+  return h("button", { type: "button", onclick, ...attributes }, label);
+}
+
+/**
+ * Create a selection list. Options are [value, label].
+ * @param {string} label
+ * @param {[string, string][]} options
+ * @param {(value: string) => void} onchange
+ */
+export function select(label, options, onchange) {
+  const list = h("select", { onchange: () => onchange(list.value) });
+  const element = h("label", { class: "field" }, h("span", {}, label), list);
+  /** @param {[string, string][]} next */
+  const setOptions = (next) => fill(list, ...next.map(([value, text]) => h("option", { value }, text)));
+  setOptions(options);
+  return { element, list, setOptions };
+}
+
+/**
+ * Create a slider with its number.
+ * @param {string} label
+ * @param {{min: number, max: number, step: number}} range
+ * @param {(value: number) => void} oninput
+ * @param {(value: number) => string} [format]
+ */
+export function slider(label, range, oninput, format = String) {
+  const output = h("output");
+  const input = h("input", {
+    type: "range", ...range, "aria-label": label,
+    oninput: () => { write(Number(input.value)); oninput(Number(input.value)); },
+  });
+  /** @param {number} value */
+  function write(value) {
+    input.value = String(value);
+    output.textContent = format(value);
+  }
+  return { element: h("label", { class: "slider" }, h("span", {}, label), input, output), input, write };
+}
+
+/**
+ * Create a group of buttons of which one is pressed. Options are [value, label].
+ * @param {string} label
+ * @param {[string, string][]} options
+ * @param {(value: string) => void} onchange
+ */
+export function choice(label, options, onchange) {
+  const element = h("div", { class: "choice", role: "group", "aria-label": label });
+  /** @type {Map<string, HTMLButtonElement>} */
+  const buttons = new Map();
+  /** @param {[string, string][]} next */
+  function setOptions(next) {
+    buttons.clear();
+    for (const [value, text] of next) buttons.set(value, button(text, () => onchange(value)));
+    fill(element, ...buttons.values());
+  }
+  /** @param {string} chosen */
+  function write(chosen) {
+    for (const [value, one] of buttons) one.setAttribute("aria-pressed", String(value === chosen));
+  }
+  setOptions(options);
+  return { element, setOptions, write };
+}
+
+/**
+ * Move the focus among the elements of a group with the arrow keys, Home and End. Only one of them is in the tab order.
+ * @param {HTMLElement} group
+ * @param {string} selector of the elements
+ * @param {() => number} columns elements per row; 0 for one line
+ */
+export function arrowKeys(group, selector, columns) {
+  group.addEventListener("keydown", (event) => {
+    const items = /** @type {HTMLElement[]} */ ([...group.querySelectorAll(selector)]);
+    const at = items.indexOf(/** @type {HTMLElement} */ (document.activeElement));
+    if (at < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+    const row = columns() || 1;
+    const moves = /** @type {Record<string, number>} */ ({
+      ArrowRight: at + 1, ArrowLeft: at - 1, ArrowDown: at + row, ArrowUp: at - row, Home: 0, End: items.length - 1,
+    });
+    const next = moves[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
+    focusItem(items, Math.max(0, Math.min(items.length - 1, next)));
+  });
+  group.addEventListener("focusin", (event) => {
+    const items = /** @type {HTMLElement[]} */ ([...group.querySelectorAll(selector)]);
+    const at = items.indexOf(/** @type {HTMLElement} */ (event.target));
+    if (at >= 0) items.forEach((item, i) => { item.tabIndex = i === at ? 0 : -1; });
+  });
+}
+
+/** @param {HTMLElement[]} items @param {number} index */
+function focusItem(items, index) {
+  items[index]?.focus();
+}

@@ -1,0 +1,148 @@
+/**
+ * Grid of heads: one thumbnail per layer and head, with scores.
+ *
+ * @import { HeadScores, Scores, State } from "./types.js"
+ * @import { Bytes } from "./source.js"
+ * @import { Scene, Shape } from "./scene.js"
+ */
+
+import { colourOf, colourTable, css } from "./colours.js";
+import { arrowKeys, h } from "./dom.js";
+import { fixed } from "./text.js";
+import { theme } from "./theme.js";
+
+/** Scores of patterns; they compete for the badge of a head. */
+export const PATTERNS = ["previous", "induction", "duplicate", "first"];
+const SHORT = /** @type {Record<string, string>} */ ({
+  previous: "prev", induction: "induct", duplicate: "dupl", sharpness: "sharp",
+});
+
+/**
+ * Return the score that a thumbnail shows: the chosen one, or the largest above 0.3 ("" without one).
+ * @param {HeadScores} scores
+ * @param {string} badge
+ * @returns {{name: string, value: number} | null}
+ */
+export function badgeOf(scores, badge) {
+  if (badge === "none") return null;
+  if (badge !== "best") return { name: badge, value: scores[badge] ?? NaN };
+  const best = PATTERNS.map((name) => ({ name, value: scores[name] ?? 0 }))
+    .sort((a, b) => b.value - a.value)[0];
+  return best && best.value > 0.3 ? best : null;
+}
+
+/**
+ * Draw one matrix of uint8 weights on a canvas.
+ * @param {HTMLCanvasElement} canvas
+ * @param {Uint8Array} values
+ * @param {number} rows
+ * @param {number} columns
+ * @param {boolean} dark
+ */
+export function drawThumbnail(canvas, values, rows, columns, dark) {
+  canvas.width = columns;
+  canvas.height = rows;
+  const table = colourTable("sequential", dark);
+  const image = new ImageData(Math.max(1, columns), Math.max(1, rows));
+  for (let i = 0; i < rows * columns; i++) {
+    const [red, green, blue] = /** @type {import("./colours.js").Rgb} */ (table[values[i] ?? 0]);
+    image.data.set([red, green, blue, 255], 4 * i);
+  }
+  canvas.getContext("2d")?.putImageData(image, 0, 0);
+}
+
+/**
+ * Return the part of all thumbnails that belongs to one head.
+ * @param {Bytes} thumbnails
+ * @param {number} layer
+ * @param {number} head
+ */
+export function thumbnailOf({ shape, buffer }, layer, head) {
+  const [, heads = 0, rows = 0, columns = 0] = shape;
+  return { values: new Uint8Array(buffer, (layer * heads + head) * rows * columns, rows * columns), rows, columns };
+}
+
+/**
+ * Return the grid of all heads of one kind.
+ * @param {{
+ *   thumbnails: Bytes, scores: Scores | null, kind: string, state: State, onopen: (layer: number, head: number) => void,
+ * }} options
+ * @returns {HTMLElement}
+ */
+export function headGrid({ thumbnails, scores, kind, state, onopen }) {
+  const [layers = 0, heads = 0] = thumbnails.shape;
+  const grid = h("div", { class: "head-grid", role: "grid", "aria-label": `Heads of the ${kind} attention` });
+  grid.style.setProperty("--heads", String(heads));
+  const badgeAt = (/** @type {number} */ layer, /** @type {number} */ head) => {
+    const ofHead = /** @type {HeadScores | undefined} */ (scores?.[kind]?.[layer]?.[head]);
+    return ofHead ? badgeOf(ofHead, state.badge) : null;
+  };
+  const hasBadges = Array.from({ length: layers * heads }, (_, i) => badgeAt(Math.floor(i / heads), i % heads)).some(Boolean);
+  const isOne = layers === 1 && heads === 1;
+  if (isOne) grid.classList.add("is-one");
+  else {
+    grid.append(h("div", { class: "grid-row", role: "row" }, h("span", { class: "grid-corner", role: "columnheader", "aria-label": "layer" }),
+      ...Array.from({ length: heads }, (_, head) => h("span", { class: "grid-label", role: "columnheader", "aria-label": `head ${head}` }, head))));
+  }
+  for (let layer = 0; layer < layers; layer++) {
+    const row = h("div", { class: "grid-row", role: "row" }, isOne ? null : h("span", { class: "grid-label", role: "rowheader" }, layer));
+    for (let head = 0; head < heads; head++) {
+      const canvas = h("canvas");
+      const { values, rows, columns } = thumbnailOf(thumbnails, layer, head);
+      drawThumbnail(canvas, values, rows, columns, state.dark);
+      const ofHead = /** @type {HeadScores | undefined} */ (scores?.[kind]?.[layer]?.[head]);
+      const badge = badgeAt(layer, head);
+      const summary = ofHead ? Object.entries(ofHead).map(([name, value]) => `${name} ${fixed(value, 2)}`).join(", ") : "";
+      row.append(h("span", { role: "gridcell" }, h("button", {
+        type: "button", class: "thumb", onclick: () => onopen(layer, head), tabindex: layer + head === 0 ? 0 : -1,
+        "aria-label": `Layer ${layer}, head ${head}. ${summary}`, title: `layer ${layer}, head ${head}${summary ? `: ${summary}` : ""}`,
+      }, h("span", { class: "thumb-picture" }, canvas), badge
+        ? h("span", { class: "badge" }, `${SHORT[badge.name] ?? badge.name} `, h("span", {}, fixed(badge.value, 2)))
+        : hasBadges ? h("span", { class: "badge" }, "\u00a0") : null)));
+    }
+    grid.append(row);
+  }
+  arrowKeys(grid, ".thumb", () => heads);
+  return grid;
+}
+
+/**
+ * Return the scene of all thumbnails.
+ * @param {Bytes} thumbnails
+ * @param {string} title
+ * @param {boolean} dark
+ * @returns {Scene}
+ */
+export function gridScene(thumbnails, title, dark) {
+  const { ink, faint, line, paper } = theme();
+  const [layers = 0, heads = 0, rows = 0, columns = 0] = thumbnails.shape;
+  const size = 84;
+  /** @type {Shape[]} */
+  const shapes = [{ type: "text", x: 8, y: 18, text: title, size: 13, fill: ink, bold: true }];
+  const isVector = layers * heads * rows * columns <= 30_000;
+  for (let layer = 0; layer < layers; layer++) {
+    shapes.push({ type: "text", x: 30, y: 62 + layer * (size + 8) + size / 2, text: String(layer), fill: faint, size: 11, anchor: "end" });
+    for (let head = 0; head < heads; head++) {
+      const [x, y] = [38 + head * (size + 8), 50 + layer * (size + 8)];
+      if (!layer) shapes.push({ type: "text", x: x + size / 2, y: 42, text: `head ${head}`, fill: faint, size: 11, anchor: "middle" });
+      const { values } = thumbnailOf(thumbnails, layer, head);
+      if (isVector) {
+        shapes.push({ type: "rect", x, y, width: size, height: size, fill: css(colourOf(0, "sequential", [0, 1], dark)) });
+        for (let i = 0; i < rows * columns; i++) {
+          const value = values[i] ?? 0;
+          if (value < 2) continue;
+          shapes.push({
+            type: "rect", x: x + (i % columns) * (size / columns), y: y + Math.floor(i / columns) * (size / rows), width: size / columns,
+            height: size / rows, fill: css(colourOf(value / 255, "sequential", [0, 1], dark)),
+          });
+        }
+      } else {
+        const image = h("canvas");
+        drawThumbnail(image, values, rows, columns, dark);
+        shapes.push({ type: "image", x, y, width: size, height: size, image });
+      }
+      shapes.push({ type: "rect", x, y, width: size, height: size, stroke: line });
+    }
+  }
+  return { width: 50 + heads * (size + 8), height: 62 + layers * (size + 8), background: paper, shapes };
+}

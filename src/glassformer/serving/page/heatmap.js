@@ -1,0 +1,554 @@
+/**
+ * Heat map: a matrix of numbers on a canvas with labels, zoom and a cell cursor. Only the visible part is drawn, so a
+ * matrix may have thousands of rows and columns.
+ *
+ * @import { Table } from "./types.js"
+ * @import { Scene, Shape } from "./scene.js"
+ */
+
+import { colourOf, colourTable, css, inkOn, place } from "./colours.js";
+import { button, h } from "./dom.js";
+import { fixed, shortened } from "./text.js";
+import { FONT, MONO, theme } from "./theme.js";
+import { tooltip } from "./tooltip.js";
+
+/**
+ * @typedef {{
+ *   rows: number, columns: number, values: ArrayLike<number>, row_labels: string[], column_labels: string[],
+ *   row_axis: string, column_axis: string, scale: "sequential" | "diverging", range: [number, number], dark: boolean,
+ *   cell_text?: (row: number, column: number) => string, cell?: [number, number], describe: (row: number, column: number) => string,
+ *   unit?: string, plain_rows?: boolean, plain_columns?: boolean,
+ * }} Matrix
+ * Values are row by row; NaN is an empty cell. `cell` is the size of a cell in pixels at zoom 1; without it, cells are
+ * square and fit the width. Labels are tokens unless `plain_rows` or `plain_columns` is true.
+ *
+ * @typedef {{
+ *   label: string, onhover?: (row: number, column: number) => void, onleave?: () => void,
+ *   onselect?: (row: number, column: number) => void, max_height?: number,
+ * }} Options
+ */
+
+const MIN_LABEL = 11;
+
+/** A heat map with its buttons. */
+export class Heatmap {
+  /** @param {Options} options */
+  constructor(options) {
+    this.options = options;
+    /** @type {Matrix | null} */
+    this.matrix = null;
+    /** @type {HTMLCanvasElement | null} */
+    this.pixels = null;
+    /** @type {{image: HTMLCanvasElement, key: string} | null} */
+    this.pooled = null;
+    this.zoom = 1;
+    /** @type {[number, number] | null} */
+    this.cursor = null;
+    /** @type {{row: number, column: number}} */
+    this.marked = { row: -1, column: -1 };
+    /** @type {{rows: number[], columns: number[]}} */
+    this.lines = { rows: [], columns: [] };
+
+    this.canvas = h("canvas", { class: "heat-canvas" });
+    this.space = h("div", { class: "heat-space" }, this.canvas);
+    this.view = h("div", { class: "heat", tabindex: 0, role: "img", "aria-roledescription": "matrix" }, this.space);
+    this.detail = h("p", { class: "detail", "aria-live": "polite" });
+    this.legend = h("div", { class: "legend" });
+    const zooms = h("div", { class: "zooms", role: "group", "aria-label": "Zoom" },
+      button("−", () => this.setZoom(this.zoom / 1.5), { title: "Smaller cells (key −)", class: "quiet" }),
+      button("fit", () => this.setZoom(1), { title: "Fit the width (key 0)", class: "quiet" }),
+      button("+", () => this.setZoom(this.zoom * 1.5), { title: "Larger cells (key +)", class: "quiet" }));
+    this.element = h("div", { class: "heatmap" }, this.view, h("div", { class: "heat-foot" }, this.detail, this.legend, zooms));
+
+    this.view.addEventListener("scroll", () => this.draw());
+    this.view.addEventListener("pointermove", (event) => this.#pointed(event, false));
+    this.view.addEventListener("pointerleave", () => this.#left());
+    this.view.addEventListener("click", (event) => this.#pointed(event, true));
+    this.view.addEventListener("keydown", (event) => this.#key(event));
+    this.view.addEventListener("blur", () => this.#left());
+    this.view.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey) return;
+      event.preventDefault();
+      this.setZoom(this.zoom * (event.deltaY < 0 ? 1.2 : 1 / 1.2));
+    }, { passive: false });
+    new ResizeObserver(() => this.resize()).observe(this.element);
+  }
+
+  /** Show a matrix; the zoom stays if the shape is equal. @param {Matrix} matrix */
+  update(matrix) {
+    const former = this.matrix;
+    if (former?.rows !== matrix.rows || former.columns !== matrix.columns) {
+      this.zoom = 1;
+      this.cursor = null;
+    }
+    this.matrix = matrix;
+    this.pixels = null;
+    this.pooled = null;
+    this.#drawLegend();
+    this.resize();
+    this.#describe();
+  }
+
+  /** Mark the row and the column of the tokens under the pointer. @param {number} row @param {number} column */
+  mark(row, column) {
+    if (row === this.marked.row && column === this.marked.column) return;
+    this.marked = { row, column };
+    this.draw();
+  }
+
+  /** @param {number} zoom */
+  setZoom(zoom) {
+    if (!this.matrix) return;
+    const { clientWidth, clientHeight, scrollLeft, scrollTop } = this.view;
+    const ratio = Math.min(40, Math.max(this.matrix.cell ? 0.4 : 1, zoom)) / this.zoom;
+    this.zoom *= ratio;
+    this.resize();
+    this.view.scrollLeft = (scrollLeft + clientWidth / 2) * ratio - clientWidth / 2;
+    this.view.scrollTop = (scrollTop + clientHeight / 2) * ratio - clientHeight / 2;
+  }
+
+  /** Size in pixels of margins and cells. */
+  get layout() {
+    const { rows, columns, row_labels, column_labels, cell } = /** @type {Matrix} */ (this.matrix);
+    const longest = (/** @type {string[]} */ labels) => Math.min(13, labels.reduce((most, text) => Math.max(most, [...text].length), 1));
+    const left = 18 + 7 * longest(row_labels) + 8;
+    const columnLength = longest(column_labels);
+    const isUpright = cell !== undefined && cell[0] * this.zoom >= 40;
+    const top = isUpright ? 36 : 18 + 7 * columnLength + 8;
+    const room = Math.max(60, this.element.clientWidth - left - 2);
+    const fit = Math.min(30, room / columns, rows > columns ? Infinity : 30);
+    const [width, height] = cell ? [Math.max(cell[0] * 0.85, Math.min(cell[0] * 1.6, room / columns)) * this.zoom, cell[1] * Math.min(1.5, Math.max(0.7, this.zoom))] : [fit * this.zoom, fit * this.zoom];
+    return { left, top, width, height, is_upright: isUpright };
+  }
+
+  /** Set the sizes after a change of the matrix, the zoom or the window. */
+  resize() {
+    if (!this.matrix || !this.element.clientWidth) return;
+    const { left, top, width, height } = this.layout;
+    const [full, tall] = [left + width * this.matrix.columns + 1, top + height * this.matrix.rows + 1];
+    const limit = this.options.max_height ?? Math.max(260, Math.min(620, innerHeight * 0.62));
+    const viewWidth = Math.min(this.element.clientWidth, Math.ceil(full));
+    const hasBar = full > this.element.clientWidth + 1;
+    const viewHeight = Math.min(limit, Math.ceil(tall) + (hasBar ? 12 : 0));
+    this.view.style.height = `${viewHeight}px`;
+    this.space.style.width = `${Math.floor(Math.max(full, viewWidth))}px`;
+    this.space.style.height = `${Math.floor(tall)}px`;
+    this.draw();
+  }
+
+  /** Draw the visible part. */
+  draw() {
+    const matrix = this.matrix;
+    if (!matrix || !this.element.clientWidth) return;
+    const ratio = devicePixelRatio || 1;
+    const [width, height] = [this.view.clientWidth, this.view.clientHeight];
+    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(height * ratio)) {
+      this.canvas.width = Math.round(width * ratio);
+      this.canvas.height = Math.round(height * ratio);
+      this.canvas.style.width = `${width}px`;
+      this.canvas.style.height = `${height}px`;
+    }
+    const context = this.canvas.getContext("2d");
+    if (!context) return;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height);
+    const layout = this.layout;
+    const [x0, y0] = [layout.left - this.view.scrollLeft, layout.top - this.view.scrollTop];
+    const visible = {
+      row: [Math.max(0, Math.floor(this.view.scrollTop / layout.height)), Math.min(matrix.rows, Math.ceil((height - y0) / layout.height))],
+      column: [Math.max(0, Math.floor(this.view.scrollLeft / layout.width)), Math.min(matrix.columns, Math.ceil((width - x0) / layout.width))],
+    };
+    context.save();
+    context.beginPath();
+    context.rect(layout.left, layout.top, width, height);
+    context.clip();
+    this.#drawCells(context, x0, y0, layout);
+    if (matrix.cell_text && layout.width >= 34) this.#drawTexts(context, x0, y0, layout, visible);
+    this.#drawCrosshair(context, x0, y0, layout);
+    context.restore();
+    this.#drawLabels(context, x0, y0, layout, visible, width, height);
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {number} x0 @param {number} y0 @param {{width: number, height: number}} layout */
+  #drawCells(context, x0, y0, layout) {
+    const matrix = /** @type {Matrix} */ (this.matrix);
+    const [width, height] = [matrix.columns * layout.width, matrix.rows * layout.height];
+    const isSmall = layout.width < 1 || layout.height < 1;
+    context.imageSmoothingEnabled = false;
+    context.drawImage(isSmall ? this.#pooledImage(width, height) : this.image(), x0, y0, width, height);
+    context.strokeStyle = theme().line;
+    context.lineWidth = 1;
+    context.strokeRect(x0 - 0.5, y0 - 0.5, width + 1, height + 1);
+  }
+
+  /** One pixel per cell. */
+  image() {
+    const matrix = /** @type {Matrix} */ (this.matrix);
+    this.pixels ??= pixelImage(matrix.values, matrix.rows, matrix.columns, matrix);
+    return this.pixels;
+  }
+
+  /** The largest value of the cells below each pixel. @param {number} width @param {number} height */
+  #pooledImage(width, height) {
+    const matrix = /** @type {Matrix} */ (this.matrix);
+    const ratio = devicePixelRatio || 1;
+    const rows = Math.max(1, Math.min(matrix.rows, Math.round(height * ratio)));
+    const columns = Math.max(1, Math.min(matrix.columns, Math.round(width * ratio)));
+    const key = `${rows} ${columns}`;
+    if (this.pooled?.key !== key) {
+      const values = poolMax(matrix.values, matrix.rows, matrix.columns, rows, columns);
+      this.pooled = { image: pixelImage(values, rows, columns, matrix), key };
+    }
+    return this.pooled.image;
+  }
+
+  /**
+   * @param {CanvasRenderingContext2D} context @param {number} x0 @param {number} y0
+   * @param {{width: number, height: number}} layout @param {{row: number[], column: number[]}} visible
+   */
+  #drawTexts(context, x0, y0, layout, visible) {
+    const matrix = /** @type {Matrix} */ (this.matrix);
+    context.font = `11px ${MONO}`;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    const length = Math.floor((layout.width - 6) / 6.7);
+    for (let row = visible.row[0] ?? 0; row < (visible.row[1] ?? 0); row++) {
+      for (let column = visible.column[0] ?? 0; column < (visible.column[1] ?? 0); column++) {
+        const value = matrix.values[row * matrix.columns + column] ?? NaN;
+        if (Number.isNaN(value)) continue;
+        context.fillStyle = inkOn(colourOf(value, matrix.scale, matrix.range, matrix.dark));
+        const text = shortened(matrix.cell_text?.(row, column) ?? "", length);
+        context.fillText(text, x0 + (column + 0.5) * layout.width, y0 + (row + 0.5) * layout.height);
+      }
+    }
+    context.textBaseline = "alphabetic";
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {number} x0 @param {number} y0 @param {{width: number, height: number}} layout */
+  #drawCrosshair(context, x0, y0, layout) {
+    const matrix = /** @type {Matrix} */ (this.matrix);
+    const [full, tall] = [matrix.columns * layout.width, matrix.rows * layout.height];
+    context.strokeStyle = theme().second;
+    context.lineWidth = 1.5;
+    const [w, t] = [Math.max(2, layout.width), Math.max(2, layout.height)];
+    if (this.marked.row >= 0) context.strokeRect(x0, y0 + this.marked.row * layout.height, full, t);
+    if (this.marked.column >= 0) context.strokeRect(x0 + this.marked.column * layout.width, y0, w, tall);
+    if (this.cursor) {
+      context.lineWidth = 2.5;
+      context.strokeStyle = theme().ink;
+      context.strokeRect(x0 + this.cursor[1] * layout.width, y0 + this.cursor[0] * layout.height, w, t);
+    }
+  }
+
+  /**
+   * @param {CanvasRenderingContext2D} context @param {number} x0 @param {number} y0
+   * @param {{left: number, top: number, width: number, height: number, is_upright: boolean}} layout
+   * @param {{row: number[], column: number[]}} visible @param {number} width @param {number} height
+   */
+  #drawLabels(context, x0, y0, layout, visible, width, height) {
+    const matrix = /** @type {Matrix} */ (this.matrix);
+    const { ink, faint, second } = theme();
+    const size = (/** @type {number} */ cell) => Math.min(12, Math.max(9, cell - 2));
+    const every = (/** @type {number} */ cell) => Math.max(1, Math.ceil(MIN_LABEL / cell));
+    context.save();
+    context.beginPath();
+    context.rect(0, layout.top, layout.left, height);
+    context.clip();
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    context.font = `${size(layout.height)}px ${MONO}`;
+    const draw = (/** @type {number} */ row) => context.fillText(label(matrix.row_labels[row] ?? "", 13, matrix.plain_rows), layout.left - 5, y0 + (row + 0.5) * layout.height);
+    const marked = this.cursor ?? [this.marked.row, this.marked.column];
+    for (let row = visible.row[0] ?? 0; row < (visible.row[1] ?? 0); row++) {
+      if (row === marked[0] || row % every(layout.height)) continue;
+      if (marked[0] >= 0 && Math.abs(row - marked[0]) * layout.height < MIN_LABEL) continue;
+      context.fillStyle = ink;
+      draw(row);
+    }
+    context.fillStyle = second;
+    if (marked[0] >= 0) draw(marked[0]);
+    context.restore();
+
+    context.save();
+    context.beginPath();
+    context.rect(layout.left, 0, width, layout.top);
+    context.clip();
+    context.font = `${size(layout.width)}px ${MONO}`;
+    context.textBaseline = "middle";
+    const drawColumn = (/** @type {number} */ column) => {
+      const text = matrix.column_labels[column] ?? "";
+      context.save();
+      context.translate(x0 + (column + 0.5) * layout.width, layout.top - 5);
+      if (layout.is_upright) {
+        context.textAlign = "center";
+        context.fillText(label(text, Math.floor((layout.width - 2) / 7), matrix.plain_columns), 0, -5);
+      } else {
+        context.rotate(-Math.PI / 2);
+        context.textAlign = "left";
+        context.fillText(label(text, 13, matrix.plain_columns), 0, 0);
+      }
+      context.restore();
+    };
+    for (let column = visible.column[0] ?? 0; column < (visible.column[1] ?? 0); column++) {
+      if (column === marked[1] || column % every(layout.width)) continue;
+      if (marked[1] >= 0 && Math.abs(column - marked[1]) * layout.width < MIN_LABEL) continue;
+      context.fillStyle = ink;
+      drawColumn(column);
+    }
+    context.fillStyle = second;
+    if (marked[1] >= 0) drawColumn(marked[1]);
+    context.restore();
+
+    context.fillStyle = faint;
+    context.font = `10.5px ${FONT}`;
+    context.textAlign = "left";
+    context.textBaseline = "top";
+    context.fillText(`${matrix.column_axis} →`, layout.left, 1);
+    context.save();
+    context.translate(3, layout.top);
+    context.rotate(-Math.PI / 2);
+    context.textAlign = "right";
+    context.fillText(`← ${matrix.row_axis}`, 0, 0);
+    context.restore();
+    context.textBaseline = "alphabetic";
+  }
+
+  #drawLegend() {
+    const matrix = /** @type {Matrix} */ (this.matrix);
+    const [low, high] = shownRange(matrix);
+    const table = colourTable(matrix.scale, matrix.dark);
+    const stops = Array.from({ length: 9 }, (_, i) => css(/** @type {import("./colours.js").Rgb} */ (table[Math.round(255 * i / 8)])));
+    const bar = h("span", { class: "legend-bar" });
+    bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
+    this.legend.replaceChildren(h("span", {}, fixed(low, 2)), bar, h("span", {}, `${fixed(high, 2)}${matrix.unit ? ` ${matrix.unit}` : ""}`));
+  }
+
+  /** @param {MouseEvent} event @returns {[number, number] | null} */
+  #cellAt(event) {
+    if (!this.matrix) return null;
+    const box = this.view.getBoundingClientRect();
+    const layout = this.layout;
+    const [x, y] = [event.clientX - box.left - layout.left, event.clientY - box.top - layout.top];
+    if (x < -layout.left || y < -layout.top || (x < 0 && y < 0)) return null;
+    const column = Math.min(this.matrix.columns - 1, Math.floor((Math.max(0, x) + this.view.scrollLeft) / layout.width));
+    const row = Math.min(this.matrix.rows - 1, Math.floor((Math.max(0, y) + this.view.scrollTop) / layout.height));
+    return x > this.matrix.columns * layout.width || y > this.matrix.rows * layout.height ? null : [row, column];
+  }
+
+  /** @param {MouseEvent} event @param {boolean} isClick */
+  #pointed(event, isClick) {
+    const cell = this.#cellAt(event);
+    if (!cell) {
+      this.#left();
+      return;
+    }
+    this.#moveTo(cell);
+    if (isClick) this.options.onselect?.(...cell);
+    tooltip(/** @type {Matrix} */ (this.matrix).describe(...cell), event.clientX, event.clientY);
+  }
+
+  /** @param {[number, number]} cell */
+  #moveTo(cell) {
+    if (this.cursor && this.cursor[0] === cell[0] && this.cursor[1] === cell[1]) return;
+    this.cursor = cell;
+    this.options.onhover?.(...cell);
+    this.#describe();
+    this.draw();
+  }
+
+  #left() {
+    tooltip("");
+    if (!this.cursor) return;
+    this.cursor = null;
+    this.options.onleave?.();
+    this.draw();
+  }
+
+  #describe() {
+    const { matrix, cursor } = this;
+    if (!matrix) return;
+    this.detail.textContent = cursor ? matrix.describe(...cursor) : `${matrix.rows} × ${matrix.columns}${this.view.scrollWidth > this.view.clientWidth + 1 ? "; scroll sideways for more" : ""}`;
+    this.view.setAttribute("aria-label", `${this.options.label}. ${this.detail.textContent}. Arrow keys move among the cells.`);
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    const matrix = this.matrix;
+    if (!matrix || event.ctrlKey || event.metaKey || event.altKey) return;
+    const zooms = /** @type {Record<string, number>} */ ({ "+": this.zoom * 1.5, "=": this.zoom * 1.5, "-": this.zoom / 1.5, 0: 1 });
+    if (zooms[event.key]) {
+      event.preventDefault();
+      this.setZoom(/** @type {number} */ (zooms[event.key]));
+      return;
+    }
+    const [row, column] = this.cursor ?? [0, 0];
+    const step = event.shiftKey ? 10 : 1;
+    const moves = /** @type {Record<string, [number, number]>} */ ({
+      ArrowRight: [row, column + step], ArrowLeft: [row, column - step], ArrowDown: [row + step, column],
+      ArrowUp: [row - step, column], Home: [row, 0], End: [row, matrix.columns - 1],
+    });
+    const next = moves[event.key];
+    if (next) {
+      event.preventDefault();
+      const cell = /** @type {[number, number]} */ ([clamp(next[0], matrix.rows), clamp(next[1], matrix.columns)]);
+      this.#moveTo(this.cursor ? cell : [0, 0]);
+      this.#scrollTo(cell);
+    } else if ((event.key === "Enter" || event.key === " ") && this.cursor) {
+      event.preventDefault();
+      this.options.onselect?.(...this.cursor);
+    }
+  }
+
+  /** @param {[number, number]} cell */
+  #scrollTo([row, column]) {
+    const layout = this.layout;
+    const [width, height] = [this.view.clientWidth - layout.left, this.view.clientHeight - layout.top];
+    const keep = (/** @type {number} */ scroll, /** @type {number} */ from, /** @type {number} */ size, /** @type {number} */ room) =>
+      Math.max(Math.min(scroll, from), from + size - room);
+    this.view.scrollLeft = keep(this.view.scrollLeft, column * layout.width, layout.width, width);
+    this.view.scrollTop = keep(this.view.scrollTop, row * layout.height, layout.height, height);
+  }
+
+  /** @param {string} title @returns {Scene | null} */
+  scene(title) {
+    return this.matrix ? heatScene(this.matrix, this.image(), title) : null;
+  }
+
+  /** @returns {Table} */
+  table() {
+    return this.matrix ? heatTable(this.matrix) : { header: [], rows: [] };
+  }
+}
+
+/** A label of at most `length` characters; spaces of a token are visible. @param {string} text @param {number} length @param {boolean} [isPlain] */
+function label(text, length, isPlain) {
+  if (!isPlain) return shortened(text, length);
+  return text.length <= length ? text : `${text.slice(0, length - 1)}…`;
+}
+
+/** @param {number} index @param {number} length */
+const clamp = (index, length) => Math.max(0, Math.min(length - 1, index));
+
+/** @param {{scale: string, range: [number, number]}} matrix @returns {[number, number]} */
+function shownRange({ scale, range }) {
+  const size = Math.max(Math.abs(range[0]), Math.abs(range[1])) || 1;
+  return scale === "diverging" ? [-size, size] : range;
+}
+
+/**
+ * Return the maximum (of signed numbers: the number of the largest size) of the cells below each of rows × columns
+ * pixels. Empty cells count only where all are empty.
+ * @param {ArrayLike<number>} values
+ * @param {number} height
+ * @param {number} width
+ * @param {number} rows
+ * @param {number} columns
+ * @returns {Float32Array}
+ */
+export function poolMax(values, height, width, rows, columns) {
+  const pooled = new Float32Array(rows * columns).fill(NaN);
+  for (let i = 0; i < height; i++) {
+    const row = Math.floor((i * rows) / height);
+    for (let j = 0; j < width; j++) {
+      const at = row * columns + Math.floor((j * columns) / width);
+      const value = /** @type {number} */ (values[i * width + j]);
+      const former = /** @type {number} */ (pooled[at]);
+      if (Number.isNaN(former) || Math.abs(value) > Math.abs(former)) pooled[at] = value;
+    }
+  }
+  return pooled;
+}
+
+/**
+ * Return an image with one pixel per number.
+ * @param {ArrayLike<number>} values
+ * @param {number} rows
+ * @param {number} columns
+ * @param {{scale: "sequential" | "diverging", range: [number, number], dark: boolean}} look
+ * @returns {HTMLCanvasElement}
+ */
+export function pixelImage(values, rows, columns, { scale, range, dark }) {
+  const table = colourTable(scale, dark);
+  const canvas = h("canvas", { width: columns, height: rows });
+  const context = canvas.getContext("2d");
+  const image = new ImageData(columns, rows);
+  const { data } = image;
+  for (let i = 0; i < rows * columns; i++) {
+    const value = /** @type {number} */ (values[i]);
+    if (Number.isNaN(value)) continue;
+    const [red, green, blue] = /** @type {import("./colours.js").Rgb} */ (table[Math.round(255 * place(value, scale, range))]);
+    data[4 * i] = red;
+    data[4 * i + 1] = green;
+    data[4 * i + 2] = blue;
+    data[4 * i + 3] = 255;
+  }
+  context?.putImageData(image, 0, 0);
+  return canvas;
+}
+
+/**
+ * Return the scene of a whole matrix: rectangles, or an image if it has more than 10,000 cells.
+ * @param {Matrix} matrix
+ * @param {HTMLCanvasElement} image
+ * @param {string} title
+ * @returns {Scene}
+ */
+function heatScene(matrix, image, title) {
+  const { ink, faint, paper } = theme();
+  const { rows, columns, cell } = matrix;
+  const isLarge = rows * columns > 10_000;
+  const [width, height] = cell ?? (isLarge ? [Math.max(1, 1200 / columns), Math.max(1, 1200 / columns)] : [18, 18]);
+  const length = (/** @type {string[]} */ labels) => 20 + 7 * Math.min(13, Math.max(1, ...labels.slice(0, 2000).map((text) => [...text].length)));
+  const [left, top] = [length(matrix.row_labels), 26 + (cell ? 16 : length(matrix.column_labels))];
+  /** @type {Shape[]} */
+  const shapes = [{ type: "text", x: 6, y: 16, text: title, size: 12, fill: ink, bold: true }];
+  if (isLarge) shapes.push({ type: "image", x: left, y: top, width: columns * width, height: rows * height, image });
+  else {
+    for (let i = 0; i < rows * columns; i++) {
+      const value = matrix.values[i] ?? NaN;
+      if (Number.isNaN(value)) continue;
+      const [row, column] = [Math.floor(i / columns), i % columns];
+      const colour = colourOf(value, matrix.scale, matrix.range, matrix.dark);
+      const [x, y] = [left + column * width, top + row * height];
+      shapes.push({ type: "rect", x, y, width, height, fill: css(colour) });
+      if (matrix.cell_text) {
+        const text = shortened(matrix.cell_text(row, column), Math.floor((width - 4) / 6.7));
+        shapes.push({ type: "text", x: x + width / 2, y: y + height / 2 + 4, text, size: 11, fill: inkOn(colour), anchor: "middle", mono: true });
+      }
+    }
+  }
+  const size = Math.min(12, Math.max(6, height - 3));
+  for (let row = 0; row < rows; row += Math.max(1, Math.ceil(8 / height))) {
+    shapes.push({ type: "text", x: left - 5, y: top + (row + 0.5) * height + size / 3, text: label(matrix.row_labels[row] ?? "", 13, matrix.plain_rows), size, fill: ink, anchor: "end", mono: true });
+  }
+  for (let column = 0; column < columns; column += Math.max(1, Math.ceil(8 / width))) {
+    const text = label(matrix.column_labels[column] ?? "", cell ? Math.floor(width / 7) : 13, matrix.plain_columns);
+    const x = left + (column + 0.5) * width;
+    shapes.push(cell ? { type: "text", x, y: top - 6, text, size: 11, fill: ink, anchor: "middle", mono: true }
+      : { type: "text", x: x + size / 3, y: top - 5, text, size: Math.min(12, Math.max(6, width - 3)), fill: ink, rotate: -90, mono: true });
+  }
+  shapes.push({ type: "text", x: 6, y: top + rows * height + 16, text: `rows: ${matrix.row_axis}; columns: ${matrix.column_axis}; ${legendText(matrix)}`, size: 11, fill: faint });
+  return { width: Math.max(300, left + columns * width + 12), height: top + rows * height + 26, background: paper, shapes };
+}
+
+/** @param {Matrix} matrix */
+function legendText(matrix) {
+  const [low, high] = shownRange(matrix);
+  return `colours from ${fixed(low, 2)} to ${fixed(high, 2)}${matrix.unit ? ` ${matrix.unit}` : ""}`;
+}
+
+/**
+ * Return the numbers of a matrix with its labels.
+ * @param {Matrix} matrix
+ * @returns {Table}
+ */
+function heatTable(matrix) {
+  const rows = Array.from({ length: matrix.rows }, (_, row) => [
+    matrix.row_labels[row] ?? String(row),
+    ...Array.from({ length: matrix.columns }, (_value, column) => {
+      const value = matrix.values[row * matrix.columns + column] ?? NaN;
+      return Number.isNaN(value) ? null : Number(value.toPrecision(5));
+    }),
+  ]);
+  return { header: [`${matrix.row_axis} \\ ${matrix.column_axis}`, ...matrix.column_labels.slice(0, matrix.columns)], rows };
+}

@@ -1,0 +1,107 @@
+/**
+ * Logit lens: the prediction of each layer at each position.
+ *
+ * @import { App, Panel } from "./app.js"
+ * @import { Lens, LensCell, Picture } from "./types.js"
+ */
+
+import { Latest } from "./app.js";
+import { choice, h, select } from "./dom.js";
+import { frame } from "./frame.js";
+import { Heatmap } from "./heatmap.js";
+import { mainSide, mainTokens, shownPosition } from "./state.js";
+import { percent, visible } from "./text.js";
+
+const COLOURS = /** @type {[string, string][]} */ ([
+  ["top", "probability of the most probable token"], ["next", "probability of the actual token"], ["rank", "rank of the actual token"],
+]);
+
+/**
+ * Return the number that colours a cell; NaN without one.
+ * @param {LensCell | undefined} cell
+ * @param {string} mode
+ */
+export function lensValue(cell, mode) {
+  if (mode === "next") return cell?.next ?? NaN;
+  if (mode === "rank") return cell?.rank ? Math.log10(cell.rank) : NaN;
+  return cell?.top[0]?.[2] ?? NaN;
+}
+
+/** @param {App} app @returns {Panel} */
+export function createLens(app) {
+  const { store } = app;
+  const norm = choice("Final norm", [["1", "with the final norm"], ["0", "without it"]], (value) => store.set({ norm: Number(value) }));
+  const colours = select("colour", COLOURS, (lens) => store.set({ lens }));
+  const heat = new Heatmap({
+    label: "Logit lens", onhover: (_row, column) => store.set({ hover: { side: mainSide(store.state), index: column }, across: null }),
+    onleave: () => store.set({ hover: null }), onselect: (_row, column) => store.set({ pos: column }),
+  });
+  const card = frame({
+    title: "Logit lens", explanation: "Each cell applies the head of the model to the residual stream after a layer, and shows the most probable token.",
+    formula: "p = softmax(head(norm(residual)))", picture: () => picture(),
+  }, h("div", { class: "row" }, norm.element, colours.element), heat.element);
+  const latest = new Latest(app, card.body);
+  /** @type {Lens | null} */
+  let lens = null;
+
+  function draw() {
+    const { state } = store;
+    if (!lens) return;
+    const { layers, cells } = lens;
+    const columns = cells[0]?.length ?? 0;
+    const labels = mainTokens(state).map((token) => token.text);
+    const values = Float32Array.from(cells.flatMap((row) => row.map((cell) => lensValue(cell, state.lens))));
+    const largest = Math.max(1, Math.log10(state.model?.vocab_size ?? 10));
+    heat.update({
+      rows: layers.length, columns, values, row_labels: layers, column_labels: labels, row_axis: "layer", plain_rows: true,
+      column_axis: state.run?.target.length ? "position; predicts the next token" : "position",
+      scale: "sequential", range: state.lens === "rank" ? [0, largest] : [0, 1], dark: state.dark, cell: [66, 24],
+      unit: state.lens === "rank" ? "log₁₀ rank" : "",
+      cell_text: (row, column) => (state.lens === "rank" ? String(cells[row]?.[column]?.rank ?? "") : cells[row]?.[column]?.top[0]?.[1] ?? ""),
+      describe: (row, column) => describe(layers[row] ?? "", column, labels[column] ?? "", cells[row]?.[column]),
+    });
+    mark();
+    card.refresh();
+  }
+
+  /** @param {string} layer @param {number} position @param {string} token @param {LensCell | undefined} cell */
+  function describe(layer, position, token, cell) {
+    const top = (cell?.top ?? []).map(([, text, p]) => `${visible(text)} ${percent(p)}`).join(", ");
+    const actual = cell && cell.next !== null ? `; actual token ${percent(cell.next)}, rank ${cell.rank}` : "";
+    return `${layer}, position ${position} ${visible(token)}: ${top}${actual}`;
+  }
+
+  function mark() {
+    heat.mark(-1, shownPosition(store.state));
+  }
+
+  /** @returns {Picture | null} */
+  function picture() {
+    if (!lens) return null;
+    const { layers, cells } = lens;
+    const labels = mainTokens(store.state).map((token) => token.text);
+    return {
+      name: "logit-lens", scene: () => heat.scene("Logit lens"), data: () => ({ tokens: labels, norm: Boolean(store.state.norm), ...lens }),
+      table: () => ({
+        header: ["layer", ...labels],
+        rows: layers.map((layer, i) => [layer, ...(cells[i] ?? []).map(({ top }) => (top[0] ? `${top[0][1]} ${top[0][2].toFixed(3)}` : null))]),
+      }),
+    };
+  }
+
+  return {
+    element: h("div", { class: "panel" }, card.element),
+    render(changed) {
+      const { state } = store;
+      norm.write(String(state.norm));
+      colours.list.value = state.lens;
+      if (["run", "norm"].some((key) => changed.has(key)) && state.run) {
+        void latest.use(app.data.json(state.run, "lens", { norm: state.norm }), (value) => {
+          lens = value;
+          draw();
+        });
+      } else if (["lens", "dark"].some((key) => changed.has(key))) draw();
+      if (["hover", "across", "pos"].some((key) => changed.has(key))) mark();
+    },
+  };
+}

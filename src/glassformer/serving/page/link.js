@@ -1,0 +1,87 @@
+/**
+ * Links between all panels: an element with `data-side` and `data-index` belongs to a token. The token under the pointer
+ * or with the focus is highlighted everywhere; a click selects its position.
+ *
+ * @import { Place, Side } from "./types.js"
+ * @import { Store } from "./state.js"
+ */
+
+import { mainSide } from "./state.js";
+
+/**
+ * Return the token of an element.
+ * @param {EventTarget | null} target
+ * @returns {{hover: Place, across: Place | null} | null}
+ */
+function placeOf(target) {
+  const element = target instanceof Element ? target.closest("[data-side]") : null;
+  if (!(element instanceof HTMLElement || element instanceof SVGElement)) return null;
+  const { side, index, acrossSide, across } = element.dataset;
+  if (!side || index === undefined) return null;
+  return {
+    hover: { side: /** @type {Side} */ (side), index: Number(index) },
+    across: acrossSide ? { side: /** @type {Side} */ (acrossSide), index: Number(across) } : null,
+  };
+}
+
+/**
+ * Listen to the pointer and the focus in the whole page.
+ * @param {Store} store
+ */
+export function linkTokens(store) {
+  /** @param {Event} event */
+  const enter = (event) => {
+    const found = placeOf(event.target);
+    const { hover, across } = store.state;
+    if (!found) {
+      if ((hover || across) && !(event.target instanceof Element && event.target.closest("canvas"))) {
+        store.set({ hover: null, across: null });
+      }
+    } else if (!isEqual(hover, found.hover) || !isEqual(across, found.across)) store.set(found);
+  };
+  document.addEventListener("pointerover", enter);
+  document.addEventListener("focusin", enter);
+  document.addEventListener("pointerleave", () => store.set({ hover: null, across: null }));
+  document.addEventListener("click", (event) => {
+    const found = placeOf(event.target);
+    if (found) selectPlace(store, found.hover);
+  });
+  store.subscribe((changed) => {
+    if (changed.has("hover") || changed.has("across")) markTokens(store);
+  });
+}
+
+/**
+ * Select the position of a token; a token of the source of a pair has none.
+ * @param {Store} store
+ * @param {Place} place
+ */
+export function selectPlace(store, place) {
+  if (place.side === mainSide(store.state) || (place.side === "written" && mainSide(store.state) === "target")) {
+    store.set({ pos: place.index });
+  }
+}
+
+/** @param {Place | null} a @param {Place | null} b */
+function isEqual(a, b) {
+  return a?.side === b?.side && a?.index === b?.index;
+}
+
+/** @type {Element[]} */
+let marked = [];
+
+/**
+ * Highlight all elements of the tokens under the pointer.
+ * @param {Store} store
+ */
+export function markTokens(store) {
+  for (const element of marked) element.classList.remove("is-linked");
+  const places = [store.state.hover, store.state.across].filter((place) => place !== null);
+  marked = places.flatMap(({ side, index }) => {
+    const sides = side === "source" ? ["source"] : ["target", "written"];
+    return sides.flatMap((one) => [...document.querySelectorAll(
+      `[data-side="${one}"][data-index="${index}"], [data-across-side="${one}"][data-across="${index}"]`,
+    )]);
+  });
+  for (const element of marked) element.classList.add("is-linked");
+}

@@ -1,0 +1,327 @@
+/**
+ * Page of `glassformer inspect`: shared state, tabs, and the run of a text.
+ *
+ * @import { App, Panel } from "./app.js"
+ * @import { Model, Session, State } from "./types.js"
+ */
+
+import { RunData } from "./app.js";
+import { createAblation } from "./ablation.js";
+import { createAlignment } from "./alignment.js";
+import { createAttention } from "./attention.js";
+import { createBeam } from "./beam.js";
+import { createCard, summaryFacts } from "./card.js";
+import { createCompare } from "./compare.js";
+import { arrowKeys, button, fill, h } from "./dom.js";
+import { createInput, isPair, runBody } from "./input.js";
+import { createLens } from "./lens.js";
+import { linkTokens } from "./link.js";
+import { createNext } from "./next.js";
+import { createPatch } from "./patch.js";
+import { OFFLINE, ServerError, openSource } from "./source.js";
+import { Store, decodeHash, encodeHash } from "./state.js";
+import { createStart } from "./start.js";
+import { createSteps } from "./steps.js";
+import { fixed } from "./text.js";
+import { prefersDark, useTheme } from "./theme.js";
+import { createTokens } from "./tokens.js";
+import { createTraining } from "./training.js";
+
+/** @typedef {{id: string, title: string, create: (app: App) => Panel, exists: (model: Model) => boolean, route?: string}} Tab */
+
+/** @type {Tab[]} */
+const TABS = [
+  { id: "attention", title: "Attention", create: createAttention, exists: (model) => Object.keys(model.attention).length > 0 },
+  { id: "alignment", title: "Alignment", create: createAlignment, exists: (model) => "cross" in model.attention, route: "/alignment" },
+  { id: "lens", title: "Logit lens", create: createLens, exists: (model) => model.kind !== "recurrent" && model.has_head_over_tokens, route: "/lens" },
+  { id: "steps", title: "Step by step", create: createSteps, exists: writes, route: "/api/next" },
+  { id: "ablation", title: "Ablation", create: createAblation, exists: (model) => model.kind !== "recurrent", route: "/effects" },
+  { id: "beam", title: "Beam search", create: createBeam, exists: isPair, route: "/api/beam" },
+  { id: "compare", title: "Compare", create: createCompare, exists: () => true, route: "/api/compare" },
+  { id: "patch", title: "Patching", create: createPatch, exists: (model) => !isPair(model) && model.kind === "decoder", route: "/api/patch" },
+  { id: "training", title: "Training", create: createTraining, exists: (model) => model.folder !== "", route: "/api/live" },
+];
+
+/** @param {Model} model */
+function writes(model) {
+  return model.has_head_over_tokens && model.kind !== "encoder";
+}
+
+/** @param {string} id @returns {HTMLElement} */
+const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+
+/**
+ * Return true if the server no longer has the run: it was restarted, or has had many runs since.
+ * @param {ServerError} error
+ */
+function isExpired(error) {
+  return error.message.includes("no longer kept");
+}
+
+/** @returns {boolean} */
+function storedDark() {
+  try {
+    const stored = localStorage.getItem("glassformer-theme");
+    return stored === null ? prefersDark() : stored === "dark";
+  } catch {
+    return prefersDark();
+  }
+}
+
+/** @param {boolean} dark */
+function storeDark(dark) {
+  try {
+    localStorage.setItem("glassformer-theme", dark ? "dark" : "light");
+  } catch {
+    // the browser stores nothing; the theme lasts until the page is closed
+  }
+}
+
+function start() {
+  const source = openSource();
+  /** @type {State} */
+  const state = {
+    ...decodeHash(location.hash), model: null, run: null, other: null, other_run: null, hover: null, across: null,
+    dark: storedDark(),
+  };
+  useTheme(state.dark);
+  const store = new Store(state);
+  const status = byId("status");
+  let lastRun = 0;
+
+  /** @type {App} */
+  const app = {
+    store, source, data: new RunData(source),
+    say(text) {
+      status.textContent = text;
+      status.classList.remove("is-problem");
+    },
+    fail(error) {
+      if (error instanceof ServerError && isExpired(error) && Date.now() - lastRun > 5000) {
+        void run();
+        return;
+      }
+      status.textContent = error instanceof Error ? error.message : String(error);
+      status.classList.add("is-problem");
+      if (!(error instanceof ServerError)) console.error(error);
+    },
+    submit: () => void run(),
+    reload: () => void load(),
+  };
+
+  /** @type {Map<string, {panel: Panel, pending: Set<string>}>} */
+  const opened = new Map();
+  const always = [createTokens(app), createNext(app), createCard(app)].map((panel) => ({ panel, pending: new Set(["model", "run"]) }));
+  const [tokens, next, card] = always;
+  byId("tokens").append(/** @type {HTMLElement} */ (tokens?.panel.element));
+  byId("side").append(/** @type {HTMLElement} */ (next?.panel.element));
+  const input = createInput(app, byId("input"));
+
+  /** Tabs that the model has. */
+  function tabs() {
+    const { model } = store.state;
+    return model ? TABS.filter((tab) => tab.exists(model)) : [];
+  }
+
+  function chosenTab() {
+    const known = tabs();
+    return known.find((tab) => tab.id === store.state.panel) ?? known[0];
+  }
+
+  function drawTabs() {
+    const chosen = store.state.panel === "next" ? "next" : chosenTab()?.id;
+    document.body.dataset.panel = chosen ?? "";
+    const items = [...tabs().map(({ id, title }) => ({ id, title, narrow: false })), { id: "next", title: "Next token", narrow: true }];
+    if (items.length > 1) items.splice(1, 0, /** @type {{id: string, title: string, narrow: boolean}} */ (items.pop()));
+    fill(byId("tabs"), ...items.map(({ id, title, narrow }) => {
+      const tab = TABS.find((one) => one.id === id);
+      const isMissing = source.isEmbedded && tab?.route !== undefined && !isEmbedded(tab.route);
+      return button(title, () => store.set({ panel: id }), {
+        role: "tab", id: `tab-${id}`, "aria-selected": String(id === chosen), "aria-controls": "panels", tabindex: id === chosen ? 0 : -1,
+        class: narrow ? "only-narrow" : "", disabled: isMissing, title: isMissing ? "Start `glassformer inspect DIR` to compute this." : undefined,
+      });
+    }));
+    const active = byId("tabs").querySelector('[aria-selected="true"]');
+    if (active instanceof HTMLElement) byId("tabs").scrollLeft = active.offsetLeft - byId("tabs").offsetLeft - 40;
+  }
+
+  /** @param {string} route */
+  function isEmbedded(route) {
+    return Object.keys(source.embedded ?? {}).some((key) => key.includes(route));
+  }
+
+  /** Draw the visible panels after a change. */
+  function draw() {
+    for (const { panel, pending } of always) flush(panel, pending);
+    const tab = chosenTab();
+    if (!tab || !store.state.run) return;
+    let entry = opened.get(tab.id);
+    if (!entry) {
+      entry = { panel: tab.create(app), pending: new Set(["model", "run", "panel"]) };
+      entry.panel.element.setAttribute("role", "tabpanel");
+      entry.panel.element.setAttribute("aria-labelledby", `tab-${tab.id}`);
+      opened.set(tab.id, entry);
+    }
+    const place = byId("panels");
+    if (place.firstChild !== entry.panel.element) {
+      fill(place, entry.panel.element);
+      entry.pending.add("panel");
+    }
+    flush(entry.panel, entry.pending);
+  }
+
+  /** @param {Panel} panel @param {Set<string>} pending */
+  function flush(panel, pending) {
+    if (!pending.size) return;
+    const changed = new Set(pending);
+    pending.clear();
+    try {
+      panel.render(changed);
+    } catch (error) {
+      app.fail(error);
+    }
+  }
+
+  let isQueued = false;
+  /** @param {Set<string>} changed */
+  function changedKeys(changed) {
+    for (const { pending } of [...always, ...opened.values()]) for (const key of changed) pending.add(key);
+    if (changed.has("panel") || changed.has("model")) drawTabs();
+    if (changed.has("card")) drawHeader();
+    if (isQueued) return;
+    isQueued = true;
+    requestAnimationFrame(() => {
+      isQueued = false;
+      draw();
+    });
+  }
+
+  let hashTimer = 0;
+  store.subscribe((changed) => {
+    changedKeys(changed);
+    clearTimeout(hashTimer);
+    hashTimer = setTimeout(() => history.replaceState(null, "", `#${encodeHash(store.state)}`), 150);
+  });
+  addEventListener("hashchange", () => {
+    const view = decodeHash(location.hash);
+    const { text, source: from, target } = store.state;
+    store.set(view);
+    input.write();
+    if (view.text !== text || view.source !== from || view.target !== target) void run();
+  });
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return;
+    width = innerWidth;
+    changedKeys(new Set(["size"]));
+  });
+  linkTokens(store);
+  arrowKeys(byId("tabs"), "button:not(:disabled)", () => 0);
+
+  function drawHeader() {
+    const { model, dark } = store.state;
+    const themeButton = button(dark ? "light" : "dark", () => {
+      const next = !store.state.dark;
+      storeDark(next);
+      useTheme(next);
+      store.set({ dark: next });
+      drawHeader();
+    }, { class: "quiet", title: "Switch between light and dark" });
+    const cardButton = button("model", () => store.set({ card: store.state.card ? 0 : 1 }), {
+      class: "quiet", "aria-pressed": String(Boolean(store.state.card)), "aria-controls": "model-card", title: "Architecture, parameters and training curve",
+    });
+    const galleryButton = isGallery && model ? button("gallery", () => void openGallery(), { class: "quiet", title: "Choose another tiny model" }) : null;
+    fill(byId("header"), h("div", { class: "header-line" },
+      h("h1", {}, h("span", { class: "brand" }, "glassformer"), model?.name ?? "inspect"),
+      h("div", { class: "header-facts" }, ...(model ? summaryFacts(model).map((fact) => h("span", {}, fact)) : [])),
+      h("div", { class: "header-buttons" }, galleryButton, model ? cardButton : null, themeButton)), card?.panel.element);
+  }
+
+  async function openGallery() {
+    try {
+      showStart(await source.get("/api/session"));
+    } catch (error) {
+      app.fail(error);
+    }
+  }
+
+  /** Run the texts of the state. */
+  async function run() {
+    const { model } = store.state;
+    if (!model) return;
+    const body = runBody(model, store.state);
+    if ((body.text ?? body.source ?? "") === "") {
+      app.say("Write a text and press Run, or choose an example.");
+      return;
+    }
+    lastRun = Date.now();
+    byId("input").setAttribute("aria-busy", "true");
+    try {
+      const result = await source.post("/api/run", body);
+      app.data.clear();
+      store.set({ run: result, hover: null, across: null, other_run: null });
+      app.say("");
+      if (result.seconds > 2) app.say(`The run took ${fixed(result.seconds, 1)} s.`);
+    } catch (error) {
+      app.fail(error);
+    } finally {
+      byId("input").removeAttribute("aria-busy");
+    }
+  }
+
+  let isGallery = false;
+
+  /** Show the gallery, or the wait for the first checkpoint. @param {Session} session */
+  function showStart(session) {
+    document.body.classList.add("is-start");
+    store.set({ model: null, run: null, other: null, other_run: null });
+    drawHeader();
+    fill(byId("panels"), createStart(app, session, () => {
+      store.set({ text: "", source: "", target: "", pos: -1, layer: -1, head: -1, kind: "", off: "", step: -1, folder: "" });
+      void load();
+    }));
+  }
+
+  async function load() {
+    try {
+      const session = source.isEmbedded ? null : /** @type {Session} */ (await source.get("/api/session"));
+      isGallery = Boolean(session?.gallery);
+      if (session && !session.open) {
+        showStart(session);
+        return;
+      }
+      document.body.classList.remove("is-start");
+      const model = /** @type {Model} */ (await source.get("/api/model"));
+      document.title = `${model.name} – glassformer inspect`;
+      /** @type {Partial<State>} */
+      const patch = { model };
+      const { text, source: from } = store.state;
+      const first = source.isEmbedded ? source.embeddedBodies("/api/run")[0] : model.examples[0];
+      if ((isPair(model) ? from : text) === "" && first) {
+        Object.assign(patch, { text: first.text ?? "", source: first.source ?? "", target: first.target ?? "" });
+      }
+      if (!location.hash.includes("temperature=") && typeof model.generation.temperature === "number") {
+        Object.assign(patch, { temperature: model.generation.temperature, top_k: Number(model.generation.top_k ?? 0), top_p: Number(model.generation.top_p ?? 1) });
+      }
+      store.set(patch);
+      drawHeader();
+      input.draw();
+      drawTabs();
+      await run();
+    } catch (error) {
+      app.fail(error);
+    }
+  }
+
+  source.onoffline = (isOffline) => {
+    if (isOffline) app.fail(new ServerError(OFFLINE, 0));
+    else {
+      app.say("");
+      void load();
+    }
+  };
+  drawHeader();
+  void load();
+}
+
+start();

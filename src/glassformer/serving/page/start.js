@@ -1,0 +1,96 @@
+/**
+ * Start of the page without an open model: the gallery of tiny models, or a run before its first checkpoint.
+ *
+ * @import { App } from "./app.js"
+ * @import { GalleryModel, Session } from "./types.js"
+ */
+
+import { button, fill, h } from "./dom.js";
+import { frame } from "./frame.js";
+import { count } from "./text.js";
+import { createTraining } from "./training.js";
+
+const POLL_MS = 2000;
+
+/**
+ * @param {App} app
+ * @param {Session} session
+ * @param {() => void} onopen called when the server has opened a model
+ */
+export function createStart(app, session, onopen) {
+  const list = h("div", { class: "gallery" });
+  const note = h("p", { class: "about" });
+  const card = frame({
+    title: session.gallery ? "Gallery" : "Waiting for the first checkpoint",
+    explanation: session.gallery
+      ? "Four tiny models. Each is trained on this computer on first use and then opened at once."
+      : `The run in ${session.folder} has no checkpoint yet. The page opens the model when the first one is saved.`,
+  }, list, note);
+  const training = createTraining(app);
+  const element = h("div", { class: "panel" }, card.element, training.element);
+  let shown = session;
+  let isShowing = false;
+
+  /** @param {Session} next */
+  function draw(next) {
+    shown = next;
+    const models = next.gallery ?? [];
+    const busy = models.find((model) => model.state === "training");
+    fill(list, ...models.map((model) => galleryCard(model, busy)));
+    note.textContent = busy ? `${busy.name} is being trained: step ${count(busy.step)} of ${count(busy.max_steps)}.` : "";
+    const isTraining = Boolean(busy) || !next.gallery;
+    training.element.hidden = !isTraining;
+    if (isTraining && !isShowing) training.render(new Set(["panel"]));
+    isShowing = isTraining;
+  }
+
+  /** @param {GalleryModel} model @param {GalleryModel | undefined} busy */
+  function galleryCard(model, busy) {
+    const progress = h("progress", { max: model.max_steps, value: model.step, "aria-label": `Progress of ${model.name}` });
+    const action = model.state === "ready"
+      ? button("Open", () => void open({ name: model.name }), { class: "primary" })
+      : button(model.state === "training" ? "training …" : model.state === "stopped" ? "Continue training" : "Train", () => void train(model.name), { disabled: Boolean(busy) });
+    return h("section", { class: "card gallery-card", "aria-label": model.name }, h("h3", {}, model.name), h("p", { class: "about" }, model.doc),
+      model.state === "ready" || model.state === "absent" ? null : progress, h("div", { class: "row" }, action, h("span", { class: "facts" }, model.state)));
+  }
+
+  /** @param {{name?: string}} body */
+  async function open(body) {
+    try {
+      await app.source.post("/api/open", body);
+      onopen();
+    } catch (error) {
+      app.fail(error);
+    }
+  }
+
+  /** @param {string} name */
+  async function train(name) {
+    try {
+      draw(await app.source.post("/api/train", { name }));
+    } catch (error) {
+      app.fail(error);
+    }
+  }
+
+  async function poll() {
+    if (!element.isConnected) return;
+    try {
+      if (shown.gallery) draw(await app.source.get("/api/session"));
+      else {
+        const live = await app.source.get("/api/live?since=0");
+        if (live.checkpoints.length) {
+          await open({});
+          return;
+        }
+      }
+    } catch (error) {
+      app.fail(error);
+    }
+    setTimeout(() => void poll(), POLL_MS);
+  }
+
+  draw(session);
+  setTimeout(() => void poll(), POLL_MS);
+  return element;
+}

@@ -1,0 +1,136 @@
+/**
+ * Shared state of the page. The part that is in the address (`#text=…&panel=…`) restores the same view.
+ *
+ * @import { Place, State, View } from "./types.js"
+ */
+
+/**
+ * Values that are left out of the address.
+ * @type {View}
+ */
+export const DEFAULTS = {
+  text: "", source: "", target: "", panel: "attention", kind: "", layer: -1, head: -1, pos: -1, temperature: 1,
+  top_k: 0, top_p: 1, shown: "matrix", all: 0, badge: "best", colour: "log_prob", card: 0, norm: 1, lens: "top",
+  align_layer: -1, align_head: -1, off: "", mean: 0, beam: 0, penalty: -1, formula: "", pruned: 1, step: -1, folder: "",
+  clean: "", corrupted: "", answer: "", wrong: "",
+};
+
+/** Keys that are always in the address: without them, the defaults of the model are used. */
+const ALWAYS = ["temperature", "top_k", "top_p"];
+
+/**
+ * Return the address part of a state, such as `panel=lens&pos=4`.
+ * @param {View} view
+ * @returns {string}
+ */
+export function encodeHash(view) {
+  return Object.keys(DEFAULTS)
+    .filter((key) => ALWAYS.includes(key) || view[/** @type {keyof View} */ (key)] !== DEFAULTS[/** @type {keyof View} */ (key)])
+    .map((key) => `${key}=${encodeURIComponent(String(view[/** @type {keyof View} */ (key)]))}`)
+    .join("&");
+}
+
+/**
+ * Read an address part. Unknown keys and values that are not numbers are ignored.
+ * @param {string} hash with or without "#"
+ * @returns {View}
+ */
+export function decodeHash(hash) {
+  /** @type {Record<string, string | number>} */
+  const view = { ...DEFAULTS };
+  for (const part of hash.replace(/^#/, "").split("&")) {
+    const [key, encoded] = part.split("=", 2);
+    if (!key || encoded === undefined || !Object.hasOwn(DEFAULTS, key)) continue;
+    const text = decoded(encoded);
+    if (typeof view[key] === "string") view[key] = text;
+    else if (text !== "" && Number.isFinite(Number(text))) view[key] = Number(text);
+  }
+  return /** @type {View} */ (/** @type {unknown} */ (view));
+}
+
+/** @param {string} text */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+/** @typedef {(changed: Set<string>) => void} Listener */
+
+/** State with listeners. Listeners receive the names of the changed keys. */
+export class Store {
+  /** @param {State} state */
+  constructor(state) {
+    this.state = state;
+    /** @type {Listener[]} */
+    this.listeners = [];
+  }
+
+  /**
+   * Change some keys and call the listeners if a value differs.
+   * @param {Partial<State>} patch
+   */
+  set(patch) {
+    const before = /** @type {Record<string, unknown>} */ (/** @type {unknown} */ (this.state));
+    const changed = new Set(Object.entries(patch).filter(([key, value]) => before[key] !== value).map(([key]) => key));
+    if (!changed.size) return;
+    this.state = { ...this.state, ...patch };
+    for (const listener of [...this.listeners]) listener(changed);
+  }
+
+  /** @param {Listener} listener */
+  subscribe(listener) {
+    this.listeners.push(listener);
+  }
+}
+
+/**
+ * Return the tokens that have predictions: the target, or the source of an encoder.
+ * @param {State} state
+ */
+export function mainTokens(state) {
+  return state.run ? state.run[mainSide(state)] : [];
+}
+
+/**
+ * Return the side whose positions have predictions.
+ * @param {State} state
+ * @returns {"source" | "target"}
+ */
+export function mainSide(state) {
+  return state.run?.target.length ? "target" : "source";
+}
+
+/**
+ * Return the selected position; without a choice, the last one.
+ * @param {State} state
+ */
+export function selectedPosition(state) {
+  const last = mainTokens(state).length - 1;
+  return state.pos < 0 ? last : Math.min(state.pos, last);
+}
+
+/**
+ * Return the position under the pointer, or the selected one.
+ * @param {State} state
+ */
+export function shownPosition(state) {
+  const side = mainSide(state);
+  for (const place of [state.hover, state.across]) {
+    if (place && isSame(place, side, place.index)) return Math.min(place.index, mainTokens(state).length - 1);
+  }
+  return selectedPosition(state);
+}
+
+/**
+ * Return true if a place is a position of a side. A written token has the position of the target that predicts it.
+ * @param {Place | null} place
+ * @param {string} side
+ * @param {number} index
+ */
+export function isSame(place, side, index) {
+  if (!place || place.index !== index) return false;
+  return place.side === side || (place.side !== "source" && side !== "source");
+}

@@ -1,0 +1,269 @@
+/**
+ * Step by step: generation token by token, with branches.
+ *
+ * @import { App, Panel } from "./app.js"
+ * @import { Candidate, Next, Picture } from "./types.js"
+ */
+
+import { Latest } from "./app.js";
+import { barList, barsScene } from "./bars.js";
+import { colourOf } from "./colours.js";
+import { button, choice, fill, h, slider } from "./dom.js";
+import { frame } from "./frame.js";
+import { choose, probabilities } from "./sampling.js";
+import { pause } from "./source.js";
+import { selectedPosition } from "./state.js";
+import { tokenStrip } from "./strip.js";
+import { fixed, percent, visible } from "./text.js";
+
+/** @typedef {{id: number, text: string, log_prob: number}} Written */
+/** @typedef {{tokens: Written[], parent: number, at: number}} Branch */
+
+/**
+ * Return the branch that has another token at place `at`.
+ * @param {Branch} branch
+ * @param {number} index number of the branch
+ * @param {number} at
+ * @param {Candidate} candidate
+ * @returns {Branch}
+ */
+export function branchAt(branch, index, at, [id, text, p]) {
+  return { tokens: [...branch.tokens.slice(0, at), { id, text, log_prob: Math.log(p) }], parent: index, at };
+}
+
+/**
+ * Choose the next token among candidates with the sampling rules; at temperature 0 the most probable one.
+ * @param {Candidate[]} top
+ * @param {import("./sampling.js").Sampling} sampling
+ * @param {number} uniform
+ * @returns {Candidate | undefined}
+ */
+export function chooseNext(top, sampling, uniform) {
+  if (!top.length) return undefined;
+  const shaped = probabilities(Float32Array.from(top, ([, , p]) => Math.log(p)), sampling);
+  return top[choose(shaped, uniform)];
+}
+
+/** @param {App} app @returns {Panel} */
+export function createSteps(app) {
+  const { store } = app;
+  /** @type {Branch[]} */
+  let branches = [{ tokens: [], parent: -1, at: 0 }];
+  let current = 0;
+  /** Number of written tokens before the step that is shown. */
+  let at = 0;
+  let from = "end";
+  let isPlaying = false;
+  let speed = 4;
+  /** @type {Next | null} */
+  let next = null;
+  /** Branch and place of `next`. */
+  let nextAt = "";
+
+  const starts = choice("Begin", [["end", "after the text"], ["selected", "after the selected token"], ["start", "at the beginning"]], (value) => {
+    from = value;
+    reset();
+  });
+  const play = button("Play", () => (isPlaying ? stop() : void playOn()), { class: "primary" });
+  const one = button("Step", () => void step());
+  const undo = button("Back", () => goTo(Math.max(0, at - 1)));
+  const clear = button("Clear", () => reset());
+  const pace = slider("speed", { min: 1, max: 20, step: 1 }, (value) => { speed = value; }, (value) => `${value}/s`);
+  pace.write(speed);
+  const text = h("div", { class: "token-lists" });
+  const candidates = h("div");
+  const facts = h("p", { class: "facts" });
+  const card = frame({
+    title: "Step by step", formula: "next token ~ softmax(logits / temperature), then top-k, top-p",
+    explanation: "The model writes token by token. Select another token to begin a branch. The sampling rules of the panel \"Next token\" apply to the 50 most probable tokens.",
+    picture: () => stepPicture(),
+  }, h("div", { class: "row" }, starts.element, pace.element), h("div", { class: "row" }, play, one, undo, clear, facts), text, candidates);
+  const list = h("ol", { class: "branches" });
+  const branchCard = frame({
+    title: "Branches", explanation: "Each choice of another token begins a branch. The number is the sum of log-probabilities.",
+    picture: () => branchPicture(),
+  }, list);
+  const element = h("div", { class: "panel" }, card.element, branchCard.element);
+  const latest = new Latest(app, candidates);
+
+  const branch = () => /** @type {Branch} */ (branches[current]);
+
+  /** Ids of the prompt. */
+  function prompt() {
+    const { run } = store.state;
+    const ids = (run?.target ?? []).map((token) => token.id);
+    if (from === "start") return ids.slice(0, 1);
+    return from === "selected" ? ids.slice(0, selectedPosition(store.state) + 1) : ids;
+  }
+
+  /** Ids that end a text. */
+  function endIds() {
+    const { model, run } = store.state;
+    if (model?.end_ids) return model.end_ids;
+    return run?.written.length ? [/** @type {import("./types.js").Token} */ (run.written.at(-1)).id] : [];
+  }
+
+  function reset() {
+    stop();
+    branches = [{ tokens: [], parent: -1, at: 0 }];
+    current = 0;
+    nextAt = "";
+    goTo(0);
+  }
+
+  /** @param {number} place */
+  function goTo(place) {
+    at = place;
+    void load();
+    draw();
+  }
+
+  /** True if the candidates belong to the step that is shown. */
+  const isLoaded = () => next !== null && nextAt === here();
+  const here = () => JSON.stringify(branch().tokens.slice(0, at).map((token) => token.id));
+
+  /** Request the candidates after the first `at` written tokens. */
+  async function load() {
+    const { run } = store.state;
+    if (!run?.target.length) return;
+    const place = here();
+    const ids = [...prompt(), ...branch().tokens.slice(0, at).map((token) => token.id)];
+    const body = { ids, source_ids: run.source.length ? run.source.map((token) => token.id) : null };
+    await latest.use(app.data.once(`next ${JSON.stringify(body)}`, () => app.source.post("/api/next", body)), (value) => {
+      next = value;
+      nextAt = place;
+      draw();
+    });
+  }
+
+  /** Write one token. @returns {Promise<boolean>} false at the end */
+  async function step() {
+    if (!isLoaded()) await load();
+    if (!next || !isLoaded()) return false;
+    const written = branch().tokens;
+    const known = written[at];
+    if (known) {
+      goToNext(at + 1);
+      return !endIds().includes(known.id);
+    }
+    const limit = store.state.model?.max_len ?? Infinity;
+    const chosen = prompt().length + at >= limit ? undefined : chooseNext(next.top, store.state, Math.random());
+    if (!chosen) return false;
+    branches[current] = { ...branch(), tokens: [...written, { id: chosen[0], text: chosen[1], log_prob: Math.log(chosen[2]) }] };
+    goToNext(at + 1);
+    return !endIds().includes(chosen[0]);
+  }
+
+  /** @param {number} place */
+  function goToNext(place) {
+    at = place;
+    if (isPlaying) draw();
+    else goTo(place);
+  }
+
+  async function playOn() {
+    isPlaying = true;
+    draw();
+    while (isPlaying && element.isConnected) {
+      const [isGoing] = await Promise.all([step(), pause(1000 / speed)]);
+      if (!isGoing) break;
+    }
+    stop();
+    void load();
+  }
+
+  function stop() {
+    isPlaying = false;
+    draw();
+  }
+
+  /** @param {Candidate} candidate */
+  function take(candidate) {
+    stop();
+    const written = branch().tokens;
+    if (written[at]?.id === candidate[0]) {
+      goTo(at + 1);
+      return;
+    }
+    const made = branchAt(branch(), current, at, candidate);
+    if (at === written.length) branches[current] = { ...branch(), tokens: made.tokens };
+    else current = branches.push(made) - 1;
+    goTo(at + 1);
+  }
+
+  function bars() {
+    const sampling = store.state;
+    const top = next?.top ?? [];
+    const shaped = top.length ? probabilities(Float32Array.from(top, ([, , p]) => Math.log(p)), sampling) : [];
+    const chosen = branch().tokens[at]?.id;
+    return top.slice(0, 12).map((candidate, i) => ({
+      label: candidate[1], value: shaped[i] ?? 0, before: candidate[2], text: percent(shaped[i] ?? 0), is_marked: candidate[0] === chosen,
+      title: `id ${candidate[0]}; probability ${percent(candidate[2])} before the sampling rules. Select it to continue with it.`,
+      onclick: () => take(candidate),
+    }));
+  }
+
+  function draw() {
+    const { run, dark } = store.state;
+    if (!run) return;
+    starts.write(from);
+    play.textContent = isPlaying ? "Pause" : "Play";
+    undo.disabled = at === 0;
+    const before = run.target.slice(0, prompt().length);
+    const written = branch().tokens;
+    const shownPrompt = before.slice(-30).map((token) => token.text).join("");
+    fill(text, h("p", { class: "prompt-text" }, before.length > 30 ? "… " : "", shownPrompt), tokenStrip(written.map((token, i) => ({
+      text: token.text, place: null, title: `step ${i}: ${visible(token.text)}, probability ${percent(Math.exp(token.log_prob))}. Select it to see the other tokens of this step.`,
+      colour: colourOf(Math.min(1, -token.log_prob / 8) * 0.75, "sequential", [0, 1], dark), onclick: () => goTo(i),
+    })), "Written tokens"));
+    text.querySelectorAll(".token").forEach((token, i) => token.setAttribute("aria-pressed", String(i === at)));
+    facts.textContent = `step ${at}; ${written.length} tokens written` + (next && isLoaded() ? `; entropy ${fixed(next.entropy, 2)} nats` : "");
+    fill(candidates, barList(bars()));
+    fill(list, ...branches.map((one, i) => h("li", {}, button(branchLabel(one), () => {
+      stop();
+      current = i;
+      goTo(one.tokens.length);
+    }, { class: "branch", "aria-pressed": String(i === current) }), h("span", { class: "number facts" }, fixed(total(one), 2)))));
+    card.refresh();
+    branchCard.refresh();
+  }
+
+  /** @param {Branch} one */
+  function branchLabel(one) {
+    const words = one.tokens.map((token) => token.text).join("");
+    return words === "" ? "(nothing written)" : one.parent < 0 ? words : `step ${one.at}: ${words}`;
+  }
+
+  /** @param {Branch} one */
+  const total = (one) => one.tokens.reduce((sum, token) => sum + token.log_prob, 0);
+
+  /** @returns {Picture | null} */
+  function stepPicture() {
+    const shown = bars();
+    return shown.length ? {
+      name: `step-${at}`, scene: () => barsScene(shown, `Candidates at step ${at}`), data: () => ({ at, ...next }),
+      table: () => ({ header: ["token", "probability", "probability before the rules"], rows: shown.map((bar) => [bar.label, bar.value, bar.before]) }),
+    } : null;
+  }
+
+  /** @returns {Picture} */
+  function branchPicture() {
+    const rows = branches.map((one, i) => ({ branch: i, parent: one.parent, at: one.at, text: one.tokens.map((token) => token.text).join(""), log_prob: total(one) }));
+    return {
+      name: "branches", data: () => branches,
+      table: () => ({ header: ["branch", "from branch", "at step", "text", "log-probability"], rows: rows.map((row) => [row.branch, row.parent < 0 ? null : row.parent, row.at, row.text, row.log_prob]) }),
+      scene: () => barsScene(rows.map((row) => ({ label: row.text, value: Math.exp(row.log_prob / Math.max(1, branches[row.branch]?.tokens.length ?? 1)), text: fixed(row.log_prob, 2) })), "Branches: mean probability per token"),
+    };
+  }
+
+  return {
+    element,
+    render(changed) {
+      if (changed.has("run")) {
+        from = store.state.run?.written.length ? "start" : "end";
+        reset();
+      } else if (changed.has("pos") && from === "selected") reset();
+      else if (["temperature", "top_k", "top_p", "dark"].some((key) => changed.has(key))) draw();
+    },
+  };
+}

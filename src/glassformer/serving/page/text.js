@@ -1,0 +1,95 @@
+/** Text and numbers for the reader: visible spaces, numbers with few digits. */
+
+const MARKS = /** @type {Record<string, string>} */ ({ " ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍" });
+
+/**
+ * Return a text with marks in place of spaces, line ends and control characters.
+ * @param {string} text
+ * @returns {string}
+ */
+export function visible(text) {
+  if (text === "") return "∅";
+  return text.replace(/[\u0000-\u0020\u007f\u00a0\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g, (character) => {
+    const code = character.charCodeAt(0);
+    if (MARKS[character]) return /** @type {string} */ (MARKS[character]);
+    if (code < 0x20) return String.fromCharCode(0x2400 + code);
+    return `‹${code.toString(16).padStart(4, "0").toUpperCase()}›`;
+  });
+}
+
+/**
+ * Return a visible text of at most `length` characters.
+ * @param {string} text
+ * @param {number} [length]
+ */
+export function shortened(text, length = 12) {
+  const characters = [...visible(text)];
+  return characters.length <= length ? characters.join("") : `${characters.slice(0, length - 1).join("")}…`;
+}
+
+/**
+ * Return a number with a fixed number of digits after the point; a minus sign instead of a hyphen.
+ * @param {number | null | undefined} value
+ * @param {number} [digits]
+ */
+export function fixed(value, digits = 3) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  const text = Math.abs(value).toFixed(digits);
+  return value < 0 && Number(text) !== 0 ? `−${text}` : text;
+}
+
+/**
+ * Return a number with its sign.
+ * @param {number | null | undefined} value
+ * @param {number} [digits]
+ */
+export function signed(value, digits = 3) {
+  const text = fixed(value, digits);
+  return value !== null && value !== undefined && value > 0 && Number(text) !== 0 ? `+${text}` : text;
+}
+
+/**
+ * Return a probability in percent.
+ * @param {number} value
+ */
+export function percent(value) {
+  if (value > 0 && value < 0.0005) return "<0.1 %";
+  return `${(100 * value).toFixed(1)} %`;
+}
+
+/**
+ * Return a count with separators of thousands, or in millions and billions.
+ * @param {number} value
+ */
+export function count(value) {
+  if (value >= 1e9) return `${(value / 1e9).toFixed(2)} billion`;
+  if (value >= 1e6) return `${(value / 1e6).toFixed(2)} million`;
+  return value.toLocaleString("en-US");
+}
+
+/**
+ * Return a number with about four significant digits, for axes and curves.
+ * @param {number} value
+ */
+export function compact(value) {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e6) return `${(value / 1e6).toPrecision(3).replace(/\.?0+$/, "")}M`;
+  if (size >= 1e4) return `${(value / 1e3).toPrecision(3).replace(/\.?0+$/, "")}k`;
+  if (size < 1e-3) return value.toExponential(1).replace("-", "−").replace("e−", "e−");
+  const text = String(Number(value.toPrecision(4)));
+  return text.replace("-", "−");
+}
+
+/**
+ * Return a duration such as 3 min 20 s.
+ * @param {number} seconds
+ */
+export function duration(seconds) {
+  if (!Number.isFinite(seconds)) return "–";
+  const whole = Math.round(seconds);
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+}

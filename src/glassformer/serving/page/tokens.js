@@ -1,0 +1,148 @@
+/**
+ * Tokens of the texts, coloured by a number of each token.
+ *
+ * @import { App, Panel } from "./app.js"
+ * @import { Picture, Side, State, Token } from "./types.js"
+ * @import { StripItem } from "./strip.js"
+ */
+
+import { colourOf } from "./colours.js";
+import { fill, h, select } from "./dom.js";
+import { frame } from "./frame.js";
+import { markTokens } from "./link.js";
+import { mainSide, selectedPosition } from "./state.js";
+import { stripScene, tokenStrip } from "./strip.js";
+import { fixed, percent, visible } from "./text.js";
+
+const COLOURS = /** @type {[string, string][]} */ ([
+  ["log_prob", "log-probability"], ["rank", "rank"], ["entropy", "entropy"], ["none", "no colour"],
+]);
+
+/**
+ * Return a number from 0 (expected) to 1 (surprising) of a token, or null.
+ * @param {Token} token
+ * @param {string} colour
+ */
+export function surprise(token, colour) {
+  if (colour === "log_prob" && token.log_prob !== null) return Math.min(1, -token.log_prob / 8);
+  if (colour === "rank" && token.rank !== null) return Math.min(1, Math.log10(Math.max(1, token.rank)) / 3);
+  if (colour === "entropy" && token.entropy !== null) return Math.min(1, token.entropy / 6);
+  return null;
+}
+
+/**
+ * Describe a token in one line.
+ * @param {Token} token
+ * @param {number} index
+ */
+export function describeToken(token, index) {
+  const bytes = token.bytes.map((byte) => byte.toString(16).padStart(2, "0").toUpperCase()).join(" ");
+  const facts = [`${index}: ${visible(token.text)}`, `id ${token.id}`, bytes ? `bytes ${bytes}` : null];
+  if (token.log_prob !== null) facts.push(`log-probability ${fixed(token.log_prob, 2)} (${percent(Math.exp(token.log_prob))})`);
+  if (token.rank !== null) facts.push(`rank ${token.rank}`);
+  if (token.entropy !== null) facts.push(`entropy ${fixed(token.entropy, 2)} nats`);
+  return facts.filter((fact) => fact !== null).join(" · ");
+}
+
+/**
+ * Return the sides that are shown, with their titles. A pair shows the written tokens in place of the target.
+ * @param {State} state
+ * @returns {[Side, string][]}
+ */
+export function shownSides({ run }) {
+  if (!run) return [];
+  if (run.written.length) return [["source", "Source"], ["written", "Target"]];
+  return run.target.length ? [["target", ""]] : [["source", ""]];
+}
+
+/** @param {State} state @param {Side} side @returns {StripItem[]} */
+function stripItems(state, side) {
+  return (state.run?.[side] ?? []).map((token, index) => {
+    const value = surprise(token, state.colour);
+    return {
+      text: token.text, place: { side, index }, title: describeToken(token, index),
+      colour: value === null ? null : colourOf(value * 0.75, "sequential", [0, 1], state.dark),
+    };
+  });
+}
+
+/** @param {App} app @returns {Panel} */
+export function createTokens(app) {
+  const { store } = app;
+  const lists = h("div", { class: "token-lists" });
+  const detail = h("p", { class: "detail", "aria-live": "polite" });
+  const facts = h("p", { class: "facts" });
+  const colours = select("colour", COLOURS, (colour) => store.set({ colour }));
+  const card = frame({
+    title: "Tokens", picture: () => picture(store.state),
+    explanation: "Hover a token to highlight it in all panels; click it to select its position.",
+  }, lists, detail);
+  card.tools.prepend(colours.element);
+  card.element.classList.add("tokens");
+  const about = card.element.querySelector(".about");
+  about?.append(" ", facts);
+  if (about) card.tools.before(about);
+
+  function draw() {
+    const { state } = store;
+    fill(lists, ...shownSides(state).map(([side, title]) => {
+      return h("div", { class: "token-side" }, title ? h("h3", {}, title) : null, tokenStrip(stripItems(state, side), `Tokens ${title}`));
+    }));
+    const { run } = state;
+    facts.textContent = run?.loss === null || run?.loss === undefined ? ""
+      : `Loss ${fixed(run.loss)} nats per token (${run.n_scored} tokens), perplexity ${fixed(Math.exp(run.loss), 1)}.`;
+    drawSelected();
+    markTokens(store);
+  }
+
+  function drawSelected() {
+    const { state } = store;
+    const position = selectedPosition(state);
+    for (const element of lists.querySelectorAll(".token")) {
+      const { side, index } = /** @type {HTMLElement} */ (element).dataset;
+      const isSelected = Number(index) === position && (side === mainSide(state) || side === "written");
+      element.setAttribute("aria-pressed", String(isSelected));
+      /** @type {HTMLElement} */ (element).tabIndex = isSelected || (side === "source" && mainSide(state) !== "source" && index === "0") ? 0 : -1;
+    }
+    drawDetail();
+  }
+
+  function drawDetail() {
+    const { state } = store;
+    const place = state.hover ?? { side: shownSides(state).at(-1)?.[0] ?? "target", index: selectedPosition(state) };
+    const side = place.side === "target" && state.run?.written.length ? "written" : place.side;
+    const token = state.run?.[side][place.index];
+    detail.textContent = token ? describeToken(token, place.index) : "";
+  }
+
+  return {
+    element: card.element,
+    render(changed) {
+      colours.list.value = store.state.colour;
+      if (["run", "colour", "dark"].some((key) => changed.has(key))) {
+        draw();
+        card.refresh();
+      } else if (changed.has("pos")) drawSelected();
+      else if (changed.has("hover")) drawDetail();
+    },
+  };
+}
+
+/** @param {State} state @returns {Picture | null} */
+function picture(state) {
+  if (!state.run) return null;
+  const { run } = state;
+  const sides = shownSides(state);
+  return {
+    name: "tokens",
+    data: () => Object.fromEntries(sides.map(([side]) => [side, run[side]])),
+    table: () => ({
+      header: ["side", "position", "text", "id", "bytes", "log-probability", "rank", "entropy", "most probable"],
+      rows: sides.flatMap(([side]) => run[side].map((token, i) => [
+        side, i, token.text, token.id, token.bytes.join(" "), token.log_prob, token.rank, token.entropy, token.top[0]?.[1] ?? null,
+      ])),
+    }),
+    scene: () => stripScene(sides.map(([side, title]) => ({ title, items: stripItems(state, side) }))),
+  };
+}
+

@@ -1,0 +1,158 @@
+/**
+ * Training: the numbers that a run logs, drawn while it is running.
+ *
+ * @import { App, Panel } from "./app.js"
+ * @import { Live, Picture } from "./types.js"
+ * @import { Curve } from "./curves.js"
+ */
+
+import { curvesScene, curvesTable } from "./curves.js";
+import { button, fill, h } from "./dom.js";
+import { frame } from "./frame.js";
+import { sceneElement } from "./scene.js";
+import { withQuery } from "./source.js";
+import { compact, count, duration } from "./text.js";
+
+const LOSSES = ["train/loss", "eval/valid_loss", "eval/train_loss"];
+
+/**
+ * Return the numbers of logged lines by their names.
+ * @param {Record<string, any>[]} lines
+ * @returns {Map<string, [number, number][]>}
+ */
+export function seriesOf(lines) {
+  /** @type {Map<string, [number, number][]>} */
+  const series = new Map();
+  for (const line of lines) {
+    for (const [name, value] of Object.entries(line)) {
+      if (name === "step" || typeof value !== "number") continue;
+      const points = series.get(name) ?? [];
+      points.push([line.step, value]);
+      series.set(name, points);
+    }
+  }
+  return series;
+}
+
+/**
+ * Return the seconds until the last step; NaN if the rate is not known.
+ * @param {Map<string, [number, number][]>} series
+ * @param {number} maxSteps
+ */
+export function timeLeft(series, maxSteps) {
+  const times = series.get("step_ms") ?? [];
+  const recent = times.slice(-10);
+  const last = times.at(-1);
+  if (!last || !recent.length) return NaN;
+  const mean = recent.reduce((sum, [, ms]) => sum + ms, 0) / recent.length;
+  return (Math.max(0, maxSteps - last[0]) * mean) / 1000;
+}
+
+/** @param {App} app @returns {Panel} */
+export function createTraining(app) {
+  const facts = h("dl", { class: "live-facts" });
+  const lossPlace = h("div");
+  const newer = button("", () => void openNewest(), { hidden: true });
+  const loss = frame({
+    title: "Loss", explanation: "Nats per target against the step. Training lines are means with dropout; evaluation lines are without it.",
+    formula: "loss = −mean log p(target)", picture: () => picture("loss", lossCurves()),
+  }, facts, newer, lossPlace);
+  const others = h("div", { class: "charts" });
+  const samples = h("ol", { class: "samples" });
+  const sampleCard = frame({
+    title: "Samples", explanation: "A text that the model writes at each evaluation; │ separates the given part from the written one.",
+    picture: () => ({
+      name: "samples", data: () => sampleLines(), scene: () => null,
+      table: () => ({ header: ["step", "sample"], rows: sampleLines().map((line) => [line.step, line.sample]) }),
+    }),
+  }, samples);
+  const element = h("div", { class: "panel" }, loss.element, others, sampleCard.element);
+  /** @type {Record<string, any>[]} */
+  let lines = [];
+  let offset = 0;
+  /** @type {Live | null} */
+  let live = null;
+  let timer = 0;
+
+  const sampleLines = () => lines.filter((line) => typeof line.sample === "string");
+
+  /** @returns {Curve[]} */
+  function lossCurves() {
+    const series = seriesOf(lines);
+    return LOSSES.filter((name) => series.has(name)).map((name) => ({ name, points: series.get(name) ?? [], ...(name === "eval/train_loss" ? { dash: "5 3" } : {}) }));
+  }
+
+  async function poll() {
+    clearTimeout(timer);
+    try {
+      const answer = /** @type {Live} */ (await app.source.get(withQuery("/api/live", { since: offset })));
+      live = answer;
+      if (answer.offset < offset) lines = [];
+      const first = answer.lines[0]?.step ?? Infinity;
+      if (lines.length && first < (lines.at(-1)?.step ?? 0)) lines = lines.filter((line) => line.step < first);
+      lines = [...lines, ...answer.lines];
+      offset = answer.offset;
+      draw();
+      if (answer.is_running && element.isConnected) timer = setTimeout(() => void poll(), 2000);
+    } catch (error) {
+      app.fail(error);
+    }
+  }
+
+  async function openNewest() {
+    try {
+      await app.source.post("/api/open", {});
+      app.reload();
+    } catch (error) {
+      app.fail(error);
+    }
+  }
+
+  function draw() {
+    const newest = live?.checkpoints.at(-1) ?? -1;
+    const opened = app.store.state.model?.step ?? Infinity;
+    newer.hidden = newest <= opened;
+    newer.textContent = `Open the checkpoint of step ${count(newest)}`;
+    const series = seriesOf(lines);
+    const last = lines.at(-1);
+    const latest = (/** @type {string} */ name) => series.get(name)?.at(-1)?.[1];
+    /** @type {[string, string | null][]} */
+    const shown = [
+      ["state", live?.is_running ? "running" : "not running"],
+      ["step", last ? `${count(last.step)}${live?.max_steps ? ` of ${count(live.max_steps)}` : ""}` : "no line yet"],
+      ["loss", latest("train/loss") === undefined ? null : compact(latest("train/loss") ?? NaN)],
+      ["validation", latest("eval/valid_loss") === undefined ? null : compact(latest("eval/valid_loss") ?? NaN)],
+      ["rate", latest("tokens_per_s") === undefined ? null : `${compact(latest("tokens_per_s") ?? NaN)} tokens/s`],
+      ["time left", live?.is_running ? duration(timeLeft(series, live.max_steps ?? NaN)) : null],
+      ["checkpoints", live?.checkpoints.length ? String(live.checkpoints.length) : null],
+    ];
+    fill(facts, ...shown.filter(([, value]) => value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    const width = Math.max(280, Math.min(1240, lossPlace.clientWidth || 600));
+    fill(lossPlace, sceneElement(curvesScene(lossCurves(), { width, height: 280 })));
+    const names = [...series.keys()].filter((name) => !LOSSES.includes(name));
+    fill(others, ...names.map((name) => {
+      const curves = [{ name, points: series.get(name) ?? [] }];
+      return frame({ title: name, picture: () => picture(name.replace("/", "-"), curves) }, sceneElement(curvesScene(curves, { width: 300, height: 150 }))).element;
+    }));
+    fill(samples, ...sampleLines().slice(-50).reverse().map((line) => h("li", {}, h("span", { class: "facts" }, `step ${line.step}`), h("p", { class: "sample", dir: "auto" }, line.sample))));
+    sampleCard.element.hidden = !sampleLines().length;
+    loss.refresh();
+    sampleCard.refresh();
+  }
+
+  /** @param {string} name @param {Curve[]} curves @returns {Picture | null} */
+  function picture(name, curves) {
+    return curves.length ? {
+      name, scene: () => curvesScene(curves, { width: 800, height: 400, title: curves.length > 1 ? "Loss" : name }),
+      table: () => curvesTable(curves), data: () => curves,
+    } : null;
+  }
+
+  return {
+    element,
+    render(changed) {
+      if (changed.has("panel")) void poll();
+      else if (["dark", "size"].some((key) => changed.has(key))) draw();
+    },
+  };
+}

@@ -1,0 +1,226 @@
+"""Data of the inspector page: tokens with predictions, packed arrays, and the card of a model."""
+
+import dataclasses
+import math
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glassformer.config.recurrent import RecurrentConfig
+from glassformer.config.transformer import Stack, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.inference.sampling import log_softmax
+from glassformer.inspection import Kind
+from glassformer.model import Model
+from glassformer.serving.app import Packed
+from glassformer.store import checkpoint
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training.metrics_log import NAME, read_lines
+
+N_TOP = 10
+"""Number of most probable tokens that are sent for each position."""
+EXAMPLE = 24
+"""Number of tokens of an example."""
+THUMBNAIL = 48
+"""Largest height and width of a thumbnail."""
+AXES: dict[Kind, tuple[str, str]] = {
+    "encoder": ("source", "source"),
+    "decoder": ("target", "target"),
+    "cross": ("written", "source"),
+}
+"""Sides along the rows and columns of each kind of attention."""
+FAMILIES = {(True, True): "encoder-decoder", (True, False): "encoder", (False, True): "decoder"}
+
+
+def packed(x: Tensor) -> Packed:
+    """Compress a tensor, in the byte order of every common machine (little-endian)."""
+    array = x.contiguous().numpy()
+    return Packed(zlib.compress(array.astype(array.dtype.newbyteorder("<")).tobytes(), level=1), tuple(x.shape))
+
+
+def thumbnails(weights: Tensor) -> Tensor:
+    """Return weights (H, T, S) as uint8 (H, h, w), at most `THUMBNAIL` pixels per side: maxima of weights · 255.
+
+    >>> thumbnails(torch.tensor([[[1.0, 0.0], [0.2, 0.8]]]))
+    tensor([[[255,   0],
+             [ 51, 204]]], dtype=torch.uint8)
+    """
+    size = [min(n, THUMBNAIL) for n in weights.shape[-2:]]
+    return (F.adaptive_max_pool2d(weights, size) * 255).round().to(torch.uint8)
+
+
+def fractions(weights: Tensor) -> Tensor:
+    """Return weights from 0 to 1 as uint16: 65535 is 1.
+
+    >>> fractions(torch.tensor([0.0, 0.5, 1.0])).to(torch.int32)
+    tensor([    0, 32768, 65535], dtype=torch.int32)
+    """
+    return (weights.double() * 65535).round().to(torch.int32).to(torch.uint16)
+
+
+def without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with None in place of NaN, which JSON does not have.
+
+    >>> without_nan({"previous": 0.5, "induction": float("nan")})
+    {'previous': 0.5, 'induction': None}
+    """
+    return {name: None if isinstance(x, float) and math.isnan(x) else x for name, x in values.items()}
+
+
+def top(log_probs: Tensor, names: Sequence[str], n: int = N_TOP) -> list[list[list[Any]]]:
+    """Return the n most probable [id, name, probability] of every row of log-probabilities (T, V)."""
+    values, ids = log_probs.topk(min(n, log_probs.shape[-1]))
+    return [
+        [[i, names[i], p] for i, p in zip(row, probabilities, strict=True)]
+        for row, probabilities in zip(ids.tolist(), values.exp().tolist(), strict=True)
+    ]
+
+
+def tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Return tokens without predictions."""
+    blank: dict[str, Any] = {"log_prob": None, "rank": None, "entropy": None, "top": []}
+    return [
+        {"id": i, "text": text, "bytes": list(tokenizer.pieces[i]), **blank}
+        for i, text in zip(ids, tokenizer.tokens(ids), strict=True)
+    ]
+
+
+def add_predictions(found: list[dict[str, Any]], logits: Tensor, names: Sequence[str]) -> None:
+    """Add the prediction of each position, logits (T, V): its most probable tokens and its entropy in nats."""
+    log_probs = log_softmax(logits)
+    entropies = -(log_probs.exp() * log_probs.clamp(min=-1e4)).sum(-1)
+    for token, best, entropy in zip(found, top(log_probs, names), entropies.tolist(), strict=True):
+        token.update(top=best, entropy=entropy)
+
+
+def add_scores(found: list[dict[str, Any]], logits: Tensor) -> list[float]:
+    """Add log-probability and rank (1 = most probable) of each token, given its logits (T, V); return the first."""
+    log_probs = log_softmax(logits)
+    ids = torch.tensor([token["id"] for token in found], dtype=torch.long)
+    of_tokens = log_probs.gather(1, ids[:, None])
+    ranks = (log_probs > of_tokens).sum(1) + 1
+    values: list[float] = of_tokens[:, 0].tolist()
+    for token, value, rank in zip(found, values, ranks.tolist(), strict=True):
+        token.update(log_prob=value, rank=rank)
+    return values
+
+
+def card(model: Model) -> dict[str, Any]:
+    """Return the facts of a model: names, sizes, parts, architecture, curves and checkpoints."""
+    config, folder = model.config, model.folder
+    return {
+        "name": model.run.name,
+        "folder": str(folder or ""),
+        "kind": kind(model),
+        "verb": model.task.verb,
+        "learned": model.learned,
+        "is_causal": model.is_causal_lm,
+        "has_head_over_tokens": predicts_tokens(model),
+        "parameters": sum(x.numel() for x in model.network.parameters()),
+        "vocab_size": model.tokenizer.vocab_size,
+        "max_len": config.max_len,
+        "step": model.step,
+        "mask": None if model.tokenizer.mask_id is None else model.tokenizer.id_to_token(model.tokenizer.mask_id),
+        "labels": list(model.classes),
+        "attention": attention_sizes(model),
+        "parts": parts(model),
+        "architecture": architecture(model),
+        "curves": None if folder is None else curves(folder / NAME),
+        "checkpoints": [] if folder is None else checkpoint.steps(folder),
+        "generation": dataclasses.asdict(model.generation),
+    }
+
+
+def kind(model: Model) -> str:
+    """Return the family: recurrent, encoder, decoder or encoder-decoder."""
+    config = model.config
+    if isinstance(config, RecurrentConfig):
+        return "recurrent"
+    return FAMILIES[config.encoder is not None, config.decoder is not None]
+
+
+def predicts_tokens(model: Model) -> bool:
+    """Return True if the head gives logits over the vocabulary."""
+    return not model.labels and model.task.verb in ("generate", "translate", "fill")
+
+
+def attention_sizes(model: Model) -> dict[Kind, dict[str, int]]:
+    """Return layers and heads of each kind of attention that the model has."""
+    config = model.config
+    if isinstance(config, RecurrentConfig):
+        return {"cross": {"layers": 1, "heads": 1}} if hasattr(model.network.decoder, "cross_attn") else {}
+    stacks: dict[Kind, Stack | None] = {"encoder": config.encoder, "decoder": config.decoder}
+    if config.is_encoder_decoder:
+        stacks["cross"] = config.decoder
+    return {name: {"layers": x.n_layers, "heads": x.n_heads} for name, x in stacks.items() if x is not None}
+
+
+def parts(model: Model) -> list[dict[str, Any]]:
+    """Return the number of parameters of each block and of every other part; a tied table counts once, where first."""
+    counts: Counter[str] = Counter()
+    for path, x in model.network.named_parameters():
+        names = path.split(".")
+        counts[".".join(names[: 3 if "blocks" in names[:2] else 2])] += x.numel()
+    return [{"name": name, "parameters": n} for name, n in counts.items()]
+
+
+def architecture(model: Model) -> list[dict[str, Any]]:
+    """Return titled tables of the settings, to be drawn as boxes."""
+    config = model.config
+    boxes = [{"title": "Model", "rows": _rows(config, ("encoder", "decoder"))}]
+    if isinstance(config, TransformerConfig):
+        for title, stack in (("Encoder", config.encoder), ("Decoder", config.decoder)):
+            if stack is not None:
+                boxes.append({"title": title, "rows": _rows(stack, ())})
+    return boxes
+
+
+def _rows(settings: Any, left_out: Sequence[str]) -> list[list[str]]:
+    """Return the names and values of settings; a setting with a kind is shown by its kind."""
+    rows = []
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if field.name not in left_out and value not in (None, 0, False, ()):
+            rows.append([field.name, str(getattr(value, "kind", value))])
+    return rows
+
+
+def examples(model: Model, n: int = 3) -> list[dict[str, str]]:
+    """Return inputs from the validation data of the run: beginnings of rows, pairs, or texts with a mask.
+
+    The list is empty if the model was not trained here or its data is gone.
+    """
+    try:
+        rows = next(iter(model.evaluation_data(log=lambda text: None).batches()))
+    except (UserError, StopIteration, OSError):
+        return []
+    found = []
+    for row in rows[:n]:
+        text = model.tokenizer.decode(row.token_ids[:EXAMPLE].tolist()).strip()
+        if row.source_ids is None and row.label is None:
+            text = text.partition(" ")[2]  # a window may begin inside a word
+        if row.source_ids is not None:
+            found.append({"source": model.source_tokenizer.decode(row.source_ids.tolist()).strip(), "target": text})
+        elif model.task.verb == "fill":
+            words = text.split(" ")
+            found.append({"text": " ".join([*words[: len(words) // 2], "[MASK]", *words[len(words) // 2 + 1 :]])})
+        else:
+            found.append({"text": text})
+    return [example for example in found if all(example.values())]
+
+
+def curves(path: Path) -> dict[str, list[list[float]]] | None:
+    """Return the losses of training and validation by step; None without a log."""
+    names = {"train": "train/loss", "validation": "eval/valid_loss"}
+    lines = read_lines(path)
+    found = {
+        side: [[line["step"], line[name]] for line in lines if isinstance(line.get(name), float)]
+        for side, name in names.items()
+    }
+    return found if any(found.values()) else None

@@ -1,0 +1,52 @@
+"""One thread for the work of models: a queue with a limit, and a deadline for each job."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Busy(Exception):
+    """The queue is full, or a job has missed its deadline."""
+
+
+class Worker:
+    """A thread that runs one job at a time, so that requests never compete for the processor.
+
+    A job that is not finished `deadline` seconds after its request raises `Busy` there. If it has begun, the thread
+    finishes it and drops the result; if not, it never begins. More than `limit` waiting jobs raise `Busy` at once.
+    """
+
+    def __init__(self, limit: int = 16, deadline: float = 120.0) -> None:
+        self.limit, self.deadline = limit, deadline
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._n_jobs = 0
+        self._lock = threading.Lock()
+
+    async def run(self, job: Callable[..., Result], *args: Any, **named: Any) -> Result:
+        """Run a job in the thread and return its result, or raise its exception."""
+        with self._lock:
+            if self._n_jobs > self.limit:
+                raise Busy(f"{self._n_jobs} requests wait already: try again later")
+            self._n_jobs += 1
+        try:
+            future = self._thread.submit(job, *args, **named)
+        except RuntimeError as error:  # the server is shutting down
+            self._done()
+            raise Busy("the server is stopping") from error
+        future.add_done_callback(self._done)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), self.deadline)
+        except TimeoutError as error:
+            raise Busy(f"no result within {self.deadline:g} seconds: choose a shorter text") from error
+
+    def _done(self, future: object = None) -> None:
+        with self._lock:
+            self._n_jobs -= 1
+
+    def close(self) -> None:
+        """Drop the waiting jobs; the running one is finished in the background."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
