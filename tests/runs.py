@@ -75,15 +75,15 @@ class Recording(Silent):
     """A reporter that keeps all messages and evaluations."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.evaluations: dict[int, dict[str, LossReport]] = {}
         self.scores: dict[int, dict[str, float]] = {}
 
     def log(self, text: str) -> None:
-        self.said.append(text)
+        self.messages.append(text)
 
     def facts(self, rows: Mapping[str, str]) -> None:
-        self.said += [f"{name} {value}" for name, value in rows.items()]
+        self.messages += [f"{name} {value}" for name, value in rows.items()]
 
     def evaluation(self, evaluation: Evaluation) -> None:
         self.evaluations[evaluation.step] = dict(evaluation.reports)

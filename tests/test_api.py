@@ -272,9 +272,9 @@ def test_the_score_of_a_text_equals_its_loss(model: Model) -> None:
     """Without a trained start token the first token is only context; the last window has a full context."""
     text = made_up_text(2)[:60]
     ids = model.tokenizer.encode(text)
-    said: list[str] = []
-    score = model.score(text, log=said.append)
-    assert said == [model.no_start] and "the first token of each text is read and not scored" in said[0]
+    messages: list[str] = []
+    score = model.score(text, log=messages.append)
+    assert messages == [model.no_start] and "the first token of each text is read and not scored" in messages[0]
     assert 33 < len(ids) < 64, "longer than the context, so the end is read in a second window"
     with torch.no_grad():
         first, last = model.network(torch.tensor([ids[:32], ids[-33:-1]])).log_softmax(-1)
@@ -283,8 +283,8 @@ def test_the_score_of_a_text_equals_its_loss(model: Model) -> None:
     assert score.n_tokens == len(ids) - 1
     assert score.n_bytes == len(text.encode()) - len(model.tokenizer.pieces[ids[0]])
     assert score.nats_per_token * score.n_tokens == pytest.approx(-score.log_prob)
-    alone = [score, model.score("abc", log=said.append)]
-    for one, other in zip(model.score([text, "abc"], log=said.append), alone, strict=True):
+    alone = [score, model.score("abc", log=messages.append)]
+    for one, other in zip(model.score([text, "abc"], log=messages.append), alone, strict=True):
         assert replace(one, log_prob=0.0) == replace(other, log_prob=0.0)
         assert one.log_prob == pytest.approx(other.log_prob, rel=1e-6), "kernels round by the shape of a batch"
     assert model.score("abc", " def") == model.score(["abc"], [" def"])[0], "a context needs no start token"

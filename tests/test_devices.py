@@ -55,15 +55,15 @@ def test_settings_are_restored_after_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("message", "words"),
     [
         ("nested_op does not have a deterministic implementation, but you set …", "nested_op has no deterministic"),
         ("… set an environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8", "set CUBLAS_WORKSPACE_CONFIG=:4096:8 in"),
     ],
 )
-def test_a_setting_that_torch_refuses_is_one_sentence(said: str, words: str) -> None:
+def test_a_setting_that_torch_refuses_is_one_sentence(message: str, words: str) -> None:
     with pytest.raises(UserError, match=words), arithmetic(TrainConfig(deterministic=True)):
-        raise RuntimeError(said)
+        raise RuntimeError(message)
     with pytest.raises(RuntimeError, match="another"), arithmetic(TrainConfig(deterministic=True)):
         raise RuntimeError("another")
 
@@ -101,6 +101,6 @@ def test_resume_reports_devices_without_equal_bits(tmp_path: Path, monkeypatch: 
     assert api.replay(tmp_path / "run").repeats_bits
     for repeats in (True, False):
         monkeypatch.setattr(running, "repeats_bits", lambda *_, repeats=repeats: repeats)
-        told = Recording()
-        api.resume(tmp_path / "run", told)
-        assert any("equal up to rounding" in line for line in told.said) != repeats
+        reporter = Recording()
+        api.resume(tmp_path / "run", reporter)
+        assert any("equal up to rounding" in line for line in reporter.messages) != repeats

@@ -31,7 +31,7 @@ from glassformer.reporting import warn
 from glassformer.store.model_directory import save_model
 from glassformer.tasks import one_stack
 from glassformer.tasks import task as tasks
-from glassformer.tasks.batches import EvaluationData, Place, Places
+from glassformer.tasks.batches import Place, Places
 from glassformer.tasks.encoder_decoder import beam
 from glassformer.tasks.registry import task_of
 from glassformer.tasks.task import Log, Progress, Prompt, Task, TrainableTask, wrong_verb
@@ -360,7 +360,7 @@ class Model:
         `target`, or one file, `path`. `log` receives notes: the number of pairs left out (see `pairs`), and a warning
         if the run's own data has changed.
         """
-        data = self.evaluation_data(path, source, target, log)
+        data = self._able(TrainableTask, "evaluate").evaluation(self, Places(path, source, target), log)
         return data.loss(self.vote, self.device, self.run.train if self.dtype is None else None, progress)
 
     def scores(
@@ -400,12 +400,6 @@ class Model:
         if not isinstance(task, tasks.HasPairs):
             raise UserError(f"the run {self.run.name!r} has no pairs; use a sequence-to-sequence model")
         return task.pairs(self, Places(path, source, target), log)
-
-    def evaluation_data(
-        self, path: Place = None, source: Place = None, target: Place = None, log: Log = warn
-    ) -> EvaluationData[Any]:
-        """Return the evaluation batches; raise `UserError` if the model makes no predictions."""
-        return self._able(TrainableTask, "evaluate").evaluation(self, Places(path, source, target), log)
 
     @overload
     def fill(self, text: str, n: int = 5, **settings: Any) -> Filling: ...

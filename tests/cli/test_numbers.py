@@ -30,12 +30,12 @@ def with_kind(key: str, value: str) -> list[dict[str, str]]:
 def test_no_integer_setting_takes_more_than_64_bits(huge: str) -> None:
     assert len(INTEGERS) > 50
     for key in INTEGERS:
-        said = []
+        messages = []
         for flags in with_kind(key, huge):
             with pytest.raises(UserError) as error:
                 apply_flags(Run(), flags)
-            said.append(str(error.value))
-        assert any(f"{key} is {huge} and must have at most 64 bits" in text for text in said), (key, said)
+            messages.append(str(error.value))
+        assert any(f"{key} is {huge} and must have at most 64 bits" in text for text in messages), (key, messages)
 
 
 def test_a_recipe_with_an_integer_of_more_than_64_bits_is_refused() -> None:

@@ -129,8 +129,8 @@ def test_evaluate_reports_skipped_pairs(glassformer: Glassformer, pairs: Outcome
     (tmp_path / "b").write_text("hund die\nkatze\nkatze\n")
     files = ["--data.source", tmp_path / "a", "--data.target", tmp_path / "b"]
     for verb in ("evaluate", "compare"):
-        said = glassformer(verb, pairs.folder, *files).err
-        assert said.count("1 pair has an empty side and is skipped (the first: line 2 of") == 1
+        messages = glassformer(verb, pairs.folder, *files).err
+        assert messages.count("1 pair has an empty side and is skipped (the first: line 2 of") == 1
     with pytest.warns(UserWarning, match="1 pair has an empty side"):
         api.load(pairs.folder).scores(source=tmp_path / "a", target=tmp_path / "b")
 

@@ -110,10 +110,10 @@ def test_scores_of_numbers_and_tags_measure_the_vote(members: dict[str, list[Pat
     tagger = api.ensemble([api.load(folder) for folder in members["tags"]])
     words = tmp_path / "words.conll"
     words.write_text("the\tO\ndog\tB-ANIMAL\nruns\tO\n\ntwo\tO\ncat\tB-ANIMAL\n")
-    said = tagger.tag([["the", "dog", "runs"], ["two", "cat"]])
+    tagged = tagger.tag([["the", "dog", "runs"], ["two", "cat"]])
     right = [
         tag == true
-        for row, gold in zip(said, [["O", "B-ANIMAL", "O"], ["O", "B-ANIMAL"]], strict=True)
+        for row, gold in zip(tagged, [["O", "B-ANIMAL", "O"], ["O", "B-ANIMAL"]], strict=True)
         for (tag, _), true in zip(row, gold, strict=True)
     ]
     assert tagger.scores(words)["accuracy"] == pytest.approx(100 * mean([float(x) for x in right]))
@@ -128,9 +128,11 @@ def test_embed_needs_one_model(members: dict[str, list[Path]]) -> None:
 
 def test_a_long_text_is_cut_at_the_shortest_context(members: dict[str, list[Path]]) -> None:
     models = [api.load(folder) for folder in members["classes"]]
-    said: list[str] = []
-    (found,) = api.ensemble(models).classify(["the dog " * 20], log=said.append)
-    assert sum(found.values()) == pytest.approx(1) and said == ["1 of 1 texts are longer than 16 tokens and are cut"]
+    messages: list[str] = []
+    (found,) = api.ensemble(models).classify(["the dog " * 20], log=messages.append)
+    assert sum(found.values()) == pytest.approx(1) and messages == [
+        "1 of 1 texts are longer than 16 tokens and are cut"
+    ]
 
 
 def test_models_that_cannot_vote_together_are_named(

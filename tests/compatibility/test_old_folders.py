@@ -57,9 +57,9 @@ def test_an_old_model_gives_its_recorded_numbers(old: Path, name: str) -> None:
 def test_former_names_are_reported_once(old: Path) -> None:
     with pytest.warns(
         UserWarning, match=r"run\.toml has former names of settings: .*tokenizer\.flavour is now scheme"
-    ) as told:
+    ) as warnings_:
         api.load(old / "masked" / "run")
-    assert len(told) == 1
+    assert len(warnings_) == 1
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name != "vectors"])

@@ -136,15 +136,15 @@ def test_the_report_counts_classes_and_names_rare_ones(write: Write) -> None:
     assert report.counts == {"often": (12, 2), "rare": (2, 1)} and report.imbalance == 6.0
     assert report.shares() == {"often": 12 / 14, "rare": 2 / 14}
     assert report.characters == (5, 6)
-    told = "the class 'often' occurs 6 times as often as 'rare' (12 and 2 times); prefer macro F1 to accuracy"
-    assert found.news() == [told]
+    message = "the class 'often' occurs 6 times as often as 'rare' (12 and 2 times); prefer macro F1 to accuracy"
+    assert found.news() == [message]
     lines = str(report).splitlines()
     assert lines[0] == "records     14 for training, 3 for validation"
     assert lines[3:] == [
         "often               12           2  85.7 %",
         "rare                 2           1  14.3 %",
         "imbalance   6.0: most frequent class / least frequent class",
-        f"note        {told}",
+        f"note        {message}",
     ]
     assert report.to_dict()["imbalance"] == 6.0 and report.to_dict()["counts"]["rare"] == (2, 1)
 

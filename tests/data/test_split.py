@@ -194,11 +194,11 @@ def test_pieces_of_a_cut_document_meet_at_the_cut(cut: int) -> None:
 def test_a_share_that_is_not_reached_is_reported(write: Write) -> None:
     rows = ["source\ttarget", *(f"the same\t{i}" for i in range(90)), "rare\tx"]
     pairs = PairCorpus(PairData(path=str(write("p.tsv", "\n".join(rows))), valid_fraction=0.3, reading=NEWEST_READING))
-    (said,) = pairs.news()
-    assert said.startswith("only 1.10% of the data could be held out for validation") and "30.00%" in said
+    (message,) = pairs.news()
+    assert message.startswith("only 1.10% of the data could be held out for validation") and "30.00%" in message
     path = str(write("l.tsv", "\n".join(["text\tlabel", *(f"the same\t{i}" for i in range(90)), "rare\t1"])))
     labels = LabelCorpus(LabelData(path=path, outputs="regression", valid_fraction=0.3, reading=NEWEST_READING))
-    assert labels.news() == [said]
+    assert labels.news() == [message]
     assert Corpus([write("a.jsonl", jsonl(["a" * 199, "b"]))], valid_fraction=0.3).news() == [
         "only 0.50% of the data could be held out for validation, less than data.valid_fraction (30.00%); "
         "use more data, or set data.valid_path"

@@ -31,6 +31,8 @@ from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.loss import evaluate_loss, evaluation_mode
 from glassformer.evaluation.text import translation_scores
 from glassformer.inference import beam, classify
+from glassformer.reporting import warn
+from glassformer.tasks.batches import Places
 from glassformer.tasks.label_data import label_scores
 from glassformer.tasks.text_data import TextRunData
 from glassformer.tasks.translation import GREEDY
@@ -170,7 +172,7 @@ def test_the_wait_for_rank_0_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
 def measured(folder: Path, division: Division) -> tuple[dict[str, Any], int, int]:
     """Return the loss and scores of a model, the number of batches, and the number that this process computed."""
     model = api.load(folder)
-    measure = model.evaluation_data()
+    measure = model.task.evaluation(model, Places(), warn)  # type: ignore[attr-defined]
     n_own, compute = 0, measure.objective.loss
 
     def counted(*args: Any) -> Any:
@@ -279,7 +281,7 @@ def test_divided_sums_are_added_in_the_order_of_the_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE) "
         "ran for 6014 milliseconds before timing out.",
@@ -288,7 +290,9 @@ def test_divided_sums_are_added_in_the_order_of_the_batches() -> None:
         "\nncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
     ],
 )
-def test_an_error_of_nccl_is_one_sentence_with_the_resume_command(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_nccl_is_one_sentence_with_the_resume_command(
+    message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in {"WORLD_SIZE": "2", "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(joining, "_join", lambda *args: None)
@@ -300,7 +304,7 @@ def test_an_error_of_nccl_is_one_sentence_with_the_resume_command(said: str, mon
         ) as error,
         processes(ParallelConfig(), TWO, CPU),
     ):
-        raise dist.DistBackendError(said)
+        raise dist.DistBackendError(message)
     assert "\n" not in str(error.value)
     with pytest.raises(RuntimeError, match="invalid usage"), processes(ParallelConfig(), TWO, CPU):
         raise RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:1234, invalid usage")

@@ -114,8 +114,8 @@ def test_2_then_1_then_2_processes_resume_one_run(strategy: Any, tmp_path: Path)
 
     def to_the_end() -> None:
         api.resume(tmp_path / "parts", reporter, {"train.max_time": "0"})
-        said = [line for line in reporter.said if "processes 1, now 2" in line]
-        assert len(said) == (os.environ["RANK"] == "0")
+        changes = [line for line in reporter.messages if "processes 1, now 2" in line]
+        assert len(changes) == (os.environ["RANK"] == "0")
 
     assert ranks_done(2, to_the_end) == [0, 0]
     require_equal(tmp_path / "parts", tmp_path / "whole")

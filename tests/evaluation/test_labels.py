@@ -24,16 +24,16 @@ from glassformer.evaluation.labels import (
     spearman,
 )
 
-SAID = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])
+PROBABILITIES = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])
 
 
-def random_classes(seed: int, n: int, true: list[int], said: list[int]) -> tuple[np.ndarray, np.ndarray]:
+def random_classes(seed: int, n: int, true: list[int], predicted: list[int]) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return rng.choice(true, n), rng.choice(said, n)
+    return rng.choice(true, n), rng.choice(predicted, n)
 
 
 @pytest.mark.parametrize(
-    ("n", "true", "said"),
+    ("n", "true", "predicted"),
     [
         (1, [0], [4]),
         (200, [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]),
@@ -43,8 +43,8 @@ def random_classes(seed: int, n: int, true: list[int], said: list[int]) -> tuple
         (20, [0], [1]),
     ],
 )
-def test_class_scores_equal_scikit_learn(n: int, true: list[int], said: list[int]) -> None:
-    labels, predictions = random_classes(n + len(said), n, true, said)
+def test_class_scores_equal_scikit_learn(n: int, true: list[int], predicted: list[int]) -> None:
+    labels, predictions = random_classes(n + len(predicted), n, true, predicted)
     matrix = confusion_matrix(labels, predictions, 5)
     assert matrix.tolist() == metrics.confusion_matrix(labels, predictions, labels=range(5)).tolist()
     assert accuracy(matrix) == pytest.approx(100 * metrics.accuracy_score(labels, predictions))
@@ -67,9 +67,9 @@ def test_calibration_by_hand() -> None:
     """Bin (0.6, 0.8] has 0.7 right and 0.8 wrong: 0.75 against 0.5; (0.8, 1] has 0.9 right, (0.4, 0.6] 0.6 wrong."""
     labels = [0, 1, 1, 1]
     by_hand = 0.5 * 0.25 + 0.25 * 0.1 + 0.25 * 0.6
-    assert calibration_error(SAID, labels, n_bins=5) == pytest.approx(100 * by_hand)
+    assert calibration_error(PROBABILITIES, labels, n_bins=5) == pytest.approx(100 * by_hand)
     one_bin = abs((0.9 + 0.8 + 0.7 + 0.6) / 4 - 0.5)
-    assert calibration_error(SAID, labels, n_bins=1) == pytest.approx(100 * one_bin)
+    assert calibration_error(PROBABILITIES, labels, n_bins=1) == pytest.approx(100 * one_bin)
 
 
 def test_calibration_at_the_ends() -> None:
@@ -111,8 +111,8 @@ def test_spans(tags: str, expected: set[tuple[str, int, int]]) -> None:
 def test_span_f1_by_hand() -> None:
     """Two of 4 true spans are among the 5 predicted, with the right type; tags outside of spans do not count."""
     gold = ["B-A I-A O B-B", "O B-A O", "B-B O", "O O"]
-    said = ["B-A I-A O B-A", "O B-A I-A", "B-B B-B", "O O"]
-    score = span_f1([s.split() for s in gold], [s.split() for s in said])
+    predicted = ["B-A I-A O B-A", "O B-A I-A", "B-B B-B", "O O"]
+    score = span_f1([s.split() for s in gold], [s.split() for s in predicted])
     assert (score.precision, score.recall) == pytest.approx((100 * 2 / 5, 100 * 2 / 4))
     assert score.f1 == pytest.approx(100 * 2 * 2 / (4 + 5))
     assert span_f1([["O"]], [["O"]]) == SpanScore(0, 0, 0)
@@ -146,11 +146,11 @@ def test_a_constant_has_no_correlation() -> None:
 
 def test_a_report_holds_every_score() -> None:
     labels = [0, 1, 1, 1]
-    report = classification_report(labels, SAID, ["bad", "good"])
-    said = SAID.argmax(axis=1)
+    report = classification_report(labels, PROBABILITIES, ["bad", "good"])
+    predicted = PROBABILITIES.argmax(axis=1)
     assert report.n == 4 and report.accuracy == 50
-    assert report.macro_f1 == pytest.approx(100 * metrics.f1_score(labels, said, average="macro"))
-    assert report.calibration_error == calibration_error(SAID, labels)
+    assert report.macro_f1 == pytest.approx(100 * metrics.f1_score(labels, predicted, average="macro"))
+    assert report.calibration_error == calibration_error(PROBABILITIES, labels)
     assert report.most_frequent_share == 75
     assert report.matrix == [[1, 0], [2, 1]] and [score.support for score in report.classes] == [1, 3]
     assert json.loads(json.dumps(report.to_dict())) == report.to_dict()
@@ -184,8 +184,8 @@ def test_many_classes_are_printed_with_the_most_frequent_confusions() -> None:
 def test_confusions_by_hand() -> None:
     """Two of four texts of class 3 and the only text of class 7 are misclassified."""
     names = [f"a class with a long name {i}" for i in range(9)]
-    labels, said = [3, 3, 3, 3, 7, 0], [3, 3, 5, 5, 1, 0]
-    printed = str(classification_report(labels, np.eye(9)[said], names))
+    labels, predicted = [3, 3, 3, 3, 7, 0], [3, 3, 5, 5, 1, 0]
+    printed = str(classification_report(labels, np.eye(9)[predicted], names))
     last = printed.split("\n\n")[1].split("\n")[1:]
     assert [re.sub(r"a class with a long name ", "", line).split() for line in last] == [
         ["2", "50.0", "%", "3", "→", "5"],
@@ -201,7 +201,7 @@ def test_empty_input_is_an_error() -> None:
         with pytest.raises(ValueError, match=r"expected labels and predictions of shape \(N,\)"):
             scores([1], [1, 0])
     with pytest.raises(ValueError, match=r"expected labels and predictions of shape \(N,\)"):
-        calibration_error(SAID, [0, 1])
+        calibration_error(PROBABILITIES, [0, 1])
     with pytest.raises(ValueError, match=r"expected shape \(N, 2\)"):
         classification_report([0], [[0.2, 0.3, 0.5]], ["a", "b"])
     for labels in ([0, 2], [0, -100]):

@@ -59,9 +59,9 @@ def test_masked_accuracy_counts_the_chosen_tokens(
 ) -> None:
     network, objective, examples = parts
     batch = objective.collate(examples, np.random.default_rng(0))
-    said = network(batch.token_ids, batch.attention_mask).argmax(dim=2)
+    predicted = network(batch.token_ids, batch.attention_mask).argmax(dim=2)
     chosen = batch.labels != -100
-    right = (said == batch.labels)[chosen].double().mean()
+    right = (predicted == batch.labels)[chosen].double().mean()
     labels = batch.labels[chosen]
     found = masked_scores(network, objective, [examples], "cpu")
     assert found.masked_accuracy == pytest.approx(100 * float(right))

@@ -123,7 +123,7 @@ def test_11_the_newest_intact_checkpoint_is_resumed(run_folder: Path, finished: 
     reporter = Recording()
     with injected(11, "the file's name", n=1) as tally:
         api.resume(run_folder, reporter)
-        assert any("step-8" in line and "trying the previous checkpoint" in line for line in reporter.said)
+        assert any("step-8" in line and "trying the previous checkpoint" in line for line in reporter.messages)
         assert remains(run_folder) == before
         tally.survived = 1
 
@@ -259,11 +259,11 @@ def test_12_a_full_disk_during_publication_loses_nothing(
         reporter = Recording()
         with pytest.raises(UserError, match=r"cannot write .*: No space left on device"):
             api.resume(folder, reporter)
-        assert not [line for line in reporter.said if "restarts" in line], "nothing was lost"
+        assert not [line for line in reporter.messages if "restarts" in line], "nothing was lost"
         assert not list(folder.rglob("*.tmp*"))
     reporter = Recording()
     api.resume(folder, reporter)
-    assert not [line for line in reporter.said if "restarts" in line]
+    assert not [line for line in reporter.messages if "restarts" in line]
     assert remains(folder)["tensors"] == remains(finished)["tensors"]
 
 
@@ -277,5 +277,5 @@ def test_12_a_lost_best_checkpoint_is_reported(finished: Path, run_folder: Path)
     Manifest.of(state.parents[1], "checkpoint", 8, names).write(state.parents[1])
     reporter = Recording()
     api.resume(run_folder, reporter)
-    assert [line for line in reporter.said if "the search for the best step restarts" in line]
+    assert [line for line in reporter.messages if "the search for the best step restarts" in line]
     assert Manifest.read(run_folder).step == 8

@@ -94,7 +94,7 @@ def test_13_a_bad_step_is_skipped_and_reported(what: str, tmp_path: Path, monkey
     api.train(run, tmp_path / "run", reporter)
     events = [(line["step"], line["event"]) for line in metrics(tmp_path / "run") if "event" in line]
     assert [step for step, _ in events] == [4, 5] and all("skipped" in event for _, event in events)
-    assert events[0][1] in reporter.said
+    assert events[0][1] in reporter.messages
     assert all_finite(tmp_path / "run")
     state = json.loads((checkpoint.path_of(tmp_path / "run", 20) / checkpoint.STATE).read_text())
     assert (state["step"], state["n_skipped"]) == (20, 0)

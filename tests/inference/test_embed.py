@@ -178,11 +178,11 @@ def test_text_ids_of_a_denoiser_are_its_encoder_ids(own: Tokenizer) -> None:
 
 
 def test_a_long_text_is_cut_with_a_warning(own: Tokenizer) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     model = model_of(GPT, CausalConfig(), own)
     long = "to be or not " * 50
-    vectors = model.embed([long, "to be"], log=told.append)
-    assert told == ["1 of 2 texts are longer than 64 tokens and are cut"]
+    vectors = model.embed([long, "to be"], log=messages.append)
+    assert messages == ["1 of 2 texts are longer than 64 tokens and are cut"]
     kept = own.decode(own.encode(long)[:64])
     np.testing.assert_allclose(vectors[0], model.embed([kept])[0], rtol=1e-4, atol=1e-5)
 
@@ -205,10 +205,10 @@ def test_normalized_vectors_have_length_1(pooling: Any, pooler: Any) -> None:
 
 def test_texts_are_cut_at_max_tokens_of_the_head(own: Tokenizer) -> None:
     """The count includes special tokens."""
-    told: list[str] = []
+    messages: list[str] = []
     model = model_of(replace(BERT, head=VectorHead(max_tokens=7)), NoObjective(), own)
-    (vector,) = model.embed(["to be or not to be, that is the question"], log=told.append)
-    assert told == ["1 of 1 texts are longer than 7 tokens and are cut"]
+    (vector,) = model.embed(["to be or not to be, that is the question"], log=messages.append)
+    assert messages == ["1 of 1 texts are longer than 7 tokens and are cut"]
     ids = [own.cls_id or 0, *own.encode("to be or not to be, that is the question")[:5], own.sep_id or 0]
     np.testing.assert_allclose(vector, embed(model.network, [Example(np.array(ids))])[0], rtol=1e-4, atol=1e-5)
     assert model.vectors_are.endswith("over all tokens; texts are cut to 7 tokens")

@@ -40,17 +40,17 @@ def test_progress_counts_sources_up_to_their_number(monkeypatch: pytest.MonkeyPa
         return search(model, source_ids, mask, *args, **options)
 
     monkeypatch.setattr(beam, "beam_search", recorded)
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     config = BeamConfig(2, max_new_tokens=3)
     decode_sorted(
         random_model(SEQ2SEQ["paper"]),
         [[3] * 5, [3] * 2, [3] * 5, [3] * 4],
         config,
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda done, total: calls.append((done, total)),
         max_tokens=20,
         **SIDE,
     )
-    assert told == [(2, 4), (4, 4)]
+    assert calls == [(2, 4), (4, 4)]
     assert shapes == [((2, 5), True), ((2, 4), False)]  # no mask without padding
 
 

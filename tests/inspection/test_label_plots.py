@@ -42,8 +42,8 @@ def test_numbers_fit_in_their_cells(n: int, count: int, name: str) -> None:
     assert not any(a.overlaps(b) for a, b in itertools.pairwise(names))
     shown = [tick.get_text() for tick in axes.get_xticklabels()]
     assert len(set(shown)) == n, "cut names with equal beginnings must differ"
-    said, bar = axes.title.get_window_extent(), figure.axes[1].yaxis.label.get_window_extent()
-    assert not said.overlaps(bar)
+    title, bar = axes.title.get_window_extent(), figure.axes[1].yaxis.label.get_window_extent()
+    assert not title.overlaps(bar)
 
 
 def test_many_classes_have_only_colours() -> None:

@@ -119,12 +119,12 @@ def test_a_model_that_does_not_fit_is_refused(changes: dict[str, Any], words: st
 
 def test_unsupported_settings_are_refused(tmp_path: Path) -> None:
     hf = save(bart(), tmp_path / "hf")
-    said = json.loads((hf / "config.json").read_text())
-    (hf / "config.json").write_text(json.dumps(said | {"architectures": ["BartForSequenceClassification"]}))
+    config = json.loads((hf / "config.json").read_text())
+    (hf / "config.json").write_text(json.dumps(config | {"architectures": ["BartForSequenceClassification"]}))
     with pytest.raises(UserError, match=r"not supported for BART \(known: BartForConditionalGeneration, BartModel\)"):
         import_model(hf, tmp_path / "ours")
     changes = {"static_position_embeddings": True, "add_final_layer_norm": True, "extra_pos_embeddings": 3}
-    (hf / "config.json").write_text(json.dumps(said | changes))
+    (hf / "config.json").write_text(json.dumps(config | changes))
     with pytest.raises(UserError, match=r"extra_pos_embeddings 3 .*; static_position_embeddings .*; add_final_layer"):
         import_model(hf, tmp_path / "ours")
 

@@ -105,8 +105,8 @@ GOES_OUT = {
 def test_export_of_every_head(tmp_path: Path, architecture: str, capfd: pytest.CaptureFixture[str]) -> None:
     """`export` compares with transformers, which finds every tensor; automatic classes load it without warnings."""
     folder = model_directory(GOES_OUT[architecture], tmp_path / "ours")
-    said = export(folder, tmp_path / "hf").said
-    assert architecture in said[0] and " differ by " in said[-1]
+    messages = export(folder, tmp_path / "hf").said
+    assert architecture in messages[0] and " differ by " in messages[-1]
     capfd.readouterr()
     transformers.utils.logging.disable_progress_bar()
     auto = getattr(transformers, "AutoModel" + architecture.partition("For")[1] + architecture.partition("For")[2])

@@ -59,8 +59,11 @@ def test_roles_of_tokens_without_an_entry_in_the_files(tmp_path: Path) -> None:
     """`bert-base-uncased` and `gpt2` were published so: their tokenizer classes define the special tokens."""
     folder = saved(theirs("BertForMaskedLM", {}), tmp_path)
     path = folder / "tokenizer_config.json"
-    for said, has_mask in (({"do_lower_case": True}, True), ({"tokenizer_class": "PreTrainedTokenizerFast"}, False)):
-        path.write_text(json.dumps(said))
+    for settings, has_mask in (
+        ({"do_lower_case": True}, True),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, False),
+    ):
+        path.write_text(json.dumps(settings))
         out = tmp_path / f"ours{has_mask}"
         import_model(folder, out)
         tokenizer = load(out, device="cpu").tokenizer

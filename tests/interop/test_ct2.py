@@ -125,8 +125,8 @@ def made(config: TransformerConfig, folder: Path) -> Path:
 def test_outputs_equal_glassformer(tmp_path: Path, name: str) -> None:
     """The export compares CTranslate2's outputs too; this test compares more and longer rows."""
     folder, out = made(CASES[name], tmp_path / "ours"), tmp_path / "out"
-    said = "\n".join(export(folder, out, "ct2").said)
-    assert "run in CTranslate2" in said
+    messages = "\n".join(export(folder, out, "ct2").said)
+    assert "run in CTranslate2" in messages
     network = glassformer.load(folder, device="cpu").network
     assert isinstance(network, Transformer)
     ids = torch.randint(VOCAB, (2, 15), generator=torch.Generator().manual_seed(3))
@@ -135,7 +135,7 @@ def test_outputs_equal_glassformer(tmp_path: Path, name: str) -> None:
     elif network.config.decoder is None:
         theirs = ctranslate2.Encoder(str(out), intra_threads=1).forward_batch(ids.tolist()).last_hidden_state
     else:
-        assert "20 greedy targets" in said
+        assert "20 greedy targets" in messages
         return
     with torch.inference_mode():
         ours = network(ids) if network.config.decoder is not None else network.hidden(ids)

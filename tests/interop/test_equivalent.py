@@ -98,9 +98,9 @@ def test_any_combination_of_scales_and_biases_may_be_missing(name: str, missing:
 def test_a_model_without_scales_and_biases_is_exported(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     config = replace(FAMILY_CONFIGS[name], **dict.fromkeys(SCALES_AND_BIASES, False))  # type: ignore[arg-type]
-    said = export(model_directory(config, tmp_path / "ours"), tmp_path / "hf").said
-    assert said[0].startswith(f"{name} (") and said[1].startswith("rewritten as an equivalent model: ")
-    assert "loaded with transformers: logits differ by" in said[-1]
+    messages = export(model_directory(config, tmp_path / "ours"), tmp_path / "hf").said
+    assert messages[0].startswith(f"{name} (") and messages[1].startswith("rewritten as an equivalent model: ")
+    assert "loaded with transformers: logits differ by" in messages[-1]
 
 
 def test_a_token_head_without_bias_is_exported(tmp_path: Path) -> None:

@@ -15,16 +15,16 @@ TOKENIZER = Tokenizer.train(["to be"], vocab_size=0, scheme="char")
 SPECIAL = {"pad_id": 0, "bos_id": 2, "eos_id": 3}
 
 
-def read(said: dict[str, Any], config: Any = GPT) -> tuple[Any, list[str]]:
-    told: list[str] = []
-    return read_generation(said, config, TOKENIZER, "generation_config.json", told.append), told
+def read(settings: dict[str, Any], config: Any = GPT) -> tuple[Any, list[str]]:
+    messages: list[str] = []
+    return read_generation(settings, config, TOKENIZER, "generation_config.json", messages.append), messages
 
 
 def test_sampling_is_imported() -> None:
-    said = {"do_sample": True, "temperature": 1, "top_p": 0.9, "top_k": 40, "max_new_tokens": 33}
-    found, told = read(said)
+    settings = {"do_sample": True, "temperature": 1, "top_p": 0.9, "top_k": 40, "max_new_tokens": 33}
+    found, messages = read(settings)
     assert found == GenerationConfig(max_new_tokens=33, temperature=1.0, top_p=0.9, top_k=40)
-    assert told == []
+    assert messages == []
 
 
 def test_missing_top_k_means_50() -> None:
@@ -40,12 +40,23 @@ def test_settings_without_sampling_give_the_defaults() -> None:
 
 
 def test_settings_without_counterpart_are_reported() -> None:
-    said = {"do_sample": True, "no_repeat_ngram_size": 3, "typical_p": 0.5, "min_length": 0, "suppress_tokens": None}
-    _, told = read(said)
-    assert [line.split(": ")[1] for line in told] == ["no_repeat_ngram_size = 3", "typical_p = 0.5"]
-    said = {"renormalize_logits": True, "sequence_bias": [[[5], -9.0]], "guidance_scale": 1.0, "forced_bos_token_id": 7}
-    _, told = read(said, PAPER)
-    assert [line.split(": ")[1].split(" =")[0] for line in told] == [
+    settings = {
+        "do_sample": True,
+        "no_repeat_ngram_size": 3,
+        "typical_p": 0.5,
+        "min_length": 0,
+        "suppress_tokens": None,
+    }
+    _, messages = read(settings)
+    assert [line.split(": ")[1] for line in messages] == ["no_repeat_ngram_size = 3", "typical_p = 0.5"]
+    settings = {
+        "renormalize_logits": True,
+        "sequence_bias": [[[5], -9.0]],
+        "guidance_scale": 1.0,
+        "forced_bos_token_id": 7,
+    }
+    _, messages = read(settings, PAPER)
+    assert [line.split(": ")[1].split(" =")[0] for line in messages] == [
         "renormalize_logits",
         "sequence_bias",
         "forced_bos_token_id",
@@ -54,26 +65,26 @@ def test_settings_without_counterpart_are_reported() -> None:
 
 @pytest.mark.parametrize("value", [5, [[1]], "all"])
 def test_invalid_token_lists_are_reported(value: Any) -> None:
-    _, told = read({"suppress_tokens": value}, PAPER)
-    assert "suppress_tokens" in told[0]
+    _, messages = read({"suppress_tokens": value}, PAPER)
+    assert "suppress_tokens" in messages[0]
 
 
 def test_beam_search_is_imported() -> None:
-    said = {"num_beams": 5, "length_penalty": 2, "max_new_tokens": 20, "early_stopping": "never"}
-    found, told = read(said, PAPER)
+    settings = {"num_beams": 5, "length_penalty": 2, "max_new_tokens": 20, "early_stopping": "never"}
+    found, messages = read(settings, PAPER)
     assert found == BeamConfig(5, 2.0, "average", "never", max_new_tokens=20)
-    assert told == []
-    _, told = read(said | {"early_stopping": True}, PAPER)
-    assert len(told) == 1 and "early_stopping = True: glassformer ends a beam search when" in told[0]
+    assert messages == []
+    _, messages = read(settings | {"early_stopping": True}, PAPER)
+    assert len(messages) == 1 and "early_stopping = True: glassformer ends a beam search when" in messages[0]
     assert read({"num_beams": 1, "early_stopping": True}, PAPER)[1] == []  # no beam search
     assert read({"early_stopping": True}, PAPER)[1] == []
 
 
-@pytest.mark.parametrize("said", [{}, {"early_stopping": False}, {"early_stopping": True}])
-def test_a_different_stopping_rule_is_reported(said: dict[str, Any]) -> None:
+@pytest.mark.parametrize("settings", [{}, {"early_stopping": False}, {"early_stopping": True}])
+def test_a_different_stopping_rule_is_reported(settings: dict[str, Any]) -> None:
     """Without the key, transformers stops by a heuristic (False)."""
-    _, told = read({"num_beams": 4} | said, PAPER)
-    assert len(told) == 1 and f"early_stopping = {said.get('early_stopping', False)}" in told[0]
+    _, messages = read({"num_beams": 4} | settings, PAPER)
+    assert len(messages) == 1 and f"early_stopping = {settings.get('early_stopping', False)}" in messages[0]
 
 
 @pytest.mark.parametrize(
@@ -107,10 +118,10 @@ def test_the_length_of_a_target_survives_export_and_import(max_new_tokens: int, 
         assert read(written, PAPER)[0].max_new_tokens == expected
 
 
-@pytest.mark.parametrize(("said", "expected"), [({}, 24), ({"max_length": 20}, 24), ({"max_length": 512}, 24)])
-def test_a_missing_or_too_large_length_is_the_context(said: dict[str, Any], expected: int) -> None:
+@pytest.mark.parametrize(("settings", "expected"), [({}, 24), ({"max_length": 20}, 24), ({"max_length": 512}, 24)])
+def test_a_missing_or_too_large_length_is_the_context(settings: dict[str, Any], expected: int) -> None:
     """transformers once wrote `max_length` 20 into every file."""
-    assert read(said, PAPER)[0].max_new_tokens == expected
+    assert read(settings, PAPER)[0].max_new_tokens == expected
 
 
 def test_greedy_is_exported_as_greedy() -> None:
@@ -129,8 +140,10 @@ def test_beam_search_survives_export_and_import() -> None:
     assert written["suppress_tokens"] == [*special, *range(TOKENIZER.vocab_size, PAPER.vocab_size)], (
         "these ids must be suppressed"
     )
-    _, told = read({"suppress_tokens": [TOKENIZER.vocab["b"]], "bad_words_ids": [[0]]}, PAPER)
-    assert len(told) == 2 and "suppress_tokens" in told[1], "suppressed letters and an unknown padding id are reported"
+    _, messages = read({"suppress_tokens": [TOKENIZER.vocab["b"]], "bad_words_ids": [[0]]}, PAPER)
+    assert len(messages) == 2 and "suppress_tokens" in messages[1], (
+        "suppressed letters and an unknown padding id are reported"
+    )
     assert read({"bad_words_ids": [[0]]}, replace(PAPER, pad_id=0))[1] == []
 
 

@@ -58,7 +58,7 @@ def written(config: TransformerConfig, place: Path, **options: Any) -> tuple[Tra
     return network, gguf.GGUFReader(place / "out" / FILE)
 
 
-def said(reader: Any) -> dict[str, Any]:
+def metadata(reader: Any) -> dict[str, Any]:
     return {name: field.contents() for name, field in reader.fields.items()}
 
 
@@ -77,7 +77,7 @@ def test_the_end_token_comes_from_the_configuration() -> None:
 def test_learned_positions(tmp_path: Path) -> None:
     network, reader = written(GPT, tmp_path)
     tokenizer = tiny_tokenizer()
-    numbers = said(reader)
+    numbers = metadata(reader)
     for name, value in {
         "general.architecture": "gpt2",
         "general.name": "ours",
@@ -114,7 +114,7 @@ def test_learned_positions(tmp_path: Path) -> None:
 
 def test_rotary_pairs_are_adjacent_rows(tmp_path: Path) -> None:
     network, reader = written(ROTARY, tmp_path)
-    numbers, tensors, ours = said(reader), held(reader), network.state_dict()
+    numbers, tensors, ours = metadata(reader), held(reader), network.state_dict()
     assert numbers["general.architecture"] == "llama"
     assert numbers["llama.attention.head_count_kv"] == 2 and numbers["llama.rope.dimension_count"] == 6
     assert numbers["llama.rope.freq_base"] == 500.0 and numbers["llama.vocab_size"] == VOCAB
@@ -129,12 +129,12 @@ def test_rotary_pairs_are_adjacent_rows(tmp_path: Path) -> None:
 
 
 def test_rotary_scalings(tmp_path: Path) -> None:
-    linear = said(written(turning(LinearScaling(4.0)), tmp_path / "linear")[1])
+    linear = metadata(written(turning(LinearScaling(4.0)), tmp_path / "linear")[1])
     assert (linear["llama.rope.scaling.type"], linear["llama.rope.scaling.factor"]) == ("linear", 4.0)
-    yarn = said(written(turning(YarnScaling(4.0, 16)), tmp_path / "yarn")[1])
+    yarn = metadata(written(turning(YarnScaling(4.0, 16)), tmp_path / "yarn")[1])
     assert yarn["llama.rope.scaling.type"] == "yarn" and yarn["llama.rope.scaling.original_context_length"] == 16
     network, reader = written(turning(Llama3Scaling(8.0, 1.0, 4.0, 32)), tmp_path / "llama3")
-    assert "llama.rope.scaling.type" not in said(reader)
+    assert "llama.rope.scaling.type" not in metadata(reader)
     assert network.decoder is not None and network.decoder.rotary is not None
     plain = 500.0 ** -(torch.arange(0, 6, 2) / 6)
     torch.testing.assert_close(plain / held(reader)["rope_freqs.weight"], network.decoder.rotary.inverse_frequencies)

@@ -94,10 +94,10 @@ def test_greedy_equals_transformers(tmp_path: Path, case: str) -> None:
 def test_several_end_tokens(tmp_path: Path) -> None:
     """The import keeps the tokenizer's end token and reports the others."""
     hf = save(llama(eos_token_id=[5, 3]), tmp_path / "hf")
-    said: list[str] = []
-    import_model(hf, tmp_path / "ours", log=said.append)
+    messages: list[str] = []
+    import_model(hf, tmp_path / "ours", log=messages.append)
     assert glassformer.load(tmp_path / "ours", device="cpu").network.config.eos_id == 3
-    assert said == ["eos_token_id lists several end tokens [5, 3]: only 3 is used"]
+    assert messages == ["eos_token_id lists several end tokens [5, 3]: only 3 is used"]
 
 
 def test_older_files(tmp_path: Path) -> None:

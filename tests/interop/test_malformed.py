@@ -200,11 +200,11 @@ def test_damage_is_refused_in_one_sentence(
 ) -> None:
     folder = tmp_path / "hf"
     shutil.copytree(hf, folder)
-    change, said = DAMAGES[damage]
+    change, expected = DAMAGES[damage]
     change(folder)
     assert run(["import", str(folder), str(tmp_path / "ours")]) == 2
     message = capsys.readouterr().err.strip()
-    assert said in message, message
+    assert expected in message, message
     assert message.startswith("glassformer: ") and "\n" not in message
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
@@ -250,25 +250,25 @@ def test_every_float_is_imported_and_loads(
 
     change_tensors(narrow)(folder)
     assert run(["import", str(folder), str(tmp_path / "ours")]) == 0
-    said = "float64 tensors are converted to float32" in capsys.readouterr().err
-    assert said == (dtype == torch.float64)
+    is_reported = "float64 tensors are converted to float32" in capsys.readouterr().err
+    assert is_reported == (dtype == torch.float64)
     network = glassformer.load(tmp_path / "ours", device="cpu").network
     held = network.state_dict()["decoder.embeddings.tokens.weight"]
     assert torch.equal(held, before["transformer.wte.weight"].float())
 
 
 def test_files_that_are_not_imported_are_reported(hf: Path, tmp_path: Path) -> None:
-    folder, told = tmp_path / "hf", list[str]()
+    folder, messages = tmp_path / "hf", list[str]()
     shutil.copytree(hf, folder)
-    import_model(folder, tmp_path / "plain", log=told.append)
-    assert told == []
+    import_model(folder, tmp_path / "plain", log=messages.append)
+    assert messages == []
     (folder / "chat_template.jinja").write_text("{{ messages }}")
-    import_model(folder, tmp_path / "ours", log=told.append)
-    assert [line.split(" is not imported")[0] for line in told] == ["the chat template"]
+    import_model(folder, tmp_path / "ours", log=messages.append)
+    assert [line.split(" is not imported")[0] for line in messages] == ["the chat template"]
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"auto_map": {"AutoTokenizer": ["a.B", None]}}))
-    import_model(folder, tmp_path / "again", log=told.append)
-    assert told[2].startswith("tokenizer_config.json requires custom code (auto_map), which is never run")
+    import_model(folder, tmp_path / "again", log=messages.append)
+    assert messages[2].startswith("tokenizer_config.json requires custom code (auto_map), which is never run")
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB])
@@ -277,10 +277,10 @@ def test_an_id_beyond_the_vocabulary_is_ignored_with_a_warning(hf: Path, tmp_pat
     folder = tmp_path / "hf"
     shutil.copytree(hf, folder)
     change_config(bos_token_id=token)(folder)
-    told: list[str] = []
-    model = import_model(folder, tmp_path / "ours", log=told.append).run.model
+    messages: list[str] = []
+    model = import_model(folder, tmp_path / "ours", log=messages.append).run.model
     assert model.bos_id == 2  # the id of the tokenizer
-    assert f"bos_token_id {token} is not an id of the vocabulary, and is ignored" in told
+    assert f"bos_token_id {token} is not an id of the vocabulary, and is ignored" in messages
 
 
 def test_a_missing_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,8 +97,8 @@ def test_every_recipe_is_exported_or_refused_with_its_reason(name: str, tmp_path
         with pytest.raises(UserError, match="no model family of transformers can represent this model exactly"):
             export(folder, tmp_path / "hf")
         return
-    said = export(folder, tmp_path / "hf").said
-    assert said[0].startswith(FAMILY_OF[name])
+    messages = export(folder, tmp_path / "hf").said
+    assert messages[0].startswith(FAMILY_OF[name])
     import_model(tmp_path / "hf", tmp_path / "again", log=lambda text: None)
     networks = [read_model(tmp_path / place).network for place in ("ours", "again")]
     inputs = example_inputs(networks[0].config)[0]  # type: ignore[arg-type]

@@ -63,8 +63,8 @@ def test_training_an_encoder_of_vectors_is_refused(
     encoder: Path, verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command([verb, str(encoder / "run.toml")]) == 2
-    said = capsys.readouterr().err
-    assert "the run 'ours' has objective.kind none and cannot be trained" in said and said.count("\n") == 1
+    messages = capsys.readouterr().err
+    assert "the run 'ours' has objective.kind none and cannot be trained" in messages and messages.count("\n") == 1
 
 
 def test_a_classifier_trains_from_an_encoder(encoder: Path, tmp_path: Path) -> None:
@@ -72,10 +72,10 @@ def test_a_classifier_trains_from_an_encoder(encoder: Path, tmp_path: Path) -> N
     run = label_run(tmp_path, max_steps=2)
     head = SequenceHead(pooling="first", pooler="tanh")
     start = replace(run.init, path=str(encoder))
-    told = Recording()
-    outcome = api.train(replace(run, model=replace(run.model, head=head), init=start), tmp_path / "run", told)
-    assert "new: output.proj.weight, output.proj.bias" in told.said
-    assert not [line for line in told.said if line.startswith("not loaded")]
+    reporter = Recording()
+    outcome = api.train(replace(run, model=replace(run.model, head=head), init=start), tmp_path / "run", reporter)
+    assert "new: output.proj.weight, output.proj.bias" in reporter.messages
+    assert not [line for line in reporter.messages if line.startswith("not loaded")]
     assert api.load(outcome.folder).classify(["to be"])
     assert "BertForSequenceClassification" in export(outcome.folder, tmp_path / "hf").said[0]
 
@@ -121,9 +121,9 @@ def their_vectors(hf: Path, texts: list[str]) -> np.ndarray:
 def test_vectors_equal_transformers(minilm: tuple[Path, Path]) -> None:
     hf, ours = minilm
     model = glassformer.load(ours, device="cpu")
-    told: list[str] = []
-    vectors, expected = model.embed(TEXTS, log=told.append), their_vectors(hf, TEXTS)
-    assert told == ["1 of 7 texts are longer than 256 tokens and are cut"]
+    messages: list[str] = []
+    vectors, expected = model.embed(TEXTS, log=messages.append), their_vectors(hf, TEXTS)
+    assert messages == ["1 of 7 texts are longer than 256 tokens and are cut"]
     assert vectors.shape == (len(TEXTS), 384)
     assert np.abs(vectors - expected).max() <= 1e-6
     cosines = vectors @ vectors.T

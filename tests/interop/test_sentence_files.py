@@ -107,9 +107,9 @@ def their_vectors(folder: Path, mode: str, normalize: bool, max_length: int) -> 
 
 
 def imported(hf: Path, out: Path) -> tuple[Any, list[str]]:
-    told: list[str] = []
-    import_model(hf, out, log=told.append)
-    return glassformer.load(out, device="cpu"), told
+    messages: list[str] = []
+    import_model(hf, out, log=messages.append)
+    return glassformer.load(out, device="cpu"), messages
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_modules_survive_import_and_export(tmp_path: Path, name: str, mode: str,
     types = OLD_TYPES if normalize else OLD_TYPES[:2]
     settings = {"max_seq_length": 9, "do_lower_case": False}
     hf = encoder(tmp_path / "hf", old_pooling(mode), name=name, types=types, settings=settings)
-    model, told = imported(hf, tmp_path / "ours")
-    assert any(line.endswith("; texts are cut to 9 tokens") for line in told)
+    model, messages = imported(hf, tmp_path / "ours")
+    assert any(line.endswith("; texts are cut to 9 tokens") for line in messages)
     pooler = "none" if name.startswith("Distil") else "unused"
     assert model.network.config.head == VectorHead(MODES[mode], pooler, normalize, 9)  # type: ignore[arg-type]
     cut: list[str] = []
@@ -136,8 +136,8 @@ def test_modules_survive_import_and_export(tmp_path: Path, name: str, mode: str,
     assert len(cut) == 1 and cut[0].endswith("texts are longer than 9 tokens and are cut")
     np.testing.assert_allclose(vectors, their_vectors(hf, mode, normalize, 9), rtol=1e-4, atol=1e-5)
 
-    said = export(tmp_path / "ours", tmp_path / "back").said
-    assert any(line.startswith("modules.json for sentence-transformers: Transformer, Pooling") for line in said)
+    messages = export(tmp_path / "ours", tmp_path / "back").said
+    assert any(line.startswith("modules.json for sentence-transformers: Transformer, Pooling") for line in messages)
     back = tmp_path / "back"
     for file in ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"):
         assert json.loads((back / file).read_text()) == json.loads((hf / file).read_text()), file
@@ -165,9 +165,9 @@ def test_the_new_format_of_the_settings(tmp_path: Path, form: str) -> None:
     )
     settings = json.loads((hf / "tokenizer_config.json").read_text())
     write(hf, "tokenizer_config.json", settings | {"model_max_length": 8})
-    model, told = imported(hf, tmp_path / "ours")
-    assert model.network.config.head == VectorHead("first", "unused", True, 8) and len(told) == 1
-    found = model.embed(TEXTS, log=told.append)
+    model, messages = imported(hf, tmp_path / "ours")
+    assert model.network.config.head == VectorHead("first", "unused", True, 8) and len(messages) == 1
+    found = model.embed(TEXTS, log=messages.append)
     np.testing.assert_allclose(found, their_vectors(hf, "cls", True, 8), rtol=1e-4, atol=1e-5)
 
 
@@ -193,8 +193,8 @@ def test_a_head_without_pooler_is_exported_without_one(tmp_path: Path, head: Vec
     """The export adds no pooler and reports that transformers initialises one, which no vector uses."""
     folder = model_directory(replace(CONFIGS["vectors_mean"], head=head), tmp_path / "ours", objective=NoObjective())
     model = glassformer.load(folder, device="cpu")
-    said = export(folder, tmp_path / "hf").said
-    assert "no pooler is stored: transformers initialises one randomly; sentence vectors do not use it" in said
+    messages = export(folder, tmp_path / "hf").said
+    assert "no pooler is stored: transformers initialises one randomly; sentence vectors do not use it" in messages
     assert not any("pooler" in name for name in tensors(tmp_path / "hf"))
     again, _ = imported(tmp_path / "hf", tmp_path / "again")
     assert again.network.config.head == head
@@ -205,10 +205,10 @@ def test_a_head_without_pooler_is_exported_without_one(tmp_path: Path, head: Vec
 
 def test_a_pooler_without_a_module_is_reported(tmp_path: Path) -> None:
     folder = model_directory(CONFIGS["vectors_first"], tmp_path / "ours", objective=NoObjective())
-    said = export(folder, tmp_path / "hf").said
+    messages = export(folder, tmp_path / "hf").said
     assert any(
         line.startswith("modules.json is not written: sentence-transformers has no module for the pooler")
-        for line in said
+        for line in messages
     )
     assert not (tmp_path / "hf" / "modules.json").exists()
 
@@ -217,11 +217,11 @@ def test_prompts_are_listed(tmp_path: Path) -> None:
     hf = encoder(tmp_path / "hf", old_pooling("mean"))
     prompts = {"prompts": {"query": "query: ", "document": ""}, "similarity_fn_name": "cosine", "__version__": {}}
     write(hf, "config_sentence_transformers.json", prompts)
-    _, told = imported(hf, tmp_path / "a")
-    assert told[0] == "the prompts (query 'query: ') are not imported: add them before a text yourself"
+    _, messages = imported(hf, tmp_path / "a")
+    assert messages[0] == "the prompts (query 'query: ') are not imported: add them before a text yourself"
     write(hf, "config_sentence_transformers.json", prompts | {"default_prompt_name": "query"})
-    _, told = imported(hf, tmp_path / "b")
-    assert told[0] == "the default prompt 'query: ' is not imported: add it before each text yourself"
+    _, messages = imported(hf, tmp_path / "b")
+    assert messages[0] == "the default prompt 'query: ' is not imported: add it before each text yourself"
 
 
 def module(folder: Path, place: int, **changes: Any) -> None:
@@ -372,12 +372,12 @@ def test_older_directories_still_give_the_mean(tmp_path: Path, head: VectorHead,
     model = glassformer.load(folder, device="cpu")
     assert model.network.config.head == model.run.model.head == now  # type: ignore[union-attr]
     assert model.network.state_dict().keys() == before.network.state_dict().keys()
-    told: list[str] = []
-    np.testing.assert_allclose(model.embed([text], log=told.append), mean, rtol=1e-5, atol=1e-6)
-    assert not told
-    vectors = model.embed(TEXTS, log=told.append)
+    messages: list[str] = []
+    np.testing.assert_allclose(model.embed([text], log=messages.append), mean, rtol=1e-5, atol=1e-6)
+    assert not messages
+    vectors = model.embed(TEXTS, log=messages.append)
     again = glassformer.load(model.save(tmp_path / "again"), device="cpu")
-    assert np.array_equal(again.embed(TEXTS, log=told.append), vectors)
+    assert np.array_equal(again.embed(TEXTS, log=messages.append), vectors)
     export(folder, tmp_path / "hf")
     back, _ = imported(tmp_path / "hf", tmp_path / "back")
     assert back.network.config.head == now

@@ -82,9 +82,9 @@ def drawn(n: int) -> list[str]:
 
 def test_ids_and_texts_of_both_sides(opus: Path) -> None:
     theirs = transformers.MarianTokenizer.from_pretrained(opus)
-    said: list[str] = []
-    target, source = read_pair(opus, {}, said.append)
-    assert said == [] and target.fingerprint != source.fingerprint
+    messages: list[str] = []
+    target, source = read_pair(opus, {}, messages.append)
+    assert messages == [] and target.fingerprint != source.fingerprint
     texts = drawn(1000)
     for text in texts:
         ids = source.frames.source.around(source.encode(text))
@@ -138,9 +138,9 @@ def test_a_complete_folder_translates_like_transformers(opus: Path, tmp_path: Pa
 def test_pieces_without_an_id_are_reported(opus: Path, tmp_path: Path) -> None:
     shutil.copytree(opus, tmp_path / "hf")
     write_table(tmp_path / "hf", ignore_tensors=3)
-    said: list[str] = []
-    read_pair(tmp_path / "hf", {}, said.append)
-    assert len(said) == 1 and "target.spm: 3 of " in said[0] and "pieces have no id" in said[0]
+    messages: list[str] = []
+    read_pair(tmp_path / "hf", {}, messages.append)
+    assert len(messages) == 1 and "target.spm: 3 of " in messages[0] and "pieces have no id" in messages[0]
 
 
 @pytest.mark.parametrize(

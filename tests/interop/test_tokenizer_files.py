@@ -122,14 +122,14 @@ def test_settings_that_change_the_file_are_refused(
     rust, roles = families.families([TEXT] * 9)[name]
     rust.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
-    said = settings | {f"{role}_token": token for role, token in roles.items()}
+    stored = settings | {f"{role}_token": token for role, token in roles.items()}
     folder, line = HFFolder(tmp_path, {}, {}), "To be, or nöt 日本"
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said | {"tokenizer_class": "PreTrainedTokenizerFast"}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(stored | {"tokenizer_class": "PreTrainedTokenizerFast"}))
     ours, _ = read_tokenizers(folder, print)  # this class ignores the settings
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     as_the_file_says = theirs(line)["input_ids"]
     assert ours.frames.text.around(ours.encode(line)) == as_the_file_says
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said | {"tokenizer_class": kind}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(stored | {"tokenizer_class": kind}))
     with pytest.raises(UserError, match=f"{next(iter(settings))} .* differs from tokenizer.json"):
         read_tokenizers(folder, print)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)

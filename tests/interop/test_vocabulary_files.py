@@ -88,9 +88,9 @@ def lines(n: int = 300) -> list[str]:
 
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_ids_and_texts_equal_transformers(kind: str, tmp_path: Path) -> None:
-    hf, told = folder_of(kind, tmp_path / "hf"), list[str]()
-    import_model(hf, tmp_path / "ours", log=told.append)
-    assert any(line.startswith("no tokenizer.json: the tokenizer is built from vocab") for line in told)
+    hf, messages = folder_of(kind, tmp_path / "hf"), list[str]()
+    import_model(hf, tmp_path / "ours", log=messages.append)
+    assert any(line.startswith("no tokenizer.json: the tokenizer is built from vocab") for line in messages)
     theirs: Any = transformers.AutoTokenizer.from_pretrained(hf)
     ours = load(tmp_path / "ours", device="cpu").tokenizer
     assert len(set(lines())) > 250
@@ -128,7 +128,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_refused_in_one_sentence(damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name, text, said = DAMAGES[damage]
+    name, text, expected = DAMAGES[damage]
     hf = folder_of("gpt2", tmp_path / "hf")
     if name == "vocab.json":
         (hf / "merges.txt").write_text("")
@@ -136,5 +136,5 @@ def test_damage_is_refused_in_one_sentence(damage: str, tmp_path: Path, capsys: 
     capsys.readouterr()
     assert run(["import", str(hf), str(tmp_path / "ours")]) == 2
     message = capsys.readouterr().err.strip().splitlines()[-1]
-    assert message.startswith("glassformer: ") and said in message
+    assert message.startswith("glassformer: ") and expected in message
     assert not (tmp_path / "ours").exists()

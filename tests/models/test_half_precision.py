@@ -77,6 +77,6 @@ def test_a_dtype_without_support_on_the_device_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr(Tensor, "__matmul__", fails)
     with pytest.raises(
         UserError, match=r"dtype fp16 does not work on the device cpu: .*addmm_impl.*; use fp32"
-    ) as said:
+    ) as error:
         weights_dtype("fp16", torch.device("cpu"))
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(error.value)

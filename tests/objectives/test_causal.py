@@ -33,8 +33,8 @@ def test_pitfall_18_only_the_next_token_is_scored_as_right(ahead: int, is_right:
     ids = np.array([3, 1, 4, 0, 5, 2, 6])  # no token twice, so that a copy is never right by chance
 
     def model(token_ids: Tensor, **_: Tensor) -> Tensor:
-        said = torch.from_numpy(ids).roll(-ahead)[: token_ids.shape[1]]
-        return 50 * torch.nn.functional.one_hot(said, 7)[None].double()
+        predicted = torch.from_numpy(ids).roll(-ahead)[: token_ids.shape[1]]
+        return 50 * torch.nn.functional.one_hot(predicted, 7)[None].double()
 
     objective = CausalObjective()
     sums = objective.loss(model, objective.collate([Example(ids)], RNG))

@@ -123,8 +123,8 @@ def test_masks_hide_their_targets_from_a_model_that_copies(tokenizer: Tokenizer)
     right = n = 0
     for seed in range(200):
         batch = objective(tokenizer).collate(examples(tokenizer), np.random.default_rng(seed))
-        said = Copy()(**batch.model_inputs()).argmax(dim=1)
-        right += int((said == batch.labels.flatten()[batch.loss_positions]).sum())
+        predicted = Copy()(**batch.model_inputs()).argmax(dim=1)
+        right += int((predicted == batch.labels.flatten()[batch.loss_positions]).sum())
         n += batch.n_targets
     assert abs(right / n - 0.1) < 0.03
 

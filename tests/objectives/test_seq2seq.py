@@ -23,7 +23,7 @@ PAIRS = [pair([5, 6, 7], [8, 9]), pair([10], [11, 12, 13, 14]), pair([15, 16], [
 
 
 def test_pitfall_18_inputs_and_labels_are_shifted_by_one() -> None:
-    batch = Seq2SeqObjective(START, Frame(behind=(SOURCE_END,)), Frame(behind=(END,))).collate(PAIRS, RNG)
+    batch = Seq2SeqObjective(START, Frame(after=(SOURCE_END,)), Frame(after=(END,))).collate(PAIRS, RNG)
     assert batch.token_ids.tolist() == [[1, 8, 9, 0, 0], [1, 11, 12, 13, 14], [1, 0, 0, 0, 0]]
     assert batch.labels.tolist() == [[8, 9, 2, -100, -100], [11, 12, 13, 14, 2], [2, -100, -100, -100, -100]]
     assert batch.source_ids is not None and batch.source_ids.tolist() == [[5, 6, 7, 3], [10, 3, 0, 0], [15, 16, 3, 0]]
@@ -31,21 +31,21 @@ def test_pitfall_18_inputs_and_labels_are_shifted_by_one() -> None:
 
 
 def test_source_and_target_have_masks_of_their_own_lengths() -> None:
-    batch = Seq2SeqObjective(START, Frame(behind=(SOURCE_END,)), Frame(behind=(END,))).collate(PAIRS, RNG)
+    batch = Seq2SeqObjective(START, Frame(after=(SOURCE_END,)), Frame(after=(END,))).collate(PAIRS, RNG)
     assert batch.attention_mask is not None and batch.attention_mask.sum(1).tolist() == [3, 5, 1]
     assert batch.source_attention_mask is not None and batch.source_attention_mask.sum(1).tolist() == [4, 2, 3]
-    even = Seq2SeqObjective(START, Frame(behind=(SOURCE_END,)), Frame(behind=(END,))).collate(PAIRS[:1] * 2, RNG)
+    even = Seq2SeqObjective(START, Frame(after=(SOURCE_END,)), Frame(after=(END,))).collate(PAIRS[:1] * 2, RNG)
     assert even.attention_mask is None and even.source_attention_mask is None
 
 
 def test_a_source_tokenizer_without_an_end_token_adds_none() -> None:
-    batch = Seq2SeqObjective(START, Frame(), Frame(behind=(END,))).collate(PAIRS[:1], RNG)
+    batch = Seq2SeqObjective(START, Frame(), Frame(after=(END,))).collate(PAIRS[:1], RNG)
     assert batch.source_ids is not None and batch.source_ids.tolist() == [[5, 6, 7]]
 
 
 def test_an_example_without_a_source_is_refused() -> None:
     with pytest.raises(ValueError, match="source_ids"):
-        Seq2SeqObjective(START, Frame(), Frame(behind=(END,))).collate([Example(np.array([4]))], RNG)
+        Seq2SeqObjective(START, Frame(), Frame(after=(END,))).collate([Example(np.array([4]))], RNG)
 
 
 def test_the_loss_is_the_sum_over_single_pairs() -> None:
@@ -55,7 +55,7 @@ def test_the_loss_is_the_sum_over_single_pairs() -> None:
         positions=SinusoidalPositions(),
     )  # fmt: skip
     model = build_model(config).double()
-    objective = Seq2SeqObjective(START, Frame(behind=(SOURCE_END,)), Frame(behind=(END,)), label_smoothing=0.2)
+    objective = Seq2SeqObjective(START, Frame(after=(SOURCE_END,)), Frame(after=(END,)), label_smoothing=0.2)
     sums = objective.loss(model, objective.collate(PAIRS, RNG))
     nats = smoothed = torch.zeros((), dtype=torch.float64)
     for example in PAIRS:

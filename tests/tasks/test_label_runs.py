@@ -56,9 +56,9 @@ def test_early_stopping_on_spans_needs_tags_of_spans(tmp_path: Path) -> None:
 def test_truncated_words_are_reported_and_refused_in_other_data(tmp_path: Path) -> None:
     run = label_run(tmp_path, "tags", model=replace(label_run(tmp_path).model, max_len=5), max_steps=2)  # type: ignore[arg-type]
     model = api.load(api.train(run, tmp_path / "run").folder)
-    told: list[str] = []
-    model.scores(log=told.append)
-    assert any("are truncated" in line and "tagged words are lost" in line for line in told)
+    messages: list[str] = []
+    model.scores(log=messages.append)
+    assert any("are truncated" in line and "tagged words are lost" in line for line in messages)
     other = tmp_path / "other"
     other.mkdir()
     with pytest.raises(UserError, match=r"longer than 5 tokens.*tagged words are lost\): shorten or remove them"):

@@ -54,10 +54,10 @@ def test_resume_is_exact_to_the_bit_on_pairs(tmp_path: Path, monkeypatch: pytest
 
 def test_the_average_of_the_kept_checkpoints_is_published_and_reported(tmp_path: Path) -> None:
     run = pair_run(tmp_path, select="average", keep_checkpoints=3, eval_every=5)
-    told = Recording()
-    outcome = api.train(run, tmp_path / "run", told)
+    reporter = Recording()
+    outcome = api.train(run, tmp_path / "run", reporter)
     steps = checkpoint.steps(outcome.folder)
-    assert steps[-3:] == [10, 15, 20] and any("10, 15, 20" in line for line in told.said)
+    assert steps[-3:] == [10, 15, 20] and any("10, 15, 20" in line for line in reporter.messages)
     parts = [load_file(checkpoint.path_of(outcome.folder, step) / "model.safetensors") for step in (10, 15, 20)]
     mean = load_file(outcome.folder / "model.safetensors")
     for name, tensor in mean.items():
@@ -73,9 +73,9 @@ def test_a_damaged_older_checkpoint_is_skipped_and_reported(tmp_path: Path) -> N
     run = pair_run(tmp_path, select="average", keep_checkpoints=2, eval_every=10)
     folder = api.train(run, tmp_path / "run").folder
     (checkpoint.path_of(folder, 10) / "model.safetensors").write_bytes(b"")
-    told = Recording()
-    api.resume(folder, told)
-    assert any("step-10" in line and "it is skipped" in line for line in told.said), told.said
+    reporter = Recording()
+    api.resume(folder, reporter)
+    assert any("step-10" in line and "it is skipped" in line for line in reporter.messages), reporter.messages
     last = checkpoint.path_of(folder, 20) / "model.safetensors"
     assert (folder / "model.safetensors").read_bytes() == last.read_bytes()
 
@@ -88,10 +88,12 @@ def test_the_reported_loss_is_that_of_the_published_average(tmp_path: Path) -> N
 
 def test_a_score_stops_the_run_and_chooses_the_weights(tmp_path: Path) -> None:
     stopping = EarlyStopping(metric="exact_match", patience=2, higher_is_better=True)
-    told = Recording()
-    outcome = api.train(pair_run(tmp_path, early_stopping=stopping, eval_every=4), tmp_path / "run", told)
-    assert len(told.scores) == 3 and all("exact_match" in scores for scores in told.scores.values())
-    assert any(line.startswith("stopped at step 12") for line in told.said), told.said  # the score stays 0
+    reporter = Recording()
+    outcome = api.train(pair_run(tmp_path, early_stopping=stopping, eval_every=4), tmp_path / "run", reporter)
+    assert len(reporter.scores) == 3 and all("exact_match" in scores for scores in reporter.scores.values())
+    assert any(line.startswith("stopped at step 12") for line in reporter.messages), (
+        reporter.messages
+    )  # the score stays 0
     assert checkpoint.steps(outcome.folder)[-1] == 12
 
 
@@ -115,10 +117,10 @@ def test_unavailable_scores_are_refused_before_the_first_step(
 
 
 def test_pairs_that_are_too_long_are_skipped_and_counted(tmp_path: Path) -> None:
-    told = Recording()
-    api.train(pair_run(tmp_path, model=replace(PAIR_MODEL, max_len=6, source_max_len=5)), tmp_path / "run", told)
-    lines = [line for line in told.said if "are left out" in line]
-    assert lines and "5 source or 6 target tokens" in lines[0], told.said
+    reporter = Recording()
+    api.train(pair_run(tmp_path, model=replace(PAIR_MODEL, max_len=6, source_max_len=5)), tmp_path / "run", reporter)
+    lines = [line for line in reporter.messages if "are left out" in line]
+    assert lines and "5 source or 6 target tokens" in lines[0], reporter.messages
     model = api.load(tmp_path / "run")
     with pytest.raises(UserError, match="reads at most 5"):
         model.translate("dog " * 12)

@@ -38,9 +38,7 @@ def test_masking_follows_the_settings(tmp_path: Path) -> None:
     masked = learned.objective
     assert isinstance(masked, MaskedObjective) and learned.row_length == 30 and learned.overlap == 0
     assert (masked.mask_prob, masked.whole_words, masked.label_smoothing) == (0.4, True, 0.1)
-    assert (
-        (masked.frame.before, masked.frame.behind) == ((tokenizer.cls_id,), (tokenizer.sep_id,)) != ((None,), (None,))
-    )
+    assert (masked.frame.before, masked.frame.after) == ((tokenizer.cls_id,), (tokenizer.sep_id,)) != ((None,), (None,))
     batch = masked.collate(rows(tokenizer), np.random.default_rng(0))
     assert batch.n_targets / (60 * 30) == pytest.approx(0.4, abs=0.05)
 

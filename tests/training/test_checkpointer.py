@@ -97,8 +97,10 @@ def test_background_saving_gives_equal_checkpoints(tmp_path: Path) -> None:
 def test_the_log_has_the_time_that_saving_took(tmp_path: Path) -> None:
     api.train(tiny_run(write_text(tmp_path), checkpoint_every=7, log_every=5), tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    told = [line["step"] for line in lines if line.get("save_ms", 0) > 0]
-    assert told == [10, 15] and "save_ms" in TIMES  # of steps 7 and 10, then of 14; the last line is before step 20
+    with_save = [line["step"] for line in lines if line.get("save_ms", 0) > 0]
+    assert (
+        with_save == [10, 15] and "save_ms" in TIMES
+    )  # of steps 7 and 10, then of 14; the last line is before step 20
 
 
 def test_a_failed_save_ends_the_run_at_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +137,7 @@ def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_the_run(
     monkeypatch.setattr(checkpoint.shutil, "rmtree", busy)  # type: ignore[attr-defined]
     reporter = Recording()
     api.train(tiny_run(write_text(tmp_path), checkpoint_every=4, eval_every=20), tmp_path / "run", reporter)
-    assert any("cannot be deleted yet: Directory not empty" in line for line in reporter.said)
+    assert any("cannot be deleted yet: Directory not empty" in line for line in reporter.messages)
     assert checkpoint.steps(tmp_path / "run") == [4, 16, 20]
 
 

@@ -110,7 +110,7 @@ def tagged(rng: np.random.Generator, n: int, longest: int, padded: bool) -> list
     return [replace(row, labels=rng.integers(5, size=len(row.token_ids))) for row in plain(rng, n, longest, padded)]
 
 
-CAUSAL, PAIRS = CausalObjective(), Seq2SeqObjective(1, Frame(behind=(2,)), Frame(behind=(2,)), label_smoothing=0.1)
+CAUSAL, PAIRS = CausalObjective(), Seq2SeqObjective(1, Frame(after=(2,)), Frame(after=(2,)), label_smoothing=0.1)
 CASES: dict[str, Case] = {
     "gpt, dropout, recomputed": Case(replace(GPT, **DROPOUTS), CAUSAL, plain, recompute=True),
     "llama, groups, windows": Case(
@@ -304,11 +304,11 @@ def test_an_old_recurrent_run_resumes_without_compiling(tmp_path: Path, monkeypa
     monkeypatch.setattr(torch, "compile", lambda loss, **_: loss)
     api.train(replace(run, train=replace(run.train, max_steps=2, compile=True)), tmp_path / "old")
     monkeypatch.undo()
-    told = Recording()
+    reporter = Recording()
     with monkeypatch.context() as patched:
         patched.setattr(torch, "compile", lambda *_, **__: pytest.fail("it compiles"))
-        outcome = api.resume(tmp_path / "old", told, {"train.max_steps": "4"})
-    assert any(line.startswith("train.compile is ignored") for line in told.said), told.said
+        outcome = api.resume(tmp_path / "old", reporter, {"train.max_steps": "4"})
+    assert any(line.startswith("train.compile is ignored") for line in reporter.messages), reporter.messages
     assert outcome.reports["valid"] == expected
 
 

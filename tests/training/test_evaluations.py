@@ -173,8 +173,8 @@ def test_a_skipped_step_does_not_change_the_average(tmp_path: Path, monkeypatch:
     assert updates == [2, 4, 6]
 
 
-@pytest.mark.parametrize(("n_targets", "n_batches", "told"), [(1, 999, True), (1, 1000, False), (300, 3, True)])
-def test_few_validation_targets_are_reported(n_targets: int, n_batches: int, told: bool) -> None:
+@pytest.mark.parametrize(("n_targets", "n_batches", "is_reported"), [(1, 999, True), (1, 1000, False), (300, 3, True)])
+def test_few_validation_targets_are_reported(n_targets: int, n_batches: int, is_reported: bool) -> None:
     """The number of targets counts, not that of tokens: a masked row has few targets."""
 
     class Few(CausalObjective):
@@ -183,5 +183,7 @@ def test_few_validation_targets_are_reported(n_targets: int, n_batches: int, tol
 
     batches = [[Example(np.arange(1200))] for _ in range(n_batches)]
     task = TrainingData(Few(), None, {"valid": lambda: batches}, {"valid": None})  # type: ignore[arg-type]
-    said = few_targets(task)
-    assert [f"has only {n_targets * n_batches:,} targets" in sentence for sentence in said] == ([True] if told else [])
+    messages = few_targets(task)
+    assert [f"has only {n_targets * n_batches:,} targets" in sentence for sentence in messages] == (
+        [True] if is_reported else []
+    )

@@ -29,14 +29,14 @@ def tuned(folder: Path, start: Path, **changes: object) -> Run:
 
 
 def test_fine_tuning_takes_model_and_tokenizer_and_reports_new_parts(masked: Outcome, tmp_path: Path) -> None:
-    told = Recording()
-    outcome = api.train(tuned(tmp_path, masked.folder), tmp_path / "run", told)
+    reporter = Recording()
+    outcome = api.train(tuned(tmp_path, masked.folder), tmp_path / "run", reporter)
     before, after = api.load(masked.folder), api.load(outcome.folder)
     assert after.network.config.d_model == before.network.config.d_model == 16, "the architecture of the start"
     assert isinstance(after.network.config.head, SequenceHead) and after.network.config.residual_dropout == 0.25
     assert after.tokenizer.fingerprint == before.tokenizer.fingerprint
-    said = "\n".join(told.said)
-    assert "new: output.proj.weight, output.proj.bias" in said and "loaded: 35 tensors" in said
+    messages = "\n".join(reporter.messages)
+    assert "new: output.proj.weight, output.proj.bias" in messages and "loaded: 35 tensors" in messages
     assert set(after.classify(["the dog runs"])[0]) == {"cat", "dog"}
 
 
@@ -65,11 +65,11 @@ def test_layer_decay_moves_lower_layers_less(masked: Outcome, tmp_path: Path) ->
 def test_an_adapted_run_trains_few_parameters_resumes_and_merges(
     masked: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = Recording()
+    reporter = Recording()
     run = replace(tuned(tmp_path, masked.folder), lora=LoraConfig(rank=2, alpha=160.0))
-    outcome = api.train(run, tmp_path / "run", told)
-    assert any("layers are adapted with rank 2" in line for line in told.said)
-    assert any("parameters are trained" in line for line in told.said)
+    outcome = api.train(run, tmp_path / "run", reporter)
+    assert any("layers are adapted with rank 2" in line for line in reporter.messages)
+    assert any("parameters are trained" in line for line in reporter.messages)
     before, after = (load_file(folder / "model.safetensors") for folder in (masked.folder, outcome.folder))
     name = "encoder.blocks.0.self_attn.q_proj"
     assert torch.equal(before[f"{name}.weight"], after[f"{name}.weight"])
@@ -92,12 +92,12 @@ def test_a_vocabulary_grows_and_keeps_its_old_rows(tmp_path: Path) -> None:
     first = api.train(tiny_run(write_text(tmp_path), max_steps=1), tmp_path / "first")
     run = text_run_of(tmp_path, SpansConfig(n_sentinels=4), max_steps=1)
     run = replace(run, init=InitConfig(path=str(first.folder), model="recipe"))
-    told = Recording()
-    outcome = api.train(run, tmp_path / "second", told)
+    reporter = Recording()
+    outcome = api.train(run, tmp_path / "second", reporter)
     old, new = api.load(first.folder), api.load(outcome.folder)
     assert new.tokenizer.vocab_size == old.tokenizer.vocab_size + 4
     assert [new.tokenizer.id_to_token(i) for i in range(old.tokenizer.vocab_size)] == list(old.tokenizer.vocab)
-    assert any("rows" in line for line in told.said), told.said
+    assert any("rows" in line for line in reporter.messages), reporter.messages
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,14 @@ def test_wrong_starts_are_refused(masked: Outcome, tmp_path: Path, change: dict[
 def test_a_padded_vocabulary_keeps_the_embeddings(tmp_path: Path) -> None:
     run = text_run_of(tmp_path, MaskedConfig(), max_steps=2)
     first = api.train(replace(run, model=replace(run.model, vocab_size=320)), tmp_path / "first")
-    told = Recording()
-    second = api.train(tuned(tmp_path, first.folder), tmp_path / "second", told)
+    reporter = Recording()
+    second = api.train(tuned(tmp_path, first.folder), tmp_path / "second", reporter)
     old, new = api.load(first.folder), api.load(second.folder)
     n = old.tokenizer.vocab_size
     assert old.network.config.vocab_size == 320 > n == new.network.config.vocab_size
-    assert not any("not loaded: encoder.embeddings" in line or "new: encoder" in line for line in told.said), told.said
+    assert not any("not loaded: encoder.embeddings" in line or "new: encoder" in line for line in reporter.messages), (
+        reporter.messages
+    )
 
 
 @pytest.mark.parametrize("names", [("cat", "dog"), ("one", "two")])
@@ -144,11 +146,11 @@ def test_a_head_for_other_labels_is_new(tmp_path: Path, names: tuple[str, str]) 
     lines = path.read_text().replace("\tcat\t", f"\t{names[0]}\t").replace("\tdog\t", f"\t{names[1]}\t")
     (tmp_path / "other.tsv").write_text(lines)
     run = label_run(tmp_path, data={"path": str(tmp_path / "other.tsv")}, max_steps=1)
-    told = Recording()
-    api.train(replace(run, init=InitConfig(path=str(first.folder))), tmp_path / "second", told)
-    said = "\n".join(told.said)
-    assert ("new: output.proj.weight, output.proj.bias" in said) == (names == ("one", "two"))
-    assert ("not loaded: output.proj.weight, output.proj.bias" in said) == (names == ("one", "two"))
+    reporter = Recording()
+    api.train(replace(run, init=InitConfig(path=str(first.folder))), tmp_path / "second", reporter)
+    messages = "\n".join(reporter.messages)
+    assert ("new: output.proj.weight, output.proj.bias" in messages) == (names == ("one", "two"))
+    assert ("not loaded: output.proj.weight, output.proj.bias" in messages) == (names == ("one", "two"))
 
 
 def test_an_adapted_run_with_untrained_new_parameters_is_refused(masked: Outcome, tmp_path: Path) -> None:
@@ -172,19 +174,19 @@ def test_pairs_of_texts_add_token_types_to_a_model(masked: Outcome, tmp_path: Pa
     run = replace(run, data=replace(run.data, second_field="other"))
     with pytest.raises(UserError, match=r"n_token_types: expected 2.*--model\.n-token-types 2"):
         api.train(run, tmp_path / "run")
-    told = Recording()
-    outcome = api.train(replace(run, model=replace(run.model, n_token_types=2)), tmp_path / "run", told)
-    assert any("new: encoder.embeddings.token_types.weight" in line for line in told.said), told.said
+    reporter = Recording()
+    outcome = api.train(replace(run, model=replace(run.model, n_token_types=2)), tmp_path / "run", reporter)
+    assert any("new: encoder.embeddings.token_types.weight" in line for line in reporter.messages), reporter.messages
     model = api.load(outcome.folder)
     one, other = model.classify([("the dog", "red tree"), ("the dog red tree", "red tree")])
     assert one != other and model.takes_pairs
 
 
 def test_the_vocabulary_of_the_start_is_reported(masked: Outcome, tmp_path: Path) -> None:
-    told = Recording()
-    outcome = api.train(tuned(tmp_path, masked.folder), tmp_path / "run", told)
-    assert not any("the text gives no" in line for line in told.said)
-    assert any(line.startswith("model and tokenizer from") for line in told.said)
+    reporter = Recording()
+    outcome = api.train(tuned(tmp_path, masked.folder), tmp_path / "run", reporter)
+    assert not any("the text gives no" in line for line in reporter.messages)
+    assert any(line.startswith("model and tokenizer from") for line in reporter.messages)
     assert api.load(outcome.folder).run.tokenizer == api.load(masked.folder).run.tokenizer
 
 

@@ -104,7 +104,7 @@ def test_early_stopping_prints_its_reason(tmp_path: Path) -> None:
     stopping = EarlyStopping(metric="perplexity", higher_is_better=True, patience=2)
     run = tiny_run(write_text(tmp_path), max_steps=50, eval_every=2, early_stopping=stopping)
     outcome = api.train(run, tmp_path / "run", reporter)
-    assert "stopped at step 6: perplexity has not improved for 2 evaluations (best at step 2)" in reporter.said
+    assert "stopped at step 6: perplexity has not improved for 2 evaluations (best at step 2)" in reporter.messages
     assert checkpoint.steps(tmp_path / "run")[-1] == 6
     assert outcome.reports["valid"] == reporter.evaluations[6]["valid"]
 

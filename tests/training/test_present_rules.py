@@ -41,7 +41,7 @@ def test_a_new_run_records_its_rules_for_evaluation(name: str, tmp_path: Path) -
     model = api.load(tmp_path / "run")
     assert model.evaluate() == outcome.reports["valid"]
     assert model.data_digest == trainable_task(outcome.run).open(outcome.run).corpus.digest
-    few = [line for line in reporter.said if line.startswith("the validation data has only ")]
+    few = [line for line in reporter.messages if line.startswith("the validation data has only ")]
     n = outcome.reports["valid"].n_tokens
     assert len(few) == (n < 1000) and all(f"only {n:,} targets" in line for line in few)
 
@@ -68,4 +68,4 @@ def test_few_documents_of_unequal_size_reach_the_held_out_share(tmp_path: Path) 
     reporter = Recording()
     outcome = api.train(text(tmp_path), tmp_path / "run", reporter)
     valid = outcome.reports["valid"].n_tokens
-    assert valid > 500 and not any("could be held out" in line for line in reporter.said)
+    assert valid > 500 and not any("could be held out" in line for line in reporter.messages)

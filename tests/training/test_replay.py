@@ -55,7 +55,7 @@ def test_a_replay_compares_the_machine(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(loop, "made_with", real)
     api.resume(tmp_path / "run", reporter := Recording())
     assert api.replay(tmp_path / "run").is_same_machine
-    assert not [line for line in reporter.said if "was made with" in line]
+    assert not [line for line in reporter.messages if "was made with" in line]
 
     api.train(tiny_run(write_text(tmp_path), checkpoint_every=7), tmp_path / "new")
     monkeypatch.setattr(host, "_cpu", lambda: "x86_64 Another AVX2")
@@ -63,9 +63,9 @@ def test_a_replay_compares_the_machine(tmp_path: Path, monkeypatch: pytest.Monke
     now = real(torch.device("cpu"), 1)
     assert not api.replay(tmp_path / "new").is_same_machine
     api.resume(tmp_path / "new", reporter := Recording())
-    [told] = [line for line in reporter.said if "was made with" in line]
-    assert "; cpu " in told and told.count(", now ") == 2
-    assert ", now x86_64 Another AVX2: the result is equal up to rounding, not bit for bit" in told
+    [message] = [line for line in reporter.messages if "was made with" in line]
+    assert "; cpu " in message and message.count(", now ") == 2
+    assert ", now x86_64 Another AVX2: the result is equal up to rounding, not bit for bit" in message
     assert now["glassformer"] == __version__ and now["python"] == platform.python_version()
 
 

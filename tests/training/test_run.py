@@ -108,7 +108,7 @@ def flip_a_bit(path: Path, place: float = 0.5) -> None:
 def test_a_finished_run_has_nothing_left_to_do(finished: Path) -> None:
     before, reporter = remains(finished), Recording()
     outcome = api.resume(finished, reporter)
-    assert reporter.said == ["resumed at step 20 of 20: the run is complete"]
+    assert reporter.messages == ["resumed at step 20 of 20: the run is complete"]
     assert outcome.reports["valid"] == api.load(finished, step=20).evaluate()
     assert remains(finished) == before
 
@@ -118,9 +118,9 @@ def test_a_damaged_checkpoint_is_skipped_and_the_run_ends_equal(finished: Path, 
     before, reporter = remains(finished), Recording()
     flip_a_bit(finished / "checkpoints" / "step-20" / file)
     api.resume(finished, reporter)
-    assert "step-20" in reporter.said[0]
-    assert reporter.said[0].endswith("trying the previous checkpoint")
-    assert reporter.said[1] == "resumed at step 10 of 20"
+    assert "step-20" in reporter.messages[0]
+    assert reporter.messages[0].endswith("trying the previous checkpoint")
+    assert reporter.messages[1] == "resumed at step 10 of 20"
     assert remains(finished) == before
 
 
@@ -135,7 +135,7 @@ def test_a_run_stopped_before_a_damaged_later_checkpoint_resumes(
             api.resume(finished)
     reporter = Recording()
     api.resume(finished, reporter)
-    assert reporter.said[-1] == "resumed at step 15 of 20"
+    assert reporter.messages[-1] == "resumed at step 15 of 20"
     assert remains(finished) == before
 
 
@@ -237,7 +237,7 @@ def test_a_missing_best_checkpoint_is_reported(tmp_path: Path) -> None:
     (tmp_path / "run" / "manifest.json").unlink()
     reporter = Recording()
     api.resume(tmp_path / "run", reporter)
-    assert any("search for the best step restarts" in line for line in reporter.said)
+    assert any("search for the best step restarts" in line for line in reporter.messages)
     assert model_directory.read_model(tmp_path / "run").manifest.step == last
 
 

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+from glassformer import files
 from glassformer.cli.arguments import fail
-from glassformer.cli.inputs_outputs import Stored
+from glassformer.cli.inputs_outputs import Stored, require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError, needs
 
@@ -23,6 +24,7 @@ def main(
     target: str | None = None,
     port: int = 8017,
     host: str = "127.0.0.1",
+    html: Path | None = None,
     wait: bool = False,
     no_browser: bool = False,
     stored: Stored,
@@ -39,21 +41,27 @@ def main(
         target: The target of this source; by default the model's own output.
         port: The port of the server; 0 chooses a free one.
         host: The address to listen on; another one than 127.0.0.1 lets other computers use the model.
+        html: Write the page with the results of this text to one file, which opens without a server, and exit.
         wait: If the folder has no model yet, show its training and wait for the first checkpoint.
         no_browser: Print the address, and do not open a browser.
     """
     with needs("the inspector", "serve"):
         from glassformer.serving import server
     from glassformer.serving.gallery import Gallery
-    from glassformer.serving.inspector import Inspector
+    from glassformer.serving.inspector import FOLDER, Inspector
+    from glassformer.serving.single_file import single_file
     from glassformer.store import checkpoint
     from glassformer.store.lock import is_locked
 
+    if html is not None:
+        require_output(html, [*directories])
+        if not directories:
+            fail("inspect --html needs a folder")
     if len(directories) > 1:
         fail("inspect takes one folder; a second model is chosen on the page")
     if host not in LOOPBACK:
         err(f"the page is open to every computer that reaches {host}: anyone there can use the model")
-    given = {"text": text} if source is None else {"source": source, "target": target}
+    given: dict[str, Any] = {"text": text} if source is None else {"source": source, "target": target}
     examples = [] if text is source is None else [given]
     if not directories:
         gallery = Gallery(Path("runs") / "gallery")
@@ -72,6 +80,12 @@ def main(
     if model is not None and not model.is_seq2seq and (source is not None or target is not None):
         raise UserError(f"{folder} has no source side: give --text TEXT")
     inspector = Inspector(model, examples, folder=folder, device=stored.device)
+    if html is not None:
+        if model is None or not examples:
+            raise UserError("--html needs a model, and --text TEXT or --source TEXT")
+        files.write_text(html, single_file(inspector, given, FOLDER))
+        print(html)
+        return 0
     return server.serve(inspector, host, port, opens_browser=not no_browser)
 
 

@@ -50,8 +50,7 @@ def _gpt3(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
 def _modern(n_layers: int, n_heads: int, d_model: int, max_len: int) -> TransformerConfig:
     """Build the small model that trains best here (see docs/log.md).
 
-    Rotary positions, RMSNorm without scale, QK-norm, squared ReLU, no biases, zero-initialised projections to the
-    residual stream, untied head."""
+    Rotary positions, RMSNorm without scale, QK-norm, squared ReLU, no bias, zero residual projections, untied head."""
     return TransformerConfig(
         decoder=Stack(n_layers, n_heads, d_ff=4 * d_model),
         d_model=d_model,

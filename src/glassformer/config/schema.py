@@ -77,8 +77,7 @@ def setting(default: T, doc: str, *ranges: str | Range) -> T:
     created; None is in every range.
     """
     found = [RANGES[name] if isinstance(name, str) else name for name in ranges]
-    field: Any = dataclasses.field(default=default, metadata={"doc": doc, "ranges": found})
-    return field
+    return dataclasses.field(default=default, metadata={"doc": doc, "ranges": found})
 
 
 @dataclass_transform(frozen_default=True)

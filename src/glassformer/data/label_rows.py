@@ -93,6 +93,6 @@ def encode_tagged(
             labels += [0 if tags is None else tags[number][place], *[-100] * (len(word) - 1)]
         n_cut += len(ids) > room
         ids, labels = ids[:room], labels[:room]
-        labels = [-100] * len(frame.before) + labels + [-100] * len(frame.behind)
+        labels = [-100] * len(frame.before) + labels + [-100] * len(frame.after)
         rows.append(Example(np.array(frame.around(ids), dtype=np.int64), labels=np.array(labels, dtype=np.int64)))
     return rows, n_cut

@@ -94,8 +94,7 @@ def read_tagged(data: LabelData, path: str, dropped: DroppedLabels, split: str =
             yield Tagged(words, tags, f"record {number} of {path}")
     elif path.startswith(HUB) or suffix == ".jsonl":
         for record in records.records(path, _wanted(data, (data.text_field,)), split, dropped):
-            tagged = _of_lists(data, record)
-            if tagged.words:
+            if (tagged := _of_lists(data, record)).words:
                 yield tagged
             else:
                 dropped.empty(record.where)
@@ -141,11 +140,8 @@ def _of_lists(data: LabelData, record: Record) -> Tagged:
             raise UserError(f"{record.where}: the field {name!r} must be a list, got {values!r:.40}")
     if len(words) != len(tags):
         raise UserError(f"{record.where} has {len(words)} words and {len(tags)} tags; each word needs one tag")
-    found = Tagged(
-        tuple(record.as_text(word, f"an item of {data.text_field!r}") for word in words),
-        tuple(_label(record, tag, data.label_field) for tag in tags),
-        record.where,
-    )
+    texts = tuple(record.as_text(word, f"an item of {data.text_field!r}") for word in words)
+    found = Tagged(texts, tuple(_label(record, tag, data.label_field) for tag in tags), record.where)
     for number, (word, tag) in enumerate(zip(found.words, found.tags, strict=True), 1):
         if not (word.strip() and tag):
             raise UserError(f"{record.where}: word {number} or its tag is empty; fill it in or remove it")
@@ -193,7 +189,7 @@ class LabelCorpus:
         """SHA-256 of the records of both sides in their order; equal digests mean equal data."""
 
         def texts(record: LabelRecord) -> tuple[str, ...]:
-            inputs = _inputs(record)
+            inputs = inputs_of(record)
             return (str(len(inputs)), *inputs, *labels_in(record))
 
         return digest_of(f"labels {self.data.reading}", (map(texts, records) for records in self.split))
@@ -210,8 +206,8 @@ class LabelCorpus:
                 found, data.valid_fraction, data.reading, keeps_labels=data.outputs != "regression"
             ),
         )
-        held = {_inputs(record) for record in valid}
-        kept = [record for record in train if _inputs(record) not in held]
+        held = {inputs_of(record) for record in valid}
+        kept = [record for record in train if inputs_of(record) not in held]
         self.dropped.n_repeated = len(train) - len(kept)
         for side, found in (("training", kept), ("validation", valid)):
             if not found:
@@ -385,13 +381,13 @@ def class_report(corpus: LabelCorpus) -> LabelReport:
     train, valid = corpus.split
     test, news = corpus.test, corpus.news()
     if test is not None:
-        seen = {_inputs(record) for record in (*train, *valid)}
-        if n := sum(_inputs(record) in seen for record in test):
+        seen = {inputs_of(record) for record in (*train, *valid)}
+        if n := sum(inputs_of(record) in seen for record in test):
             news.append(f"{n:,} of the {len(test):,} test texts are also in the training or validation data")
     are_numbers = corpus.data.outputs == "regression"
     in_train, in_valid = _counts(train), _counts(valid)
     numbers = [float(record.label) for record in train if are_numbers and isinstance(record, Labelled)]
-    lengths = sorted(sum(map(len, _inputs(record))) for record in (*train, *valid))
+    lengths = sorted(sum(map(len, inputs_of(record))) for record in (*train, *valid))
     return LabelReport(
         n_train=len(train),
         n_valid=len(valid),
@@ -407,7 +403,7 @@ def _records(data: LabelData, path: str, dropped: DroppedLabels, split: str) -> 
     return (read_tagged if data.outputs == "tags" else read_labelled)(data, path, dropped, split)
 
 
-def _inputs(record: LabelRecord) -> tuple[str, ...]:
+def inputs_of(record: LabelRecord) -> tuple[str, ...]:
     """Return the input texts of a record, without its labels."""
     if isinstance(record, Tagged):
         return record.words

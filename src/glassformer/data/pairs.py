@@ -198,9 +198,7 @@ def _check_sides(data: PairData) -> None:
     for one, other in (("source", "target"), ("valid_source", "valid_target")):
         for given, missing in ((one, other), (other, one)):
             if getattr(data, given) is not None and getattr(data, missing) is None:
-                flag = missing.replace("_", "-")
-                raise UserError(
-                    f"the {missing.replace('valid_', 'validation ')} side is missing; set --data.{flag} FILE"
-                )
+                flag, side = missing.replace("_", "-"), missing.replace("valid_", "validation ")
+                raise UserError(f"the {side} side is missing; set --data.{flag} FILE")
     if data.valid_path is not None and data.valid_source is not None:
         raise UserError("data.valid_path contains both sides; remove data.valid_source and data.valid_target")

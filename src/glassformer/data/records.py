@@ -299,9 +299,8 @@ def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
         )
         yield Record(f"{path}:1", dict(zip(names, header, strict=True)), wanted.settings)
     else:
-        raise UserError(
-            f"{path}: expected the columns {' and '.join(names)}, got {_column_names(header)}; set {wanted.settings}"
-        )
+        there = _column_names(header)
+        raise UserError(f"{path}: expected the columns {' and '.join(names)}, got {there}; set {wanted.settings}")
     for number, row in rows:
         if row and any(cell.strip() for cell in row):
             if len(row) != len(header):

@@ -155,10 +155,8 @@ def _notes(counts: Counts) -> Iterator[str]:
         yield f"{_plural(counts.n_crlf, 'line end')} converted from CRLF to LF"
     if counts.other_files:
         kinds = sorted({path.suffix or path.name for path in counts.other_files})
-        yield (
-            f"{_plural(len(counts.other_files), 'file')} skipped: neither txt nor jsonl "
-            f"({', '.join(kinds[:8])}{', ...' if len(kinds) > 8 else ''})"
-        )
+        some = ", ".join([*kinds[:8], *(["..."] if len(kinds) > 8 else [])])
+        yield f"{_plural(len(counts.other_files), 'file')} skipped: neither txt nor jsonl ({some})"
 
 
 def _row(side: SideReport) -> tuple[str, ...]:

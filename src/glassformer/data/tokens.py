@@ -117,8 +117,7 @@ def prepare(
     folder = cache_dir / content_hash(key)[:32]
     if (found := _open(folder, checks_hashes)) is not None:
         return found
-    n_bytes = corpus.n_bytes
-    done = 0
+    n_bytes, done = corpus.n_bytes, 0
 
     def advance(part: EncodedPart) -> EncodedPart:
         nonlocal done
@@ -233,12 +232,8 @@ def encode_pieces(
                 ids.append(end_id)
             begins = piece.ends_document
         n_tokens += len(ids)
-        yield EncodedPart(
-            np.array(ids, dtype=np.int64),
-            np.array(starts, dtype=np.int64),
-            n_bytes=sum(len(text.encode()) for text in texts),
-            n_characters=sum(map(len, texts)),
-        )
+        n_bytes, n_characters = sum(len(text.encode()) for text in texts), sum(map(len, texts))
+        yield EncodedPart(np.array(ids, dtype=np.int64), np.array(starts, dtype=np.int64), n_bytes, n_characters)
 
 
 def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:

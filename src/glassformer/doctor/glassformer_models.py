@@ -98,7 +98,7 @@ def seq2seq_loss(
     """Compute the training loss of an encoder-decoder: `Seq2SeqObjective` with its shift, end tokens and padding."""
     assert source_ids is not None
     config: ModelConfig = network.config  # type: ignore[assignment]
-    objective = Seq2SeqObjective(config.decoder_start_id or 0, Frame(), Frame(behind=(config.eos_id or 0,)))
+    objective = Seq2SeqObjective(config.decoder_start_id or 0, Frame(), Frame(after=(config.eos_id or 0,)))
     rows = zip(_real_rows(token_ids, attention_mask), _real_rows(source_ids, source_attention_mask), strict=True)
     return _loss(objective, network, [Example(row, source_ids=source) for row, source in rows])
 

@@ -158,8 +158,7 @@ def beam_search(
     going = searches
     while True:
         rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), n_looked_at))
-        going = [search for search in going if not search.is_done]
-        if not going:
+        if not (going := [search for search in going if not search.is_done]):
             return [search.result() for search in searches]
         if rows != list(range(len(log_probs))):
             state = state.select(tensor(rows))

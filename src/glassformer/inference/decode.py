@@ -198,8 +198,7 @@ def _next_ids(
             seen[place, torch.tensor(history, device=logits.device)] = True
     logits = logits.float().index_fill(-1, banned, -torch.inf)
     shaped = shape_logits(logits, config, seen)
-    is_drawn = config.temperature > 0
-    uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64) if is_drawn else None
+    uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64) if config.temperature > 0 else None
     return choose(shaped.cpu(), uniform).tolist()  # on the CPU, because not every device has double precision
 
 

@@ -62,17 +62,15 @@ class Translator:
         sources: Sequence[str],
         config: BeamConfig,
         *,
-        n_best: int = 1,
-        prefix: str = "",
         progress: Callable[[int, int], None] | None = None,
         takes: Callable[[int], bool] | None = None,
     ) -> list[list[Translation]]:
-        """Return the `n_best` targets of every source, best first; each begins with `prefix`.
+        """Return the best target of every source.
 
         If `takes` is given, only sources of batches for whose number it returns True have targets.
         """
         encoded = [self.source_ids(source) for source in sources]
-        return self.translate_ids(encoded, config, n_best=n_best, prefix=prefix, progress=progress, takes=takes)
+        return self.translate_ids(encoded, config, progress=progress, takes=takes)
 
     def translate_ids(
         self,
@@ -84,7 +82,7 @@ class Translator:
         progress: Callable[[int, int], None] | None = None,
         takes: Callable[[int], bool] | None = None,
     ) -> list[list[Translation]]:
-        """Translate sources that are already encoded (`source_ids`)."""
+        """Return the `n_best` targets of encoded sources (`source_ids`), best first; each begins with `prefix`."""
         found = decode_sorted(
             self.model,
             sources,

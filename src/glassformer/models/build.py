@@ -119,15 +119,10 @@ def _stack(
         dropout=config.embedding_dropout,
         token_dropout=config.token_dropout,
     )
+    blocks = [_block(config, stack, cross) for _ in range(stack.n_layers)]
     pattern = stack.window_pattern or (0,)
-    return (
-        embeddings,
-        [_block(config, stack, cross) for _ in range(stack.n_layers)],
-        [pattern[i % len(pattern)] for i in range(stack.n_layers)],
-        norm(config.d_model) if config.final_norm else None,
-        rotary,
-        score_bias,
-    )
+    windows = [pattern[i % len(pattern)] for i in range(stack.n_layers)]
+    return embeddings, blocks, windows, norm(config.d_model) if config.final_norm else None, rotary, score_bias
 
 
 def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:

@@ -74,11 +74,9 @@ class _BlockStack(nn.Module):
         """
         tap = inputs.tap
         n_keys = key_positions.shape[-1]
-        inputs = replace(
-            inputs,
-            rotary=None if self.rotary is None else self.rotary(positions),
-            bias=None if self.score_bias is None else self.score_bias(positions, key_positions),
-        )
+        rotary = None if self.rotary is None else self.rotary(positions)
+        bias = None if self.score_bias is None else self.score_bias(positions, key_positions)
+        inputs = replace(inputs, rotary=rotary, bias=bias)
         by_window = {}  # blocks with the same window share one mask
         for window in set(self.windows):
             mask = replace(inputs.mask, window=window)

@@ -110,14 +110,13 @@ class Transformer(nn.Module):
             raise ValueError("an encoder alone cannot generate; use a model with a decoder")
         weight = next(self.decoder.blocks.parameters())
         memory = self.encode(source_ids, source_attention_mask)
-        attentions = [block.self_attn for block in self.decoder.blocks]
-        cross = [block.cross_attn for block in self.decoder.blocks]
+        blocks = self.decoder.blocks
         return TransformerState(
-            layers=[new_layer_cache(a, n_rows, max_len, weight) for a in attentions],  # type: ignore[arg-type]
+            layers=[new_layer_cache(b.self_attn, n_rows, max_len, weight) for b in blocks],  # type: ignore[arg-type]
             max_len=max_len,
             lengths=torch.zeros(n_rows, dtype=torch.long, device=weight.device),
             longest=0,
-            memory=None if memory is None else [c.project_memory(memory) for c in cross],  # type: ignore[union-attr,operator]
+            memory=None if memory is None else [b.cross_attn.project_memory(memory) for b in blocks],  # type: ignore[union-attr,operator]
             memory_mask=source_attention_mask,
         )
 

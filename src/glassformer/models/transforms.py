@@ -134,8 +134,7 @@ def take_weights(network: nn.Module, stored: Mapping[str, Tensor], leave: Collec
             new.append(name)
             continue
         taken.append(name)
-    left = set(stored) - set(taken)
-    return LoadReport(taken, extended, new, [name for name in stored if name in left])
+    return LoadReport(taken, extended, new, [name for name in stored if name not in taken])
 
 
 def token_rows(network: nn.Module) -> list[str]:

@@ -27,8 +27,7 @@ class ClassificationObjective(TokenObjective):
         >>> batch.token_ids.tolist(), batch.labels.tolist()
         ([[5, 6], [7, 0]], [1, 0])
         """
-        labels = torch.tensor([_label(e) for e in examples], dtype=torch.long)
-        return _batch(examples, labels, len(examples))
+        return _batch(examples, torch.tensor([_label(e) for e in examples], dtype=torch.long), len(examples))
 
 
 @dataclass(frozen=True)

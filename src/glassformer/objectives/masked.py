@@ -30,8 +30,7 @@ class MaskedObjective:
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Make a batch of rows `[CLS]` ids `[SEP]` with some ids masked, and the original ids as labels."""
-        rows = [self.whole(e.token_ids) for e in examples]
-        masked = [self._masked(row, rng) for row in rows]
+        masked = [self._masked(self.whole(e.token_ids), rng) for e in examples]
         token_ids, mask = pad([ids for ids, _ in masked], 0)
         labels, _ = pad([labels for _, labels in masked], NOT_SCORED)
         loss_positions = (labels.flatten() != NOT_SCORED).nonzero().squeeze(1)
@@ -45,7 +44,7 @@ class MaskedObjective:
 
     def whole(self, token_ids: np.ndarray) -> np.ndarray:
         """Return a row in its frame."""
-        return np.concatenate((self.frame.before, token_ids, self.frame.behind)).astype(np.int64)
+        return np.concatenate((self.frame.before, token_ids, self.frame.after)).astype(np.int64)
 
     def _masked(self, row: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         text = np.flatnonzero(~self.edges.special)

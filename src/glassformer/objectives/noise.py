@@ -112,8 +112,7 @@ def permute_sentences(token_ids: Ids, rng: np.random.Generator, *, ends_sentence
     Do you It rains . We stay in .
     """
     sentences = np.split(token_ids, np.flatnonzero(ends_sentence) + 1)
-    order = rng.permutation(len(sentences))
-    return np.concatenate([sentences[i] for i in order])
+    return np.concatenate([sentences[i] for i in rng.permutation(len(sentences))])
 
 
 def corrupt_spans(
@@ -160,5 +159,4 @@ def corrupt_spans(
 def _segments(total: int, n: int, rng: np.random.Generator) -> list[int]:
     """Cut `total` at random into `n` parts of at least 1."""
     cuts = np.sort(rng.choice(max(total - 1, 1), n - 1, replace=False)) + 1
-    parts: list[int] = np.diff([0, *cuts.tolist(), total]).tolist()
-    return parts
+    return np.diff([0, *cuts.tolist(), total]).tolist()

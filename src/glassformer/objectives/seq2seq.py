@@ -31,7 +31,7 @@ class Seq2SeqObjective(TokenObjective):
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Make a batch of framed sources and targets; decoder inputs are start + target, labels are one position ahead.
 
-        >>> end = Frame(behind=(2,))
+        >>> end = Frame(after=(2,))
         >>> targets, sources = [[5, 6], [8]], [[7], [9]]
         >>> pairs = [Example(np.array(t), source_ids=np.array(s)) for t, s in zip(targets, sources, strict=True)]
         >>> batch = Seq2SeqObjective(start_id=1, source=end, target=end).collate(pairs, np.random.default_rng(0))
@@ -59,7 +59,7 @@ class Seq2SeqObjective(TokenObjective):
 
 
 def _framed(frame: Frame, token_ids: np.ndarray) -> np.ndarray:
-    return np.concatenate((frame.before, token_ids, frame.behind)).astype(np.int64)
+    return np.concatenate((frame.before, token_ids, frame.after)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class DenoisingObjective:
         return self.pairs.collate([Example(target, source_ids=source) for source, target in ruined], rng)
 
     def _text(self, token_ids: Ids) -> Ids:
-        text = token_ids[~np.isin(token_ids, self.pairs.target_frame.behind)]
+        text = token_ids[~np.isin(token_ids, self.pairs.target_frame.after)]
         return text if len(text) else token_ids
 
     def loss(self, model: Forward, batch: Batch) -> LossSums:

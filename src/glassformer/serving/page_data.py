@@ -20,6 +20,8 @@ from glassformer.inspection import Kind
 from glassformer.model import Model
 from glassformer.serving.app import Packed
 from glassformer.store import checkpoint
+from glassformer.tasks.batches import Places
+from glassformer.tasks.task import TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.metrics_log import NAME, read_lines
 
@@ -196,8 +198,10 @@ def examples(model: Model, n: int = 3) -> list[dict[str, str]]:
 
     The list is empty if the model was not trained here or its data is gone.
     """
+    if not isinstance(model.task, TrainableTask):
+        return []
     try:
-        rows = next(iter(model.evaluation_data(log=lambda text: None).batches()))
+        rows = next(iter(model.task.evaluation(model, Places(), lambda text: None).batches()))
     except (UserError, StopIteration, OSError):
         return []
     found = []

@@ -138,9 +138,8 @@ def watched_scores(config: TrainConfig, losses: Sequence[str], scores: Mapping[s
         if name in losses:
             continue
         if name not in scores:
-            raise UserError(
-                f"{key}.metric: {name!r} is not available {of}; choose one of {', '.join([*losses, *scores])}"
-            )
+            known = ", ".join([*losses, *scores])
+            raise UserError(f"{key}.metric: {name!r} is not available {of}; choose one of {known}")
         if watcher.higher_is_better != scores[name]:
             raise UserError(f"{key}.higher_is_better: expected {str(scores[name]).lower()} for {name}")
         found.append(name)

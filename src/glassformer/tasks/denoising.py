@@ -67,8 +67,8 @@ class Denoising(TextTask, NeedsSpecialTokens, EncoderDecoderTask, FillsMasks, Ta
         most = self._n_masks(tokenizer)
 
         def filled(text: str, n_masks: int) -> Filling | None:
-            too_many = most is not None and n_masks > most
-            return None if too_many else self._fill(network, tokenizer, text, GREEDY, device)
+            is_possible = most is None or n_masks <= most
+            return self._fill(network, tokenizer, text, GREEDY, device) if is_possible else None
 
         return sample_of_filling(tokenizer, run, row, filled)
 

@@ -1,5 +1,6 @@
 """Labelled texts as the data of a task: classes, numbers, or tags of words."""
 
+import itertools
 import json
 import math
 from abc import abstractmethod
@@ -25,6 +26,7 @@ from glassformer.data.labels import (
     LabelRecord,
     Tagged,
     class_names,
+    inputs_of,
     read_labels,
     require_known,
 )
@@ -112,8 +114,7 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
         if model.classes:
             require_known(records, model.classes)
         told = preparation.refuse if self.refuses_cuts and path is not None else log
-        max_len = model.vote.config.max_len
-        examples = examples_of(records, model.tokenizer, max_len, model.classes, "texts", told)
+        examples = examples_of(records, model.tokenizer, model.vote.config.max_len, model.classes, "texts", told)
         rows = example_rows(examples, "texts")
         return EvaluationData(
             lambda: evaluation_batches(rows, data.batch_tokens),
@@ -169,7 +170,8 @@ class LabelRunData(RunData):
         return replace(model, head=head)
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        texts = [text for record in self.corpus.split[0] for text in _texts(record)]
+        inputs = [inputs_of(record) for record in self.corpus.split[0]]
+        texts = map(" ".join, inputs) if self.data.outputs == "tags" else itertools.chain(*inputs)
         return Tokenizers(preparation.learn_tokenizer(run.tokenizer, texts, reporter))
 
     def prepare(
@@ -252,17 +254,11 @@ def examples_of(
     else:
         labelled = [record for record in records if isinstance(record, Labelled)]
         values = [float(numbers[record.label]) if names else float(record.label) for record in labelled]
-        texts = [_texts(record) for record in labelled]
+        texts = [inputs_of(record) for record in labelled]
         rows, n_cut = encode_texts(tokenizer, texts, max_len, values, dropout, dropout_seed)
     if n_cut:
         log(f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and are truncated{lost}")
     return rows
-
-
-def _texts(record: LabelRecord) -> list[str]:
-    if isinstance(record, Tagged):
-        return [" ".join(record.words)]
-    return [record.text] if record.second is None else [record.text, record.second]
 
 
 def label_scores(

@@ -42,15 +42,13 @@ def task_of_kind(kind: str) -> Task:
     """Return the task of a kind of objective; raise `UserError` for an unknown kind."""
     if kind in HOMES:
         module, name = HOMES[kind].split(":")
-        found: Task = getattr(import_module(module), name)
-        return found
+        return getattr(import_module(module), name)
     if kind in _registered:
         return _registered[kind]
     foreign = entry_points(TASKS)
     if kind not in foreign:
         raise UserError(f"objective.kind: expected one of {', '.join(kinds())}, got {kind!r}")
-    loaded: Task = foreign[kind].load()
-    return loaded
+    return foreign[kind].load()
 
 
 def task_of(run: Run) -> Task:

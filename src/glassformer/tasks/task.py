@@ -297,8 +297,7 @@ def needed_special_tokens(task: Task, run: Run) -> tuple[str, ...]:
 
 def label_names(data: RunData) -> tuple[str, ...]:
     """Return the names of classes or tags (`labels`) in order of their ids; empty for data without labels."""
-    found: tuple[str, ...] = getattr(data, "labels", ())
-    return found
+    return getattr(data, "labels", ())
 
 
 def wrong_verb(task: Task, model: TrainedModel, verb: str) -> UserError:

@@ -223,10 +223,9 @@ class PreparedPairs:
         first = TokenBudget(pair_rows(self.train), data.batch_tokens, seed or run.train.seed)
         slice_of_train = self.train.beginning(PAIRS_OF_TRAIN_EVALUATED)
         evaluated = {"train": pair_rows(slice_of_train), "valid": pair_rows(self.valid)}
-        objective = objective_of(run.model, self.tokenizers, run.objective.label_smoothing)
 
         return TrainingData(
-            objective,
+            objective_of(run.model, self.tokenizers, run.objective.label_smoothing),
             FreshCuts(first, sampler_of_cuts, run.train.seed) if seed else first,
             {side: partial(evaluation_batches, rows, data.batch_tokens) for side, rows in evaluated.items()},
             sample=lambda: self._sample(network, device),

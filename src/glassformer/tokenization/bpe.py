@@ -210,8 +210,7 @@ def _symbols(chunks: Iterable[str], alphabet: Sequence[str]) -> _Ints:
     for i, token in enumerate(alphabet):
         if len(token) == 1:
             id_of[ord(token)] = i
-    symbols: _Ints = id_of[code_points]
-    return symbols
+    return id_of[code_points]
 
 
 def _grouped(keys: _Ints, weights: _Ints, places: _Ints) -> Iterator[tuple[int, int, _Ints]]:

@@ -3,7 +3,7 @@
 import random
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import tokenizers
 
@@ -44,10 +44,8 @@ class SchemeCodec:
         self, texts: Iterable[str], allow_special: Collection[str], dropout: float, seed: int
     ) -> list[list[int]]:
         """Encode with BPE-dropout, with one random stream for all texts."""
-        rng = random.Random(seed)
-        return self._encode_between(
-            texts, allow_special, lambda pieces: [self.reference.encode(p, dropout=dropout, rng=rng) for p in pieces]
-        )
+        encode = partial(self.reference.encode, dropout=dropout, rng=random.Random(seed))
+        return self._encode_between(texts, allow_special, lambda pieces: list(map(encode, pieces)))
 
     def encode_longest_match(self, text: str, allow_special: Collection[str]) -> list[int]:
         """Encode by the longest match anywhere in the text first."""

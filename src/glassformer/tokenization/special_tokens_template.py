@@ -13,7 +13,7 @@ class Frame:
     """Special token ids around one text, or around and between two texts, and the token types of a pair."""
 
     before: tuple[int, ...] = ()
-    behind: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
     between: tuple[int, ...] = ()
     """Ids after the first text and before the second."""
     between_types: tuple[int, ...] = ()
@@ -39,29 +39,29 @@ class Frame:
             raise UserError(f"the template {template!r} has {missing[0]}, which is not a token of the tokenizer")
         first, last = parts.index("A"), parts.index(texts[-1])
         tokens = (parts[:first], parts[last + 1 :], parts[first + 1 : last])
-        before, behind, between = (tuple(vocab[token] for token in part) for part in tokens)
-        return cls(before, behind, between, (0,) * len(between))
+        before, after, between = (tuple(vocab[token] for token in part) for part in tokens)
+        return cls(before, after, between, (0,) * len(between))
 
     @property
     def n_added(self) -> int:
         """Number of special tokens around and between the texts."""
-        return len(self.before) + len(self.between) + len(self.behind)
+        return len(self.before) + len(self.between) + len(self.after)
 
     def around(self, ids: Sequence[int]) -> list[int]:
         """Put the frame around one text.
 
-        >>> Frame(before=(4,), behind=(5,)).around([7, 8])
+        >>> Frame(before=(4,), after=(5,)).around([7, 8])
         [4, 7, 8, 5]
         """
-        return [*self.before, *ids, *self.behind]
+        return [*self.before, *ids, *self.after]
 
     def around_pair(self, first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]]:
         """Put the frame around two texts; return the token ids and their token types.
 
-        >>> Frame(before=(4,), behind=(5,), between=(5,), between_types=(0,)).around_pair([7, 8], [9])
+        >>> Frame(before=(4,), after=(5,), between=(5,), between_types=(0,)).around_pair([7, 8], [9])
         ([4, 7, 8, 5, 9, 5], [0, 0, 0, 0, 1, 1])
         """
-        ids = [*self.before, *first, *self.between, *second, *self.behind]
+        ids = [*self.before, *first, *self.between, *second, *self.after]
         types = [0] * (len(self.before) + len(first)) + list(self.between_types)
         return ids, types + [self.second_type] * (len(ids) - len(types))
 
@@ -86,14 +86,14 @@ class Frames:
         """Make the frames of a trained tokenizer, `[CLS] A [SEP] B [SEP]` and `A [EOS]`, without tokens that it lacks.
 
         >>> Frames.of_ids(4, 5, None).text
-        Frame(before=(4,), behind=(5,), between=(), between_types=(), second_type=1)
+        Frame(before=(4,), after=(5,), between=(), between_types=(), second_type=1)
         """
         first, separator, end = (() if i is None else (i,) for i in (cls_id, sep_id, eos_id))
         return cls(
             text=Frame(first, separator),
             pair=Frame(first, separator, separator, (0,) * len(separator)),
-            source=Frame(behind=end),
-            target=Frame(behind=end),
+            source=Frame(after=end),
+            target=Frame(after=end),
             prompt=Frame(),
         )
 
@@ -107,7 +107,7 @@ class Frames:
             raise UserError("it gives no token for any tested text")
         one, two = _frame(rust.encode(probe), 1, n), _frame(rust.encode(probe, probe), 2, n)
         n_ids = rust.get_vocab_size()
-        if any(i >= n_ids for frame in (one, two) for i in (*frame.before, *frame.between, *frame.behind)):
+        if any(i >= n_ids for frame in (one, two) for i in (*frame.before, *frame.between, *frame.after)):
             raise UserError("its post_processor adds a token that is not in its vocabulary")
         return cls(text=one, pair=two, source=one, target=one, prompt=Frame(before=one.before))
 
