@@ -96,8 +96,7 @@ def fill_by_writing(
     network: Network, tokenizer: Tokenizer, text: str, config: BeamConfig, device: torch.device | str = "cpu"
 ) -> Filling:
     """Return the text that an infilling model writes for one with masks; a mask may become several tokens."""
-    ids = masked_ids(tokenizer, text)
-    return Filling(tokenizer.decode(_written(network, tokenizer, ids, config, [], device)), [])
+    return Filling(tokenizer.decode(_written(network, tokenizer, masked_ids(tokenizer, text), config, [], device)), [])
 
 
 def fill_spans(
