@@ -74,7 +74,8 @@ export function createAttention(app) {
     const { layer, head } = store.state;
     store.set({ layer: -1, head: -1 });
     const thumbs = gridPlace.querySelectorAll(".thumb");
-    /** @type {HTMLElement | undefined} */ (thumbs[layer * (here()?.heads ?? 1) + head])?.focus();
+    const opened = /** @type {HTMLElement | undefined} */ (thumbs[layer * (here()?.heads ?? 1) + head]);
+    requestAnimationFrame(() => requestAnimationFrame(() => opened?.focus()));
   }
 
   function isOpen() {

@@ -141,7 +141,7 @@ export function choice(label, options, onchange) {
  */
 export function arrowKeys(group, selector, columns) {
   group.addEventListener("keydown", (event) => {
-    const items = /** @type {HTMLElement[]} */ ([...group.querySelectorAll(selector)]);
+    const items = visibleItems(group, selector);
     const at = items.indexOf(/** @type {HTMLElement} */ (document.activeElement));
     if (at < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
     const row = columns() || 1;
@@ -151,7 +151,7 @@ export function arrowKeys(group, selector, columns) {
     const next = moves[event.key];
     if (next === undefined) return;
     event.preventDefault();
-    focusItem(items, Math.max(0, Math.min(items.length - 1, next)));
+    items[Math.max(0, Math.min(items.length - 1, next))]?.focus();
   });
   group.addEventListener("focusin", (event) => {
     const items = /** @type {HTMLElement[]} */ ([...group.querySelectorAll(selector)]);
@@ -160,7 +160,7 @@ export function arrowKeys(group, selector, columns) {
   });
 }
 
-/** @param {HTMLElement[]} items @param {number} index */
-function focusItem(items, index) {
-  items[index]?.focus();
+/** @param {HTMLElement} group @param {string} selector */
+function visibleItems(group, selector) {
+  return /** @type {HTMLElement[]} */ ([...group.querySelectorAll(selector)]).filter((item) => item.offsetParent !== null);
 }

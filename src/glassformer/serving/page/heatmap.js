@@ -104,7 +104,9 @@ export class Heatmap {
     this.zoom *= ratio;
     this.resize();
     this.view.scrollLeft = (scrollLeft + clientWidth / 2) * ratio - clientWidth / 2;
-    this.view.scrollTop = (scrollTop + clientHeight / 2) * ratio - clientHeight / 2;
+    const isWhole = scrollLeft === 0 && this.matrix.rows > 2 && ratio > 1 && !this.matrix.cell && this.zoom / ratio === 1;
+    const middle = isWhole ? (this.layout.height * this.matrix.rows) / 2 : (scrollTop + clientHeight / 2) * ratio; // the diagonal
+    this.view.scrollTop = middle - clientHeight / 2;
   }
 
   /** Size in pixels of margins and cells. */

@@ -95,7 +95,7 @@ export function createInput(app, section) {
       : [box("text", "Text", model.verb === "fill" ? "text with [MASK] at the masked places" : "text")];
     const examples = isFixed ? source.embeddedBodies("/api/run") : model.examples;
     fill(section,
-      h("div", { class: `texts${boxes.length > 1 ? " is-pair" : ""}` }, ...boxes.map(({ area }) => area),
+      h("div", { class: `texts${boxes.length > 1 ? " is-pair" : ""}${isFixed ? " is-fixed" : ""}` }, ...boxes.map(({ area }) => area),
         isFixed ? null : button("Run", submit, { class: "primary", title: "Ctrl+Enter" })),
       h("div", { class: "row" },
         examples.length ? h("div", { class: "examples" }, "examples", ...examples.map((example) =>

@@ -18,7 +18,7 @@ import { createLens } from "./lens.js";
 import { linkTokens } from "./link.js";
 import { createNext } from "./next.js";
 import { createPatch } from "./patch.js";
-import { OFFLINE, ServerError, openSource } from "./source.js";
+import { NOT_EMBEDDED, OFFLINE, ServerError, openSource } from "./source.js";
 import { Store, decodeHash, encodeHash } from "./state.js";
 import { createStart } from "./start.js";
 import { createSteps } from "./steps.js";
@@ -133,16 +133,19 @@ function start() {
     document.body.dataset.panel = chosen ?? "";
     const items = [...tabs().map(({ id, title }) => ({ id, title, narrow: false })), { id: "next", title: "Next token", narrow: true }];
     if (items.length > 1) items.splice(1, 0, /** @type {{id: string, title: string, narrow: boolean}} */ (items.pop()));
+    const hasFocus = byId("tabs").contains(document.activeElement);
     fill(byId("tabs"), ...items.map(({ id, title, narrow }) => {
       const tab = TABS.find((one) => one.id === id);
       const isMissing = source.isEmbedded && tab?.route !== undefined && !isEmbedded(tab.route);
       return button(title, () => store.set({ panel: id }), {
         role: "tab", id: `tab-${id}`, "aria-selected": String(id === chosen), "aria-controls": "panels", tabindex: id === chosen ? 0 : -1,
-        class: narrow ? "only-narrow" : "", disabled: isMissing, title: isMissing ? "Start `glassformer inspect DIR` to compute this." : undefined,
+        class: narrow ? "only-narrow" : "", disabled: isMissing, title: isMissing ? NOT_EMBEDDED : undefined,
       });
     }));
     const active = byId("tabs").querySelector('[aria-selected="true"]');
-    if (active instanceof HTMLElement) byId("tabs").scrollLeft = active.offsetLeft - byId("tabs").offsetLeft - 40;
+    if (!(active instanceof HTMLElement)) return;
+    byId("tabs").scrollLeft = active.offsetLeft - byId("tabs").offsetLeft - 40;
+    if (hasFocus) active.focus();
   }
 
   /** @param {string} route */
@@ -308,6 +311,7 @@ function start() {
       input.draw();
       drawTabs();
       await run();
+      if (byId("tabs").querySelector(":disabled")) app.say(`Grey panels need the server. ${NOT_EMBEDDED}`);
     } catch (error) {
       app.fail(error);
     }

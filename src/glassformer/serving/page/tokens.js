@@ -12,7 +12,7 @@ import { frame } from "./frame.js";
 import { markTokens } from "./link.js";
 import { mainSide, selectedPosition } from "./state.js";
 import { stripScene, tokenStrip } from "./strip.js";
-import { fixed, percent, visible } from "./text.js";
+import { compact, fixed, percent, visible } from "./text.js";
 
 const COLOURS = /** @type {[string, string][]} */ ([
   ["log_prob", "log-probability"], ["rank", "rank"], ["entropy", "entropy"], ["none", "no colour"],
@@ -90,7 +90,7 @@ export function createTokens(app) {
     }));
     const { run } = state;
     facts.textContent = run?.loss === null || run?.loss === undefined ? ""
-      : `Loss ${fixed(run.loss)} nats per token (${run.n_scored} tokens), perplexity ${fixed(Math.exp(run.loss), 1)}.`;
+      : `Loss ${fixed(run.loss)} nats per token (${run.n_scored} tokens), perplexity ${compact(Math.exp(run.loss))}.`;
     drawSelected();
     markTokens(store);
   }
