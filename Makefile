@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo quick test faults check docs bench clean
+.PHONY: demo quick test faults check page docs bench clean
 
 demo: .venv/core  ## train a tokenizer and a model on Python's documentation, and generate text
 	@$(BIN)/glassformer demo
@@ -25,6 +25,10 @@ check: .venv/dev  ## formatting, lint, types
 	@$(BIN)/mypy
 	@$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs src
 	@$(BIN)/python tests/words.py
+
+page: .venv/node  ## types and unit tests of the inspector page (needs node 20 or newer)
+	@$(BIN)/node_modules/.bin/tsc -p tests/serving/page/tsconfig.json
+	@node --test --test-reporter dot tests/serving/page/*.test.mjs
 
 docs: .venv/docs  ## the documentation as a site: docs/_build/html/index.html
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build/html
@@ -48,6 +52,10 @@ bench: .venv/dev  ## speed of glassformer and other packages, measured in one ru
 .venv/core: pyproject.toml constraints.txt | .venv/python
 	@echo "installing glassformer into .venv (torch is large; a minute or two)"
 	@$(PIP) -e .
+	@touch $@
+
+.venv/node: tests/serving/page/tsconfig.json | .venv/python
+	@npm install --silent --no-audit --no-fund --prefix $(BIN) typescript@7.0.2
 	@touch $@
 
 .venv/docs: pyproject.toml constraints.txt | .venv/python

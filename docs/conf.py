@@ -26,6 +26,7 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 default_role = "code"
+smartquotes = False  # `--option` keeps its two hyphens
 highlight_language = "text"
 add_module_names = False
 python_use_unqualified_type_names = True

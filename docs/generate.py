@@ -148,9 +148,14 @@ def first_paragraph(path: Path) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a Markdown table; no lines without rows."""
-    body = [f"| {' | '.join(escaped(cell).replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    body = [f"| {' | '.join(cell_of(text) for text in row)} |" for row in rows]
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *body]
     return ["::::{container} reference-table", *lines, "::::", ""] if body else []
+
+
+def cell_of(text: str) -> str:
+    """Return a text as one line of a table's cell."""
+    return escaped(" ".join(text.split())).replace("|", "\\|")
 
 
 def escaped(text: str) -> str:

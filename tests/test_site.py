@@ -60,6 +60,11 @@ def test_every_internal_link_has_a_target(site: Path) -> None:
                 assert unquote(parts.fragment) in pages[target].places, f"{page.relative_to(site)} links to {address}"
 
 
+def test_every_table_is_shown_as_a_table(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        assert "<p>|" not in page.read_text("utf-8"), page.name
+
+
 def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     loads = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=["'](?:https?:)?//""")
     for page in site.rglob("*.html"):

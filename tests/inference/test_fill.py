@@ -10,7 +10,7 @@ from glassformer.config.run import BeamConfig
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.inference import fill
-from glassformer.inference.fill import fill_masks, fill_spans
+from glassformer.inference.fill import fill_by_writing, fill_masks
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -65,7 +65,7 @@ def test_spans_replace_their_masks(network: Transformer, tokenizer: Tokenizer, m
         return [sentinels[0], *first, sentinels[1], *second, int(tokenizer.eos_id or 0)]
 
     monkeypatch.setattr(fill, "_written", written)
-    found = fill_spans(network, tokenizer, "the [MASK] sat on [MASK].", sentinels, BeamConfig())
+    found = fill_by_writing(network, tokenizer, "the [MASK] sat on [MASK].", BeamConfig(), sentinel_ids=sentinels)
     assert found.text == "the cat sat on the mat." and found.candidates == []
     assert [token for token in read[0] if token in sentinels] == sentinels
 

@@ -76,7 +76,7 @@ def test_the_loss_of_a_causal_model_is_that_of_its_score(trained: Outcome) -> No
 def test_the_loss_of_an_encoder_decoder_is_that_of_its_objective(name: str) -> None:
     config = (CONFIGS | RECURRENT)[name]
     network = random_model(type(config)(**{**vars(config), "eos_id": 2}))
-    objective = Seq2SeqObjective(1, Frame(behind=(2,)), Frame(behind=(2,)))
+    objective = Seq2SeqObjective(1, Frame(after=(2,)), Frame(after=(2,)))
     batch = objective.collate([Example(np.array([5, 6, 7]), source_ids=np.array([3, 4]))], np.random.default_rng(0))
     sums = objective.loss(network, batch)
     assert batch.source_ids is not None

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import glassformer
+from glassformer.config.run import InfillingConfig, SpansConfig
 from glassformer.errors import UserError
 from glassformer.inspection.ablation import ablate
 from glassformer.inspection.attention_maps import alignment, attention_layers
@@ -23,7 +24,7 @@ from glassformer.serving import inspector as inspector_module
 from glassformer.serving.app import Packed
 from glassformer.serving.inspector import Inspector
 from glassformer.store.lock import is_locked, locked
-from runs import tiny_run, write_text
+from runs import text_run_of, tiny_run, write_text
 from serving.conftest import FAMILIES
 
 TEXT = {"text": "abc de fgh"}
@@ -130,6 +131,22 @@ def test_the_model_writes_the_target_that_is_not_given(models: dict[str, Model])
     found = Inspector(model).run(source=PAIR["source"])
     target = [token["id"] for token in found["target"]]
     assert target == model.encode_target(model.translate(PAIR["source"]))
+
+
+@pytest.mark.parametrize("objective", [InfillingConfig(), SpansConfig(n_sentinels=4)], ids=["infilling", "spans"])
+def test_a_denoiser_reads_masks_and_writes_what_fill_returns(objective: Any, tmp_path: Path) -> None:
+    model = glassformer.train(text_run_of(tmp_path, objective, max_steps=2), tmp_path / "run").model
+    inspector = Inspector(model)
+    example = inspector.examples[0]
+    assert "[MASK]" in example["source"] and inspector.run(**example)["written"]
+    found = inspector.run(source="abc [MASK] de")
+    (mask,) = [
+        i for i, token in enumerate(found["source"]) if token["text"] in ("[MASK]", "[SENTINEL_0]", "<extra_id_0>")
+    ]
+    assert 0 < mask < len(found["source"]) - 1
+    if objective.kind == "infilling":
+        written = model.tokenizer.decode([token["id"] for token in found["target"]])
+        assert model.fill("abc [MASK] de").text.startswith(written)
 
 
 def test_masks_are_predicted_and_classes_have_probabilities(models: dict[str, Model]) -> None:

@@ -93,22 +93,32 @@ def fill_masks(
 
 
 def fill_by_writing(
-    network: Network, tokenizer: Tokenizer, text: str, config: BeamConfig, device: torch.device | str = "cpu"
-) -> Filling:
-    """Return the text that an infilling model writes for one with masks; a mask may become several tokens."""
-    ids = masked_ids(tokenizer, text)
-    return Filling(tokenizer.decode(_written(network, tokenizer, ids, config, [], device)), [])
-
-
-def fill_spans(
     network: Network,
     tokenizer: Tokenizer,
     text: str,
-    sentinel_ids: Sequence[int],
     config: BeamConfig,
     device: torch.device | str = "cpu",
+    sentinel_ids: Sequence[int] = (),
 ) -> Filling:
-    """Return the text with spans that the model writes for sentinels; each `[MASK]` becomes the next sentinel."""
+    """Return the text that an encoder-decoder writes for one with masks; a mask may become several tokens.
+
+    An infilling model writes the whole text. With `sentinel_ids`, it writes the spans that replace them.
+    """
+    source = source_with_masks(tokenizer, text, sentinel_ids)
+    ids = tokenizer.frames.source.around(source)
+    written = written_ids(network, tokenizer, ids, config, device, sentinel_ids)
+    if sentinel_ids:
+        written = restore_spans(source, [i for i in written if i != tokenizer.eos_id], sentinel_ids)
+    return Filling(tokenizer.decode(written), [])
+
+
+def source_with_masks(tokenizer: Tokenizer, text: str, sentinel_ids: Sequence[int] = ()) -> list[int]:
+    """Return the ids of a text, with the mask token for each `[MASK]`, or the next one of `sentinel_ids`, if given.
+
+    Raises `UserError` if the text has no mask, or more masks than there are sentinels.
+    """
+    if not sentinel_ids:
+        return masked_ids(tokenizer, text)
     mask = MASK if tokenizer.mask_id is None else tokenizer.id_to_token(tokenizer.mask_id)
     parts = with_masks(tokenizer, text).split(mask)
     if len(parts) - 1 > len(sentinel_ids):
@@ -116,9 +126,7 @@ def fill_spans(
     source: list[int] = []
     for number, part in enumerate(parts):
         source += [*([sentinel_ids[number - 1]] if number else []), *tokenizer.encode(part)]
-    written = _written(network, tokenizer, source, config, sentinel_ids, device)
-    spans = [token for token in written if token != tokenizer.eos_id]
-    return Filling(tokenizer.decode(restore_spans(source, spans, sentinel_ids)), [])
+    return source
 
 
 def restore_spans(source: Sequence[int], target: Sequence[int], sentinel_ids: Sequence[int]) -> list[int]:
@@ -146,17 +154,17 @@ def _require_room(ids: Sequence[int], longest: int) -> None:
         raise UserError(f"the text has {len(ids)} tokens and the model reads at most {longest}: shorten it")
 
 
-def _written(
+def written_ids(
     network: Network,
     tokenizer: Tokenizer,
-    source: Sequence[int],
+    ids: Sequence[int],
     config: BeamConfig,
-    allowed: Sequence[int],
     device: torch.device | str,
+    allowed: Sequence[int] = (),
 ) -> list[int]:
+    """Return the best target of `ids`, the input of the encoder; `allowed` are special tokens that it may contain."""
     model = network.config
     assert model.decoder_start_id is not None and tokenizer.eos_id is not None
-    ids = tokenizer.frames.source.around(source)
     _require_room(ids, model.encoder_max_len)
     suppress_ids = np.setdiff1d(never_written(tokenizer, model.vocab_size), [tokenizer.eos_id, *allowed]).tolist()
     ((best, *_),) = decode_sorted(

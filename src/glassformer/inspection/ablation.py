@@ -95,6 +95,9 @@ def ablate(
     `means` is a trace of a text (`capture`): heads and feed-forwards then give their mean over its positions instead
     of zero. Layers return their input in both cases. Raises `UserError` for a part that the model does not have.
 
+    A `capture` inside the block stores the context of a head and the residual stream after a layer before they are
+    replaced; all tensors computed from them contain the change.
+
     ```python
     with ablate(model, ["decoder.0.head.3", "decoder.1.feed_forward"]):
         print(model.generate("ROMEO:"))

@@ -36,11 +36,12 @@ from torch import Tensor, nn
 from glassformer import notebook
 from glassformer.errors import UserError, did_you_mean
 from glassformer.evaluation.loss import evaluation_mode
-from glassformer.inference.fill import MASK, masked_ids
+from glassformer.inference.fill import MASK, masked_ids, source_with_masks, written_ids
 from glassformer.inspection import Kind
 from glassformer.model import Model
 from glassformer.nn.attention import Tap
-from glassformer.tasks.task import FillsMasks
+from glassformer.tasks.encoder_decoder import beam
+from glassformer.tasks.task import FillsByWriting, FillsMasks
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Hook = Callable[[str, Tensor], Tensor | None]
@@ -343,13 +344,24 @@ def _text_ids(model: Model, text: str) -> list[int]:
 
 
 def _encoded_pair(model: Model, source: str | Sequence[int], target: str | Sequence[int] | None) -> Trace:
+    sentinels: Sequence[int] | None = None
     if isinstance(source, str):
         _require_words("source", source)
-        source = model.encode_source(source)
+        if MASK in source and isinstance(model.task, FillsByWriting):
+            sentinels = model.task.sentinels(model.tokenizer)
+            ids = source_with_masks(model.tokenizer, source, sentinels)
+            source = model.tokenizer.frames.source.around(ids)
+        else:
+            source = model.encode_source(source)
     source_ids = list(source)
     _check_ids("source", source_ids, model.source_tokenizer, model.config.encoder_max_len)
-    if target is None:
-        target = model.translations_of_ids([source_ids])[0][0].text
+    if target is None and sentinels is not None:
+        config = beam(model, {})
+        written = written_ids(model.network, model.tokenizer, source_ids, config, model.device, sentinels)
+        ended = written[-1:] == [model.translator.end_id]
+        target = [model.translator.start_id, *(written[:-1] if ended else written)][: model.config.max_len]
+    elif target is None:
+        target = model.encode_target(model.translations_of_ids([source_ids])[0][0].text)[: model.config.max_len]
     target_ids = model.encode_target(target) if isinstance(target, str) else list(target)
     _check_ids("target", target_ids, model.tokenizer, model.config.max_len)
     written = [*target_ids[1:], model.translator.end_id]

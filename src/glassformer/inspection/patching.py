@@ -58,6 +58,7 @@ class Patching:
     def metric(self, logits: Tensor) -> Tensor:
         """Return logit(answer) − logit(wrong) of each row: (R, T, V) → (R,)."""
         at = logits[:, self.position]
+        at = at.float() if at.dtype.itemsize < 4 else at
         return at[:, self.answer] - at[:, self.wrong]
 
 
@@ -167,29 +168,39 @@ def patch_heads(network: Transformer, pair: Patching, kind: Kind | None = None, 
 @torch.no_grad()
 def _patch(network: Transformer, pair: Patching, paths: Mapping[str, str], max_bytes: int) -> Restored:
     """Patch index r of dimension 1 (position or head) of each named tensor, for all r; `paths` is {layer: name}."""
+    with evaluation_mode(network):
+        clean_logits, kept = _run(network, pair.clean, paths)
+        corrupted_logits, replaced = _run(network, pair.corrupted, paths)
+        clean, corrupted = (float(pair.metric(x)[0]) for x in (clean_logits, corrupted_logits))
+        if clean == corrupted:
+            raise UserError("both runs have the same logit difference: choose other texts or answers")
+        n_rows = max(1, max_bytes // row_bytes(network, pair.clean, clean_logits))
+        shares: list[Tensor] = []
+        for path in paths.values():
+            row = torch.zeros(kept[path].shape[1])
+            differs = (kept[path] != replaced[path]).flatten(2).any(dim=2)[0]  # a copy of an equal tensor has share 0
+            indices = differs.nonzero().flatten().tolist()
+            for begin in range(0, len(indices), n_rows):
+                some = indices[begin : begin + n_rows]
+                inputs = {name: x.repeat(len(some), 1) for name, x in pair.corrupted.items()}
+                with model_hooks(network, {path: copying(kept[path], some)}):
+                    values = pair.metric(network(**inputs)).cpu()
+                row[some] = ((values - corrupted) / (clean - corrupted)).to(row)
+            shares.append(row)
+    return Restored(list(paths), torch.stack(shares), clean, corrupted)
+
+
+def _run(
+    network: Transformer, inputs: Mapping[str, Tensor], paths: Mapping[str, str]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the logits, and the tensors of `paths` in the precision of the network."""
     kept: dict[str, Tensor] = {}
 
     def keep(name: str, x: Tensor) -> None:
         kept[name] = x
 
-    with evaluation_mode(network):
-        with model_hooks(network, dict.fromkeys(paths.values(), keep)):
-            clean_logits = network(**pair.clean)
-        corrupted_logits = network(**pair.corrupted)
-        clean, corrupted = (float(pair.metric(x)[0]) for x in (clean_logits, corrupted_logits))
-        if clean == corrupted:
-            raise UserError("both runs have the same logit difference: choose other texts or answers")
-        n_rows = max(1, max_bytes // row_bytes(network, pair.clean, clean_logits))
-        shares: list[list[float]] = []
-        for path in paths.values():
-            row: list[float] = []
-            for begin in range(0, kept[path].shape[1], n_rows):
-                indices = list(range(kept[path].shape[1]))[begin : begin + n_rows]
-                inputs = {name: x.repeat(len(indices), 1) for name, x in pair.corrupted.items()}
-                with model_hooks(network, {path: copying(kept[path], indices)}):
-                    row += pair.metric(network(**inputs)).tolist()
-            shares.append([(value - corrupted) / (clean - corrupted) for value in row])
-    return Restored(list(paths), torch.tensor(shares), clean, corrupted)
+    with model_hooks(network, dict.fromkeys(paths.values(), keep)):
+        return network(**inputs), kept
 
 
 def copying(clean: Tensor, indices: Sequence[int]) -> Hook:

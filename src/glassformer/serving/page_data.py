@@ -213,7 +213,8 @@ def examples(model: Model, n: int = 3) -> list[dict[str, str]]:
             found.append({"source": model.source_tokenizer.decode(row.source_ids.tolist()).strip(), "target": text})
         elif model.task.verb == "fill":
             words = text.split(" ")
-            found.append({"text": " ".join([*words[: len(words) // 2], "[MASK]", *words[len(words) // 2 + 1 :]])})
+            masked = " ".join([*words[: len(words) // 2], "[MASK]", *words[len(words) // 2 + 1 :]])
+            found.append({"source" if model.is_seq2seq else "text": masked})
         else:
             found.append({"text": text})
     return [example for example in found if all(example.values())]

@@ -8,21 +8,20 @@ import torch
 
 from glassformer.config.run import BeamConfig, InfillingConfig, Run, SpansConfig
 from glassformer.data.batching import Example
-from glassformer.inference.fill import Filling, fill_by_writing, fill_spans
+from glassformer.inference.fill import Filling, fill_by_writing
 from glassformer.models.build import Network
 from glassformer.objectives.seq2seq import DenoisingObjective, Noise, infilling, spans
 from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
-from glassformer.tasks.task import FillsMasks, NeedsSpecialTokens, TakesOver, TrainedModel
+from glassformer.tasks.task import FillsByWriting, NeedsSpecialTokens, TakesOver, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids, sentinels
 from glassformer.tokenization.word_boundaries import word_boundaries
 
 GREEDY = BeamConfig(beam=1, max_ratio=2.0)
 """Greedy search for the samples shown during training."""
-Fill = Callable[[Network, Tokenizer, str, BeamConfig, torch.device], Filling]
 
 
-class Denoising(TextTask, NeedsSpecialTokens, EncoderDecoderTask, FillsMasks, TakesOver):
+class Denoising(TextTask, NeedsSpecialTokens, EncoderDecoderTask, FillsByWriting, TakesOver):
     """The denoising tasks, which differ in their noise and in how they encode a mask in the user's text."""
 
     verb = "fill"
@@ -36,12 +35,11 @@ class Denoising(TextTask, NeedsSpecialTokens, EncoderDecoderTask, FillsMasks, Ta
         settings: type[InfillingConfig] | type[SpansConfig],
         special_tokens: Callable[[Run], tuple[str, ...]],
         noise: Callable[[Run, Tokenizer], Noise],
-        fill: Fill,
-        n_masks: Callable[[Tokenizer], int | None],
+        sentinels: Callable[[Tokenizer], Sequence[int]],
     ) -> None:
-        """Create a task; `n_masks` returns the maximum number of masks in a text, or `None` for no limit."""
-        self.settings, self._special_tokens, self._noise, self._fill = settings, special_tokens, noise, fill
-        self._n_masks = n_masks
+        """Create a task; `sentinels` returns the tokens that replace masks, or nothing if the mask token does."""
+        self.settings, self._special_tokens, self._noise = settings, special_tokens, noise
+        self.sentinels = sentinels
 
     def learned(self, run: Run) -> str:
         return "fill masks"
@@ -64,18 +62,19 @@ class Denoising(TextTask, NeedsSpecialTokens, EncoderDecoderTask, FillsMasks, Ta
         return TextObjective(objective, context - n_added, changes_lengths=True)
 
     def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
-        most = self._n_masks(tokenizer)
+        sentinels = self.sentinels(tokenizer)
 
         def filled(text: str, n_masks: int) -> Filling | None:
-            is_possible = most is None or n_masks <= most
-            return self._fill(network, tokenizer, text, GREEDY, device) if is_possible else None
+            is_possible = not sentinels or n_masks <= len(sentinels)
+            return fill_by_writing(network, tokenizer, text, GREEDY, device, sentinels) if is_possible else None
 
         return sample_of_filling(tokenizer, run, row, filled)
 
     # Use
 
     def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling:
-        return self._fill(model.network, model.tokenizer, text, beam(model, settings), model.device)
+        sentinels = self.sentinels(model.tokenizer)
+        return fill_by_writing(model.network, model.tokenizer, text, beam(model, settings), model.device, sentinels)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         """Accept an encoder-decoder with sentinel tokens (T5): it fills spans, and it can also translate."""
@@ -103,9 +102,5 @@ def _span_tokens(run: Run) -> tuple[str, ...]:
     return ("[EOS]", *sentinels(run.objective.n_sentinels))
 
 
-def _fill_spans(network: Network, tokenizer: Tokenizer, text: str, config: BeamConfig, device: torch.device) -> Filling:
-    return fill_spans(network, tokenizer, text, sentinel_ids(tokenizer), config, device)
-
-
-INFILLING = Denoising(InfillingConfig, lambda _: ("[MASK]", "[EOS]"), _infilling_noise, fill_by_writing, lambda _: None)
-SPANS = Denoising(SpansConfig, _span_tokens, _span_noise, _fill_spans, lambda tokenizer: len(sentinel_ids(tokenizer)))
+INFILLING = Denoising(InfillingConfig, lambda _: ("[MASK]", "[EOS]"), _infilling_noise, lambda _: ())
+SPANS = Denoising(SpansConfig, _span_tokens, _span_noise, sentinel_ids)

@@ -213,6 +213,14 @@ class FillsMasks(Protocol):
 
 
 @runtime_checkable
+class FillsByWriting(FillsMasks, Protocol):
+    """A task whose models fill masks by writing a target: the whole text, or spans after sentinels."""
+
+    sentinels: Callable[[Tokenizer], Sequence[int]]
+    """Function that returns the tokens that replace the masks of a source; empty if the mask token does."""
+
+
+@runtime_checkable
 class HasLabels(Protocol):
     """A task whose models predict labels: names or numbers."""
 
