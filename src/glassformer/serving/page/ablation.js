@@ -62,7 +62,7 @@ export function createAblation(app) {
   const all = button("all on", () => store.set({ off: "" }), { class: "quiet" });
   const loss = h("p", { class: "about" });
   const card = frame({
-    title: "Parts", explanation: "Switch off heads, feed-forwards or whole layers. The text is then run again without them.",
+    title: "Parts", explanation: "Switch off heads (0, 1, …), feed-forwards (ff) or whole layers. The text is then run again without them.",
     formula: "effect = loss without the part − loss; without targets: KL(before ‖ after)",
   }, h("div", { class: "row" }, kinds.element, means.element, all), switches, loss);
 
@@ -111,7 +111,7 @@ export function createAblation(app) {
     if (!place) return;
     const off = new Set(partNames(state.off));
     const focused = [...switches.querySelectorAll(".switch")].indexOf(/** @type {Element} */ (document.activeElement));
-    const columns = names(0).map((name) => name.split(".")[2] ?? "").map((what) => (what === "ff" ? "feed-forward" : what === "all" ? "whole layer" : what));
+    const columns = names(0).map((name) => name.split(".")[2] ?? "").map((what) => (what === "all" ? "layer" : what));
     const grid = h("div", { class: "switches", role: "grid", "aria-label": "Parts of the model" });
     grid.style.setProperty("--parts", String(columns.length));
     grid.append(h("div", { class: "switch-row", role: "row" }, h("span", { role: "gridcell" }), ...columns.map((text) => h("span", { class: "grid-label", role: "columnheader" }, text))));

@@ -157,6 +157,7 @@ function start() {
   /** Draw the visible panels after a change. */
   function draw() {
     for (const { panel, pending } of always) flush(panel, pending);
+    document.body.classList.toggle("is-empty", !store.state.run);
     const tab = chosenTab();
     if (!tab) return;
     if (!store.state.run && !tab.needs_no_run) {
