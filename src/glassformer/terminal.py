@@ -130,16 +130,18 @@ class TerminalReporter:
 
     def _bar(self, max_steps: int) -> Progress:
         if self.bar is None:
-            self.bar = self._progress("{task.completed}/{task.total}", "{task.fields[detail]}")
+            self.bar = self._progress("{task.completed}/{task.total}  {task.fields[detail]}")
             self._task = self.bar.add_task("training", total=max_steps, detail="")
             self.bar.start()
         return self.bar
 
-    def _progress(self, *texts: str) -> Progress:
-        """Return a bar as wide as the terminal, then these texts and the time; it disappears at its end."""
+    def _progress(self, text: str) -> Progress:
+        """Return a bar as wide as the terminal, then the text and the time; it disappears at its end."""
         bar = BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4))
-        columns = [TextColumn(text, markup=False, table_column=Column(no_wrap=True)) for text in texts]
-        return Progress(bar, *columns, _TimeLeft(), console=self.console, transient=True, expand=True)
+        words = TextColumn(text, markup=False, table_column=Column(no_wrap=True))
+        return Progress(
+            bar, words, _TimeLeft(), console=self.console, transient=True, expand=True, speed_estimate_period=600
+        )
 
 
 class _TimeLeft(ProgressColumn):
@@ -148,7 +150,7 @@ class _TimeLeft(ProgressColumn):
     def render(self, task: Task) -> Text:
         left = task.time_remaining
         time = clock(task.elapsed or 0) if left is None else f"{clock(left)} left"
-        return Text(time, style="progress.remaining", no_wrap=True)
+        return Text(f" {time}", style="progress.remaining", no_wrap=True)
 
 
 class Cell(Console):

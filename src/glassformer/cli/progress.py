@@ -49,6 +49,7 @@ def summary(outcome: "Outcome", seconds: float, best: str) -> dict[str, str]:
     return {
         "done": ", ".join([*units, f"after {duration(seconds)}"]),
         "model": f"{folder} (weights of step {Manifest.read(folder).step})",
-        "curves": f"{folder / 'metrics.jsonl'}; draw them: glassformer plot curves {folder}",
+        "curves": str(folder / "metrics.jsonl"),
+        "plot": f"glassformer plot curves {folder}",
         "next": f"glassformer {task.verb} {folder}{example}",
     }
