@@ -3,7 +3,8 @@
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 def err(text: str) -> None:
     """Print a message on standard error."""
     print(text, file=sys.stderr)
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Callable[[str], None]]:
+    """Show a bar on a terminal, which leaves no line; yield the function that prints messages."""
+    with TerminalReporter() as reporter:
+        reporter.is_quiet = True
+        with reporter.phase(title):
+            yield reporter.log
 
 
 def trained(train: "Callable[[LaunchReporter], Outcome]", *, quiet: bool = False, json_: bool = False) -> "Outcome":
