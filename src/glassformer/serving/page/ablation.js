@@ -62,7 +62,7 @@ export function createAblation(app) {
   const all = button("all on", () => store.set({ off: "" }), { class: "quiet" });
   const loss = h("p", { class: "about" });
   const card = frame({
-    title: "Parts", explanation: "Switch off heads, feed-forwards or whole layers. The text is then run again without them.",
+    title: "Parts", explanation: "Switch off heads (0, 1, …), feed-forwards (ff) or whole layers. The text is then run again without them.",
     formula: "effect = loss without the part − loss; without targets: KL(before ‖ after)",
   }, h("div", { class: "row" }, kinds.element, means.element, all), switches, loss);
 
@@ -75,7 +75,7 @@ export function createAblation(app) {
   const after = h("div");
   const tops = frame({ title: "Most probable tokens" }, h("div", { class: "pair" }, h("div", {}, h("h3", {}, "before"), before), h("div", {}, h("h3", {}, "after"), after)));
 
-  const heat = new Heatmap({ label: "Effects of all parts", onselect: (row, column) => toggle(names(row)[column] ?? "") });
+  const heat = new Heatmap({ label: "Effects of all parts", onselect: (row, column) => { if (!app.source.isEmbedded) toggle(names(row)[column] ?? ""); } });
   const measure = button("Measure all", () => void measureAll(), { title: "One run per part: this may take a while" });
   const map = frame({
     title: "Effects of all parts", explanation: "Change of the loss without each part alone. Large: the part matters for this text. Select a cell to switch the part.",
@@ -111,16 +111,16 @@ export function createAblation(app) {
     if (!place) return;
     const off = new Set(partNames(state.off));
     const focused = [...switches.querySelectorAll(".switch")].indexOf(/** @type {Element} */ (document.activeElement));
-    const columns = names(0).map((name) => name.split(".")[2] ?? "").map((what) => (what === "ff" ? "feed-forward" : what === "all" ? "whole layer" : what));
+    const columns = names(0).map((name) => name.split(".")[2] ?? "").map((what) => (what === "all" ? "layer" : what));
     const grid = h("div", { class: "switches", role: "grid", "aria-label": "Parts of the model" });
     grid.style.setProperty("--parts", String(columns.length));
-    grid.append(h("div", { class: "switch-row", role: "row" }, h("span"), ...columns.map((text) => h("span", { class: "grid-label", role: "columnheader" }, text))));
+    grid.append(h("div", { class: "switch-row", role: "row" }, h("span", { role: "gridcell" }), ...columns.map((text) => h("span", { class: "grid-label", role: "columnheader" }, text))));
     for (let layer = 0; layer < place.layers; layer++) {
       grid.append(h("div", { class: "switch-row", role: "row" }, h("span", { class: "grid-label", role: "rowheader" }, layer), ...names(layer).map((name, i) => {
         const isOn = !off.has(name);
         const effect = effectOf(effects(), name);
         const element = h("button", {
-          type: "button", class: "switch", role: "switch", "aria-checked": String(isOn), tabindex: layer + i === 0 ? 0 : -1, onclick: () => toggle(name),
+          type: "button", class: "switch", role: "switch", disabled: app.source.isEmbedded, "aria-checked": String(isOn), tabindex: layer + i === 0 ? 0 : -1, onclick: () => toggle(name),
           "aria-label": `${name.replace(".ff", ".feed-forward").replace(".all", ", whole layer")}${Number.isNaN(effect) ? "" : `, effect ${signed(effect)}`}`,
         }, isOn ? (Number.isNaN(effect) ? "on" : signed(effect, 2)) : "off");
         if (isOn && !Number.isNaN(effect)) {
@@ -128,7 +128,7 @@ export function createAblation(app) {
           element.style.background = css(colour);
           element.style.color = inkOn(colour);
         }
-        return element;
+        return h("span", { role: "gridcell" }, element);
       })));
     }
     arrowKeys(grid, ".switch", () => columns.length);

@@ -49,6 +49,7 @@ function partBars(model) {
 export function createCard(app) {
   const model = () => /** @type {Model} */ (app.store.state.model);
   const boxes = frame({ title: "Architecture", explanation: "Parts of the network, from input to output." });
+  for (const [name, value] of [["tabindex", "0"], ["role", "region"], ["aria-label", "Parts of the network"]]) boxes.body.setAttribute(name ?? "", value ?? "");
   const parts = frame({
     title: "Parameters", explanation: "Trained numbers per part.",
     picture: () => ({

@@ -76,6 +76,7 @@ export function createCompare(app) {
   const headLatest = new Latest(app, heat.element);
   /** @type {{rows: number, columns: number, first: Float32Array, second: Float32Array} | null} */
   let weights = null;
+  let openKey = "";
   /** @type {{shape: number[], first: Uint8Array, second: Uint8Array} | null} */
   let thumbnails = null;
 
@@ -115,10 +116,18 @@ export function createCompare(app) {
 
   /** @param {Run} run @param {{folder: string} | {step: number}} which @returns {Promise<{model: Model, result: Run}>} */
   async function opened(run, which) {
-    const model = await app.source.post("/api/compare", which);
     const ids = run[mainSide(store.state)].map((token) => token.id);
     const body = run.written.length ? { source_ids: run.source.map((token) => token.id), ids } : { ids };
-    return { model, result: await app.source.post("/api/run", { ...body, model: 1 }) };
+    const again = () => app.source.post("/api/run", { ...body, model: 1 });
+    const { other } = store.state;
+    const key = JSON.stringify(which);
+    if (other && key === openKey) {
+      const result = await again().catch(() => null); // a server that was started again has one model only
+      if (result) return { model: other, result };
+    }
+    const model = await app.source.post("/api/compare", which);
+    openKey = key;
+    return { model, result: await again() };
   }
 
   function drawAll() {
@@ -205,6 +214,7 @@ export function createCompare(app) {
     const [nLayers = 0, nHeads = 0, rows = 0, columns = 0] = thumbnails.shape;
     const element = h("div", { class: "head-grid" });
     element.style.setProperty("--heads", String(nHeads));
+    if (mode === "both") element.style.setProperty("--thumb", "208px");
     for (let layer = 0; layer < nLayers; layer++) {
       const row = h("div", { class: "grid-row" }, h("span", { class: "grid-label" }, layer));
       for (let head = 0; head < nHeads; head++) {

@@ -81,7 +81,7 @@ export function headGrid({ thumbnails, scores, kind, state, onopen }) {
   const isOne = layers === 1 && heads === 1;
   if (isOne) grid.classList.add("is-one");
   else {
-    grid.append(h("div", { class: "grid-row", role: "row" }, h("span", { class: "grid-corner", role: "columnheader", "aria-label": "layer" }),
+    grid.append(h("div", { class: "grid-row", role: "row" }, h("span", { class: "grid-corner", role: "gridcell" }),
       ...Array.from({ length: heads }, (_, head) => h("span", { class: "grid-label", role: "columnheader", "aria-label": `head ${head}` }, head))));
   }
   for (let layer = 0; layer < layers; layer++) {

@@ -27,7 +27,7 @@ import { prefersDark, useTheme } from "./theme.js";
 import { createTokens } from "./tokens.js";
 import { createTraining } from "./training.js";
 
-/** @typedef {{id: string, title: string, create: (app: App) => Panel, exists: (model: Model) => boolean, route?: string}} Tab */
+/** @typedef {{id: string, title: string, create: (app: App) => Panel, exists: (model: Model) => boolean, route?: string, needs_no_run?: boolean}} Tab */
 
 /** @type {Tab[]} */
 const TABS = [
@@ -38,8 +38,8 @@ const TABS = [
   { id: "ablation", title: "Ablation", create: createAblation, exists: (model) => model.kind !== "recurrent", route: "/effects" },
   { id: "beam", title: "Beam search", create: createBeam, exists: isPair, route: "/api/beam" },
   { id: "compare", title: "Compare", create: createCompare, exists: () => true, route: "/api/compare" },
-  { id: "patch", title: "Patching", create: createPatch, exists: (model) => !isPair(model) && model.kind === "decoder", route: "/api/patch" },
-  { id: "training", title: "Training", create: createTraining, exists: (model) => model.folder !== "", route: "/api/live" },
+  { id: "patch", title: "Patching", create: createPatch, exists: (model) => !isPair(model) && model.kind === "decoder", route: "/api/patch", needs_no_run: true },
+  { id: "training", title: "Training", create: createTraining, exists: (model) => model.folder !== "", route: "/api/live", needs_no_run: true },
 ];
 
 /** @param {Model} model */
@@ -98,6 +98,7 @@ function start() {
     },
     fail(error) {
       if (error instanceof ServerError && isExpired(error) && Date.now() - lastRun > 5000) {
+        app.data.clear(); // a server that was started again counts its runs from 1
         void run();
         return;
       }
@@ -156,8 +157,13 @@ function start() {
   /** Draw the visible panels after a change. */
   function draw() {
     for (const { panel, pending } of always) flush(panel, pending);
+    document.body.classList.toggle("is-empty", !store.state.run);
     const tab = chosenTab();
-    if (!tab || !store.state.run) return;
+    if (!tab) return;
+    if (!store.state.run && !tab.needs_no_run) {
+      fill(byId("panels"), h("p", { class: "card empty" }, "Write a text and press Run."));
+      return;
+    }
     let entry = opened.get(tab.id);
     if (!entry) {
       entry = { panel: tab.create(app), pending: new Set(["model", "run", "panel"]) };
@@ -248,20 +254,26 @@ function start() {
     }
   }
 
+  /** The embedded input that has the texts of the state, or the first one; null with a server. */
+  function embeddedBody() {
+    const { text, source: from, target } = store.state;
+    const bodies = source.isEmbedded ? source.embeddedBodies("/api/run") : [];
+    return bodies.find((body) => (body.text ?? body.source) === (text || from) && (body.target ?? "") === target) ?? bodies[0] ?? null;
+  }
+
   /** Run the texts of the state. */
   async function run() {
     const { model } = store.state;
     if (!model) return;
-    const body = runBody(model, store.state);
+    const body = embeddedBody() ?? runBody(model, store.state);
     if ((body.text ?? body.source ?? "") === "") {
-      app.say("Write a text and press Run, or choose an example.");
+      app.say(model.examples.length ? "Write a text and press Run, or choose an example." : "Write a text and press Run.");
       return;
     }
     lastRun = Date.now();
     byId("input").setAttribute("aria-busy", "true");
     try {
       const result = await source.post("/api/run", body);
-      app.data.clear();
       store.set({ run: result, hover: null, across: null, other_run: null });
       app.say("");
       if (result.seconds > 2) app.say(`The run took ${fixed(result.seconds, 1)} s.`);
@@ -296,6 +308,9 @@ function start() {
       document.body.classList.remove("is-start");
       const model = /** @type {Model} */ (await source.get("/api/model"));
       document.title = `${model.name} – glassformer inspect`;
+      app.data.clear();
+      const former = store.state.model;
+      if (former?.folder !== model.folder || former.step !== model.step) opened.clear();
       /** @type {Partial<State>} */
       const patch = { model };
       const { text, source: from } = store.state;

@@ -66,7 +66,12 @@ export function createNext(app) {
   function draw() {
     const { state } = store;
     const { run, model } = state;
-    if (!run || !model) return;
+    if (!run || !model) {
+      bars = [];
+      fill(list);
+      where.textContent = facts.textContent = "";
+      return;
+    }
     const heading = card.element.querySelector("h2");
     const isLabels = !model.has_head_over_tokens;
     if (heading) heading.textContent = isLabels ? (run.labels ? "Labels" : "Label of the token") : run.target.length ? "Next token" : "Token at the position";

@@ -8,7 +8,7 @@
 import { fromBase64, inflate, parseShape } from "./decode.js";
 
 export const OFFLINE = "The server does not answer. Start it again; this page continues by itself.";
-export const NOT_EMBEDDED = "Start `glassformer inspect DIR` to compute this.";
+export const NOT_EMBEDDED = 'Start "glassformer inspect DIR" to compute this.';
 
 /** An answer of the server with a status of 400 or more. */
 export class ServerError extends Error {

@@ -11,6 +11,7 @@ import { count } from "./text.js";
 import { createTraining } from "./training.js";
 
 const POLL_MS = 2000;
+const STATES = { absent: "not trained", training: "is being trained", stopped: "partly trained", ready: "trained" };
 
 /**
  * @param {App} app
@@ -23,13 +24,17 @@ export function createStart(app, session, onopen) {
   const card = frame({
     title: session.gallery ? "Gallery" : "Waiting for the first checkpoint",
     explanation: session.gallery
-      ? "Four tiny models. Each is trained on this computer on first use and then opened at once."
+      ? "Tiny models that are trained on this computer on first use. A trained model opens at once."
       : `The run in ${session.folder} has no checkpoint yet. The page opens the model when the first one is saved.`,
   }, list, note);
-  const training = createTraining(app);
-  const element = h("div", { class: "panel" }, card.element, training.element);
+  const place = h("div");
+  const element = h("div", { class: "panel" }, card.element, place);
   let shown = session;
-  let isShowing = false;
+  /** The panel of the run that is being trained, and its name. */
+  let training = createTraining(app);
+  let shownName = "";
+  /** The model whose training was started here; it is opened when it is ready. */
+  let wanted = "";
 
   /** @param {Session} next */
   function draw(next) {
@@ -38,10 +43,17 @@ export function createStart(app, session, onopen) {
     const busy = models.find((model) => model.state === "training");
     fill(list, ...models.map((model) => galleryCard(model, busy)));
     note.textContent = busy ? `${busy.name} is being trained: step ${count(busy.step)} of ${count(busy.max_steps)}.` : "";
-    const isTraining = Boolean(busy) || !next.gallery;
-    training.element.hidden = !isTraining;
-    if (isTraining && !isShowing) training.render(new Set(["panel"]));
-    isShowing = isTraining;
+    if (busy && busy.name !== shownName) {
+      training = createTraining(app, busy.max_steps);
+      shownName = busy.name;
+    }
+    fill(place, busy || !next.gallery ? training.element : null);
+    if (busy || !next.gallery) training.render(new Set(["panel"]));
+    if (models.some((model) => model.name === wanted && model.state === "ready")) {
+      const name = wanted;
+      wanted = "";
+      void open({ name });
+    }
   }
 
   /** @param {GalleryModel} model @param {GalleryModel | undefined} busy */
@@ -51,7 +63,7 @@ export function createStart(app, session, onopen) {
       ? button("Open", () => void open({ name: model.name }), { class: "primary" })
       : button(model.state === "training" ? "training …" : model.state === "stopped" ? "Continue training" : "Train", () => void train(model.name), { disabled: Boolean(busy) });
     return h("section", { class: "card gallery-card", "aria-label": model.name }, h("h3", {}, model.name), h("p", { class: "about" }, model.doc),
-      model.state === "ready" || model.state === "absent" ? null : progress, h("div", { class: "row" }, action, h("span", { class: "facts" }, model.state)));
+      model.state === "ready" || model.state === "absent" ? null : progress, h("div", { class: "row" }, action, h("span", { class: "facts" }, STATES[model.state])));
   }
 
   /** @param {{name?: string}} body */
@@ -67,6 +79,7 @@ export function createStart(app, session, onopen) {
   /** @param {string} name */
   async function train(name) {
     try {
+      wanted = name;
       draw(await app.source.post("/api/train", { name }));
     } catch (error) {
       app.fail(error);

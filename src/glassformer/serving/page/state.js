@@ -104,12 +104,15 @@ export function mainSide(state) {
 }
 
 /**
- * Return the selected position; without a choice, the last one.
+ * Return the selected position; without a choice, the first mask, or the last position.
  * @param {State} state
  */
 export function selectedPosition(state) {
-  const last = mainTokens(state).length - 1;
-  return state.pos < 0 ? last : Math.min(state.pos, last);
+  const tokens = mainTokens(state);
+  const last = tokens.length - 1;
+  if (state.pos >= 0) return Math.min(state.pos, last);
+  const mask = state.model?.verb === "fill" ? tokens.findIndex((token) => token.text === state.model?.mask) : -1;
+  return mask < 0 ? last : mask;
 }
 
 /**

@@ -48,8 +48,12 @@ export function timeLeft(series, maxSteps) {
   return (Math.max(0, maxSteps - last[0]) * mean) / 1000;
 }
 
-/** @param {App} app @returns {Panel} */
-export function createTraining(app) {
+/**
+ * @param {App} app
+ * @param {number | null} [lastStep] used until the server has read it from the run
+ * @returns {Panel}
+ */
+export function createTraining(app, lastStep = null) {
   const facts = h("dl", { class: "live-facts" });
   const lossPlace = h("div");
   const newer = button("", () => void openNewest(), { hidden: true });
@@ -73,6 +77,7 @@ export function createTraining(app) {
   /** @type {Live | null} */
   let live = null;
   let timer = 0;
+  let isPolling = false;
 
   const sampleLines = () => lines.filter((line) => typeof line.sample === "string");
 
@@ -84,18 +89,22 @@ export function createTraining(app) {
 
   async function poll() {
     clearTimeout(timer);
+    if (isPolling) return;
+    isPolling = true;
     try {
       const answer = /** @type {Live} */ (await app.source.get(withQuery("/api/live", { since: offset })));
-      live = answer;
+      live = { ...answer, max_steps: answer.max_steps ?? lastStep };
       if (answer.offset < offset) lines = [];
       const first = answer.lines[0]?.step ?? Infinity;
       if (lines.length && first < (lines.at(-1)?.step ?? 0)) lines = lines.filter((line) => line.step < first);
       lines = [...lines, ...answer.lines];
       offset = answer.offset;
       draw();
-      if (answer.is_running && element.isConnected) timer = setTimeout(() => void poll(), 2000);
+      if (answer.is_running && element.isConnected && !app.source.isEmbedded) timer = setTimeout(() => void poll(), 2000);
     } catch (error) {
       app.fail(error);
+    } finally {
+      isPolling = false;
     }
   }
 
@@ -123,12 +132,12 @@ export function createTraining(app) {
       ["loss", latest("train/loss") === undefined ? null : compact(latest("train/loss") ?? NaN)],
       ["validation", latest("eval/valid_loss") === undefined ? null : compact(latest("eval/valid_loss") ?? NaN)],
       ["rate", latest("tokens_per_s") === undefined ? null : `${compact(latest("tokens_per_s") ?? NaN)} tokens/s`],
-      ["time left", live?.is_running ? duration(timeLeft(series, live.max_steps ?? NaN)) : null],
+      ["time left", live?.is_running && live.max_steps && series.has("step_ms") ? duration(timeLeft(series, live.max_steps)) : null],
       ["checkpoints", live?.checkpoints.length ? String(live.checkpoints.length) : null],
     ];
     fill(facts, ...shown.filter(([, value]) => value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
     const width = Math.max(280, Math.min(1240, lossPlace.clientWidth || 600));
-    fill(lossPlace, sceneElement(curvesScene(lossCurves(), { width, height: 280 })));
+    fill(lossPlace, lossCurves().length ? sceneElement(curvesScene(lossCurves(), { width, height: 280 })) : h("p", { class: "empty" }, "No loss is logged yet."));
     const names = [...series.keys()].filter((name) => !LOSSES.includes(name));
     fill(others, ...names.map((name) => {
       const curves = [{ name, points: series.get(name) ?? [] }];
