@@ -5,18 +5,24 @@
 A block that begins with `$ ` holds commands and their output. Each command runs in the shell, in a new folder that all
 blocks of a page share. A block of language `python` runs too, and the block of language `text` after it gets what it
 printed. Long output keeps its first and last lines. A picture of `docs/_static/tutorials` that a page shows is replaced
-by the file of the same name that its commands write. Tests run the same commands with fewer steps and compare the shape
+by the file of the same name that its commands write. For a page that shows `_static/terminal-during.svg`, the first
+command `glassformer train` of the page runs once more in a terminal of 80 columns, which is drawn (`draw_terminal`).
+Tests run the same commands with fewer steps and compare the shape
 of what is printed, so a page that is out of date fails there.
 """
 
+import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from PIL import Image
+from rich.console import Console
+from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(python|text|)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -63,6 +69,23 @@ def run(command: str | list[str], folder: Path) -> str:
     return done.stdout.replace(f"{folder}/", "…/")
 
 
+def draw_terminal(command: str, folder: Path) -> None:
+    """Run a training in a terminal of 80 columns, and draw the terminal during and after it as SVG."""
+    run(f"script -qec 'stty cols 80; NO_COLOR= TERM=xterm-256color {command}' screen", folder)
+    written = (folder / "screen").read_bytes().decode().replace("\r\n", "\n")
+    written = re.sub(r"\x1b\[\?25[lh]|^Script .*\n", "", written, flags=re.MULTILINE)
+    halfway = next(
+        m.end() for m in re.finditer(r"(\d+)/(\d+)  loss[^\r\n]* left", written) if 2 * int(m[1]) >= int(m[2])
+    )
+    for name, text in (("during", written[: written.index("\r", halfway)]), ("after", written)):
+        text = re.sub(r"[^\n]*\n\r?\x1b\[1A\x1b\[2K", "", text)  # a bar that is removed
+        text = re.sub(r"[^\n]*\r\x1b\[2K", "", text)  # a bar that is replaced
+        console = Console(record=True, width=80, file=io.StringIO())
+        console.print(Text.from_ansi(text.rstrip()), soft_wrap=True)
+        svg = re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title=command), flags=re.DOTALL)
+        (ROOT / "docs" / "_static" / f"terminal-{name}.svg").write_text(svg, "utf-8")
+
+
 def shortened(text: str) -> str:
     """Keep the first and the last lines of a long text, with an ellipsis between them.
 
@@ -82,4 +105,8 @@ if __name__ == "__main__":
             for picture in re.findall(r"_static/tutorials/([\w-]+\.png)", text):
                 drawn = Image.open(Path(folder) / picture).convert("RGB").quantize(256)
                 drawn.save(ROOT / "docs" / "_static" / "tutorials" / picture, optimize=True)
+            if "_static/terminal-during.svg" in text:
+                shutil.rmtree(Path(folder) / "runs")
+                [command, *_] = re.findall(r"^\$ (glassformer train .*)", text, re.MULTILINE)
+                draw_terminal(command, Path(folder))
         Path(name).write_text(text, "utf-8")

@@ -40,8 +40,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 Ability = TypeVar("Ability")
 
 OTHER_NAMES = {
-    "num_parameters": "model.network.n_parameters()",
-    "n_parameters": "model.network.n_parameters()",
+    **dict.fromkeys(("num_parameters", "n_parameters"), "model.network.n_parameters()"),
     "perplexity": "model.score(text).perplexity or model.evaluate().perplexity",
     "export": "glassformer.export(model, folder)",
     "attention": "glassformer.inspection.attention_maps, or `glassformer plot attention`",

@@ -13,9 +13,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column
-from rich.text import Text
 
 from glassformer.distributed.environment import is_first
 from glassformer.reporting import Evaluation, LaunchReporter, Silent
@@ -57,24 +56,22 @@ class TerminalReporter:
                 self.console.print(f"[bold]{escape(text[:indent])}[/bold]{escape(text[indent:])}")
 
     def step(self, step: int, max_steps: int, values: dict[str, float]) -> None:
-        loss, rate = f"loss {values['train/loss']:.4f}", f"{values['tokens_per_s']:,.0f} tok/s"
         now = time.perf_counter()
         self.first = self.first or (step, now)
+        done = step - self.first[0]
+        left = f"{clock((now - self.first[1]) / done * (max_steps - step))} left" if done else ""
+        best = self.best if self.live or self.cell else ""
+        parts = (f"loss {values['train/loss']:.4f}", f"{values['tokens_per_s']:,.0f} tok/s", best, left)
+        text = "  ".join(part for part in parts if part)
         if self.live:
-            detail = "  ".join(part for part in (loss, rate, self.best) if part)
-            self._bar(max_steps).update(self._task, completed=step, detail=detail)
+            self._bar(max_steps).update(self._task, completed=step, detail=text)
             if step == max_steps:
                 self.close()
-        elif self.cell or (not self.is_quiet and (now - self.last_line >= SECONDS_BETWEEN_LINES or step == max_steps)):
+        elif self.cell:
+            self.cell.progress(f"step {step}/{max_steps}  {text}", step / max_steps)
+        elif not self.is_quiet and (now - self.last_line >= SECONDS_BETWEEN_LINES or step == max_steps):
             self.last_line = now
-            done = step - self.first[0]
-            left = f"{clock((now - self.first[1]) / done * (max_steps - step))} left" if done else ""
-            parts = (f"step {step}/{max_steps}", loss, rate, self.best if self.cell else "", left)
-            line = "  ".join(part for part in parts if part)
-            if self.cell:
-                self.cell.progress(line, step / max_steps)
-            else:
-                self.console.print(line)
+            self.console.print(f"step {step}/{max_steps}  {text}")
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Print a row of losses and scores; their names are printed once, and a star marks the best row so far."""
@@ -107,7 +104,7 @@ class TerminalReporter:
         elif not self.live:
             yield lambda done, total: None
         else:
-            with self._progress("{task.description}") as bar:
+            with self._progress("{task.description}", TimeElapsedColumn()) as bar:
                 task = bar.add_task(title, total=None)
                 yield lambda done, total: bar.update(task, completed=done, total=total)
         seconds = time.perf_counter() - began
@@ -130,25 +127,16 @@ class TerminalReporter:
 
     def _bar(self, max_steps: int) -> Progress:
         if self.bar is None:
-            self.bar = self._progress("{task.completed}/{task.total}", "{task.fields[detail]}")
+            self.bar = self._progress("{task.completed}/{task.total}  {task.fields[detail]}")
             self._task = self.bar.add_task("training", total=max_steps, detail="")
             self.bar.start()
         return self.bar
 
-    def _progress(self, *texts: str) -> Progress:
-        """Return a bar as wide as the terminal, then these texts and the time; it disappears at its end."""
+    def _progress(self, text: str, *columns: ProgressColumn) -> Progress:
+        """Return a bar as wide as the terminal, then the text; it disappears at its end."""
         bar = BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4))
-        columns = [TextColumn(text, markup=False, table_column=Column(no_wrap=True)) for text in texts]
-        return Progress(bar, *columns, _TimeLeft(), console=self.console, transient=True, expand=True)
-
-
-class _TimeLeft(ProgressColumn):
-    """The time that a task still takes; the time since its start if the rest is unknown."""
-
-    def render(self, task: Task) -> Text:
-        left = task.time_remaining
-        time = clock(task.elapsed or 0) if left is None else f"{clock(left)} left"
-        return Text(time, style="progress.remaining", no_wrap=True)
+        words = TextColumn(text, markup=False, table_column=Column(no_wrap=True))
+        return Progress(bar, words, *columns, console=self.console, transient=True, expand=True)
 
 
 class Cell(Console):

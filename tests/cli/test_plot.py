@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from glassformer.reporting import Outcome
 
 from .conftest import Glassformer
@@ -63,3 +65,25 @@ def test_mistakes_are_one_sentence_and_write_nothing(glassformer: Glassformer, t
         shown = glassformer("plot", *words)
         assert shown.code == 2 and message in shown.err and shown.err.count("\n") == 1, (words, shown.err)
     assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["lens", "RUN", "--text", "abc de"],
+        ["lens", "RUN", "--text", "abc de", "--no-norm"],
+        ["ablation", "RUN", "--text", "abc de"],
+        ["patching", "RUN", "--clean", "abc", "--corrupted", "abd", "--answer", "a", "--wrong", "b"],
+    ],
+)
+def test_plots_of_inner_values_are_written(glassformer: Glassformer, trained: Outcome, words: list[str]) -> None:
+    shown = glassformer("plot", *(trained.folder if word == "RUN" else word for word in words))
+    assert shown.code == 0, shown.err
+    names = shown.out.strip().split(", ")
+    assert names == [f"{words[0]}.png", f"{words[0]}.svg"]
+    assert Path(names[0]).read_bytes().startswith(b"\x89PNG") and "<svg" in Path(names[1]).read_text()
+
+
+def test_equal_texts_cannot_be_patched(glassformer: Glassformer, trained: Outcome) -> None:
+    shown = glassformer("plot", "patching", trained.folder, "--clean", "abc", "--corrupted", "abc")
+    assert shown.code == 2 and "change at least one word" in shown.err and not list(Path().glob("*.png"))

@@ -64,7 +64,7 @@ def test_spans_replace_their_masks(network: Transformer, tokenizer: Tokenizer, m
         first, second = tokenizer.encode(" cat"), tokenizer.encode(" the mat")
         return [sentinels[0], *first, sentinels[1], *second, int(tokenizer.eos_id or 0)]
 
-    monkeypatch.setattr(fill, "_written", written)
+    monkeypatch.setattr(fill, "written_ids", written)
     found = fill_by_writing(network, tokenizer, "the [MASK] sat on [MASK].", BeamConfig(), sentinel_ids=sentinels)
     assert found.text == "the cat sat on the mat." and found.candidates == []
     assert [token for token in read[0] if token in sentinels] == sentinels

@@ -14,6 +14,7 @@ from glassformer.errors import UserError
 from glassformer.inference.beam import beam_search
 from glassformer.inspection.ablation import Part, ablate, ablation_hooks, all_parts
 from glassformer.inspection.capture import capture, capture_tensors, model_hooks
+from glassformer.models.build import build_model
 from glassformer.reporting import Outcome
 
 
@@ -207,3 +208,12 @@ def test_a_part_that_does_not_exist_is_refused() -> None:
     ):
         with pytest.raises(UserError, match=message), ablate(random_model(name), [part]):
             pass
+
+
+def test_a_capture_inside_the_block_stores_the_changed_tensors() -> None:
+    network = build_model(CONFIGS["gpt"]).eval()
+    inputs = {"token_ids": torch.randint(3, 19, (1, 7))}
+    with ablate(network, ["decoder.0.head.1", "decoder.1"]):
+        found = capture_tensors(network, inputs)
+    assert not found["decoder.blocks.0.self_attn.context"][:, 1].any()
+    torch.testing.assert_close(found["decoder.blocks.1.residual"], found["decoder.blocks.0.residual"])

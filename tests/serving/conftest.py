@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
@@ -18,6 +19,10 @@ from glassformer.serving.app import application
 from glassformer.serving.inspector import FOLDER, Inspector
 from glassformer.serving.worker import Worker
 from runs import label_run, pair_run, text_run_of
+from serving.browsing import Open, Visit, given_to, hash_of, visits
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 FAMILIES = ("decoder", "encoder", "encoder-decoder", "recurrent")
 RECURRENT = RecurrentConfig(attention=AttendBefore(), d_embedding=8, d_encoder=8, d_decoder=12, max_len=32)
@@ -53,8 +58,12 @@ class Served:
         return f"http://127.0.0.1:{self.port}/"
 
 
+Serve = Callable[..., Served]
+OpenModel = Callable[..., Visit]
+
+
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Served]]:
+def serve() -> Iterator[Serve]:
     """Start servers of inspectors; all of them stop at the end of the test."""
     stops = []
 
@@ -77,3 +86,21 @@ def serve() -> Iterator[Callable[..., Served]]:
     yield start
     for stop in stops:
         stop()
+
+
+@pytest.fixture
+def visit(browser: "Browser", serve: Serve) -> Iterator[Open]:
+    """Open pages in contexts of their own; the test fails if one reports an error or calls another host."""
+    with visits(browser) as open_page:
+        yield open_page
+
+
+@pytest.fixture
+def open_model(models: dict[str, Model], serve: Serve, visit: Open) -> OpenModel:
+    """Open the page of a model with its input."""
+
+    def open_page(name: str, view: dict[str, Any] | None = None, **options: Any) -> Visit:
+        served = serve(Inspector(models[name]))
+        return visit(served.address + hash_of(**given_to(models[name]), **(view or {})), **options)
+
+    return open_page

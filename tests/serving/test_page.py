@@ -1,166 +1,213 @@
-"""The page in a browser: every panel of every family, links between panels, keys, the address, and a lost server."""
+"""The inspector page in a browser: each panel of each family opens, fits the screen, and calls no other host."""
 
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+import time
+from collections.abc import Iterator
 
 import pytest
 
 from glassformer.model import Model
 from glassformer.serving.inspector import Inspector
-from glassformer.serving.single_file import single_file
-from serving.conftest import FAMILIES, Served
+from serving.browsing import SOURCE, TARGET, TEXT, Open, Visit, given_to, hash_of
+from serving.conftest import FAMILIES, OpenModel, Serve
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
-
-FOLDER = Path(__file__).parent / "page"
-TEXT = {"text": "abc de fgh"}
-PAIR = {"source": "red dog sees", "target": "sieht hund rot"}
-READY = ".tokens .token"
-SIZES = {"laptop": {"width": 1280, "height": 800}, "phone": {"width": 390, "height": 844}}
-
-
-def address(served: Served, **view: Any) -> str:
-    return served.address + "#" + "&".join(f"{key}={quote(str(value))}" for key, value in view.items())
-
-
-def texts(model: Model) -> dict[str, str]:
-    return PAIR if model.is_seq2seq else TEXT
-
-
-@pytest.fixture
-def visit(browser: "Browser") -> "Iterator[Callable[..., Page]]":
-    """Open an address; at the end of the test, no script of the page has failed."""
-    contexts, errors = [], []
-
-    def start(url: str, size: str = "laptop", ready: str = READY) -> "Page":
-        context = browser.new_context(viewport=SIZES[size])  # type: ignore[arg-type]
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(url)
-        page.wait_for_selector(ready)
-        return page
-
-    yield start
-    for context in contexts:
-        context.close()
-    assert errors == []
+PANELS = {
+    "decoder": ["Attention", "Logit lens", "Step by step", "Ablation", "Compare", "Patching", "Training"],
+    "encoder": ["Attention", "Logit lens", "Ablation", "Compare", "Training"],
+    "encoder-decoder": [
+        "Attention",
+        "Alignment",
+        "Logit lens",
+        "Step by step",
+        "Ablation",
+        "Beam search",
+        "Compare",
+        "Training",
+    ],
+    "recurrent": ["Attention", "Alignment", "Step by step", "Beam search", "Compare", "Training"],
+    "classifier": ["Attention", "Ablation", "Compare", "Training"],
+}
+SIZES = {"desktop": (1280, 800), "phone": (390, 844)}
+NAMELESS = """() => [...document.querySelectorAll("button, input, select, textarea, [role=tab], [role=switch]")]
+    .filter((x) => x.checkVisibility())
+    .filter((x) => !(x.getAttribute("aria-label") ?? x.textContent.trim()) && !x.closest("label")?.textContent.trim())
+    .map((x) => x.outerHTML)"""
 
 
-def test_functions_of_the_page_in_node() -> None:
-    """Sampling equals Python, scales are monotone, addresses restore the state: see `page/*.test.mjs`."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no node on this machine: the tests of single functions of the page cannot run")
-    files = sorted(map(str, FOLDER.glob("*.test.mjs")))
-    done = subprocess.run([node, "--test", *files], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout[-4000:]
+def each_panel(found: Visit, name: str) -> Iterator[str]:
+    """Open one panel after the other."""
+    for title in PANELS[name]:
+        found.open_tab(title)
+        yield title
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("family", [*FAMILIES, "classifier"])
-def test_every_panel_opens_and_fits_the_window(
-    models: dict[str, Model], serve: Callable[..., Served], visit: "Callable[..., Page]", family: str, size: str
-) -> None:
-    served = serve(Inspector(models[family]))
-    page = visit(address(served, **texts(models[family])), size)
-    for tab in page.query_selector_all("#tabs button"):
-        if not tab.is_visible():
-            continue
-        name = tab.get_attribute("id")
-        page.click(f"#{name}")
-        page.wait_for_selector("#panels .frame:visible, #side .frame:visible")
-        page.wait_for_timeout(250)
-        assert page.locator("#status.is-problem").count() == 0, f"{name}: {page.inner_text('#status')}"
-        assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size]["width"], name
+@pytest.mark.parametrize("name", PANELS)
+def test_each_panel_shows_its_content(open_model: OpenModel, models: dict[str, Model], name: str) -> None:
+    found, model = open_model(name), models[name]
+    page = found.page
+    tabs = page.locator("#tabs [role=tab]:not(.only-narrow)").all_inner_texts()
+    assert tabs == PANELS[name]
+    card = Inspector(model).card()
+    n_tokens = len(
+        Inspector(model).run(**given_to(model))["target" if card["is_causal"] or model.is_seq2seq else "source"]
+    )
+    for title in each_panel(found, name):
+        panel = page.locator("#panels")
+        if title == "Attention":
+            for i, size in enumerate(card["attention"].values()):
+                if len(card["attention"]) > 1:
+                    panel.get_by_role("group", name="Kind of attention").locator("button").nth(i).click()
+                    found.settle()
+                assert panel.locator(".head-grid .thumb").count() == size["layers"] * size["heads"]
+            found.until("() => document.querySelectorAll('.found-head').length > 0")
+        if title == "Alignment":
+            assert found.frame("Alignment").locator("path").count() > 0
+            assert len(found.cells("Alignment matrix")) == 1 + n_tokens
+        if title == "Logit lens":
+            stack = model.config.decoder or model.config.encoder
+            rows = found.cells("Logit lens")
+            assert len(rows) == 1 + stack.n_layers + 1 and len(rows[0]) == 1 + n_tokens
+        if title == "Step by step":
+            assert panel.locator("button.bar").count() == 12 and panel.locator(".branch").count() == 1
+        if title == "Ablation":
+            for i, (kind, size) in enumerate(card["attention"].items()):
+                if len(card["attention"]) > 1:
+                    panel.get_by_role("group", name="Kind of attention").locator("button").nth(i).click()
+                    found.settle()
+                more = 0 if kind == "cross" else 2  # the feed-forward and the whole layer
+                assert panel.locator(".switch").count() == size["layers"] * (size["heads"] + more)
+        if title == "Beam search":
+            assert found.frame("Beam search").locator("svg rect").count() > 3
+            assert found.frame("Results").locator("tbody tr").count() == 2
+        if title == "Compare":
+            assert panel.get_by_label("checkpoint").get_attribute("max") == "1"
+        if title == "Patching":
+            assert panel.locator("input").count() == 4
+        if title == "Training":
+            found.until("() => document.querySelector('.live-facts')?.textContent.includes('not running')")
+            assert "20 of 20" in panel.locator(".live-facts").inner_text()
+            assert panel.locator(".charts svg").count() >= 3 and found.frame("Loss").locator("svg path").count() >= 2
+    page.get_by_role("button", name="model", exact=True).click()
+    found.settle()
+    assert page.locator(".architecture .box").count() == len(card["architecture"])
+    rows = found.cells("Parameters")[1:]
+    assert [row[0] for row in rows] == [part["name"] for part in card["parts"]]
 
 
-def test_a_token_is_shown_as_text_and_highlighted_in_all_panels(
-    models: dict[str, Model], serve: Callable[..., Served], visit: "Callable[..., Page]"
-) -> None:
-    page = visit(address(serve(Inspector(models["decoder"])), text="<b>abc</b>"))
-    assert page.locator(".tokens b").count() == 0
-    page.wait_for_selector(".thumb")
-    page.hover('.tokens .token[data-index="2"]')
-    page.wait_for_timeout(300)
-    assert "position 2" in page.inner_text(".next .detail")
-    assert float(page.evaluate("document.querySelector('.grid-and-found > div').style.getPropertyValue('--row')")) > 0
+@pytest.mark.parametrize("name", PANELS)
+def test_nothing_is_cut_off_and_each_control_has_a_name(open_model: OpenModel, name: str) -> None:
+    found = open_model(name, {"card": 1})
+    for width, height in SIZES.values():
+        found.page.set_viewport_size({"width": width, "height": height})
+        found.settle()
+        for title in each_panel(found, name):
+            wide = found.page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{title}: {wide} pixels on a screen of {width}"
+            assert found.page.evaluate(NAMELESS) == [], title
 
 
-def test_keys_open_a_head_and_read_its_cells(
-    models: dict[str, Model], serve: Callable[..., Served], visit: "Callable[..., Page]"
-) -> None:
-    page = visit(address(serve(Inspector(models["decoder"])), **TEXT))
-    page.wait_for_selector(".thumb")
-    page.focus(".thumb")
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".heatmap >> text=×")
-    page.focus(".heat")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowDown")
-    assert "weight 0." in page.inner_text(".heatmap .detail") or "weight 1." in page.inner_text(".heatmap .detail")
-    assert page.locator(".tokens .token.is-linked").count() == 2
-    page.keyboard.press("Escape")
-    page.wait_for_selector(".thumb:visible")
+def test_the_next_token_is_a_tab_on_a_narrow_screen(open_model: OpenModel) -> None:
+    found = open_model("decoder", width=390, height=844)
+    side = found.page.locator("#side")
+    assert not side.is_visible()
+    found.open_tab("Next token")
+    assert side.is_visible() and side.locator(".bar").count() == 15
+    assert found.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_the_address_restores_the_view(
-    models: dict[str, Model], serve: Callable[..., Served], visit: "Callable[..., Page]"
-) -> None:
-    page = visit(address(serve(Inspector(models["decoder"])), **TEXT))
-    page.fill("textarea", "de fgh")
-    page.keyboard.press("Control+Enter")
-    page.click("#tab-lens")
-    page.click('.tokens .token[data-index="1"]')
-    page.wait_for_timeout(400)
-    again = visit(page.url)
-    again.wait_for_selector(".heatmap >> text=×")
-    assert again.input_value("textarea") == "de fgh"
-    assert again.get_attribute("#tab-lens", "aria-selected") == "true"
-    assert again.get_attribute('.tokens .token[data-index="1"]', "aria-pressed") == "true"
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_follows_the_colour_scheme(open_model: OpenModel, scheme: str) -> None:
+    found = open_model("decoder", color_scheme=scheme)
+    brightness = """(selector) => {
+        const colour = getComputedStyle(document.querySelector(selector)).backgroundColor.match(/\\d+/g).map(Number);
+        return (colour[0] + colour[1] + colour[2]) / 3;
+    }"""
+    pixel = """() => document.querySelector(".thumb canvas").getContext("2d").getImageData(3, 0, 1, 1).data[0]"""
+    for selector in ("body", "#input", ".thumb"):
+        assert (found.page.evaluate(brightness, selector) > 128) == (scheme == "light"), selector
+    assert (found.page.evaluate(pixel) > 128) == (scheme == "light"), "a weight of 0 has the colour of the paper"
+    found.page.get_by_role("button", name="dark" if scheme == "light" else "light", exact=True).click()
+    found.settle()
+    assert (found.page.evaluate(brightness, "body") > 128) == (scheme == "dark")
+    assert (found.page.evaluate(pixel) > 128) == (scheme == "dark")
 
 
-def test_pictures_are_saved_in_four_formats(
-    models: dict[str, Model], serve: Callable[..., Served], visit: "Callable[..., Page]", tmp_path: Path
-) -> None:
-    page = visit(address(serve(Inspector(models["decoder"])), **TEXT, layer=0, head=0))
-    page.wait_for_selector(".heatmap >> text=×")
-    starts = {"svg": b"<svg", "png": b"\x89PNG", "csv": b"query", "json": b"{"}
-    for kind, start in starts.items():
-        page.click("#panels .frame:visible summary")
-        with page.expect_download() as found:
-            page.click(f"#panels .frame:visible [data-format={kind}]")
-        found.value.save_as(tmp_path / kind)
-        assert (tmp_path / kind).read_bytes().startswith(start)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_examples_run_with_a_click(models: dict[str, Model], serve: Serve, visit: Open, name: str) -> None:
+    found = visit(serve(Inspector(models[name])).address)
+    first = found.tokens("written" if models[name].is_seq2seq else "target" if name == "decoder" else "source")
+    before = first.all_inner_texts()
+    with found.page.expect_response("**/api/run"):
+        found.page.locator(".examples button").nth(1).click()
+    found.settle()
+    assert before and first.all_inner_texts() != before
 
 
-def test_the_page_continues_after_the_server_was_started_again(
-    models: dict[str, Model], serve: Callable[..., Served], visit: "Callable[..., Page]"
-) -> None:
+def test_a_token_with_html_is_text(models: dict[str, Model], serve: Serve, visit: Open) -> None:
+    evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+    found = visit(serve(Inspector(models["decoder"], [{"text": evil[:20]}])).address)
+    before = found.page.locator("script, img").count()
+    model = models["decoder"]
+    pieces = [evil[i : i + 20] for i in range(0, len(evil), 20)]
+    for piece in pieces:
+        assert len(model.tokenizer.encode(piece)) < 32
+        found.run(piece)
+        shown = "".join(found.tokens("target").all_inner_texts())
+        assert piece.replace(" ", "␣") in shown
+        for _ in each_panel(found, "decoder"):
+            assert found.page.locator("script, img").count() == before
+    found.page.goto(
+        found.page.url.split("#")[0] + hash_of(text="<b>x</b>", panel="<img src=x onerror=alert(3)>", off="<script>")
+    )
+    found.page.reload()
+    found.page.locator("#tokens .token").first.wait_for()
+    assert found.page.locator("#input textarea").input_value() == "<b>x</b>"
+    assert found.page.locator("main b").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("a" * 100, "the text has 1"), (" ", "the text is empty"), ("", "Write a text and press Run")]
+)
+def test_a_refused_text_is_explained(open_model: OpenModel, text: str, words: str) -> None:
+    found = open_model("decoder", refusals=True)
+    found.page.locator("#input textarea").fill(text)
+    found.page.get_by_role("button", name="Run", exact=True).click()
+    found.until("(words) => document.getElementById('status').textContent.includes(words)", words)
+    status = found.status()
+    assert "\n" not in status and "Traceback" not in status
+    assert found.tokens("target").count() > 3, "the former text is still shown"
+    found.run(TEXT)
+    assert found.status() == ""
+
+
+def test_the_page_recovers_when_the_server_starts_again(models: dict[str, Model], serve: Serve, visit: Open) -> None:
     served = serve(Inspector(models["decoder"]))
-    page = visit(address(served, **TEXT))
-    page.wait_for_selector(".thumb")
+    found = visit(served.address + hash_of(text=TEXT), refusals=True)
     served.stop()
-    page.click(".thumb >> nth=0")
-    page.wait_for_selector("text=The server does not answer. Start it again; this page continues by itself.")
+    found.page.locator(".thumb").nth(1).click()
+    found.until("() => document.getElementById('status').textContent.includes('The server does not answer')")
     serve(Inspector(models["decoder"]), served.port)
-    page.wait_for_selector(".heatmap >> text=×")
-    assert page.locator("#status.is-problem").count() == 0
+    found.until("() => document.getElementById('status').textContent === ''")
+    found.settle()
+    rows = found.cells("Head")
+    assert len(rows) == 1 + found.tokens("target").count()
 
 
-def test_the_single_file_opens_from_a_disk(
-    models: dict[str, Model], visit: "Callable[..., Page]", tmp_path: Path
-) -> None:
-    from glassformer.serving.inspector import FOLDER as PAGE
+def test_a_run_that_the_server_dropped_is_run_again(models: dict[str, Model], serve: Serve, visit: Open) -> None:
+    inspector = Inspector(models["decoder"])
+    found = visit(serve(inspector).address + hash_of(text=TEXT), refusals=True)
+    inspector.runs.clear()
+    found.page.clock.set_fixed_time(time.time() + 60)  # at once after a run, the page would not run it again
+    with found.page.expect_response("**/api/run"):
+        found.page.locator(".thumb").nth(1).click()
+    found.settle()
+    assert found.status() == "" and len(found.cells("Head")) == 1 + found.tokens("target").count()
 
-    (tmp_path / "page.html").write_text(single_file(Inspector(models["decoder"]), TEXT, PAGE), "utf-8")
-    page = visit((tmp_path / "page.html").as_uri() + "#layer=0&head=0")
-    page.wait_for_selector(".heatmap >> text=×")
-    assert page.locator("#tab-steps").is_disabled()
-    assert page.locator("#tab-lens").is_enabled()
+
+def test_a_pair_without_a_target_shows_what_the_model_writes(open_model: OpenModel, models: dict[str, Model]) -> None:
+    found, model = open_model("encoder-decoder"), models["encoder-decoder"]
+    found.run(SOURCE, "")
+    written = model.encode_target(model.translate(SOURCE))[1:]
+    assert found.tokens("written").count() == len(written) + 1
+    found.run(SOURCE, TARGET)
+    assert found.tokens("written").count() == len(model.encode_target(TARGET))
+    assert found.tokens("source").count() == len(model.encode_source(SOURCE))

@@ -18,8 +18,8 @@ from runs import write_text
 ABILITIES = {
     "causal": {"ContinuesPrompts", "ScoresTexts"},
     "masked": {"NeedsSpecialTokens", "ScoresSome", "FillsMasks", "HasScores", "HasPseudoPerplexity"},
-    "infilling": {"NeedsSpecialTokens", "FillsMasks", "Translates", "ScoresTexts", "Votes"},
-    "spans": {"NeedsSpecialTokens", "FillsMasks", "Translates", "ScoresTexts", "Votes"},
+    "infilling": {"NeedsSpecialTokens", "FillsMasks", "FillsByWriting", "Translates", "ScoresTexts", "Votes"},
+    "spans": {"NeedsSpecialTokens", "FillsMasks", "FillsByWriting", "Translates", "ScoresTexts", "Votes"},
     "seq2seq": {"Translates", "ScoresTexts", "FillsMasks", "HasScores", "HasPairs", "HasTestSet", "Votes"},
     "classification": {"HasLabels", "Classifies", "HasScores", "HasTestSet", "Votes"},
     "tagging": {"HasLabels", "Tags", "HasScores", "HasTestSet", "Votes"},

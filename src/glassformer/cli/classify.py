@@ -4,9 +4,9 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer.cli.inputs_outputs import Loading, directories_and_text, given_texts
+from glassformer.cli.progress import bar
 from glassformer.cli.translate import cell
 from glassformer.errors import UserError
-from glassformer.terminal import TerminalReporter
 
 if TYPE_CHECKING:
     from glassformer.model import Model
@@ -40,8 +40,8 @@ def main(
     for place, one in enumerate(given.texts):
         with given.at(place):
             rows.append(_row(one, second, model))
-    with TerminalReporter() as reporter, reporter.phase("classifying"):
-        classes = model.classify(rows, log=reporter.log)
+    with bar("classifying") as log:
+        classes = model.classify(rows, log=log)
     for row, found in zip(rows, classes, strict=True):
         shown = row if isinstance(row, str) else "\t".join(row)
         if json_:

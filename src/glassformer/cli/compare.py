@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.arguments import Dirs, Search
-from glassformer.cli.evaluate import told_already
+from glassformer.cli.evaluate import already_reported
 from glassformer.cli.inputs_outputs import Measured, require_output
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel, comparison_table, describe_model
@@ -103,7 +103,7 @@ def _row(
     rate: float | None = None
     found: dict[str, Any] = dict(report.to_dict())
     if isinstance(model.task, HasPairs):
-        pairs = model.pairs(log=told_already, **places)
+        pairs = model.pairs(log=already_reported, **places)
         sources = distinct_sources(pairs)
         model.translations(sources[:1], **settings)  # warm-up: the first call includes one-time setup
         began = time.perf_counter()
@@ -113,7 +113,7 @@ def _row(
         outputs = {source: best[0].text for source, best in zip(sources, written, strict=True)}
         found |= model.task.output_scores(model.run, outputs, pairs)
     elif score not in found:
-        found |= model.scores(log=told_already, **places)
+        found |= model.scores(log=already_reported, **places)
     value = found[score]
     return ComparedModel(
         name=name,

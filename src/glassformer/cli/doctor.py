@@ -4,7 +4,8 @@ import json
 
 from glassformer.cli.arguments import Dir
 from glassformer.cli.inputs_outputs import Stored
-from glassformer.terminal import TerminalReporter, show
+from glassformer.cli.progress import bar
+from glassformer.terminal import show
 
 
 def main(directory: Dir, /, *, json_: bool = False, stored: Stored) -> int:
@@ -17,7 +18,7 @@ def main(directory: Dir, /, *, json_: bool = False, stored: Stored) -> int:
     from glassformer.doctor import check_model
 
     model = stored.model(directory)
-    with TerminalReporter() as reporter, reporter.phase("checking"):
+    with bar("checking"):
         report = check_model(model.network)
     if json_:
         print(json.dumps(report.to_dict()))

@@ -6,8 +6,8 @@ from pathlib import Path
 from glassformer import files
 from glassformer.cli.arguments import Dir, File
 from glassformer.cli.inputs_outputs import Loading, given_texts, require_output
+from glassformer.cli.progress import bar
 from glassformer.errors import UserError
-from glassformer.terminal import TerminalReporter
 
 
 def main(
@@ -43,15 +43,15 @@ def main(
         require_output(output, [directory, input])
     texts = given_texts(None, input).texts
     model = loading.model(directory)
-    with TerminalReporter() as reporter, reporter.phase("embedding"):
-        vectors = model.embed(texts, log=reporter.log)
+    with bar("embedding") as log:
+        vectors = model.embed(texts, log=log)
     if output is not None:
         data = io.BytesIO()
         np.save(data, vectors)
         files.write_bytes(output, data.getvalue())
         n_texts, size = vectors.shape
-        reporter.log(f"{output}: {n_texts:,} vectors of size {size:,}; each is {model.vectors_are}")
+        log(f"{output}: {n_texts:,} vectors of size {size:,}; each is {model.vectors_are}")
     if query is not None:
-        for place, cosine in nearest(vectors, model.embed([query], log=reporter.log)[0], n):
+        for place, cosine in nearest(vectors, model.embed([query], log=log)[0], n):
             print(f"{cosine:.4f}\t{texts[place]}")
     return 0

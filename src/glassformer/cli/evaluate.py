@@ -50,10 +50,10 @@ def main(
         values: dict[str, Any] = dict(report.to_dict())
         if not loss_only:
             with reporter.phase("scoring") as progress:
-                values |= model.scores(progress=progress, log=told_already, **places, **search)
+                values |= model.scores(progress=progress, log=already_reported, **places, **search)
         if pseudo_perplexity:
             with reporter.phase("pseudo-perplexity") as progress:
-                values["pseudo_perplexity"] = model.pseudo_perplexity(data.data__path, progress, told_already)
+                values["pseudo_perplexity"] = model.pseudo_perplexity(data.data__path, progress, already_reported)
     report = values.pop("report", None)
     if json_:
         print(json.dumps(values if report is None else values | {"report": report.to_dict()}))
@@ -69,7 +69,7 @@ def main(
     return 0
 
 
-def told_already(sentence: str) -> None:
+def already_reported(sentence: str) -> None:
     """Discard a note that was already printed when the loss of the same data was measured."""
 
 

@@ -1,4 +1,4 @@
-"""glassformer plot alignment|attention|positions|schedule|curves|confusion"""
+"""glassformer plot alignment|attention|lens|ablation|patching|positions|schedule|curves|confusion"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -96,6 +96,105 @@ def attention(
     return _write(plots.heat_maps(weights[heads], *trace.axes(kind), titles, name, "query", "key"), out)
 
 
+def lens(
+    directory: Dir,
+    /,
+    *,
+    text: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    no_norm: bool = False,
+    out: Path = Path("lens"),
+    stored: Stored,
+) -> int:
+    """Plot the logit lens: the most probable token that the head predicts from the residual stream after each layer.
+
+    Args:
+        directory: The model directory of a Transformer that predicts tokens.
+        text: The input of a model with one stack.
+        source: The source text of an encoder-decoder.
+        target: The target text of an encoder-decoder; by default the model's translation.
+        no_norm: Leave out the final norm before the head.
+        out: The file or files to write.
+    """
+    from glassformer.inspection import capture, value_plots
+    from glassformer.inspection.lens import NAMES, lens_cells, lens_labels
+
+    _require_place(out, directory)
+    model = stored.model(directory)
+    trace = capture.capture(model, text, source=source, target=target, names=NAMES)
+    cells = lens_cells(model.network, trace, lens_labels(model.network, trace.inputs), norm=not no_norm)
+    vocabulary = model.tokenizer.tokens(range(model.tokenizer.vocab_size))
+    return _write(value_plots.plot_lens(cells, trace.target, vocabulary, f"{model.name}: logit lens"), out)
+
+
+def ablation(
+    directory: Dir,
+    /,
+    *,
+    text: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    out: Path = Path("ablation"),
+    stored: Stored,
+) -> int:
+    """Plot the change of the loss for each head and feed-forward that is switched off, one at a time.
+
+    Args:
+        directory: The model directory.
+        text: The input of a model with one stack.
+        source: The source text of an encoder-decoder.
+        target: The target text of an encoder-decoder; by default the model's translation.
+        out: The file or files to write.
+    """
+    from glassformer.inspection import capture, value_plots
+    from glassformer.inspection.effects import effects
+    from glassformer.inspection.measures import measure_of
+
+    _require_place(out, directory)
+    model = stored.model(directory)
+    inputs = capture.encoded(model, text, source=source, target=target).inputs
+    found = effects(model.network, inputs, measure_of(model.network, inputs))
+    if not found.changes:
+        raise UserError(f"{directory} has no attention, so it has no heads to switch off")
+    return _write(value_plots.plot_effects(found, f"{model.name}: ablation"), out)
+
+
+def patching(
+    directory: Dir,
+    /,
+    *,
+    clean: str,
+    corrupted: str,
+    answer: str | None = None,
+    wrong: str | None = None,
+    out: Path = Path("patching"),
+    stored: Stored,
+) -> int:
+    """Plot how much of a prediction each layer and position of a clean text restores in a corrupted text.
+
+    Args:
+        directory: The model directory of a causal or masked language model.
+        clean: A text.
+        corrupted: A text with the same number of tokens and another prediction.
+        answer: The token after the clean text, such as " Paris"; by default the most probable one.
+        wrong: The token after the corrupted text; by default the most probable one.
+        out: The file or files to write.
+    """
+    from glassformer.inspection import value_plots
+    from glassformer.inspection.patching import patch_residual, patching_of
+    from glassformer.models.transformer import Transformer
+
+    _require_place(out, directory)
+    model = stored.model(directory)
+    pair = patching_of(model, clean, corrupted, answer, wrong)
+    assert isinstance(model.network, Transformer)  # `patching_of`
+    tokens = model.tokenizer.tokens(pair.clean["token_ids"][0].tolist())
+    return _write(
+        value_plots.plot_patching(patch_residual(model.network, pair), tokens, f"{model.name}: patching"), out
+    )
+
+
 def positions(
     directory: Dir,
     /,
@@ -189,5 +288,5 @@ def _write(figure: "Figure", out: Path) -> int:
 main = Group(
     "Plot models and runs. Each plot is written as PNG and SVG, such as alignment.png and alignment.svg; --out FILE "
     "sets another path, and its suffix selects one format. Needs the extra: pip install 'glassformer[plot]'",
-    (alignment, attention, positions, schedule, curves, confusion),
+    (alignment, attention, lens, ablation, patching, positions, schedule, curves, confusion),
 )

@@ -3,7 +3,8 @@
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 def err(text: str) -> None:
     """Print a message on standard error."""
     print(text, file=sys.stderr)
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Callable[[str], None]]:
+    """Show a bar on a terminal, which leaves no line; yield the function that prints messages."""
+    with TerminalReporter() as reporter:
+        reporter.is_quiet = True
+        with reporter.phase(title):
+            yield reporter.log
 
 
 def trained(train: "Callable[[LaunchReporter], Outcome]", *, quiet: bool = False, json_: bool = False) -> "Outcome":
@@ -49,6 +59,7 @@ def summary(outcome: "Outcome", seconds: float, best: str) -> dict[str, str]:
     return {
         "done": ", ".join([*units, f"after {duration(seconds)}"]),
         "model": f"{folder} (weights of step {Manifest.read(folder).step})",
-        "curves": f"{folder / 'metrics.jsonl'}; draw them: glassformer plot curves {folder}",
+        "curves": str(folder / "metrics.jsonl"),
+        "plot": f"glassformer plot curves {folder}",
         "next": f"glassformer {task.verb} {folder}{example}",
     }

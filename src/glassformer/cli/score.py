@@ -7,12 +7,12 @@ from pathlib import Path
 from glassformer import files
 from glassformer.cli.arguments import Dirs, File
 from glassformer.cli.inputs_outputs import Loading
+from glassformer.cli.progress import bar
 from glassformer.cli.translate import cell
 from glassformer.data.pairs import aligned_lines
 from glassformer.data.records import lines
 from glassformer.errors import UserError
 from glassformer.tasks.task import Translates
-from glassformer.terminal import TerminalReporter
 
 
 def main(
@@ -40,11 +40,8 @@ def main(
     else:
         pairs = aligned_lines(Path(source), Path(target))
         sources, targets = [one for one, _ in pairs], [other for _, other in pairs]
-    with TerminalReporter() as reporter, reporter.phase("scoring"):
-        if sources is None:
-            scores = model.score(targets, log=reporter.log)
-        else:
-            scores = model.score(sources, targets, log=reporter.log)
+    with bar("scoring") as log:
+        scores = model.score(targets, log=log) if sources is None else model.score(sources, targets, log=log)
     for i, (found, text) in enumerate(zip(scores, targets, strict=True)):
         if json_:
             values = asdict(found) | ({} if sources is None else {"source": sources[i]}) | {"target": text}

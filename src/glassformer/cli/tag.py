@@ -4,7 +4,7 @@ import json
 from typing import Annotated
 
 from glassformer.cli.inputs_outputs import Loading, directories_and_text, given_texts
-from glassformer.terminal import TerminalReporter
+from glassformer.cli.progress import bar
 
 
 def main(
@@ -20,8 +20,8 @@ def main(
     directories, text = directories_and_text(models)
     sentences = [line.split() for line in given_texts(text, input).texts]
     model = loading.ensemble(directories)
-    with TerminalReporter() as reporter, reporter.phase("tagging"):
-        found = model.tag(sentences, log=reporter.log)
+    with bar("tagging") as log:
+        found = model.tag(sentences, log=log)
     for words, tags in zip(sentences, found, strict=True):
         if json_:
             values = {"words": words, "tags": [name for name, _ in tags], "probabilities": [p for _, p in tags]}

@@ -19,10 +19,9 @@ import hashlib
 import json
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -30,7 +29,7 @@ import numpy.typing as npt
 
 from glassformer.config.run import NEWEST_READING, Reading
 from glassformer.data.records import filled, nearest, share_news
-from glassformer.data.sources import PIECE_CHARACTERS, Counts, Piece, find_sources, read_pieces
+from glassformer.data.sources import PIECE_CHARACTERS, Counts, Paths, Piece, find_sources, read_pieces
 from glassformer.errors import UserError
 
 SplitSide = Literal["train", "valid"]
@@ -85,9 +84,9 @@ class Corpus:
 
     def __init__(
         self,
-        paths: Sequence[str | Path],
+        paths: Paths,
         *,
-        valid_paths: Sequence[str | Path] = (),
+        valid_paths: Paths = (),
         valid_fraction: float = 0.1,
         text_field: str = "text",
         reading: Reading = NEWEST_READING,
@@ -201,7 +200,7 @@ class Corpus:
             number += piece.ends_document
         return begin + nearest_break("".join(found), part.begin - begin)
 
-    def _scan(self, paths: Sequence[str | Path]) -> Scan:
+    def _scan(self, paths: Paths) -> Scan:
         counts = Counts()
         hashes, n_characters, n_bytes = array("Q"), array("q"), 0
         digest, length = hashlib.blake2b(digest_size=8), 0

@@ -23,6 +23,8 @@ from glassformer.data import builtin
 from glassformer.data.records import Record
 from glassformer.errors import UserError
 
+Paths = Sequence[str | Path]
+
 FOLDER_SUFFIXES = (".txt", ".jsonl")
 PIECE_CHARACTERS = 1 << 16  # minimum size: a piece ends at the first safe place after it
 MAX_PIECE_CHARACTERS = 1 << 20
@@ -90,7 +92,7 @@ class TextSource:
                     yield piece
 
 
-def find_sources(paths: Sequence[str | Path], counts: Counts | None = None) -> list[TextSource]:
+def find_sources(paths: Paths, counts: Counts | None = None) -> list[TextSource]:
     """Find the sources of `paths`, in order; raise `UserError` for a missing or empty file or folder."""
     counts = counts or Counts()
     sources: list[TextSource] = []
@@ -103,9 +105,7 @@ def find_sources(paths: Sequence[str | Path], counts: Counts | None = None) -> l
     return sources
 
 
-def read_pieces(
-    paths: Sequence[str | Path], *, text_field: str = "text", counts: Counts | None = None
-) -> Iterator[Piece]:
+def read_pieces(paths: Paths, *, text_field: str = "text", counts: Counts | None = None) -> Iterator[Piece]:
     """Yield every document of `paths`, in pieces of about `PIECE_CHARACTERS`, so that memory use is bounded.
 
     Pieces end where no token of glassformer's schemes spans the cut (see `cut`).
@@ -115,7 +115,7 @@ def read_pieces(
         yield from source.pieces(text_field, counts)
 
 
-def read_documents(paths: Sequence[str | Path], *, text_field: str = "text") -> Iterator[str]:
+def read_documents(paths: Paths, *, text_field: str = "text") -> Iterator[str]:
     """Iterate over the complete documents of `paths`."""
     return (piece.text for piece in joined(read_pieces(paths, text_field=text_field)))
 

@@ -44,10 +44,8 @@ class Ensemble(nn.Module):
         """Create the ensemble; raise `UserError` if the vocabulary sizes of the members differ."""
         super().__init__()
         configs = [model.config for model in models]
-        for side, sizes in (
-            ("target", [config.vocab_size for config in configs]),
-            ("source", [config.encoder_vocab_size for config in configs]),
-        ):
+        for side, name in (("target", "vocab_size"), ("source", "encoder_vocab_size")):
+            sizes = [getattr(config, name) for config in configs]
             if len(set(sizes)) > 1:
                 raise UserError(
                     f"the models have {side} vocabularies of {' and '.join(map(str, sizes))} tokens: an ensemble "

@@ -93,10 +93,8 @@ def ablate(
     """Switch parts off inside the `with` block, in all methods of the model.
 
     `means` is a trace of a text (`capture`): heads and feed-forwards then give their mean over its positions instead
-    of zero. Layers return their input in both cases. Raises `UserError` for a part that the model does not have.
-
-    A `capture` inside the block stores the context of a head and the residual stream after a layer before they are
-    replaced; all tensors computed from them contain the change.
+    of zero. Layers return their input in both cases. A `capture` inside the block stores the changed tensors. Raises
+    `UserError` for a part that the model does not have.
 
     ```python
     with ablate(model, ["decoder.0.head.3", "decoder.1.feed_forward"]):

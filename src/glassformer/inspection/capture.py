@@ -63,8 +63,8 @@ def model_hooks(model: Model | nn.Module, hooks: Mapping[str, Hook]) -> Iterator
 
     A key of `hooks` is a name, or a pattern such as `decoder.blocks.*.self_attn.weights`. A hook returns a tensor that
     replaces the named one, or None. Hooks act in `model.generate`, `translate`, `score` and all other methods too; if
-    several match, each receives the result of the previous one. Blocks may be nested. Raises `UserError` for an
-    ensemble, and at the end of the block if a pattern matched no tensor.
+    several match, each receives the result of the previous one. In nested blocks, the hooks of the outer block come
+    first. Raises `UserError` for an ensemble, and at the end of the block if a pattern matched no tensor.
 
     ```python
     def without_head_3(name, context):  # (B, H, T, W)
@@ -139,7 +139,7 @@ def _tapped(network: nn.Module, tap: Tap) -> Iterator[None]:
             return method(*args, **named)
         given, inside = named.get("tap"), True
         try:
-            return method(*args, **{**named, "tap": tap if given is None else _Chain(given, tap)})
+            return method(*args, **{**named, "tap": tap if given is None else _Chain(tap, given)})
         finally:
             inside = False
 

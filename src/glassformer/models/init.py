@@ -82,7 +82,7 @@ def _draw_cells(module: nn.RNNBase) -> None:
 def residual_projections(model: nn.Module) -> list[nn.Module]:
     """Return the linear layers that write to the residual stream: the last layer of each sublayer."""
     names = ("out_proj", "down_proj")
-    return [m for name, m in model.named_modules() if name.rsplit(".", 1)[-1] in names and m is not None]
+    return [m for name, m in model.named_modules() if name.rsplit(".", 1)[-1] in names]
 
 
 def _draw_table(weight: Tensor, scheme: Init) -> None:

@@ -30,7 +30,7 @@ def single_file(inspector: Inspector, given: dict[str, Any], folder: Path) -> st
     import_map, begin = json.dumps({"imports": addresses}), 'import "page/main.js";'
     scripts = " ".join(f"'sha256-{_hash(code)}'" for code in (import_map, begin))
     policy = f"default-src 'none'; script-src {scripts} data:; style-src 'unsafe-inline'; img-src data: blob:"
-    data = json.dumps(answers(inspector, given), ensure_ascii=False).replace("</", "<\\/").replace("<!--", "<\\!--")
+    data = json.dumps(answers(inspector, given), ensure_ascii=False).replace("<", "\\u003c")  # no tag ends the script
     head = (
         f'<meta http-equiv="content-security-policy" content="{policy}">\n'
         f"<style>{(folder / 'style.css').read_text('utf-8')}</style>\n"

@@ -154,14 +154,13 @@ class Tokenizer:
         if roles is None and len(self.special_tokens) == 1 and self.special_tokens[0] not in SPECIAL_TOKENS:
             self.eos_id = self.vocab[self.special_tokens[0]]  # a single one is the end token: GPT-2's <|endoftext|>
         unknown: str | None = description["model"].get("unk_token")
-        rust_tokenizer.check(self.vocab, self.merges, self.special_tokens, unknown, self.scheme, self.frequencies)
+        parts = self.vocab, self.merges, self.special_tokens, unknown
+        rust_tokenizer.check(*parts, self.scheme, self.frequencies)
         self._codec: SchemeCodec | ImportedCodec
         if self.scheme is None:
             self._codec = ImportedCodec(rust, description, self.vocab)
         else:
-            self._codec = SchemeCodec(
-                rust, self.scheme, self.vocab, self.merges, self.special_tokens, unknown, self.frequencies
-            )
+            self._codec = SchemeCodec(rust, self.scheme, *parts, self.frequencies)
         if self.scheme is not None and roles is None:
             self.frames = Frames.of_ids(self.cls_id, self.sep_id, self.eos_id)
         else:

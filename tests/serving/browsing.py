@@ -1,0 +1,185 @@
+"""Steps of the tests in a browser: open the inspector page, wait for it, and read the numbers that it shows."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+import torch
+from torch import Tensor
+
+from glassformer.model import Model
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
+
+TEXT = "abc de fgh"
+SOURCE, TARGET = "red dog sees", "sieht hund rot"
+
+ROWS = "(rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
+CALM = """() => new Promise((resolve) => {
+    let calm = 0;
+    const frame = () => {
+        calm = document.querySelector('[aria-busy="true"]') ? 0 : calm + 1;
+        if (calm > 3) resolve(); else requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+})"""
+ACCENT_PIXELS = """(canvas) => {
+    const probe = document.createElement("span");
+    probe.style.color = getComputedStyle(document.documentElement).getPropertyValue("--second");
+    document.body.append(probe);
+    const wanted = getComputedStyle(probe).color.match(/\\d+/g).slice(0, 3).map(Number);
+    probe.remove();
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    let n = 0;
+    for (let i = 0; i < data.length; i += 4) n += wanted.every((x, j) => Math.abs(data[i + j] - x) < 8) ? 1 : 0;
+    return n;
+}"""
+
+
+def given_to(model: Model) -> dict[str, Any]:
+    """Return the input of the tests for a model: a text or a pair."""
+    return {"source": SOURCE, "target": TARGET} if model.is_seq2seq else {"text": TEXT}
+
+
+def hash_of(**view: Any) -> str:
+    """Return the part of an address that restores a view."""
+    return "#" + "&".join(f"{key}={quote(str(value), safe='')}" for key, value in view.items())
+
+
+@dataclass
+class Visit:
+    """A page in a context of its own, with a record of its requests and its problems."""
+
+    page: "Page"
+    requests: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    expects_refusals: bool = False
+    """True if the server refuses a request of the test, or is stopped: the console then names these requests."""
+
+    def listen(self) -> None:
+        """Record each request, console error, exception and dialog."""
+        self.page.context.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
+        self.page.on("dialog", lambda dialog: (self.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+
+    def _console(self, message: "ConsoleMessage") -> None:
+        is_refusal = message.text.startswith("Failed to load resource")
+        is_ours = "willReadFrequently" in message.text  # `accent_pixels` reads a canvas
+        if message.type in ("error", "warning") and not is_ours and not (is_refusal and self.expects_refusals):
+            self.problems.append(f"{message.type}: {message.text}")
+
+    def check(self, origin: str) -> None:
+        """Require that the page had no problem and made no request to another origin."""
+        assert self.problems == []
+        schemes = ("data", "blob")
+        assert all(url.startswith(origin) or urlsplit(url).scheme in schemes for url in self.requests), self.requests
+
+    # waiting
+
+    def settle(self) -> None:
+        """Wait until no panel waits for the server and all changes are drawn."""
+        self.page.evaluate(CALM)
+
+    def until(self, condition: str, argument: Any = None) -> None:
+        """Wait for a condition in JavaScript."""
+        self.page.wait_for_function(condition, arg=argument, timeout=15_000)
+
+    def open_tab(self, title: str) -> None:
+        """Choose a panel and wait for it."""
+        self.page.get_by_role("tab", name=title, exact=True).click()
+        self.settle()
+
+    def run(self, *texts: str) -> None:
+        """Write the text, or the source and the target, and run the model."""
+        boxes = self.page.locator("#input textarea")
+        for i, text in enumerate(texts):
+            boxes.nth(i).fill(text)
+        with self.page.expect_response("**/api/run"):
+            self.page.get_by_role("button", name="Run", exact=True).click()
+        self.settle()
+
+    # parts of the page
+
+    def frame(self, title: str) -> "Locator":
+        """Return the card with a title."""
+        return self.page.locator(f'section.frame[aria-label="{title}"]:visible')
+
+    def tokens(self, side: str) -> "Locator":
+        """Return the tokens of a side at the top of the page."""
+        return self.page.locator(f'#tokens .token[data-side="{side}"]')
+
+    def status(self) -> str:
+        """Return the text of the status line."""
+        return self.page.locator("#status").inner_text()
+
+    def view(self) -> dict[str, str]:
+        """Return the view that the address names, after it has been written."""
+        self.page.wait_for_timeout(160)  # the page waits 150 ms before it writes the address
+        parts = urlsplit(self.page.url).fragment.split("&")
+        return dict(part.split("=", 1) for part in parts if part)
+
+    def set_slider(self, label: str, value: float) -> None:
+        """Move a slider."""
+        self.page.locator("label.slider:visible", has_text=label).locator("input").fill(str(value))
+        self.settle()
+
+    def cells(self, title: str) -> list[list[str]]:
+        """Return the cells of the table that a card shows in place of its picture, the header first."""
+        card = self.frame(title)
+        toggle = card.get_by_role("button", name="table", exact=True)
+        is_open = toggle.get_attribute("aria-pressed") == "true"
+        if not is_open:
+            toggle.click()
+        found: list[list[str]] = card.locator(".alternative tr").evaluate_all(ROWS)
+        if not is_open:
+            toggle.click()
+        return found
+
+    def numbers(self, title: str, first: int = 1) -> Tensor:
+        """Return the numbers of this table, from column `first` on."""
+        return torch.tensor([[number(cell) for cell in row[first:]] for row in self.cells(title)[1:]])
+
+    def accent_pixels(self, canvas: "Locator") -> int:
+        """Return the number of pixels of a canvas that have the colour of a highlight."""
+        return int(canvas.evaluate(ACCENT_PIXELS))
+
+
+def number(text: str) -> float:
+    """Return a number as the page writes it, with a minus sign in place of a hyphen; NaN for a dash."""
+    text = text.replace("−", "-").replace(",", "")
+    return float("nan") if text == "–" else float(text)
+
+
+def percents(texts: list[str]) -> list[float]:
+    """Return percentages as fractions of 1."""
+    return [0.0 if text.startswith("<") else float(text.removesuffix(" %")) / 100 for text in texts]
+
+
+Open = Callable[..., Visit]
+
+
+@contextmanager
+def visits(browser: "Browser") -> Iterator[Open]:
+    """Give a function that opens an address; at the end, the pages must have had no problem."""
+    opened: list[tuple[Visit, str]] = []
+
+    def visit(address: str, *, refusals: bool = False, width: int = 1280, height: int = 800, **options: Any) -> Visit:
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        context.set_default_timeout(15_000)
+        found = Visit(context.new_page(), expects_refusals=refusals)
+        found.listen()
+        found.page.goto(address)
+        parts = urlsplit(address)
+        opened.append((found, f"{parts.scheme}://{parts.netloc}/"))
+        found.page.locator("#tokens .token, #panels .card").first.wait_for()
+        found.settle()
+        return found
+
+    yield visit
+    for found, origin in opened:
+        found.page.context.close()
+        found.check(origin)
