@@ -23,7 +23,7 @@ check: .venv/dev  ## formatting, lint, types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/codespell --skip '*.svg' README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs src
+	@$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs src
 	@$(BIN)/python tests/words.py
 
 page: .venv/node  ## types and unit tests of the inspector page (needs node 20 or newer)
