@@ -63,7 +63,6 @@ PICTURES = [
         "attention",
         "repeats",
         {**REPEATED, "panel": "attention", "layer": 1, "head": 0, "pos": 13},
-        press=("−",) * 3,
         scroll="#tabs",
     ),
     Picture("ablation", "repeats", {**REPEATED, "panel": "ablation", "off": "decoder.1.0", "pos": 13}),
