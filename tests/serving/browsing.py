@@ -22,7 +22,7 @@ CALM = """() => new Promise((resolve) => {
     let calm = 0;
     const frame = () => {
         calm = document.querySelector('[aria-busy="true"]') ? 0 : calm + 1;
-        if (calm > 3) resolve(); else requestAnimationFrame(frame);
+        if (calm > 2) resolve(); else requestAnimationFrame(frame);
     };
     requestAnimationFrame(frame);
 })"""
@@ -131,12 +131,9 @@ class Visit:
         """Return the cells of the table that a card shows in place of its picture, the header first."""
         card = self.frame(title)
         toggle = card.get_by_role("button", name="table", exact=True)
-        is_open = toggle.get_attribute("aria-pressed") == "true"
-        if not is_open:
-            toggle.click()
+        toggle.evaluate("(button) => button.click()")
         found: list[list[str]] = card.locator(".alternative tr").evaluate_all(ROWS)
-        if not is_open:
-            toggle.click()
+        toggle.evaluate("(button) => button.click()")
         return found
 
     def numbers(self, title: str, first: int = 1) -> Tensor:

@@ -82,7 +82,9 @@ def test_heads_are_reached_with_the_keyboard(open_model: OpenModel, models: dict
     assert page.evaluate("document.activeElement.ariaLabel").startswith("Layer 0, head 1")
 
 
-def test_a_token_under_the_pointer_is_highlighted_in_all_panels(open_model: OpenModel) -> None:
+def test_a_token_under_the_pointer_is_highlighted_in_all_panels(
+    open_model: OpenModel, models: dict[str, Model]
+) -> None:
     found = open_model("decoder", {"layer": 1, "head": 0})
     page, canvas = found.page, found.page.locator(".heat-canvas:visible")
     assert found.accent_pixels(canvas) == 0
@@ -94,14 +96,17 @@ def test_a_token_under_the_pointer_is_highlighted_in_all_panels(open_model: Open
     page.mouse.move(5, 5)
     found.settle()
     assert found.accent_pixels(canvas) == 0 and page.locator(".is-linked").count() == 0
+    canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + box["width"] - 5, box["y"] + box["height"] - 20)
+    size = box["height"]  # of the labels and the matrix; both have equal height and width
+    page.mouse.move(box["x"] + size - 45, box["y"] + size - 15)
     found.settle()
     n_tokens = found.tokens("target").count()
     marked = page.locator("#tokens .token.is-linked").evaluate_all("(all) => all.map((x) => Number(x.dataset.index))")
-    assert n_tokens - 1 in marked, "the cell in the last column belongs to the last key"
-    assert "weight" in page.locator(".tooltip").inner_text()
+    assert marked == [n_tokens - 2, n_tokens - 1], "the last query and the last key but one"
+    value = float(heads_of(models["decoder"])["decoder"][1][0, 0, -1, -2])
+    assert page.locator(".tooltip").inner_text().endswith(f"weight {value:.4f}")
     page.mouse.move(5, 5)
     page.get_by_role("button", name="lines", exact=True).click()
     found.settle()
