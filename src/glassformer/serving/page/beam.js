@@ -14,7 +14,8 @@ import { fixed, percent, shortened, visible } from "./text.js";
 import { theme } from "./theme.js";
 import { pathTo, ranked, treeRows } from "./tree.js";
 
-const STEP = 104;
+const STEP = 118;
+const WIDTH = 86;
 const ROW = 25;
 const MAX_NODES = 1500;
 
@@ -33,11 +34,11 @@ export function treeScene(nodes, best) {
   const last = nodes.reduce((most, node) => Math.max(most, node.length), 0);
   /** @type {Shape[]} */
   const shapes = [];
-  for (let step = 1; step <= last; step++) shapes.push({ type: "text", x: 8 + step * STEP + 36, y: 12, text: `step ${step}`, size: 10.5, fill: faint, anchor: "middle" });
+  for (let step = 1; step <= last; step++) shapes.push({ type: "text", x: 8 + step * STEP + WIDTH / 2, y: 12, text: `step ${step}`, size: 10.5, fill: faint, anchor: "middle" });
   for (const node of nodes) {
     const parent = node.parent === null ? undefined : byId.get(node.parent);
     if (!parent) continue;
-    const [from, to] = [x(parent) + 72, x(node)];
+    const [from, to] = [x(parent) + WIDTH, x(node)];
     const middle = (from + to) / 2;
     const isBest = best.has(node.id);
     const isPruned = node.state === "pruned";
@@ -51,12 +52,12 @@ export function treeScene(nodes, best) {
     const isPruned = node.state === "pruned";
     const title = node.state === "root" ? "start" : `${visible(node.token)}: ${node.state}; log-probability ${fixed(node.step_log_prob, 3)} ` +
       `(${percent(Math.exp(node.step_log_prob))}), sum ${fixed(node.log_prob, 3)}, length ${node.length}`;
-    shapes.push({ type: "rect", x: x(node), y: y(node) - 10, width: 72, height: 20, rx: 4, fill: paper, stroke: isBest ? accent : isPruned ? line : faint, title });
-    if (node.state === "finished") shapes.push({ type: "rect", x: x(node) + 2, y: y(node) - 8, width: 68, height: 16, rx: 3, stroke: isBest ? accent : second, title });
+    shapes.push({ type: "rect", x: x(node), y: y(node) - 10, width: WIDTH, height: 20, rx: 4, fill: paper, stroke: isBest ? accent : isPruned ? line : faint, title });
+    if (node.state === "finished") shapes.push({ type: "rect", x: x(node) + 2, y: y(node) - 8, width: WIDTH - 4, height: 16, rx: 3, stroke: isBest ? accent : second, title });
     shapes.push({ type: "text", x: x(node) + 6, y: y(node) + 4, text: node.state === "root" ? "start" : shortened(node.token, 7), size: 11, mono: true, fill: isPruned ? faint : ink, bold: isBest, title });
-    if (node.state !== "root") shapes.push({ type: "text", x: x(node) + 68, y: y(node) + 3.5, text: fixed(node.log_prob, 1), size: 8.5, fill: faint, anchor: "end", title });
+    if (node.state !== "root") shapes.push({ type: "text", x: x(node) + WIDTH - 4, y: y(node) + 3.5, text: fixed(node.log_prob, 1), size: 8.5, fill: faint, anchor: "end", title });
   }
-  return { width: 8 + last * STEP + 84, height: 24 + height * ROW, background: paper, shapes };
+  return { width: 8 + last * STEP + WIDTH + 12, height: 24 + height * ROW, background: paper, shapes };
 }
 
 /** @param {App} app @returns {Panel} */

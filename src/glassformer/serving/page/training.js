@@ -12,6 +12,7 @@ import { frame } from "./frame.js";
 import { sceneElement } from "./scene.js";
 import { withQuery } from "./source.js";
 import { compact, count, duration } from "./text.js";
+import { theme } from "./theme.js";
 
 const LOSSES = ["train/loss", "eval/valid_loss", "eval/train_loss"];
 
@@ -49,6 +50,24 @@ export function timeLeft(series, maxSteps) {
 }
 
 /**
+ * Return the scene of samples, one line of text per line of a sample.
+ * @param {Record<string, any>[]} lines
+ * @returns {import("./scene.js").Scene}
+ */
+function samplesScene(lines) {
+  const { ink, faint, paper } = theme();
+  let y = 0;
+  /** @type {import("./scene.js").Shape[]} */
+  const shapes = [];
+  for (const { step, sample } of lines) {
+    shapes.push({ type: "text", x: 10, y: y + 20, text: `step ${step}`, fill: faint });
+    for (const text of String(sample).split("\n")) shapes.push({ type: "text", x: 90, y: (y += 18) + 2, text, fill: ink, mono: true });
+    y += 8;
+  }
+  return { width: 900, height: y + 12, background: paper, shapes };
+}
+
+/**
  * @param {App} app
  * @param {number | null} [lastStep] used until the server has read it from the run
  * @returns {Panel}
@@ -66,7 +85,7 @@ export function createTraining(app, lastStep = null) {
   const sampleCard = frame({
     title: "Samples", explanation: "A text that the model writes at each evaluation; │ separates the given part from the written one.",
     picture: () => ({
-      name: "samples", data: () => sampleLines(), scene: () => null,
+      name: "samples", data: () => sampleLines(), scene: () => samplesScene(sampleLines()),
       table: () => ({ header: ["step", "sample"], rows: sampleLines().map((line) => [line.step, line.sample]) }),
     }),
   }, samples);

@@ -1,0 +1,137 @@
+"""Take pictures of the inspector page for the documentation, with chromium.
+
+    .venv/bin/python docs/screenshots.py              # or: make screenshots
+    .venv/bin/python docs/screenshots.py demo=DIR     # use the model in DIR
+
+Each picture shows a model of `MODELS`. A model whose folder is missing is trained first: about three minutes for all on
+two cores. The pictures are `docs/_static/inspector-NAME.png`.
+"""
+
+import io
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "docs" / "_static"
+GLASSFORMER = [sys.executable, "-m", "glassformer"]
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+WIDE, PHONE = (1280, 800), (390, 844)
+MAX_BYTES = 150_000
+N_COLOURS = 160
+SETTLE_MS = 1200
+
+REPEATS = Path("runs") / "repeats.jsonl"
+MODELS = {
+    "demo": ["demo"],
+    "repeats": ["train", "copy-task", "--data.path", str(REPEATS)],
+    "reverse-bahdanau": ["train", "reverse-bahdanau"],
+    "reverse-transformer": ["train", "reverse-transformer"],
+}
+"""Names of models, in the folders `runs/NAME`, and the arguments that train them."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A view of the page: a model, the part of the address after `#`, the buttons to press, and the place to scroll to."""
+
+    name: str
+    model: str
+    view: dict[str, str | int]
+    press: tuple[str, ...] = ()
+    scroll: str = ""
+    """CSS selector of the element at the top of the picture; by default the top of the page."""
+    size: tuple[int, int] = WIDE
+
+
+REPEATED = {"text": "blacksmith|blacksmith"}
+DEMO = {"text": "The finally clause is always executed before the"}
+PAIR = {"clean": "The import statement is used to", "corrupted": "The import statement is not to"}
+PICTURES = [
+    Picture("heads", "repeats", {**REPEATED, "panel": "attention"}),
+    Picture("attention", "repeats", {**REPEATED, "panel": "attention", "layer": 1, "head": 0, "pos": 13}, scroll="#tabs"),
+    Picture("ablation", "repeats", {**REPEATED, "panel": "ablation", "off": "decoder.1.0", "pos": 13}),
+    Picture("effects", "repeats", {**REPEATED, "panel": "ablation"}, press=("Measure all",), scroll=".panel .card:last-child"),
+    Picture("training", "repeats", {**REPEATED, "panel": "training"}),
+    Picture("phone", "repeats", {**REPEATED, "panel": "attention"}, size=PHONE),
+    Picture("demo", "demo", {**DEMO, "panel": "attention"}, scroll="#tokens"),
+    Picture("lens", "demo", {**DEMO, "panel": "lens"}),
+    Picture("steps", "demo", {"text": "The function returns", "panel": "steps"}, press=("Step",) * 6),
+    Picture("patch", "demo", {**DEMO, **PAIR, "panel": "patch"}, press=("Patch",)),
+    Picture("alignment", "reverse-bahdanau", {"source": "magnolia", "panel": "alignment"}),
+    Picture("beam", "reverse-transformer", {"source": "magnolia", "panel": "beam", "beam": 4}, scroll="#tabs"),
+]
+
+
+def main(folders: dict[str, Path]) -> None:
+    """Train the models that are missing, and take all pictures; `folders` are those of models that exist."""
+    places = {name: folders.get(name, Path("runs") / name) for name in MODELS}
+    for name, arguments in MODELS.items():
+        if not (places[name] / "model.safetensors").exists():
+            write_repeats(REPEATS)
+            subprocess.run([*GLASSFORMER, *arguments, "--out", str(places[name])], check=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
+        for name, folder in places.items():
+            with served(folder) as address:
+                for picture in PICTURES:
+                    if picture.model == name:
+                        page = browser.new_page(viewport=dict(zip(("width", "height"), picture.size, strict=True)))
+                        take(page, address, picture)
+                        page.close()
+        browser.close()
+
+
+def write_repeats(path: Path) -> None:
+    """Write 20,000 records of 4 to 14 different letters, a bar, and the same letters again."""
+    path.parent.mkdir(exist_ok=True)
+    draw = random.Random(0)
+    words = ["".join(draw.sample("abcdefghijklmnopqrstuvwxyz", draw.randint(4, 14))) for _ in range(20_000)]
+    path.write_text("".join(json.dumps({"text": f"{word}|{word}"}) + "\n" for word in words))
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve the inspector of a folder; yield its address."""
+    command = [*GLASSFORMER, "inspect", str(folder), "--port", "0", "--no-browser"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[1]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def take(page: Page, address: str, picture: Picture) -> None:
+    """Open a view, wait for its answers, and write its picture with at most `N_COLOURS` colours."""
+    page.goto(f"{address}#{urlencode(picture.view).replace('+', '%20')}")
+    page.wait_for_load_state("networkidle")
+    for label in picture.press:
+        page.get_by_role("button", name=label, exact=True).first.click()
+        page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(SETTLE_MS)
+    if picture.scroll:
+        page.locator(picture.scroll).first.evaluate("element => element.scrollIntoView()")
+        page.wait_for_timeout(SETTLE_MS)
+    image = Image.open(io.BytesIO(page.screenshot(animations="disabled"))).convert("RGB")
+    path = OUT / f"inspector-{picture.name}.png"
+    image.quantize(N_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    size = path.stat().st_size
+    print(f"{path.relative_to(ROOT)}: {size:,} bytes")
+    if size > MAX_BYTES:
+        raise SystemExit(f"{path} is larger than {MAX_BYTES:,} bytes: lower N_COLOURS")
+
+
+if __name__ == "__main__":
+    main({name: Path(folder) for name, _, folder in (word.partition("=") for word in sys.argv[1:])})
