@@ -331,6 +331,37 @@ def test_the_beams_equal_the_translations(open_model: OpenModel, models: dict[st
     assert len(found.requests) == requests, "the page ranks the results itself"
 
 
+def test_the_length_penalty_ranks_results_again(open_model: OpenModel) -> None:
+    lengths, log_probs, ended = (
+        {"short": 2, "long": 6, "cut": 4},
+        {"short": -2, "long": -3, "cut": -1},
+        {"short", "long"},
+    )
+    node = {"token": "x", "token_id": 5, "log_prob": -1, "step_log_prob": -1, "step": 0, "state": "kept"}
+    nodes = [node | {"id": i, "parent": i - 1 if i else None, "length": i} for i in range(7)]
+    nodes[0]["state"] = "root"
+    results = [
+        {"node": lengths[text], "text": text, "log_prob": log_probs[text], "score": 0, "ended": text in ended}
+        for text in lengths
+    ]
+    found = open_model("encoder-decoder")
+    found.page.route("**/api/beam", lambda route: route.fulfill(json={"nodes": nodes, "results": results}))
+    found.open_tab("Beam search")
+    orders = set()
+    for label, formula in (("((5 + n) / 6)^a", "gnmt"), ("n^a", "average")):
+        found.page.get_by_role("button", name=label, exact=True).click()
+        for value in (0, 2):
+            found.set_slider("penalty", value)
+            config = BeamConfig(beam=3, length_penalty=value, length_penalty_type=formula)
+            scores = {text: log_probs[text] / length_penalty(lengths[text], config) for text in lengths}
+            expected = [*sorted(ended, key=lambda text: -scores[text]), "cut"]
+            rows = found.cells("Results")[1:]
+            assert [row[4] for row in rows] == expected
+            assert [number(row[1]) for row in rows] == pytest.approx([scores[text] for text in expected], rel=1e-3)
+            orders.add(tuple(expected))
+    assert len(orders) == 2, "the penalty changes the order"
+
+
 def test_a_checkpoint_is_compared(open_model: OpenModel, models: dict[str, Model]) -> None:
     model = models["decoder"]
     found = open_model("decoder", {"panel": "compare"})
