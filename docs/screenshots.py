@@ -43,7 +43,7 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A view of the page: a model, the part of the address after `#`, the buttons to press, and the place to scroll to."""
+    """A view of the page: a model, the address after `#`, the buttons to press, and the place to scroll to."""
 
     name: str
     model: str
@@ -59,9 +59,17 @@ DEMO = {"text": "The finally clause is always executed before the"}
 PAIR = {"clean": "The import statement is used to", "corrupted": "The import statement is not to"}
 PICTURES = [
     Picture("heads", "repeats", {**REPEATED, "panel": "attention"}),
-    Picture("attention", "repeats", {**REPEATED, "panel": "attention", "layer": 1, "head": 0, "pos": 13}, scroll="#tabs"),
+    Picture(
+        "attention", "repeats", {**REPEATED, "panel": "attention", "layer": 1, "head": 0, "pos": 13}, scroll="#tabs"
+    ),
     Picture("ablation", "repeats", {**REPEATED, "panel": "ablation", "off": "decoder.1.0", "pos": 13}),
-    Picture("effects", "repeats", {**REPEATED, "panel": "ablation"}, press=("Measure all",), scroll=".panel .card:last-child"),
+    Picture(
+        "effects",
+        "repeats",
+        {**REPEATED, "panel": "ablation"},
+        press=("Measure all",),
+        scroll=".panel .card:last-child",
+    ),
     Picture("training", "repeats", {**REPEATED, "panel": "training"}),
     Picture("phone", "repeats", {**REPEATED, "panel": "attention"}, size=PHONE),
     Picture("demo", "demo", {**DEMO, "panel": "attention"}, scroll="#tokens"),
@@ -86,7 +94,8 @@ def main(folders: dict[str, Path]) -> None:
             with served(folder) as address:
                 for picture in PICTURES:
                     if picture.model == name:
-                        page = browser.new_page(viewport=dict(zip(("width", "height"), picture.size, strict=True)))
+                        width, height = picture.size
+                        page = browser.new_page(viewport={"width": width, "height": height})
                         take(page, address, picture)
                         page.close()
         browser.close()

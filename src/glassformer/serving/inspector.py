@@ -438,7 +438,8 @@ class Inspector:
         text, path = b"", folder / METRICS
         if path.exists():
             with path.open("rb") as file:
-                file.seek(min(since, path.stat().st_size))
+                since = min(since, path.stat().st_size)  # a resumed run may have shortened its log
+                file.seek(since)
                 text = file.read(MAX_LINES)
         whole = text[: text.rfind(b"\n") + 1]
         lines = [files.parse_json(line.decode()) for line in whole.splitlines()]
