@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo quick test faults check page docs bench clean
+.PHONY: demo quick test faults check page docs screenshots bench clean
 
 demo: .venv/core  ## train a tokenizer and a model on Python's documentation, and generate text
 	@$(BIN)/glassformer demo
@@ -23,7 +23,7 @@ check: .venv/dev  ## formatting, lint, types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs src
+	@$(BIN)/codespell --skip '*.svg' README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs src
 	@$(BIN)/python tests/words.py
 
 page: .venv/node  ## types and unit tests of the inspector page (needs node 20 or newer)
@@ -33,6 +33,9 @@ page: .venv/node  ## types and unit tests of the inspector page (needs node 20 o
 docs: .venv/docs  ## the documentation as a site: docs/_build/html/index.html
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build/html
 	@echo "the documentation is in docs/_build/html/index.html"
+
+screenshots: .venv/dev  ## pictures of the inspector page, with chromium; trains missing models in runs/
+	@$(BIN)/python docs/screenshots.py
 
 bench: .venv/dev  ## speed of glassformer and other packages, measured in one run
 	@$(BIN)/python benchmarks/train_step.py

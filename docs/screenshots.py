@@ -56,11 +56,15 @@ class Picture:
 
 REPEATED = {"text": "blacksmith|blacksmith"}
 DEMO = {"text": "The finally clause is always executed before the"}
-PAIR = {"clean": "The import statement is used to", "corrupted": "The import statement is not to"}
+PAIR = {"clean": "blacksmith|black", "corrupted": "blackdmith|black"}
 PICTURES = [
     Picture("heads", "repeats", {**REPEATED, "panel": "attention"}),
     Picture(
-        "attention", "repeats", {**REPEATED, "panel": "attention", "layer": 1, "head": 0, "pos": 13}, scroll="#tabs"
+        "attention",
+        "repeats",
+        {**REPEATED, "panel": "attention", "layer": 1, "head": 0, "pos": 13},
+        press=("−",) * 3,
+        scroll="#tabs",
     ),
     Picture("ablation", "repeats", {**REPEATED, "panel": "ablation", "off": "decoder.1.0", "pos": 13}),
     Picture(
@@ -70,14 +74,19 @@ PICTURES = [
         press=("Measure all",),
         scroll=".panel .card:last-child",
     ),
+    Picture("patch", "repeats", {**REPEATED, **PAIR, "panel": "patch"}, press=("Patch",)),
     Picture("training", "repeats", {**REPEATED, "panel": "training"}),
     Picture("phone", "repeats", {**REPEATED, "panel": "attention"}, size=PHONE),
     Picture("demo", "demo", {**DEMO, "panel": "attention"}, scroll="#tokens"),
     Picture("lens", "demo", {**DEMO, "panel": "lens"}),
     Picture("steps", "demo", {"text": "The function returns", "panel": "steps"}, press=("Step",) * 6),
-    Picture("patch", "demo", {**DEMO, **PAIR, "panel": "patch"}, press=("Patch",)),
     Picture("alignment", "reverse-bahdanau", {"source": "magnolia", "panel": "alignment"}),
-    Picture("beam", "reverse-transformer", {"source": "magnolia", "panel": "beam", "beam": 4}, scroll="#tabs"),
+    Picture(
+        "beam",
+        "reverse-transformer",
+        {"source": "orchid", "panel": "beam", "beam": 3},
+        scroll=".panel .card:nth-child(2)",
+    ),
 ]
 
 

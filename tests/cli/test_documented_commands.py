@@ -8,6 +8,7 @@ Each document has its own folder of made-up files. The exceptions are in the tab
 - `SMALLER`: flags that are added to a verb, so that it takes a few steps;
 - `NOT_RUN`: commands that are not run, with the reason;
 - `RUNS`: runs that documents use and do not make;
+- `servers_end_at_once`: the inspector is started up to the point where it would wait for requests;
 - `World.parse`: a command after `torchrun` is only parsed. torch's parser reads the words of torchrun, and that of
   glassformer the rest, on data that does not exist, which must be the only thing that is wrong. If the document shows
   output, the command also runs, in one process.
@@ -26,7 +27,7 @@ import shlex
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from glob import glob
@@ -36,6 +37,7 @@ import pytest
 from torch import Tensor, nn
 from torch.distributed.run import get_args_parser
 
+from glassformer.serving import server
 from runs import write_pairs, write_tags
 
 from .conftest import Glassformer, Result
@@ -428,6 +430,17 @@ def minilm() -> Path:
     return Path(found.origin).parent / "model"
 
 
+@pytest.fixture
+def servers_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the inspector listen on a free port and end before it waits for requests; `train --inspect` only trains."""
+    listen = server._listen
+    monkeypatch.setattr(server, "_listen", lambda host, port: listen(host, 0))
+    monkeypatch.setattr("uvicorn.Server.run", lambda *given: None)
+    monkeypatch.setattr("webbrowser.open", lambda *given: True)
+    monkeypatch.setattr("glassformer.cli.train.page_beside", lambda folder: nullcontext())
+
+
+@pytest.mark.usefixtures("servers_end_at_once")
 @pytest.mark.filterwarnings("ignore:.* was not trained to start a text:UserWarning")  # as in docs/ecosystem.md
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_every_command_runs_and_prints_what_the_document_shows(glassformer: Glassformer, path: Path) -> None:

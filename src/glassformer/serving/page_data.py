@@ -208,7 +208,7 @@ def examples(model: Model, n: int = 3) -> list[dict[str, str]]:
     for row in rows[:n]:
         text = model.tokenizer.decode(row.token_ids[:EXAMPLE].tolist()).strip()
         if row.source_ids is None and row.label is None:
-            text = text.partition(" ")[2]  # a window may begin inside a word
+            text = without_first_word(text)  # a window may begin inside a word
         if row.source_ids is not None:
             found.append({"source": model.source_tokenizer.decode(row.source_ids.tolist()).strip(), "target": text})
         elif model.task.verb == "fill":
@@ -218,6 +218,15 @@ def examples(model: Model, n: int = 3) -> list[dict[str, str]]:
         else:
             found.append({"text": text})
     return [example for example in found if all(example.values())]
+
+
+def without_first_word(text: str) -> str:
+    """Return the text after its first space; a text without a space is returned whole.
+
+    >>> without_first_word("tion of an object"), without_first_word("gadb|gadb")
+    ('of an object', 'gadb|gadb')
+    """
+    return text.partition(" ")[2] or text
 
 
 def curves(path: Path) -> dict[str, list[list[float]]] | None:
