@@ -69,8 +69,8 @@ class Shown:
         if any(name.endswith(".weights") for name in self.trace):
             return attention_layers(self.trace, kind)[layer][0]
         stack, part = ("decoder", "cross_attn") if kind == "cross" else (kind, "self_attn")
-        found = capture_tensors(self.model.network, self.trace.inputs, [f"{stack}.*{part}.weights"], [layer])
-        return next(iter(found.values()))[0]
+        name = f"{stack}.blocks.{layer}.{part}.weights"  # all other layers use the fused kernel
+        return capture_tensors(self.model.network, self.trace.inputs, [name])[name][0]
 
 
 def _shown(model: Model, trace: Trace) -> Shown:
