@@ -15,6 +15,8 @@ from glassformer.errors import UserError
 from glassformer.inspection.capture import STANDARD, capture, capture_tensors, model_hooks
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
+from glassformer.nn import attention
+from glassformer.nn.attention_functions import attention_reference
 from glassformer.reporting import Outcome
 from interop.checkpoints import imported, randomise
 
@@ -72,6 +74,21 @@ def test_layers_and_names_select_tensors() -> None:
     assert set(found) == {"decoder.blocks.1.self_attn.weights", "decoder.blocks.1.residual", "logits"}
     with pytest.raises(UserError, match=r"no tensor of the model has the name 'logit': did you mean logits\?"):
         capture_tensors(network, inputs, ["logit"])
+
+
+def test_only_the_named_layer_leaves_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = build_model(CONFIGS["gpt"]).eval()
+    inputs, name = inputs_of(network), "decoder.blocks.1.self_attn.weights"
+    expected = capture_tensors(network, inputs)[name]
+    calls: list[str] = []
+
+    def counted(*given: Any) -> Any:
+        calls.append("reference")
+        return attention_reference(*given)
+
+    monkeypatch.setattr(attention, "attention_reference", counted)
+    torch.testing.assert_close(capture_tensors(network, inputs, [name])[name], expected)
+    assert len(calls) == 1
 
 
 def test_a_trace_has_a_limit() -> None:
@@ -254,7 +271,7 @@ def test_a_trace_is_a_mapping_with_axes(trained: Outcome) -> None:
     with pytest.raises(KeyError, match="did you mean logits"):
         trace["logit"]
     again = capture(model, trace.inputs["token_ids"][0].tolist(), names=["logits"])
-    assert torch.equal(again["logits"], trace["logits"])
+    torch.testing.assert_close(again["logits"], trace["logits"])  # the fused kernel and the formulas
 
 
 def test_the_standard_names_of_every_stack_exist() -> None:

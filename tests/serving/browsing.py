@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 TEXT = "abc de fgh"
 SOURCE, TARGET = "red dog sees", "sieht hund rot"
+CLOSE = {"atol": 1e-4, "rtol": 1e-3}
+"""The table has four digits; the weights are sent with 16 bits."""
 
 ROWS = "(rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
 CALM = """() => new Promise((resolve) => {
@@ -154,6 +156,12 @@ def number(text: str) -> float:
 def percents(texts: list[str]) -> list[float]:
     """Return percentages as fractions of 1."""
     return [0.0 if text.startswith("<") else float(text.removesuffix(" %")) / 100 for text in texts]
+
+
+def close(shown: Tensor, expected: Tensor) -> bool:
+    """Return True if shown numbers equal the expected ones."""
+    assert shown.shape == expected.shape
+    return torch.allclose(shown.double(), expected.double(), **CLOSE, equal_nan=True)
 
 
 Open = Callable[..., Visit]

@@ -1,38 +1,24 @@
 """The numbers that the inspector page shows in a browser equal those of the Python API."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import Tensor
 
-import glassformer
-from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.inference.beam import length_penalty
+from glassformer.config.run import GenerationConfig
 from glassformer.inference.sampling import keep_top_k, shape_logits
-from glassformer.inspection.ablation import ablate
 from glassformer.inspection.attention_maps import alignment, attention_layers
-from glassformer.inspection.capture import capture, capture_tensors
-from glassformer.inspection.effects import effects
+from glassformer.inspection.capture import capture
 from glassformer.inspection.lens import lens_cells, lens_labels
-from glassformer.inspection.measures import loss_of, measure_of
-from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.model import Model
 from glassformer.serving.inspector import Inspector
-from serving.browsing import SOURCE, TEXT, given_to, number, percents
+from serving.browsing import TEXT, close, given_to, number, percents
 from serving.conftest import OpenModel
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator
-
-CLOSE = {"atol": 1e-4, "rtol": 1e-3}
-"""The table has four digits; the weights are sent with 16 bits."""
-
-
-def close(shown: Tensor, expected: Tensor) -> bool:
-    assert shown.shape == expected.shape
-    return torch.allclose(shown.double(), expected.double(), **CLOSE, equal_nan=True)
+    pass
 
 
 def heads_of(model: Model) -> Mapping[str, list[Tensor]]:
@@ -209,170 +195,6 @@ def test_the_lens_shows_the_most_probable_tokens(open_model: OpenModel, models: 
             for cell, best, p in zip(row[1:], names, expected.top_probabilities[layer, :, 0].tolist(), strict=True):
                 text, shown = cell.rsplit(" ", 1)
                 assert text == best and float(shown) == pytest.approx(p, abs=6e-4)
-
-
-def test_steps_follow_greedy_generation_and_branch(open_model: OpenModel, models: dict[str, Model]) -> None:
-    model = models["decoder"]
-    found = open_model("decoder", {"panel": "steps", "temperature": 0})
-    panel = found.page.locator("#panels")
-    for _ in range(4):
-        panel.get_by_role("button", name="Step", exact=True).click()
-        found.settle()
-    written = panel.locator(".token-list .token")
-    expected = model.generate(TEXT, temperature=0.0, max_new_tokens=4)
-    assert found.cells("Branches")[1][3] == expected
-    written.nth(1).click()
-    found.settle()
-    assert "step 1;" in panel.locator(".facts").first.inner_text()
-    candidates = panel.locator("button.bar")
-    assert "is-marked" in (candidates.nth(0).get_attribute("class") or "")
-    other = int((candidates.nth(1).get_attribute("title") or "").split(";")[0].removeprefix("id "))
-    candidates.nth(1).click()
-    found.settle()
-    ids = [token["id"] for token in Inspector(model).run(text=TEXT)["target"]]
-    first = Inspector(model).next(ids)["top"][0]
-    second = next(top for top in Inspector(model).next([*ids, first[0]])["top"] if top[0] == other)
-    assert written.count() == 2
-    rows = found.cells("Branches")[1:]
-    assert [row[3] for row in rows] == [expected, model.tokenizer.decode([first[0], other])]
-    assert rows[1][1:3] == ["0", "1"], "it comes from branch 0 at step 1"
-    log_prob = float(torch.tensor([first[2], second[2]]).log().sum())
-    assert number(rows[1][4]) == pytest.approx(log_prob, rel=1e-3)
-    panel.locator(".branch").first.click()
-    found.settle()
-    assert written.count() == 4, "the first branch is still there"
-
-
-@pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
-def test_steps_of_a_pair_follow_beam_1(open_model: OpenModel, models: dict[str, Model], name: str) -> None:
-    found = open_model(name, {"panel": "steps", "temperature": 0})
-    for _ in range(3):
-        found.page.get_by_role("button", name="Step", exact=True).click()
-        found.settle()
-    model = models[name]
-    (best,) = model.translations_of_ids([model.encode_source(SOURCE)], beam=1)[0]
-    titles = found.page.locator("#panels .token-list .token").all_inner_texts()
-    assert titles == model.tokenizer.tokens(best.hypothesis.ids[:3])
-
-
-@pytest.mark.parametrize("name", ["decoder", "encoder-decoder"])
-def test_a_head_is_switched_off_as_by_the_function(open_model: OpenModel, models: dict[str, Model], name: str) -> None:
-    model = models[name]
-    found = open_model(name, {"panel": "ablation", "kind": "decoder"})
-    inputs = capture(model, **given_to(model)).inputs
-    measure = measure_of(model.network, inputs)
-    before = loss_of(model.network, inputs, measure)
-    switch = found.page.get_by_role("switch", name="decoder.0.1")
-    switch.click()
-    found.settle()
-    with ablate(model, ["decoder.0.head.1"]):
-        after = loss_of(model.network, inputs, measure)
-        logits = capture_tensors(model.network, inputs, ["logits"])["logits"][0]
-    facts = found.frame("Parts").inner_text().replace("−", "-")
-    assert f"{before:.3f} → {after:.3f} ({after - before:+.3f}) with 1 part off" in facts
-    assert found.view()["off"] == "decoder.0.1" and switch.get_attribute("aria-checked") == "false"
-    run = Inspector(model).run(**given_to(model))
-    side = run["target"]
-    shown = found.numbers("Change per position", 2)
-    for i, token in enumerate(side[1:], 1):
-        log_prob = float(logits.log_softmax(-1)[i - 1, token["id"]])
-        assert shown[i].tolist() == pytest.approx([token["log_prob"], log_prob, log_prob - token["log_prob"]], abs=2e-3)
-    position = len(side) - 1
-    tops = found.frame("Most probable tokens").locator(".pair > div").nth(1).locator(".bar-text").all_inner_texts()
-    assert percents(tops) == pytest.approx(logits[position].softmax(-1).topk(5).values.tolist(), abs=1e-3)
-    found.page.get_by_role("button", name="all on").click()
-    found.settle()
-    assert "All parts are on" in found.frame("Parts").inner_text()
-
-
-def test_the_map_of_effects_equals_the_function(open_model: OpenModel, models: dict[str, Model]) -> None:
-    model = models["decoder"]
-    found = open_model("decoder", {"panel": "ablation"})
-    found.page.get_by_role("button", name="Measure all").click()
-    found.settle()
-    inputs = capture(model, **given_to(model)).inputs
-    expected = effects(model.network, inputs, measure_of(model.network, inputs))
-    columns = [torch.tensor(expected.heads("decoder"))]
-    columns += [torch.tensor(x)[:, None] for x in (expected.feed_forwards("decoder"), expected.layers("decoder"))]
-    assert close(found.numbers("Effects of all parts"), torch.cat(columns, dim=1))
-    value = expected.heads("decoder")[1][0]
-    shown = found.page.get_by_role("switch", name="decoder.1.0").inner_text()
-    assert number(shown) == pytest.approx(value, abs=6e-3)
-
-
-@pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
-def test_the_beams_equal_the_translations(open_model: OpenModel, models: dict[str, Model], name: str) -> None:
-    model = models[name]
-    found = open_model(name, {"panel": "beam", "beam": 4, "penalty": 1})
-    config: dict[str, Any] = {"beam": 4, "length_penalty": 1.0, "max_new_tokens": 60}
-    answer = Inspector(model).beam(SOURCE, **config)
-    note = found.frame("Beam search").locator("p.about").last.inner_text()
-    assert note.startswith(f"{len(answer['nodes'])} nodes: ")
-    rows = found.cells("Beam search")[1:]
-    assert [row[6] for row in rows] == [node["state"] for node in answer["nodes"]]
-    expected = model.translations(SOURCE, n_best=4, **config)
-    assert found.frame("Beam search").locator("svg text", has_text="start").count() == 1
-
-    def shown() -> list[tuple[str, float]]:
-        return [(row[4], number(row[1])) for row in found.cells("Results")[1:]]
-
-    assert shown() == [(one.text, pytest.approx(one.hypothesis.score, rel=1e-3)) for one in expected]
-    requests = len(found.requests)
-    for value in (0, 2):
-        found.set_slider("penalty", value)
-        beam = BeamConfig(**(config | {"length_penalty": value}))
-        lengths = [answer["nodes"][result["node"]]["length"] for result in answer["results"]]
-        scores = [
-            (result["ended"], result["log_prob"] / length_penalty(length, beam), result["text"])
-            for result, length in zip(answer["results"], lengths, strict=True)
-        ]
-        best = sorted(scores, key=lambda x: (-x[0], -x[1]))
-        assert shown() == [(text, pytest.approx(score, rel=1e-3)) for _, score, text in best]
-    assert len(found.requests) == requests, "the page ranks the results itself"
-
-
-def test_a_checkpoint_is_compared(open_model: OpenModel, models: dict[str, Model]) -> None:
-    model = models["decoder"]
-    found = open_model("decoder", {"panel": "compare"})
-    found.page.get_by_label("checkpoint").fill("0")
-    found.page.get_by_label("checkpoint").dispatch_event("change")
-    found.until("() => document.querySelector('.panel').textContent.includes('step 10: loss')")
-    found.settle()
-    other = glassformer.load(model.folder, step=10)
-    losses = [float(x.score(TEXT, log=str).nats_per_token) for x in (model, other)]
-    facts = found.frame("Second model").inner_text()
-    assert f"loss {losses[0]:.3f} (first), {losses[1]:.3f} (second)" in facts
-    shown = found.numbers("Difference per token", 3)[1:]
-    runs = [Inspector(x).run(text=TEXT)["target"][1:] for x in (model, other)]
-    assert close(shown, torch.tensor([[token["log_prob"] for token in run] for run in runs]).T)
-    first, second = (attention_layers(capture(x, TEXT), "decoder") for x in (model, other))
-    assert close(found.numbers("Attention"), second[0][0, 0] - first[0][0, 0])
-    found.page.get_by_role("button", name="second", exact=True).click()
-    found.page.get_by_role("button", name="Layer 1, head 1").click()
-    found.settle()
-    assert close(found.numbers("Attention"), second[1][0, 1])
-
-
-def test_another_vocabulary_is_refused(open_model: OpenModel, models: dict[str, Model]) -> None:
-    found = open_model("decoder", {"panel": "compare"}, refusals=True)
-    found.page.get_by_label("folder").fill(str(models["classifier"].folder))
-    found.page.get_by_role("button", name="Open", exact=True).click()
-    found.until("() => document.getElementById('status').textContent.includes('has another tokenizer')")
-
-
-def test_two_texts_are_patched(open_model: OpenModel, models: dict[str, Model]) -> None:
-    model = models["decoder"]
-    found = open_model("decoder", {"panel": "patch"})
-    fields: Locator = found.page.locator(".fields input")
-    for i, text in enumerate(("abc de", "abd de", "a", "b")):
-        fields.nth(i).fill(text)
-    found.page.get_by_role("button", name="Patch", exact=True).click()
-    found.settle()
-    pair = patching_of(model, "abc de", "abd de", "a", "b")
-    expected = patch_residual(model.network, pair)
-    assert close(found.numbers("Patching"), expected.shares)
-    facts = found.frame("Patching").locator("p.detail").first.inner_text().replace("−", "-")
-    assert f"{expected.clean:.2f} (clean), {expected.corrupted:.2f} (corrupted)" in facts
 
 
 def test_the_address_restores_the_view(open_model: OpenModel) -> None:

@@ -91,7 +91,7 @@ def model_hooks(model: Model | nn.Module, hooks: Mapping[str, Hook]) -> Iterator
         return x
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_tapped(network, _HookTap(call)))
+        stack.enter_context(_tapped(network, _HookTap(call, hooks)))
         for path, module in network.named_modules():
             if path and not path.endswith("embeddings"):  # the tap receives the output of embeddings
                 stack.callback(module.register_forward_pre_hook(_on_input(path, call)).remove)
@@ -105,13 +105,26 @@ class _HookTap:
     """A tap that calls a function with full names."""
 
     call: Callable[[str, Tensor], Tensor]
+    patterns: Collection[str]
     prefix: str = ""
 
     def __call__(self, name: str, x: Tensor) -> Tensor:
         return self.call(self.prefix + name, x)
 
-    def scope(self, name: str) -> "_HookTap":
-        return _HookTap(self.call, f"{self.prefix}{name}.")
+    def scope(self, name: str) -> "_HookTap | None":
+        prefix = f"{self.prefix}{name}."
+        is_wanted = any(_may_match(pattern, prefix) for pattern in self.patterns)
+        return _HookTap(self.call, self.patterns, prefix) if is_wanted else None
+
+
+def _may_match(pattern: str, prefix: str) -> bool:
+    """Return False if no name with this prefix matches the pattern.
+
+    >>> [_may_match(pattern, "decoder.blocks.1.") for pattern in ("*.weights", "decoder.blocks.1.ff", "decoder.final")]
+    [True, True, False]
+    """
+    begin = re.split(r"[*?[]", pattern)[0]
+    return begin.startswith(prefix) or (begin != pattern and prefix.startswith(begin))
 
 
 @dataclass(frozen=True)
@@ -124,8 +137,9 @@ class _Chain:
     def __call__(self, name: str, x: Tensor) -> Tensor:
         return self.second(name, self.first(name, x))
 
-    def scope(self, name: str) -> "_Chain":
-        return _Chain(self.first.scope(name), self.second.scope(name))
+    def scope(self, name: str) -> Tap | None:
+        first, second = self.first.scope(name), self.second.scope(name)
+        return _Chain(first, second) if first is not None and second is not None else first or second
 
 
 @contextlib.contextmanager
@@ -213,7 +227,8 @@ def capture_tensors(
             raise UserError(f"the trace has more than {max_bytes:,} bytes at {name}: choose fewer names or layers")
         found.setdefault(name, []).append(x.detach().to("cpu", torch.float32, copy=True))
 
-    with evaluation_mode(network), model_hooks(network, {"*": store}):
+    hooks = {"*": store} if any("*" in name for name in names) else dict.fromkeys(names, store)
+    with evaluation_mode(network), model_hooks(network, hooks):
         network(**inputs)
     if names is not STANDARD:
         _require_matches(absent, all_names)

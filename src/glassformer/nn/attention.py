@@ -17,7 +17,8 @@ class Tap(Protocol):
 
     def __call__(self, name: str, x: Tensor) -> Tensor: ...
 
-    def scope(self, name: str) -> "Tap": ...
+    def scope(self, name: str) -> "Tap | None":
+        """Return the tap of a part; `None` if it receives no tensor of the part, which then uses the fused kernel."""
 
 
 def scoped(tap: Tap | None, name: str) -> Tap | None:

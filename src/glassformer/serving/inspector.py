@@ -69,8 +69,8 @@ class Shown:
         if any(name.endswith(".weights") for name in self.trace):
             return attention_layers(self.trace, kind)[layer][0]
         stack, part = ("decoder", "cross_attn") if kind == "cross" else (kind, "self_attn")
-        found = capture_tensors(self.model.network, self.trace.inputs, [f"{stack}.*{part}.weights"], [layer])
-        return next(iter(found.values()))[0]
+        name = f"{stack}.blocks.{layer}.{part}.weights"  # all other layers use the fused kernel
+        return capture_tensors(self.model.network, self.trace.inputs, [name])[name][0]
 
 
 def _shown(model: Model, trace: Trace) -> Shown:
@@ -438,7 +438,8 @@ class Inspector:
         text, path = b"", folder / METRICS
         if path.exists():
             with path.open("rb") as file:
-                file.seek(min(since, path.stat().st_size))
+                since = min(since, path.stat().st_size)  # a resumed run may have shortened its log
+                file.seek(since)
                 text = file.read(MAX_LINES)
         whole = text[: text.rfind(b"\n") + 1]
         lines = [files.parse_json(line.decode()) for line in whole.splitlines()]

@@ -75,7 +75,7 @@ export function createAblation(app) {
   const after = h("div");
   const tops = frame({ title: "Most probable tokens" }, h("div", { class: "pair" }, h("div", {}, h("h3", {}, "before"), before), h("div", {}, h("h3", {}, "after"), after)));
 
-  const heat = new Heatmap({ label: "Effects of all parts", onselect: (row, column) => { if (!app.source.isEmbedded) toggle(names(row)[column] ?? ""); } });
+  const heat = new Heatmap({ label: "Effects of all parts", onselect: (row, column) => toggle(names(row)[column] ?? "") });
   const measure = button("Measure all", () => void measureAll(), { title: "One run per part: this may take a while" });
   const map = frame({
     title: "Effects of all parts", explanation: "Change of the loss without each part alone. Large: the part matters for this text. Select a cell to switch the part.",
@@ -101,6 +101,10 @@ export function createAblation(app) {
 
   /** @param {string} name */
   function toggle(name) {
+    if (app.source.isEmbedded) {
+      app.say(NOT_EMBEDDED);
+      return;
+    }
     const off = partNames(store.state.off);
     store.set({ off: (off.includes(name) ? off.filter((one) => one !== name) : [...off, name]).join(",") });
   }
@@ -120,7 +124,7 @@ export function createAblation(app) {
         const isOn = !off.has(name);
         const effect = effectOf(effects(), name);
         const element = h("button", {
-          type: "button", class: "switch", role: "switch", disabled: app.source.isEmbedded, "aria-checked": String(isOn), tabindex: layer + i === 0 ? 0 : -1, onclick: () => toggle(name),
+          type: "button", class: "switch", role: "switch", "aria-checked": String(isOn), tabindex: layer + i === 0 ? 0 : -1, onclick: () => toggle(name),
           "aria-label": `${name.replace(".ff", ".feed-forward").replace(".all", ", whole layer")}${Number.isNaN(effect) ? "" : `, effect ${signed(effect)}`}`,
         }, isOn ? (Number.isNaN(effect) ? "on" : signed(effect, 2)) : "off");
         if (isOn && !Number.isNaN(effect)) {

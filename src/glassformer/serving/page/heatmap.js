@@ -109,6 +109,11 @@ export class Heatmap {
     this.view.scrollTop = middle - clientHeight / 2;
   }
 
+  /** Largest height in pixels. */
+  get max_height() {
+    return this.options.max_height ?? Math.max(260, Math.min(620, innerHeight * 0.62));
+  }
+
   /** Size in pixels of margins and cells. */
   get layout() {
     const { rows, columns, row_labels, column_labels, cell } = /** @type {Matrix} */ (this.matrix);
@@ -118,7 +123,7 @@ export class Heatmap {
     const isUpright = cell !== undefined && cell[0] * this.zoom >= 40;
     const top = isUpright ? 36 : 18 + 7 * columnLength + 8;
     const room = Math.max(60, this.element.clientWidth - left - 2);
-    const fit = Math.min(30, room / columns, rows > columns ? Infinity : 30);
+    const fit = Math.min(30, room / columns, Math.max(15, (this.max_height - top) / rows));
     const [width, height] = cell ? [Math.max(cell[0] * 0.85, Math.min(cell[0] * 1.6, room / columns)) * this.zoom, cell[1] * Math.min(1.5, Math.max(0.7, this.zoom))] : [fit * this.zoom, fit * this.zoom];
     return { left, top, width, height, is_upright: isUpright };
   }
@@ -128,12 +133,14 @@ export class Heatmap {
     if (!this.matrix || !this.element.clientWidth) return;
     const { left, top, width, height } = this.layout;
     const [full, tall] = [left + width * this.matrix.columns + 1, top + height * this.matrix.rows + 1];
-    const limit = this.options.max_height ?? Math.max(260, Math.min(620, innerHeight * 0.62));
-    const viewWidth = Math.min(this.element.clientWidth, Math.ceil(full));
+    const limit = this.max_height;
     const hasBar = full > this.element.clientWidth + 1;
     const viewHeight = Math.min(limit, Math.ceil(tall) + (hasBar ? 12 : 0));
+    const barWidth = tall > viewHeight + 1 ? 16 : 0;
+    const viewWidth = Math.min(this.element.clientWidth, Math.ceil(full) + barWidth);
+    this.view.style.width = `${viewWidth}px`;
     this.view.style.height = `${viewHeight}px`;
-    this.space.style.width = `${Math.floor(Math.max(full, viewWidth))}px`;
+    this.space.style.width = `${Math.floor(full)}px`;
     this.space.style.height = `${Math.floor(tall)}px`;
     this.draw();
   }
