@@ -83,7 +83,7 @@ PICTURES = [
     Picture(
         "beam",
         "reverse-transformer",
-        {"source": "orchid", "panel": "beam", "beam": 3},
+        {"source": "falcon", "panel": "beam", "beam": 3},
         scroll=".panel .card:nth-child(2)",
     ),
 ]

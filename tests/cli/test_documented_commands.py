@@ -73,6 +73,7 @@ ONE_LAYER = ["--model.decoder.n-layers", "1"]
 SMALLER = {
     "train": FEW_STEPS,
     "train mlm-python-docs": [*FEW_STEPS, "--data.path", "mytext.txt", "--model.encoder.n-layers", "2"],
+    "train python-docs": [*FEW_STEPS, *ONE_LAYER, "--data.path", "mybook.txt"],
     "train docstrings": [*FEW_STEPS, "--data.path", "dev.tsv"],
     "train docstrings --data.path": FEW_STEPS,
     "train python-tokens": FEW_STEPS,

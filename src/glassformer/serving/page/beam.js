@@ -136,7 +136,7 @@ export function createBeam(app) {
 
   function drawResults() {
     const rows = ranking();
-    fill(list, h("table", { class: "results" }, h("thead", {}, h("tr", {}, ...["rank", "score", "log p", "length", "text", "state"].map((name) => h("th", { scope: "col" }, name)))),
+    fill(list, h("table", { class: "results" }, h("thead", {}, h("tr", {}, ...["rank", "score", "log p", "length", "text", "state"].map((name, i) => h("th", { scope: "col", class: i > 0 && i < 4 ? "number" : "" }, name)))),
       h("tbody", {}, ...rows.map((row, i) => h("tr", {}, h("th", { scope: "row" }, i + 1), h("td", { class: "number" }, fixed(row.score, 3)), h("td", { class: "number" }, fixed(row.log_prob, 2)),
         h("td", { class: "number" }, row.length), h("td", { class: "wrap" }, row.text), h("td", {}, row.ended ? "finished" : "unfinished"))))));
     results.refresh();

@@ -17,7 +17,8 @@ const MAX_COLUMNS = 60;
  */
 export function tableElement({ header, rows }) {
   const columns = Math.min(header.length, MAX_COLUMNS);
-  const head = h("thead", {}, h("tr", {}, ...header.slice(0, columns).map((name) => h("th", { scope: "col" }, name))));
+  const head = h("thead", {}, h("tr", {}, ...header.slice(0, columns).map((name, i) =>
+    h("th", { scope: "col", class: i > 0 && typeof rows[0]?.[i] === "number" ? "number" : "" }, name))));
   const body = h("tbody");
   for (const row of rows.slice(0, MAX_ROWS)) {
     body.append(h("tr", {}, ...row.slice(0, columns).map((value, i) => cell(value, i))));
