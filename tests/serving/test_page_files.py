@@ -61,7 +61,8 @@ def test_the_single_file_needs_no_server(open_file: OpenFile, models: dict[str, 
             page.get_by_role("button", name="Measure all").click()
             found.settle()
             assert page.locator(".heat-canvas:visible").count() == 1
-            assert page.locator(".switch:enabled").count() == 0
+            page.locator(".switch").first.click()
+            assert NEEDS_A_SERVER in page.locator("#status").inner_text()
             assert NEEDS_A_SERVER in found.frame("Parts").inner_text()
     assert page.get_by_role("button", name="Run", exact=True).count() == 0
     kind = next(iter(Inspector(models[name]).card()["attention"]))
