@@ -99,7 +99,6 @@ RUNS = {
     "runs/wider": "train mybook.txt --out runs/wider",
     "runs/demo": "demo",
     "runs/docstrings": "train docstrings",
-    "runs/reverse-bahdanau": "train reverse-bahdanau",
     "runs/en-de": "train multi30k-en-de-tiny --data.source train.en --data.target train.de --out runs/en-de",
 }
 """Runs that are made before the first command that names them, if the document has not made them."""
