@@ -29,7 +29,7 @@ from glassformer.serving.app import application
 from glassformer.serving.inspector import FOLDER, Inspector
 from glassformer.serving.worker import Worker
 from glassformer.tokenization.tokenizer import Tokenizer
-from tokenizer import standard_library
+from text import standard_library
 
 VOCAB, MAX_LEN = 4000, 2048
 WATCH = """
@@ -64,7 +64,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    text = standard_library()
+    text = standard_library(1_000_000)
     model = random_model(text)
     print(f"12 layers × 12 heads, width 384, {torch.get_num_threads()} threads, torch {torch.__version__}")
     print(f"medians of {arguments.rounds} rounds; the pointer: median and maximum of all moves\n")

@@ -33,7 +33,7 @@ SETTLE_MS = 1200
 
 REPEATS = Path("runs") / "repeats.jsonl"
 MODELS = {
-    "demo": ["demo"],
+    "demo": ["train", "python-docs"],
     "repeats": ["train", "copy-task", "--data.path", str(REPEATS)],
     "reverse-bahdanau": ["train", "reverse-bahdanau"],
     "reverse-transformer": ["train", "reverse-transformer"],

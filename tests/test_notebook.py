@@ -1,15 +1,22 @@
 """HTML of results: every value is shown, and a text from the data cannot become markup."""
 
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import pandas as pd
+import torch
 
 import glassformer
 from glassformer import notebook
 from glassformer.config.run import MaskedConfig
 from glassformer.evaluation.labels import classification_report
-from glassformer.inspection.capture import capture
+from glassformer.inspection.ablation import Part
+from glassformer.inspection.capture import capture, encoded
+from glassformer.inspection.effects import Effects, effects
+from glassformer.inspection.lens import NAMES, lens_cells, lens_labels
+from glassformer.inspection.measures import measure_of
+from glassformer.inspection.patching import Restored, patch_residual, patching_of
 from glassformer.reporting import Outcome
 from runs import text_run_of
 
@@ -59,3 +66,54 @@ def test_a_report_of_classes_has_one_row_per_class() -> None:
     report = classification_report([0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], ["cat", "dog & bird"])
     html = report._repr_html_()
     assert html.count("<tr>") == 3 and "dog &amp; bird" in html
+
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+def test_a_matrix_has_signed_colours_and_empty_cells() -> None:
+    html = notebook.matrix([[0.5, -0.25], [float("nan"), 2.0]], ["a", "b"], [SCRIPT, "d"], SCRIPT, has_texts=True)
+    assert "<script" not in html and html.count("&lt;script&gt;") == 2
+    assert html.count("<td></td>") == 1 and ">0.50<" in html and ">-0.25<" in html
+    assert "rgba(0, 90, 160, 0.500)" in html and "rgba(180, 50, 30, 0.250)" in html
+    assert "rgba(0, 90, 160, 1.000)" in html and html.count("color: white") == 1, "a value above the limit"
+
+
+def test_effects_have_one_row_per_layer(trained: Outcome) -> None:
+    model = glassformer.load(trained.folder)
+    inputs = encoded(model, "the cat").inputs
+    found = effects(model.network, inputs, measure_of(model.network, inputs))
+    html = found._repr_html_()
+    assert f"{found.before:.4g}" in html and "Δ loss, nats per token" in html
+    assert html.count('<th style="writing-mode: vertical-rl') == 3, "two heads and the feed-forward"
+    changes = [x for part, x in found.changes.items() if part.head is not None or part.feed_forward]
+    assert html.count("rgba") == len(changes) and all(f'title="{x:.3f}"' in html for x in changes)
+    layers = Effects("loss", 2.0, {Part("decoder", 0): 1.25})._repr_html_()
+    assert "decoder.0" in layers and "1.25" in layers and "loss of the unchanged network 2" in layers
+
+
+def test_restored_shares_have_the_tokens_of_both_texts(trained: Outcome) -> None:
+    model = glassformer.load(trained.folder)
+    found = patch_residual(model.network, patching_of(model, "a<b", "a>b", "a", "b"))
+    html = found._repr_html_()
+    assert html.count("rgba") == found.shares.numel() and f"{found.clean:.4g} (clean)" in html
+    assert "&lt;/&gt;" in html and f'title="{float(found.shares[1, -1]):.3f}"' in html
+    hostile = Restored(["embeddings"], torch.ones(1, 1), 1.0, 0.0, [SCRIPT])._repr_html_()
+    assert "<script" not in hostile and "&lt;script&gt;" in hostile
+    unnamed = Restored(["embeddings"], torch.zeros(1, 2), 1.0, 0.0)._repr_html_()
+    assert ">0</th>" in unnamed and ">1</th>" in unnamed
+
+
+def test_cells_of_the_lens_have_the_most_probable_tokens(trained: Outcome) -> None:
+    model = glassformer.load(trained.folder)
+    trace, network = capture(model, "the cat", names=NAMES), model.network
+    labels, vocabulary = lens_labels(network, trace.inputs), model.tokenizer.tokens(range(model.tokenizer.vocab_size))
+    found = lens_cells(network, trace, labels, vocabulary=vocabulary)
+    html = found._repr_html_()
+    assert html.count("rgba") == found.top_ids[:, :, 0].numel() and found.tokens == trace.target
+    best, p = vocabulary[int(found.top_ids[-1, -1, 0])], float(found.top_probabilities[-1, -1, 0])
+    assert escape(f"{best} {p:.3f}, ") in html and f">{escape(best)}</td>" in html
+    hostile = replace(found, tokens=[SCRIPT] * len(found.tokens), vocabulary=[SCRIPT] * len(vocabulary))
+    assert "<script" not in hostile._repr_html_()
+    ids = lens_cells(network, dict(trace), labels)._repr_html_()
+    assert f">{int(found.top_ids[-1, -1, 0])}</td>" in ids, "without a vocabulary"

@@ -1,5 +1,6 @@
-"""HTML of results in notebooks: tables of named values, and matrices of weights."""
+"""HTML of results in notebooks: tables of named values, and matrices of coloured cells."""
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -31,17 +32,49 @@ def frame(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
     return f'<table style="{PLAIN}">{head}{body}</table>'
 
 
-def matrix(weights: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str], title: str = "") -> str:
-    """Return a table of weights from 0 to 1: a darker cell is a larger weight, and its tooltip is the value."""
-    head = "".join(f'<th style="writing-mode: vertical-rl">{escape(name)}</th>' for name in columns)
-    lines = [f"<caption>{escape(title)}</caption><tr><th></th>{head}</tr>"]
-    for name, line in zip(rows, weights, strict=True):
-        cells = "".join(
-            f'<td title="{weight:.3f}" style="min-width: 1.4em; background: rgba(0, 90, 160, {weight:.3f})"></td>'
-            for weight in line
-        )
+def matrix(
+    values: Sequence[Sequence[float]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str = "",
+    *,
+    limit: float = 1.0,
+    texts: Sequence[Sequence[str]] | None = None,
+    tips: Sequence[Sequence[str]] | None = None,
+    has_texts: bool = False,
+) -> str:
+    """Return a table of coloured cells: blue for positive and red for negative values, darkest from ±`limit` on.
+
+    NaN is an empty cell. The tooltip of a cell is its value, or `tips`. `texts` are written in the cells; with
+    `has_texts`, the values are.
+    """
+    head = "".join(f'<th style="writing-mode: vertical-rl; text-align: right">{escape(name)}</th>' for name in columns)
+    caption = f'<caption style="text-align: left; white-space: nowrap">{escape(title)}</caption>'
+    lines = [f"{caption}<tr><th></th>{head}</tr>"]
+    for i, (name, line) in enumerate(zip(rows, values, strict=True)):
+        cells = ""
+        for j, value in enumerate(line):
+            text = f"{value + 0.0:.2f}".replace("-0.00", "0.00") if has_texts else ""
+            text = text if texts is None else texts[i][j]
+            cells += _cell(value, limit, text, f"{value:.3f}" if tips is None else tips[i][j])
         lines.append(f"<tr><th>{escape(name)}</th>{cells}</tr>")
     return f'<table style="{PLAIN}">{"".join(lines)}</table>'
+
+
+def _cell(value: float, limit: float, text: str, tip: str) -> str:
+    """Return a cell of `matrix`; the text is white on a dark colour.
+
+    >>> _cell(-0.25, 1.0, "<", "")
+    '<td title="" style="min-width: 1.4em; background: rgba(180, 50, 30, 0.250); padding: 0.1em 0.4em; text-align:
+    center">&lt;</td>'
+    """
+    if math.isnan(value):
+        return "<td></td>"
+    share = min(1.0, abs(value) / limit)
+    style = "; padding: 0.1em 0.4em; text-align: center" if text else ""
+    style += "; color: white" if text and share > 0.7 else ""
+    colour = f"rgba({'0, 90, 160' if value >= 0 else '180, 50, 30'}, {share:.3f})"
+    return f'<td title="{escape(tip)}" style="min-width: 1.4em; background: {colour}{style}">{escape(text)}</td>'
 
 
 def _number(value: Any) -> str:

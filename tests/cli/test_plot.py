@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.api import train
 from glassformer.reporting import Outcome
+from runs import pair_run
 
 from .conftest import Glassformer
 
@@ -82,6 +84,21 @@ def test_plots_of_inner_values_are_written(glassformer: Glassformer, trained: Ou
     names = shown.out.strip().split(", ")
     assert names == [f"{words[0]}.png", f"{words[0]}.svg"]
     assert Path(names[0]).read_bytes().startswith(b"\x89PNG") and "<svg" in Path(names[1]).read_text()
+
+
+def test_patching_of_each_stack_of_an_encoder_decoder(glassformer: Glassformer, tmp_path: Path) -> None:
+    folder = train(pair_run(tmp_path, max_steps=1), tmp_path / "run").folder
+    words = ["--clean", "red dog", "--corrupted", "red cat", "--answer", "hund", "--wrong", "katze"]
+    is_source = []
+    for stack in ("encoder", "decoder"):
+        shown = glassformer("plot", "patching", folder, *words, "--target", "sieht", "--stack", stack, "--out", "p.svg")
+        assert shown.code == 0, shown.err
+        drawn = Path("p.svg").read_text("utf-8")
+        assert f"patching of the {stack} -->" in drawn
+        is_source.append("<!-- dog&lt;/w&gt;/cat&lt;/w&gt; -->" in drawn)
+    assert is_source == [True, False], "the columns are the source or the target prefix"
+    shown = glassformer("plot", "patching", folder, *words, "--stack", "cross", "--target", "sieht")
+    assert shown.code == 2 and "--stack: expected one of encoder, decoder; got 'cross'" in shown.err
 
 
 def test_equal_texts_cannot_be_patched(glassformer: Glassformer, trained: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""The lens and ablations equal direct computations on models of transformers."""
+"""The lens, ablations and patches equal direct computations on models of transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,12 @@ import torch
 from glassformer.inspection.ablation import ablate
 from glassformer.inspection.capture import capture_tensors
 from glassformer.inspection.lens import lens
+from glassformer.inspection.patching import Patching, patch_residual
 from interop.checkpoints import Both, imported
 
 transformers = pytest.importorskip("transformers")
+SIZES = {"layers": 2, "attention_heads": 4, "ffn_dim": 24}
+"""Sizes of a stack of BART."""
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
@@ -73,3 +76,54 @@ def test_the_ablations_of_gpt2(tmp_path: Path) -> None:
         without([f"decoder.{i}.head.1", f"decoder.{i}.head.2"], rows[4:12])
         attention, ff = block.attn.c_proj, block.mlp.c_proj
         without([f"decoder.{i}"], attention.weight, attention.bias, ff.weight, ff.bias)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_the_patches_of_bart(tmp_path: Path, stack: Any) -> None:
+    """A forward hook of transformers replaces one position of the output of one layer, in an encoder-decoder."""
+    sizes = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in SIZES.items()}
+    config = transformers.BartConfig(vocab_size=290, d_model=16, max_position_embeddings=40, **sizes)
+    both = imported(transformers.BartForConditionalGeneration(config), tmp_path)
+    target = torch.randint(5, 290, (1, 6))
+    sources = [torch.randint(5, 290, (1, 9)) for _ in range(2)]
+    pair = Patching(*({"token_ids": target, "source_ids": source} for source in sources), answer=7, wrong=9)
+    theirs = getattr(both.theirs.model, stack)
+    layers = [theirs.layernorm_embedding, *theirs.layers]
+
+    def metric(source: Any) -> float:
+        logits = both.theirs(input_ids=source, decoder_input_ids=target, use_cache=False).logits[0, -1]
+        return float(logits[7] - logits[9])
+
+    def patched(layer: Any, hook: Any) -> float:
+        handle = layer.register_forward_hook(lambda module, args, output: replaced(output, hook))
+        value = metric(sources[1])
+        handle.remove()
+        return value
+
+    def replaced(output: Any, hook: Any) -> Any:
+        return hook(output) if isinstance(output, torch.Tensor) else (hook(output[0]), *output[1:])
+
+    kept: list[Any] = []
+    for layer in layers:
+        handle = layer.register_forward_hook(
+            lambda module, args, output: kept.append(output if isinstance(output, torch.Tensor) else output[0])
+        )
+        clean = metric(sources[0])
+        handle.remove()
+    corrupted = metric(sources[1])
+    expected = [
+        [
+            (
+                patched(layer, lambda x, i=i, to=to: torch.cat((x[:, :i], to[:, i : i + 1], x[:, i + 1 :]), 1))
+                - corrupted
+            )
+            / (clean - corrupted)
+            for i in range(to.shape[1])
+        ]
+        for layer, to in zip(layers, kept, strict=True)
+    ]
+    found = patch_residual(both.network, pair, stack)
+    assert found.clean == pytest.approx(clean, abs=1e-4) and found.corrupted == pytest.approx(corrupted, abs=1e-4)
+    torch.testing.assert_close(found.shares, torch.tensor(expected), rtol=1e-3, atol=1e-3)
+    assert float(found.shares.abs().max()) > 0.05, "some position matters"

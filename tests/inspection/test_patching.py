@@ -1,5 +1,6 @@
 """Patched runs equal runs with one replaced activation; the shares are 0 and 1 where the graph requires it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +9,18 @@ import torch
 from torch import Tensor
 
 import glassformer
-from configs import CONFIGS, random_inputs, random_model
+from configs import CONFIGS, RECURRENT, random_inputs, random_model, randomise
 from glassformer import api
-from glassformer.config.run import MaskedConfig
+from glassformer.config.run import InfillingConfig, MaskedConfig, ObjectiveConfig, SpansConfig
 from glassformer.config.transformer import TokenHead
 from glassformer.errors import UserError
+from glassformer.inspection import Kind
 from glassformer.inspection.capture import model_hooks
 from glassformer.inspection.patching import Patching, Restored, patch_heads, patch_residual, patching_of
+from glassformer.model import Model
 from glassformer.reporting import Outcome
-from runs import pair_run, text_run_of
+from glassformer.tasks.task import FillsByWriting
+from runs import label_run, pair_run, text_run_of
 
 WITH_TOKENS = [name for name, config in CONFIGS.items() if isinstance(config.head, TokenHead)]
 CHANGED = 4
@@ -57,7 +61,7 @@ def check(network: Any, pair: Patching, found: Restored, paths: list[str]) -> No
     with torch.no_grad():
         for inputs, value in ((pair.clean, found.clean), (pair.corrupted, found.corrupted)):
             logits = network(**inputs)[0, pair.position]
-            assert value == pytest.approx(float(logits[3] - logits[5]))
+            assert value == pytest.approx(float(logits[pair.answer] - logits[pair.wrong]))
 
 
 @pytest.mark.parametrize("name", WITH_TOKENS)
@@ -172,7 +176,98 @@ def test_the_position_of_a_masked_model_is_its_mask(tmp_path: Path) -> None:
     assert float(patch_residual(model.network, pair).shares[-1, pair.position]) == pytest.approx(1.0, abs=1e-4)
 
 
-def test_a_model_of_pairs_is_refused(tmp_path: Path) -> None:
+def random_pairs(folder: Path, objective: ObjectiveConfig | None = None) -> Model:
+    """Return an encoder-decoder with random weights: one that translates, or one that fills masks."""
+    run = pair_run(folder, max_steps=1) if objective is None else text_run_of(folder, objective, max_steps=1)
+    model = api.load(api.train(run, folder / "run").folder)
+    randomise(model.network)
+    return model
+
+
+def check_stacks(model: Model, pair: Patching) -> None:
+    """Require that the maps of both stacks equal patches of one position at a time."""
+    stacks: tuple[Kind, Kind] = ("encoder", "decoder")
+    for stack in stacks:
+        found = patch_residual(model.network, pair, stack)
+        n = len(found.layers) - 1
+        paths = [f"{stack}.embeddings", *[f"{stack}.blocks.{i}.residual" for i in range(n)]]
+        check(model.network, pair, found, paths)
+        assert found.columns == pair.labels(stack) and len(found.columns) == found.shares.shape[1]
+
+
+def test_two_sources_share_the_output_before_it_differs(tmp_path: Path) -> None:
+    model = random_pairs(tmp_path)
+    sources = ["red dog sees", "red cat sees"]
+    pair = patching_of(model, *sources)
+    prefix = pair.clean["token_ids"][0].tolist()
+    assert torch.equal(pair.corrupted["token_ids"], pair.clean["token_ids"]) and prefix[0] == model.translator.start_id
+    for source, run, following in zip(sources, (pair.clean, pair.corrupted), (pair.answer, pair.wrong), strict=True):
+        assert run["source_ids"][0].tolist() == model.encode_source(source)
+        written = [*model.encode_target(model.translate(source)), model.translator.end_id]
+        assert written[: len(prefix) + 1] == [*prefix, following]
+    assert pair.answer != pair.wrong
+    assert pair.labels("encoder")[:3] == ["red</w>", "dog</w>/cat</w>", "sees</w>"]
+    assert pair.labels("decoder") == model.tokenizer.tokens(prefix)
+    check_stacks(model, pair)
+    shares = patch_residual(model.network, pair, "encoder").shares
+    assert float(shares[0, 1]) == pytest.approx(1.0, abs=1e-4), "only this token of the source differs"
+    assert not patch_residual(model.network, pair, "decoder").shares[0].any(), "the prefixes are equal"
+
+
+def test_two_sources_with_a_given_target(tmp_path: Path) -> None:
+    model = random_pairs(tmp_path)
+    target, sources = "hund rot", ("red dog sees", "red cat sees")
+    pair = patching_of(model, *sources, "hund", "katze", target=target)
+    assert pair.clean["token_ids"][0].tolist() == model.encode_target(target) and pair.position == -1
+    assert model.tokenizer.tokens([pair.answer, pair.wrong]) == ["hund</w>", "katze</w>"]
+    check_stacks(model, pair)
+    with torch.no_grad():
+        best = [int(model.network(**run)[0, -1].argmax()) for run in (pair.clean, pair.corrupted)]
+    if best[0] == best[1]:
+        with pytest.raises(UserError, match="the answer and the wrong answer are both"):
+            patching_of(model, *sources, target=target)
+    else:
+        by_default = patching_of(model, *sources, target=target)
+        assert [by_default.answer, by_default.wrong] == best
+
+
+@pytest.mark.parametrize("objective", [InfillingConfig(), SpansConfig()], ids=lambda x: x.kind)
+def test_a_denoising_model_is_patched_at_sources_with_masks(tmp_path: Path, objective: ObjectiveConfig) -> None:
+    model = random_pairs(tmp_path, objective)
+    pair = patching_of(model, "a [MASK] b", "c [MASK] b", "a", "b", target="a")
+    source = pair.clean["source_ids"][0].tolist()
+    sentinels = model.task.sentinels(model.tokenizer) if isinstance(model.task, FillsByWriting) else ()
+    assert (sentinels[0] if sentinels else model.tokenizer.mask_id) in source
+    check_stacks(model, pair)
+
+
+def test_sources_that_cannot_be_patched_are_refused(tmp_path: Path) -> None:
     model = api.load(api.train(pair_run(tmp_path, max_steps=1), tmp_path / "run").folder)
-    with pytest.raises(UserError, match="needs a causal or a masked language model"):
-        patching_of(model, "the dog", "the cat")
+    for given, message in (
+        (("the dog", "the cat"), "the model writes one target for both sources: give a target prefix"),
+        (("the dog", "the dog"), "the clean and the corrupted source have equal tokens"),
+        (("the dog", "dog"), r"the clean source has \d tokens and the corrupted source \d: choose words"),
+        (("", "dog"), "the source is empty"),
+    ):
+        with pytest.raises(UserError, match=message):
+            patching_of(model, *given)
+
+
+def test_models_without_a_residual_stream_over_tokens_are_refused(tmp_path: Path, trained: Outcome) -> None:
+    (tmp_path / "recurrent").mkdir()
+    recurrent = pair_run(tmp_path / "recurrent", model=replace(RECURRENT["bahdanau"], vocab_size=0), max_steps=1)
+    for name, run, message in (
+        ("recurrent", recurrent, "this model is recurrent and has no residual stream"),
+        ("classifier", label_run(tmp_path, max_steps=1), "this model predicts labels or vectors"),
+    ):
+        model = api.load(api.train(run, tmp_path / f"{name}-run").folder)
+        with pytest.raises(UserError, match=message):
+            patching_of(model, "the dog", "the cat")
+    with pytest.raises(UserError, match="has no target side"):
+        patching_of(glassformer.load(trained.folder), "a b", "c b", "a", "b", target="a")
+
+
+def test_a_masked_text_needs_a_mask(tmp_path: Path) -> None:
+    model = api.load(api.train(text_run_of(tmp_path, MaskedConfig(), max_steps=1), tmp_path / "run").folder)
+    with pytest.raises(UserError, match=r"has no \[MASK\] to fill"):
+        patching_of(model, "a b", "c b", "a", "b")

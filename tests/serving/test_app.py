@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,12 @@ def test_a_float_may_be_an_int() -> None:
     assert arguments(call, {}, {"temperature": "0.5"}, {}) == {"temperature": 0.5}
 
 
+def in_a_thread(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine in a thread of its own: that of the tests has an event loop if a browser is open."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, coroutine).result()
+
+
 def test_jobs_run_one_after_the_other() -> None:
     running, most = 0, 0
 
@@ -129,7 +136,7 @@ def test_jobs_run_one_after_the_other() -> None:
     async def all_jobs(worker: Worker) -> None:
         await asyncio.gather(*(worker.run(job) for _ in range(8)))
 
-    asyncio.run(all_jobs(Worker()))
+    in_a_thread(all_jobs(Worker()))
     assert most == 1
 
 
@@ -154,4 +161,4 @@ def test_a_full_queue_and_a_missed_deadline_are_refused() -> None:
         with pytest.raises(Busy, match="stopping"):
             await worker.run(release.wait)
 
-    asyncio.run(crowd())
+    in_a_thread(crowd())

@@ -57,6 +57,7 @@ def test_a_closed_gallery_saves_the_training(gallery: Gallery) -> None:
 def test_the_shipped_gallery_names_recipes(tmp_path: Path) -> None:
     assert [entry["state"] for entry in Gallery(tmp_path).list()] == ["absent"] * 4
     assert len(RECIPES) == 4
+    assert all("on one CPU core" in entry["doc"] for entry in Gallery(tmp_path).list()), "the time of the training"
     with pytest.raises(UserError, match="has no model 'copytask': did you mean copy-task"):
         Gallery(tmp_path).train("copytask")
 

@@ -1,5 +1,6 @@
 """The numbers that the page receives equal those of the Python API, for each family."""
 
+import base64
 import json
 import zlib
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 import torch
 
 import glassformer
+from glassformer.config.recurrent import AttendAfter, AttendBefore, RecurrentConfig
 from glassformer.config.run import InfillingConfig, SpansConfig
+from glassformer.config.transformer import RelativePositions, Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.inspection.ablation import ablate
 from glassformer.inspection.attention_maps import alignment, attention_layers
@@ -20,10 +23,13 @@ from glassformer.inspection.lens import lens_cells, lens_labels
 from glassformer.inspection.measures import loss_of, measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.model import Model
+from glassformer.reporting import Silent
 from glassformer.serving import inspector as inspector_module
+from glassformer.serving import page_data
 from glassformer.serving.app import Packed
 from glassformer.serving.inspector import Inspector
 from glassformer.store.lock import is_locked, locked
+from glassformer.tokenization.tokenizer import Tokenizer
 from runs import text_run_of, tiny_run, write_text
 from serving.conftest import FAMILIES
 
@@ -57,22 +63,28 @@ def test_attention_equals_the_captured_weights(models: dict[str, Model], family:
             assert np.abs(pictures[i] / 255 - weights[0].numpy()).max() <= 2e-3, "small: not reduced"
 
 
-@pytest.mark.parametrize("family", ["decoder", "encoder", "encoder-decoder"])
-def test_large_attention_is_computed_when_a_layer_is_opened(
-    models: dict[str, Model], family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = models[family]
-    kept = Inspector(model)
-    with_weights = kept.run(**given_to(model))
-    monkeypatch.setattr(inspector_module, "MAX_WEIGHTS", 0)
-    other = Inspector(model)
-    found = other.run(**given_to(model))
-    assert not any(name.endswith(".weights") for name in other.runs[found["run"]].trace)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attention_is_computed_when_a_head_is_opened(models: dict[str, Model], family: str) -> None:
+    inspector = Inspector(models[family])
+    found = inspector.run(**given_to(models[family]))
+    assert not any(name.endswith(".weights") for name in inspector.runs[found["run"]].trace)
     for kind, size in found["attention"].items():
         for i in range(size["layers"]):
-            one, two = (x.attention(found["run"], kind, i) for x in (kept, other))
-            assert np.array_equal(unpacked(one, "<u2"), unpacked(two, "<u2"))
-        assert kept.thumbnails(with_weights["run"], kind).shape == other.thumbnails(found["run"], kind).shape
+            layer = unpacked(inspector.attention(found["run"], kind, i), "<u2")
+            assert len(layer) == size["heads"]
+            for head, weights in enumerate(layer):
+                one = unpacked(inspector.attention(found["run"], kind, i, head), "<u2")
+                assert one.shape[0] == 1 and np.array_equal(one[0], weights)
+        with pytest.raises(UserError, match="there is no head 9"):
+            inspector.attention(found["run"], kind, 0, 9)
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (48, 49), (100, 130)])
+def test_a_thumbnail_has_the_maxima_of_adaptive_pooling(shape: tuple[int, int]) -> None:
+    weights = torch.rand(3, *shape)
+    size = [min(n, page_data.THUMBNAIL) for n in shape]
+    expected = (torch.nn.functional.adaptive_max_pool2d(weights, size) * 255).round().to(torch.uint8)
+    assert torch.equal(page_data.thumbnails(weights), expected)
 
 
 @pytest.mark.parametrize("family", ["decoder", "encoder-decoder", "recurrent"])
@@ -113,6 +125,32 @@ def test_the_next_tokens_follow_greedy_generation(models: dict[str, Model]) -> N
         found = Inspector(model).next([*ids, *written])
         written.append(found["top"][0][0])
     assert model.tokenizer.decode(written) == model.generate(TEXT["text"], temperature=0.0, max_new_tokens=4)
+
+
+@pytest.mark.parametrize("family", ["decoder", "encoder-decoder", "recurrent"])
+def test_the_next_token_comes_with_all_logits(models: dict[str, Model], family: str) -> None:
+    model = models[family]
+    run = Inspector(model).run(**given_to(model))
+    ids, source = ([token["id"] for token in run[side]] for side in ("target", "source"))
+    found = Inspector(model).next(ids, source or None)
+    packed = found["logits"]
+    logits = np.frombuffer(zlib.decompress(base64.b64decode(packed["zlib"])), "<f4")
+    assert packed["shape"] == str(model.config.vocab_size) == str(len(logits))
+    probabilities = torch.from_numpy(logits.copy()).softmax(-1)
+    assert [p for _, _, p in found["top"]] == pytest.approx([float(probabilities[i]) for i, _, _ in found["top"]])
+    (end,) = Inspector(model).card()["end_ids"]
+    assert end == (model.translator.end_id if model.is_seq2seq else model.tokenizer.eos_id)
+    assert probabilities[end] > 0 and probabilities[model.tokenizer.pad_id] == 0
+
+
+def test_a_character_outside_the_vocabulary_is_named(models: dict[str, Model]) -> None:
+    characters = Tokenizer.train(["abc de"], vocab_size=0, scheme="char")
+    assert page_data.unknown(characters, "abc") == ""
+    expected = "The vocabulary does not contain ж, я: the model reads [UNK] there."
+    assert page_data.unknown(characters, "ab жя ж") == expected
+    words = Tokenizer.train(["abc de"], vocab_size=0, scheme="whole_words", min_frequency=1)
+    assert page_data.unknown(words, "abc ab de") == "The vocabulary does not contain ab: the model reads [UNK] there."
+    assert Inspector(models["decoder"]).run(text="жя")["unknown"] == "", "bytes represent every character"
 
 
 def test_the_next_tokens_of_a_pair_follow_beam_1(models: dict[str, Model]) -> None:
@@ -327,6 +365,27 @@ def test_patching_equals_the_function(models: dict[str, Model]) -> None:
         Inspector(model).patch("abc de", "a")
 
 
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_patching_of_each_stack_equals_the_function(models: dict[str, Model], stack: Any) -> None:
+    model = models["encoder-decoder"]
+    given = ("red dog sees", "red cat sees", "hund", "katze")
+    found = Inspector(model).patch(*given, target="sieht", stack=stack)
+    pair = patching_of(model, *given, target="sieht")
+    assert np.allclose(found["map"], patch_residual(model.network, pair, stack).shares.numpy(), atol=1e-5)
+    assert found["stack"] == stack and found["target"] == model.tokenizer.tokens(model.encode_target("sieht"))
+    ids = model.encode_source("red cat sees") if stack == "encoder" else model.encode_target("sieht")
+    assert found["tokens_corrupted"] == model.tokenizer.tokens(ids) and len(found["map"][0]) == len(ids)
+    with pytest.raises(UserError, match="this model has no stack cross"):
+        Inspector(model).patch(*given, target="sieht", stack="cross")
+    with pytest.raises(UserError, match="stack: expected encoder, decoder or cross"):
+        Inspector(model).patch(*given, target="sieht", stack="both")
+
+
+def test_a_recurrent_model_cannot_be_patched(models: dict[str, Model]) -> None:
+    with pytest.raises(UserError, match="this model is recurrent and has no residual stream"):
+        Inspector(models["recurrent"]).patch("red dog sees", "red cat sees")
+
+
 def test_old_runs_are_dropped(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspector_module, "MAX_RUNS", 2)
     inspector = Inspector(models["decoder"])
@@ -367,3 +426,46 @@ def test_the_log_of_a_run_arrives_in_pieces(tmp_path: Path) -> None:
     with locked(outcome.folder):
         assert is_locked(outcome.folder) and inspector.live()["is_running"]
     assert not is_locked(outcome.folder)
+
+
+def test_the_last_step_is_known_before_the_first_checkpoint(tmp_path: Path) -> None:
+    run = tiny_run(write_text(tmp_path), max_steps=3)
+    folder = tmp_path / "run"
+    inspector = Inspector(None, folder=folder)
+    found = []
+
+    class Watching(Silent):
+        def step(self, step: int, max_steps: int, values: dict[str, float]) -> None:
+            found.append(inspector.live())
+
+    glassformer.train(run, folder, reporter=Watching())
+    assert found[0]["checkpoints"] == [] and found[0]["is_running"] and found[0]["max_steps"] == 3
+    assert inspector.live()["max_steps"] == 3
+
+
+@pytest.mark.parametrize(
+    ("attention", "formula"),
+    [
+        (AttendAfter(), "softmax(qᵀ W k)"),
+        (AttendAfter(score="dot"), "softmax(q · k)"),
+        (AttendBefore(score="scaled_dot"), "softmax((W q) · (U k) / √d)"),
+        (AttendBefore(), "softmax(vᵀ tanh(W q + U k))"),
+    ],
+)
+def test_the_formula_of_recurrent_attention(attention: AttendAfter | AttendBefore, formula: str) -> None:
+    config = RecurrentConfig(attention=attention, d_encoder=8, d_decoder=16)
+    assert page_data.attention_formula(config, "cross") == f"weights = {formula}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "formula"),
+    [
+        ({}, "softmax(q·kᵀ / √d)"),
+        ({"attention_scale": 1.0, "positions": RelativePositions()}, "softmax(q·kᵀ + position bias)"),
+        ({"attention_scale": 0.5}, "softmax(0.5 · q·kᵀ)"),
+    ],
+)
+def test_the_formula_of_a_transformer(settings: dict[str, Any], formula: str) -> None:
+    assert (
+        page_data.attention_formula(TransformerConfig(encoder=Stack(), **settings), "encoder") == f"weights = {formula}"
+    )

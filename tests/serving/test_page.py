@@ -12,7 +12,7 @@ from serving.conftest import FAMILIES, OpenModel, Serve
 
 PANELS = {
     "decoder": ["Attention", "Logit lens", "Step by step", "Ablation", "Compare", "Patching", "Training"],
-    "encoder": ["Attention", "Logit lens", "Ablation", "Compare", "Training"],
+    "encoder": ["Attention", "Logit lens", "Ablation", "Compare", "Patching", "Training"],
     "encoder-decoder": [
         "Attention",
         "Alignment",
@@ -21,6 +21,7 @@ PANELS = {
         "Ablation",
         "Beam search",
         "Compare",
+        "Patching",
         "Training",
     ],
     "recurrent": ["Attention", "Alignment", "Step by step", "Beam search", "Compare", "Training"],
@@ -81,7 +82,7 @@ def test_each_panel_shows_its_content(open_model: OpenModel, models: dict[str, M
         if title == "Compare":
             assert panel.get_by_label("checkpoint").get_attribute("max") == "1"
         if title == "Patching":
-            assert panel.locator("input").count() == 4
+            assert panel.locator("input").count() == (5 if model.is_seq2seq else 4)
         if title == "Training":
             found.until("() => document.querySelector('.live-facts')?.textContent.includes('not running')")
             assert "20 of 20" in panel.locator(".live-facts").inner_text()
@@ -211,3 +212,36 @@ def test_a_pair_without_a_target_shows_what_the_model_writes(open_model: OpenMod
     found.run(SOURCE, TARGET)
     assert found.tokens("written").count() == len(model.encode_target(TARGET))
     assert found.tokens("source").count() == len(model.encode_source(SOURCE))
+
+
+@pytest.mark.parametrize("name", ["decoder", "encoder-decoder"])
+def test_nothing_moves_under_the_pointer(open_model: OpenModel, name: str) -> None:
+    found = open_model(name, width=390, height=844)
+    heights = set()
+    for token in found.page.locator("#tokens .token").all():
+        token.hover()
+        found.settle()
+        heights.add(found.page.locator("#tokens").bounding_box()["height"])  # type: ignore[index]
+    assert len(heights) == 1
+    found.page.set_viewport_size({"width": 1280, "height": 800})
+    found.settle()
+    assert found.page.locator("#tokens").bounding_box()["height"] < min(heights)  # type: ignore[index]
+
+
+def test_special_tokens_show_no_bytes_and_the_colours_have_a_legend(open_model: OpenModel) -> None:
+    found = open_model("encoder-decoder")
+    detail = found.page.locator("#tokens .detail")
+    found.tokens("written").last.hover()
+    found.settle()
+    assert "special token" in detail.inner_text() and "bytes" not in detail.inner_text()
+    found.tokens("source").first.hover()
+    found.settle()
+    assert "hexadecimal bytes 72" in detail.inner_text() and "UTF-8" in (detail.get_attribute("title") or "")
+    legend = found.page.locator("#tokens .legend")
+    assert legend.inner_text().split("\n") == ["log-probability 0", "−8 or less"]
+    found.page.locator("#tokens select").select_option("rank")
+    found.settle()
+    assert legend.inner_text().split("\n") == ["rank 1", "1000 or more"]
+    found.page.locator("#tokens select").select_option("none")
+    found.settle()
+    assert not legend.is_visible()

@@ -15,9 +15,10 @@ from glassformer.inspection.effects import effects
 from glassformer.inspection.measures import loss_of, measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.model import Model
+from glassformer.serving import page_data
 from glassformer.serving.inspector import Inspector
-from serving.browsing import SOURCE, TEXT, close, given_to, number, percents
-from serving.conftest import OpenModel
+from serving.browsing import SOURCE, TEXT, Open, close, given_to, hash_of, number, percents
+from serving.conftest import OpenModel, Serve
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
@@ -53,6 +54,62 @@ def test_steps_follow_greedy_generation_and_branch(open_model: OpenModel, models
     panel.locator(".branch").first.click()
     found.settle()
     assert written.count() == 4, "the first branch is still there"
+
+
+def test_steps_stop_at_an_end_token(
+    models: dict[str, Model], serve: Serve, visit: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspector = Inspector(models["decoder"])
+    ids = [token["id"] for token in inspector.run(text=TEXT)["target"]]
+    first = inspector.next(ids)["top"][0]
+    second = inspector.next([*ids, first[0]])["top"][0]
+    monkeypatch.setattr(page_data, "end_ids", lambda model: [second[0]])
+    n_steps = 1 if first[0] == second[0] else 2
+    found = visit(serve(inspector).address + hash_of(text=TEXT, panel="steps", temperature=0))
+    panel = found.page.locator("#panels")
+    panel.get_by_label("speed").fill("20")
+    panel.get_by_role("button", name="Play", exact=True).click()
+    found.until("() => document.querySelector('#panels .facts').textContent.includes('ends the text')")
+    assert panel.locator(".token-list .token").count() == n_steps
+    assert panel.get_by_role("button", name="Step", exact=True).is_disabled()
+    assert panel.get_by_role("button", name="Play", exact=True).is_disabled()
+    panel.get_by_role("button", name="Back", exact=True).click()
+    found.settle()
+    assert panel.get_by_role("button", name="Step", exact=True).is_enabled()
+    assert panel.locator("button.bar").count() == 12
+
+
+@pytest.mark.parametrize("name", ["decoder", "encoder-decoder", "recurrent"])
+def test_a_branch_stops_at_an_end_token(
+    models: dict[str, Model], serve: Serve, visit: Open, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    model = models[name]
+    inspector = Inspector(model)
+    run = inspector.run(**given_to(model))
+    ids = [token["id"] for token in run["target"]]
+    if model.is_seq2seq:  # the panel begins at the first token
+        answer = inspector.next(ids[:1], [token["id"] for token in run["source"]])
+    else:
+        answer = inspector.next(ids)
+    monkeypatch.setattr(page_data, "end_ids", lambda model: [answer["top"][1][0]])
+    found = visit(serve(inspector).address + hash_of(**given_to(model), panel="steps", temperature=0))
+    panel = found.page.locator("#panels")
+    step, written = panel.get_by_role("button", name="Step", exact=True), panel.locator(".token-list .token")
+    step.click()
+    found.settle()
+    assert step.is_enabled() and written.count() == 1
+    panel.get_by_role("button", name="Back", exact=True).click()
+    found.settle()
+    panel.locator("button.bar").nth(1).click()  # a branch that begins with the end token
+    found.settle()
+    assert step.is_disabled() and written.count() == 1
+    assert "ends the text" in panel.locator(".facts").first.inner_text()
+    panel.locator(".branch").first.click()
+    found.settle()
+    assert step.is_enabled(), "the first branch goes on"
+    panel.locator(".branch").nth(1).click()
+    found.settle()
+    assert step.is_disabled() and written.count() == 1
 
 
 @pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
@@ -143,6 +200,32 @@ def test_the_beams_equal_the_translations(open_model: OpenModel, models: dict[st
     assert len(found.requests) == requests, "the page ranks the results itself"
 
 
+def test_the_results_and_the_beginning_of_the_tree_are_in_view(open_model: OpenModel) -> None:
+    """A tree that grows upwards: each step adds nodes to the first node of the step before."""
+    node = {"token": "x", "token_id": 5, "step_log_prob": -1, "step": 0, "state": "kept"}
+    nodes = [node | {"id": 0, "parent": None, "length": 0, "log_prob": 0, "state": "root"}]
+    for step in range(1, 21):
+        parent = next(one["id"] for one in nodes if one["length"] == step - 1)
+        nodes += [
+            node | {"id": len(nodes) + i, "parent": parent, "length": step, "log_prob": -step - i} for i in range(8)
+        ]
+    results = [{"node": 153, "text": "d" * 60, "log_prob": -202.11, "score": -18.65, "ended": False}]
+    for width, height in ((1280, 800), (390, 844)):
+        found = open_model("encoder-decoder", width=width, height=height)
+        found.page.route("**/api/beam", lambda route: route.fulfill(json={"nodes": nodes, "results": results}))
+        found.open_tab("Beam search")
+        table = found.frame("Results").locator(".table-scroll:visible")
+        assert table.evaluate("(view) => view.scrollWidth <= view.clientWidth"), width
+        assert "unfinished" in table.inner_text()
+        gap, root = found.page.get_by_role("region", name="Tree of hypotheses").evaluate("""(view) => {
+            const box = view.getBoundingClientRect();
+            const boxes = [...view.querySelectorAll("svg rect")].slice(1).map((rect) => rect.getBoundingClientRect());
+            const tops = boxes.filter((one) => one.left < box.right - 100).map((one) => one.top - box.top);
+            return [Math.min(...tops), (boxes[0].top - box.top) / box.height];
+        }""")
+        assert gap < 60 and 0 < root < 0.95, width
+
+
 def test_the_length_penalty_ranks_results_again(open_model: OpenModel) -> None:
     lengths, log_probs, ended = (
         {"short": 2, "long": 6, "cut": 4},
@@ -177,14 +260,17 @@ def test_the_length_penalty_ranks_results_again(open_model: OpenModel) -> None:
 def test_a_checkpoint_is_compared(open_model: OpenModel, models: dict[str, Model]) -> None:
     model = models["decoder"]
     found = open_model("decoder", {"panel": "compare"})
+    facts = found.frame("Second model").locator(".about").last
+    assert facts.inner_text().startswith("Nothing is compared yet: move the slider")
+    found.page.get_by_label("checkpoint").dispatch_event("change")
+    found.until("() => document.querySelector('.panel').textContent.includes('all differences are 0')")
     found.page.get_by_label("checkpoint").fill("0")
     found.page.get_by_label("checkpoint").dispatch_event("change")
     found.until("() => document.querySelector('.panel').textContent.includes('step 10: loss')")
     found.settle()
     other = glassformer.load(model.folder, step=10)
     losses = [float(x.score(TEXT, log=str).nats_per_token) for x in (model, other)]
-    facts = found.frame("Second model").inner_text()
-    assert f"loss {losses[0]:.3f} (first), {losses[1]:.3f} (second)" in facts
+    assert f"loss {losses[0]:.3f} (first), {losses[1]:.3f} (second)" in facts.inner_text()
     shown = found.numbers("Difference per token", 3)[1:]
     runs = [Inspector(x).run(text=TEXT)["target"][1:] for x in (model, other)]
     assert close(shown, torch.tensor([[token["log_prob"] for token in run] for run in runs]).T)
@@ -201,18 +287,61 @@ def test_another_vocabulary_is_refused(open_model: OpenModel, models: dict[str, 
     found.page.get_by_label("folder").fill(str(models["classifier"].folder))
     found.page.get_by_role("button", name="Open", exact=True).click()
     found.until("() => document.getElementById('status').textContent.includes('has another tokenizer')")
+    found.open_tab("Attention")
+    assert found.status() == "", "the error belongs to its panel"
+    found.open_tab("Compare")
+    assert "has another tokenizer" in found.status()
+    found.run(TEXT)
+    found.open_tab("Attention")
+    assert found.status() == ""
 
 
-def test_two_texts_are_patched(open_model: OpenModel, models: dict[str, Model]) -> None:
-    model = models["decoder"]
+PATCHES = {
+    "decoder": ("abc de", "abd de", "a", "b"),
+    "encoder": ("a [MASK] b", "c [MASK] b", "a", "b"),
+    "encoder-decoder": ("red dog sees", "red cat sees", "hund", "katze", "sieht"),
+}
+"""Texts of the fields of the panel: clean, corrupted, answer, wrong answer and target prefix."""
+
+
+def test_patching_begins_when_the_texts_differ(open_model: OpenModel) -> None:
     found = open_model("decoder", {"panel": "patch"})
+    fields, patch = found.page.locator(".fields input"), found.page.get_by_role("button", name="Patch", exact=True)
+    assert fields.nth(0).input_value() == TEXT and fields.nth(1).input_value() == ""
+    assert patch.is_disabled()
+    fields.nth(1).fill(TEXT)
+    assert patch.is_disabled() and "Change a word" in (patch.get_attribute("title") or "")
+    fields.nth(1).press("Enter")
+    found.settle()
+    assert found.status() == ""
+    fields.nth(1).fill(TEXT.replace("f", "a"))
+    assert patch.is_enabled()
+    found.tokens("target").first.hover()
+    found.settle()
+    assert fields.nth(0).input_value() == TEXT, "a redrawn panel keeps its text"
+
+
+@pytest.mark.parametrize("family", PATCHES)
+def test_two_texts_are_patched(open_model: OpenModel, models: dict[str, Model], family: str) -> None:
+    model, (*texts, prefix) = models[family], (*PATCHES[family], "")[:5]
+    found = open_model(family, {"panel": "patch"})
     fields: Locator = found.page.locator(".fields input")
-    for i, text in enumerate(("abc de", "abd de", "a", "b")):
+    assert fields.count() == len(PATCHES[family])
+    for i, text in enumerate(PATCHES[family]):
         fields.nth(i).fill(text)
     found.page.get_by_role("button", name="Patch", exact=True).click()
     found.settle()
-    pair = patching_of(model, "abc de", "abd de", "a", "b")
-    expected = patch_residual(model.network, pair)
-    assert close(found.numbers("Patching"), expected.shares)
+    pair = patching_of(model, *texts, target=prefix or None)
+    stacks: list[Any] = [None] if family != "encoder-decoder" else ["encoder", "decoder"]
+    for stack in stacks:
+        if stack is not None:
+            found.page.get_by_role("group", name="Stack").get_by_role("button", name=stack, exact=True).click()
+            found.settle()
+        expected = patch_residual(model.network, pair, stack)
+        assert close(found.numbers("Patching"), expected.shares)
     facts = found.frame("Patching").locator("p.detail").first.inner_text().replace("−", "-")
     assert f"{expected.clean:.2f} (clean), {expected.corrupted:.2f} (corrupted)" in facts
+    assert ("predicted after" in facts) == bool(prefix)
+    if prefix:
+        view = found.view()
+        assert view["stack"] == "decoder" and view["prefix"] == prefix, "a bookmark restores the map"

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
+import glassformer
 from glassformer.config.schema import to_dict, to_toml
 from glassformer.inspection.attention_maps import attention_layers
 from glassformer.inspection.capture import capture
@@ -19,9 +21,11 @@ from glassformer.model import Model
 from glassformer.serving.gallery import RECIPES, Gallery
 from glassformer.serving.inspector import FOLDER, Inspector
 from glassformer.serving.single_file import single_file
+from glassformer.store import checkpoint
 from glassformer.store.lock import locked
+from glassformer.store.model_directory import publish
 from runs import tiny_run, write_text
-from serving.browsing import Open, Visit, given_to, hash_of
+from serving.browsing import TEXT, Open, Visit, given_to, hash_of
 from serving.conftest import FAMILIES, OpenModel, Serve
 
 NEEDS_A_SERVER = "glassformer inspect DIR"
@@ -61,10 +65,15 @@ def test_the_single_file_needs_no_server(open_file: OpenFile, models: dict[str, 
             page.get_by_role("button", name="Measure all").click()
             found.settle()
             assert page.locator(".heat-canvas:visible").count() == 1
-            page.locator(".switch").first.click()
+            assert page.locator(".switch:enabled").count() == 0
+            assert page.get_by_role("group", name="Replacement").locator("button:enabled").count() == 0
             assert NEEDS_A_SERVER in page.locator("#status").inner_text()
             assert NEEDS_A_SERVER in found.frame("Parts").inner_text()
+        if title == "Alignment":
+            assert page.locator("#panels select:enabled").count() == 0
     assert page.get_by_role("button", name="Run", exact=True).count() == 0
+    boxes = page.locator("#input textarea")
+    assert boxes.count() > 0 and all(box.get_attribute("readonly") is not None for box in boxes.all())
     kind = next(iter(Inspector(models[name]).card()["attention"]))
     weights = attention_layers(capture(models[name], **given_to(models[name])), kind)
     page.goto(page.url.split("#")[0] + hash_of(kind=kind, layer=0, head=0))
@@ -138,6 +147,31 @@ def test_a_run_before_its_first_checkpoint_shows_its_training(serve: Serve, visi
             file.write('{"step": 12, "train/loss": 2.5}\n')
         found.until("() => document.querySelector('.live-facts').textContent.includes('12 of 20')")
         assert found.cells("Loss")[-1] == ["12", "2.5"]
+
+
+def test_the_newest_model_of_a_run_is_offered_in_all_panels(
+    models: dict[str, Model], serve: Serve, visit: Open, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    assert models["decoder"].folder is not None
+    shutil.copytree(models["decoder"].folder, folder)
+    publish(checkpoint.path_of(folder, 10), folder, 10)
+    inspector = Inspector(glassformer.load(folder))
+    with locked(folder):
+        found = visit(serve(inspector).address + hash_of(text=TEXT))
+        newer = found.page.locator("#newer")
+        assert not newer.is_visible() and "step 10" in found.page.locator("#header").inner_text()
+        publish(checkpoint.path_of(folder, 20), folder, 20)
+        newer.wait_for()
+    for title in ("Attention", "Logit lens", "Training"):
+        found.open_tab(title)
+        assert newer.inner_text().startswith("The page shows the model of step 10; the newest one is of step 20.")
+    found.page.reload()
+    newer.get_by_role("button", name="Open step 20").click()
+    newer.wait_for(state="hidden")
+    found.settle()
+    assert "step 20" in found.page.locator("#header").inner_text() and inspector.card()["step"] == 20
+    assert found.status() == "" and found.tokens("target").count() > 3
 
 
 def test_the_page_saves_what_it_shows(open_model: OpenModel, models: dict[str, Model]) -> None:

@@ -11,11 +11,13 @@ from glassformer.config.run import GenerationConfig
 from glassformer.inference.sampling import keep_top_k, shape_logits
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import capture
+from glassformer.inspection.head_scores import best_heads, induction_ids_of
 from glassformer.inspection.lens import lens_cells, lens_labels
 from glassformer.model import Model
+from glassformer.serving import page_data
 from glassformer.serving.inspector import Inspector
-from serving.browsing import TEXT, close, given_to, number, percents
-from serving.conftest import OpenModel
+from serving.browsing import TEXT, Open, close, given_to, hash_of, number, percents
+from serving.conftest import OpenModel, Serve
 
 if TYPE_CHECKING:
     pass
@@ -66,6 +68,43 @@ def test_heads_are_reached_with_the_keyboard(open_model: OpenModel, models: dict
     page.keyboard.press("Escape")
     found.settle()
     assert page.evaluate("document.activeElement.ariaLabel").startswith("Layer 0, head 1")
+
+
+@pytest.mark.parametrize("name", ["decoder", "encoder"])
+def test_heads_are_scored_on_random_tokens(open_model: OpenModel, models: dict[str, Model], name: str) -> None:
+    found = open_model(name)
+    found.until("() => document.querySelector('.found-head')")
+    found.page.locator(".found-head").last.focus()
+    found.page.keyboard.press("Tab")
+    assert found.page.evaluate("document.activeElement.textContent") == "Find induction heads on random tokens"
+    with found.page.expect_response("**/api/run"):
+        found.page.keyboard.press("Enter")
+    found.settle()
+    found.until("() => document.querySelector('.found-head')")
+    ids = induction_ids_of(models[name], 15)
+    side = "target" if name == "decoder" else "source"
+    assert found.tokens(side).all_inner_texts() == [x.replace(" ", "␣") for x in models[name].tokenizer.tokens(ids)]
+    assert found.status().startswith("The run shows 15 random tokens that follow twice.")
+    expected = best_heads(capture(models[name], ids))["induction"]
+    shown = found.page.locator(".found-head", has_text="previous occurrence").inner_text()
+    assert f"layer {expected.layer}, head {expected.head}" in shown and f"{expected.score:.2f}" in shown
+    assert found.page.evaluate("document.activeElement.textContent") == "Find induction heads on random tokens"
+    found.run(TEXT)
+    assert found.status() == "" and found.tokens(side).count() < len(ids)
+
+
+def test_a_pair_has_no_scores_on_random_tokens(open_model: OpenModel) -> None:
+    found = open_model("encoder-decoder")
+    found.until("() => document.querySelector('.found-head')")
+    assert not found.page.get_by_role("button", name="Find induction heads").is_visible()
+
+
+def test_unknown_characters_are_named(open_model: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_data, "unknown", lambda tokenizer, text: "A sentence." if "x" in text else "")
+    found = open_model("decoder")
+    assert found.status() == ""
+    found.run("abc x")
+    assert found.status() == "A sentence."
 
 
 def test_a_token_under_the_pointer_is_highlighted_in_all_panels(
@@ -195,6 +234,49 @@ def test_the_lens_shows_the_most_probable_tokens(open_model: OpenModel, models: 
             for cell, best, p in zip(row[1:], names, expected.top_probabilities[layer, :, 0].tolist(), strict=True):
                 text, shown = cell.rsplit(" ", 1)
                 assert text == best and float(shown) == pytest.approx(p, abs=6e-4)
+
+
+@pytest.mark.parametrize(("n_tokens", "fits"), [(14, True), (17, True), (20, False)])
+def test_the_columns_of_the_lens_fit_or_scroll(
+    models: dict[str, Model], serve: Serve, visit: Open, n_tokens: int, fits: bool
+) -> None:
+    model = models["decoder"]
+    text = model.tokenizer.decode(model.tokenizer.encode("a b c d e f g h i j a b c d e f")[:n_tokens])
+    found = visit(serve(Inspector(model)).address + hash_of(text=text, panel="lens"))
+    assert found.tokens("target").count() == n_tokens
+    wide, room = found.page.locator(".heat:visible").evaluate("(view) => [view.scrollWidth, view.clientWidth]")
+    assert (wide <= room) == fits
+    assert ("scroll sideways" in found.page.locator(".heat-foot:visible").inner_text()) != fits
+
+
+def test_the_selected_position_of_the_lens_is_in_view(models: dict[str, Model], serve: Serve, visit: Open) -> None:
+    found = visit(serve(Inspector(models["decoder"])).address + hash_of(text="a b c d e f g h i j a", panel="lens"))
+    view = found.page.locator(".heat:visible")
+    ends = "(view) => [view.scrollLeft, view.scrollWidth - view.clientWidth]"
+
+    def place() -> tuple[float, float]:
+        left, most = view.evaluate(ends)
+        return left, most
+
+    found.page.set_viewport_size({"width": 390, "height": 844})
+    found.settle()
+    assert place()[0] == pytest.approx(place()[1], abs=2) and place()[1] > 100, "the last position is selected"
+    found.tokens("target").first.click()
+    found.settle()
+    assert place()[0] == 0
+    found.tokens("target").last.click()
+    found.open_tab("Attention")
+    found.open_tab("Logit lens")
+    assert place()[0] == pytest.approx(place()[1], abs=2)
+
+
+def test_the_formula_is_that_of_the_attention(open_model: OpenModel) -> None:
+    found = open_model("recurrent")
+    assert found.frame("Heads").locator(".formula").inner_text() == "weights = softmax(vᵀ tanh(W q + U k))"
+    found.open_tab("Alignment")
+    assert found.frame("Alignment").locator(".formula").inner_text() == "weights = softmax(vᵀ tanh(W q + U k))"
+    found = open_model("decoder")
+    assert found.frame("Heads").locator(".formula").inner_text() == "weights = softmax(q·kᵀ / √d)"
 
 
 def test_the_address_restores_the_view(open_model: OpenModel) -> None:

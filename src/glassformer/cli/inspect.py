@@ -5,12 +5,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 from glassformer import files
 from glassformer.cli.arguments import fail
-from glassformer.cli.inputs_outputs import Stored, require_output
+from glassformer.cli.inputs_outputs import Stored, TextOrPair, require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError, needs
 
@@ -19,9 +20,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def main(
     *directories: Annotated[str, "[DIR]"],
-    text: str | None = None,
-    source: str | None = None,
-    target: str | None = None,
+    given: TextOrPair,
     port: int = 8017,
     host: str = "127.0.0.1",
     html: Path | None = None,
@@ -31,14 +30,12 @@ def main(
 ) -> int:
     """Open a page in the browser that shows the inner values of a model: attention, predictions, ablations.
 
-    The page is served from this computer and makes no request to any other host. Ctrl-C stops the server.
+    The page begins with the given text, or the given source and target. It is served from this computer and makes no
+    request to any other host. Ctrl-C stops the server.
 
     Args:
         directories: The model directory, or the folder of a run that is still training. Without it, the page offers
             four tiny models, which it trains in runs/gallery on first use.
-        text: The first text on the page.
-        source: The first source of an encoder-decoder.
-        target: The target of this source; by default the model's own output.
         port: The port of the server; 0 chooses a free one.
         host: The address to listen on; another one than 127.0.0.1 lets other computers use the model.
         html: Write the page with the results of this text to one file, which opens without a server, and exit.
@@ -61,8 +58,9 @@ def main(
         fail("inspect takes one folder; a second model is chosen on the page")
     if host not in LOOPBACK:
         err(f"the page is open to every computer that reaches {host}: anyone there can use the model")
-    given: dict[str, Any] = {"text": text} if source is None else {"source": source, "target": target}
-    examples = [] if text is source is None else [given]
+    text, source, target = given.text, given.source, given.target
+    example: dict[str, Any] = {"text": text} if source is None else {"source": source, "target": target}
+    examples = [] if text is source is None else [example]
     if not directories:
         gallery = Gallery(Path("runs") / "gallery")
         try:
@@ -83,7 +81,7 @@ def main(
     if html is not None:
         if model is None or not examples:
             raise UserError("--html needs a model, and --text TEXT or --source TEXT")
-        files.write_text(html, single_file(inspector, given, FOLDER))
+        files.write_text(html, single_file(inspector, example, FOLDER))
         print(html)
         return 0
     return server.serve(inspector, host, port, opens_browser=not no_browser)
@@ -96,7 +94,7 @@ def page_beside(folder: Path) -> Iterator[None]:
     After the block, the page stays open until Ctrl-C.
     """
     with needs("the inspector", "serve"):
-        from glassformer.serving import server  # noqa: F401
+        import_module("glassformer.serving.server")
     command = [sys.executable, "-m", "glassformer", "inspect", str(folder), "--wait", "--port", "0"]
     process = subprocess.Popen(command, stdout=sys.stderr)
     try:

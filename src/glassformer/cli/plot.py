@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from glassformer.cli.arguments import Dir, Dirs, File, Group
-from glassformer.cli.inputs_outputs import Stored
+from glassformer.cli.inputs_outputs import Stored, TextOrPair
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 from glassformer.inspection import Kind
@@ -55,9 +55,7 @@ def attention(
     directory: Dir,
     /,
     *,
-    text: str | None = None,
-    source: str | None = None,
-    target: str | None = None,
+    given: TextOrPair,
     stack: Kind | None = None,
     layer: int | None = None,
     head: int | None = None,
@@ -68,9 +66,6 @@ def attention(
 
     Args:
         directory: The model directory.
-        text: The input of a model with one stack.
-        source: The source text of an encoder-decoder.
-        target: The target text of an encoder-decoder; by default the model's translation.
         stack: encoder or decoder for self-attention; cross for attention from the decoder to the source.
         layer: The layer, from 0; by default the last, or with four or more layers the last but one.
         head: Plot only this head, from 0.
@@ -78,13 +73,13 @@ def attention(
     """
     from glassformer.inspection import attention_maps, capture, plots
 
-    if (text is None) == (source is None):
+    if (given.text is None) == (given.source is None):
         raise UserError("give --text TEXT for a model with one stack, or --source TEXT for an encoder-decoder")
-    if text is not None and target is not None:
+    if given.text is not None and given.target is not None:
         raise UserError("--target needs --source; a model with one stack takes only --text")
     _require_place(out, directory)
     model = stored.model(directory)
-    trace = capture.capture(model, text, source=source, target=target, names=["*.weights"])
+    trace = capture.capture(model, **given.named, names=["*.weights"])
     alone: Kind = "encoder" if getattr(model.network.config, "decoder", None) is None else "decoder"
     kind: Kind = stack or ("cross" if model.is_seq2seq else alone)
     layers = attention_maps.attention_layers(trace, kind)
@@ -100,9 +95,7 @@ def lens(
     directory: Dir,
     /,
     *,
-    text: str | None = None,
-    source: str | None = None,
-    target: str | None = None,
+    given: TextOrPair,
     no_norm: bool = False,
     out: Path = Path("lens"),
     stored: Stored,
@@ -111,9 +104,6 @@ def lens(
 
     Args:
         directory: The model directory of a Transformer that predicts tokens.
-        text: The input of a model with one stack.
-        source: The source text of an encoder-decoder.
-        target: The target text of an encoder-decoder; by default the model's translation.
         no_norm: Leave out the final norm before the head.
         out: The file or files to write.
     """
@@ -122,7 +112,7 @@ def lens(
 
     _require_place(out, directory)
     model = stored.model(directory)
-    trace = capture.capture(model, text, source=source, target=target, names=NAMES)
+    trace = capture.capture(model, **given.named, names=NAMES)
     cells = lens_cells(model.network, trace, lens_labels(model.network, trace.inputs), norm=not no_norm)
     vocabulary = model.tokenizer.tokens(range(model.tokenizer.vocab_size))
     return _write(value_plots.plot_lens(cells, trace.target, vocabulary, f"{model.name}: logit lens"), out)
@@ -132,9 +122,7 @@ def ablation(
     directory: Dir,
     /,
     *,
-    text: str | None = None,
-    source: str | None = None,
-    target: str | None = None,
+    given: TextOrPair,
     out: Path = Path("ablation"),
     stored: Stored,
 ) -> int:
@@ -142,9 +130,6 @@ def ablation(
 
     Args:
         directory: The model directory.
-        text: The input of a model with one stack.
-        source: The source text of an encoder-decoder.
-        target: The target text of an encoder-decoder; by default the model's translation.
         out: The file or files to write.
     """
     from glassformer.inspection import capture, value_plots
@@ -153,7 +138,7 @@ def ablation(
 
     _require_place(out, directory)
     model = stored.model(directory)
-    inputs = capture.encoded(model, text, source=source, target=target).inputs
+    inputs = capture.encoded(model, **given.named).inputs
     found = effects(model.network, inputs, measure_of(model.network, inputs))
     if not found.changes:
         raise UserError(f"{directory} has no attention, so it has no heads to switch off")
@@ -168,17 +153,24 @@ def patching(
     corrupted: str,
     answer: str | None = None,
     wrong: str | None = None,
+    target: str | None = None,
+    stack: Literal["encoder", "decoder"] | None = None,
     out: Path = Path("patching"),
     stored: Stored,
 ) -> int:
     """Plot how much of a prediction each layer and position of a clean text restores in a corrupted text.
 
+    For an encoder-decoder, both texts are sources, and the prediction is the token after a target prefix.
+
     Args:
-        directory: The model directory of a causal or masked language model.
-        clean: A text.
+        directory: The model directory of a Transformer that predicts tokens.
+        clean: A text, or the source of an encoder-decoder.
         corrupted: A text with the same number of tokens and another prediction.
         answer: The token after the clean text, such as " Paris"; by default the most probable one.
         wrong: The token after the corrupted text; by default the most probable one.
+        target: The target prefix of an encoder-decoder; by default the model's own output for the clean source, up to
+            the first token that differs from the output for the corrupted source.
+        stack: The stack whose residual stream is copied; by default the one that produces the output.
         out: The file or files to write.
     """
     from glassformer.inspection import value_plots
@@ -187,12 +179,11 @@ def patching(
 
     _require_place(out, directory)
     model = stored.model(directory)
-    pair = patching_of(model, clean, corrupted, answer, wrong)
+    pair = patching_of(model, clean, corrupted, answer, wrong, target=target)
     assert isinstance(model.network, Transformer)  # `patching_of`
-    tokens = model.tokenizer.tokens(pair.clean["token_ids"][0].tolist())
-    return _write(
-        value_plots.plot_patching(patch_residual(model.network, pair), tokens, f"{model.name}: patching"), out
-    )
+    found = patch_residual(model.network, pair, stack)
+    name = f"{model.name}: patching" + (f" of the {stack or 'decoder'}" if model.is_seq2seq else "")
+    return _write(value_plots.plot_patching(found, found.columns, name), out)
 
 
 def positions(

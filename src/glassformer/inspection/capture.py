@@ -34,8 +34,8 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import notebook
+from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError, did_you_mean
-from glassformer.evaluation.loss import evaluation_mode
 from glassformer.inference.fill import MASK, masked_ids, source_with_masks, written_ids
 from glassformer.inspection import Kind
 from glassformer.model import Model

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from glassformer.evaluation.loss import evaluation_mode
+from glassformer import notebook
+from glassformer.devices import evaluation_mode
 from glassformer.inspection import Kind
 from glassformer.inspection.ablation import Part, ablation_hooks, all_parts
 from glassformer.inspection.capture import model_hooks
 from glassformer.inspection.measures import Measure
 
+UNITS = {"loss": "Δ loss, nats per token", "kl": "KL divergence, nats", "change": "change"}
+"""Names of the changes, by the name of the measure."""
 MAX_BYTES = 256 << 20
 """Approximate limit of the memory of one batch."""
 
@@ -44,6 +47,31 @@ class Effects:
     def layers(self, stack: Kind) -> list[float]:
         """Return the change of each layer."""
         return [c for part, c in self.changes.items() if part == Part(stack, part.layer)]
+
+    def table(self) -> tuple[list[list[float]], list[str], list[str]]:
+        """Return the changes of heads and feed-forwards, one row per layer, and the names of rows and columns.
+
+        A part without a change is NaN. Whole layers are left out, because their changes are far larger.
+        """
+        parts = [part for part in self.changes if part.head is not None or part.feed_forward]
+        heads = range(1 + max((part.head for part in parts if part.head is not None), default=-1))
+        places = dict.fromkeys((part.kind, part.layer) for part in sorted(parts, key=lambda part: part.kind))
+        rows = [
+            [Part(kind, layer, head) for head in heads] + [Part(kind, layer, feed_forward=True)]
+            for kind, layer in places
+        ]
+        values = [[self.changes.get(part, torch.nan) for part in row] for row in rows]
+        names = [f"{kind} {layer}" for kind, layer in places]
+        return values, names, [*(f"head {i}" for i in heads), "feed-forward"]
+
+    def _repr_html_(self) -> str:
+        """Return the changes of heads and feed-forwards as a matrix, and those of layers as a table."""
+        values, rows, columns = self.table()
+        limit = max((abs(x) for row in values for x in row if x == x), default=0.0) or 1.0
+        title = f"{UNITS[self.measure]}; {self.measure} of the unchanged network {self.before:.4g}"
+        of_layers = {str(part): x for part, x in self.changes.items() if part == Part(part.kind, part.layer)}
+        found = notebook.matrix(values, rows, columns, title, limit=limit, has_texts=True) if rows else ""
+        return found + notebook.table(of_layers, "" if rows else title)
 
 
 @torch.no_grad()

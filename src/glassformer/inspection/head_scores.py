@@ -14,6 +14,7 @@ earlier token, and are NaN without one. A score of 1 means that the head always 
 random tokens that repeat (`induction_ids`), because in real text other heads attend to the same places by chance.
 """
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -72,9 +73,9 @@ def duplicate_score(weights: Tensor, ids: Sequence[int] | Tensor) -> Tensor:
     >>> duplicate_score(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.7, 0.2, 0.1]]), [5, 6, 5])
     tensor(0.7000)
     """
-    equal = _earlier_equal(torch.as_tensor(ids, device=weights.device))  # (T, T)
-    has_one = equal.any(dim=1)
-    return (weights * equal).sum(dim=-1)[..., has_one].mean(dim=-1)
+    repeats = _repeats(tuple(torch.as_tensor(ids).tolist()))
+    row, column = repeats.row.to(weights.device), repeats.column.to(weights.device)
+    return weights[..., row, column].sum(dim=-1) / repeats.n_rows
 
 
 def induction_score(weights: Tensor, ids: Sequence[int] | Tensor) -> Tensor:
@@ -88,11 +89,8 @@ def induction_score(weights: Tensor, ids: Sequence[int] | Tensor) -> Tensor:
     >>> induction_score(weights, [5, 6, 7, 5, 6])
     tensor(0.8000)
     """
-    equal = _earlier_equal(torch.as_tensor(ids, device=weights.device)).tril(-2)
-    positions = torch.arange(len(equal), device=weights.device)
-    last = (equal * (positions + 1)).amax(dim=1)  # j + 1; 0 without such a j
-    at = last.nonzero().flatten()
-    return weights[..., at, last[at]].mean(dim=-1)
+    repeats = _repeats(tuple(torch.as_tensor(ids).tolist()))
+    return weights[..., repeats.at.to(weights.device), repeats.after.to(weights.device)].mean(dim=-1)
 
 
 def entropy(weights: Tensor) -> Tensor:
@@ -202,14 +200,33 @@ def induction_ids_of(model: Model, n: int = 25, seed: int = 0) -> list[int]:
     return induction_ids(model.config.vocab_size, n, seed, start=start, without=special)
 
 
-def _earlier_equal(ids: Tensor) -> Tensor:
-    """Return (T, T): True at (t, j) if j < t and the tokens are equal."""
-    return (ids[:, None] == ids[None, :]).tril(-1)
+class _Repeats(NamedTuple):
+    """Places of a text (T,) where a token occurs again."""
+
+    row: Tensor
+    column: Tensor
+    """All (t, j) with equal tokens and j < t."""
+    n_rows: Tensor
+    """Number of different t among them."""
+    at: Tensor
+    """Each position t with an earlier equal token j, j + 1 < t."""
+    after: Tensor
+    """j + 1 for the last such j."""
+
+
+@functools.lru_cache(maxsize=2)  # the scores of many heads of one text, computed one by one
+def _repeats(ids: tuple[int, ...]) -> _Repeats:
+    x = torch.tensor(ids)
+    equal = (x[:, None] == x[None, :]).tril(-1)
+    after = (equal.tril(-2) * torch.arange(1, len(ids) + 1)).amax(dim=1)  # 0 without such a j
+    at = after.nonzero().flatten()
+    row, column = equal.nonzero(as_tuple=True)
+    return _Repeats(row, column, equal.any(dim=1).sum(), at, after[at])
 
 
 def _mean_of_rows(values: Tensor, weights: Tensor) -> Tensor:
     """Return the mean of `values` (…, T) over rows of `weights` (…, T, S) that are not zero."""
-    is_row = weights.any(dim=-1)
+    is_row = weights.amax(dim=-1) != 0  # weights are never negative; much faster than `any`
     return torch.where(is_row, values, 0.0).sum(dim=-1) / is_row.sum(dim=-1)
 
 

@@ -11,13 +11,15 @@ The head reads the decoder of a decoder or encoder-decoder, and the encoder of a
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
+from glassformer import notebook
 from glassformer.config.transformer import TokenHead
 from glassformer.errors import UserError
+from glassformer.inspection.capture import Trace
 from glassformer.inspection.measures import next_labels, predicts_next_token
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.transformer import Transformer
@@ -41,6 +43,29 @@ class LensCells:
     """(L, T): probability of the label; NaN at positions without a label."""
     label_rank: Tensor
     """(L, T): number of tokens with a larger logit than the label; -1 at positions without a label."""
+    tokens: list[str] = field(default_factory=list)
+    """Input tokens of the positions; empty if they are unknown."""
+    vocabulary: Sequence[str] = ()
+    """Tokens by id; may be empty."""
+
+    def top_tokens(self) -> list[list[list[str]]]:
+        """Return the most probable tokens of each layer and position; the id in place of an unknown token."""
+        known = dict(enumerate(self.vocabulary))
+        return [[[known.get(i, str(i)) for i in best] for best in row] for row in self.top_ids.tolist()]
+
+    def _repr_html_(self) -> str:
+        """Return the most probable token of each layer and position as a matrix; tooltips have the next ones."""
+        names, probabilities = self.top_tokens(), self.top_probabilities.tolist()
+        columns = self.tokens or [str(i) for i in range(self.top_ids.shape[1])]
+        tips = [
+            [", ".join(f"{x} {p:.3f}" for x, p in zip(*cell, strict=True)) for cell in zip(*row, strict=True)]
+            for row in zip(names, probabilities, strict=True)
+        ]
+        texts = [[best[0] for best in row] for row in names]
+        title = "most probable token by layer and position; the colour is its probability"
+        return notebook.matrix(
+            self.top_probabilities[:, :, 0].tolist(), self.layers, columns, title, texts=texts, tips=tips
+        )
 
 
 def lens_logits(network: nn.Module, x: Tensor, norm: bool = True) -> Tensor:
@@ -64,21 +89,26 @@ def lens(network: nn.Module, tensors: Mapping[str, Tensor], norm: bool = True) -
         print(name, model.tokenizer.decode([int(logits[0, -1].argmax())]))
     ```
     """
-    _, stack, of_stack = _parts(network)
-    paths = {"embeddings": f"{of_stack}.embeddings"}
-    paths |= {f"block {i}": f"{of_stack}.blocks.{i}.residual" for i in range(len(stack.blocks))}
-    for name, path in paths.items():
+    _parts(network)  # raises `UserError` for a network without a logit lens
+    for i, path in enumerate(residual_names(network)):
+        name = f"block {i - 1}" if i else "embeddings"
         if path not in tensors:
             raise UserError(f"the trace has no tensor {path}: capture it with names={list(NAMES)}")
         yield name, lens_logits(network, tensors[path], norm)
 
 
 def lens_cells(
-    network: nn.Module, tensors: Mapping[str, Tensor], labels: Sequence[int], k: int = 5, norm: bool = True
+    network: nn.Module,
+    tensors: Mapping[str, Tensor],
+    labels: Sequence[int],
+    k: int = 5,
+    norm: bool = True,
+    vocabulary: Sequence[str] = (),
 ) -> LensCells:
     """Return the k most probable tokens, and the probability and rank of the label, per layer and position.
 
-    `tensors` is a trace with one row; `labels` (T,) are the true tokens, -100 = unknown (`lens_labels`).
+    `tensors` is a trace with one row; `labels` (T,) are the true tokens, -100 = unknown (`lens_labels`). `vocabulary`
+    has the tokens by id, for the table in a notebook.
     """
     of_labels = torch.tensor(labels)
     is_label = of_labels != NOT_SCORED
@@ -94,7 +124,9 @@ def lens_cells(
         of_label = probabilities.gather(1, safe).squeeze(1).masked_fill(~is_label, torch.nan)
         rank = (row > row.gather(1, safe)).sum(dim=1).masked_fill(~is_label, -1)
         found.append((top.indices, top.values, of_label, rank))
-    return LensCells(layers, *(torch.stack(list(parts)) for parts in zip(*found, strict=True)))
+    ids, probabilities, of_labels, ranks = (torch.stack(list(parts)) for parts in zip(*found, strict=True))
+    tokens = tensors.target if isinstance(tensors, Trace) else []
+    return LensCells(layers, ids, probabilities, of_labels, ranks, tokens, vocabulary)
 
 
 def lens_labels(network: nn.Module, inputs: Mapping[str, Tensor]) -> list[int]:
@@ -109,16 +141,29 @@ def lens_labels(network: nn.Module, inputs: Mapping[str, Tensor]) -> list[int]:
     return [NOT_SCORED if token == config.mask_id else token for token in ids]
 
 
+def residual_names(network: nn.Module) -> list[str]:
+    """Return the names of the residual stream that the head reads: the embeddings, then after each block."""
+    of_stack, stack = _stack(network)
+    return [f"{of_stack}.embeddings", *(f"{of_stack}.blocks.{i}.residual" for i in range(len(stack.blocks)))]
+
+
+def _stack(network: nn.Module) -> tuple[str, Encoder | Decoder]:
+    """Return the name of the stack that the head reads, and the stack."""
+    if not isinstance(network, Transformer):
+        raise UserError("the logit lens needs a Transformer: a recurrent model has no residual stream")
+    if network.decoder is not None:
+        return "decoder", network.decoder
+    assert network.encoder is not None
+    return "encoder", network.encoder
+
+
 def _parts(network: nn.Module) -> tuple[Transformer, Encoder | Decoder, str]:
     """Return the network, and the stack that the head reads with its name.
 
     Raises `UserError` if the network has no logit lens.
     """
-    if not isinstance(network, Transformer):
-        raise UserError("the logit lens needs a Transformer: a recurrent model has no residual stream")
+    of_stack, stack = _stack(network)
+    assert isinstance(network, Transformer)  # `_stack`
     if not isinstance(network.config.head, TokenHead):
         raise UserError("the logit lens needs a head over tokens: this model predicts labels or vectors")
-    if network.decoder is not None:
-        return network, network.decoder, "decoder"
-    assert network.encoder is not None
-    return network, network.encoder, "encoder"
+    return network, stack, of_stack

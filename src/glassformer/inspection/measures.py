@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.transformer import SequenceHead, TokenHead, VectorHead
+from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError
-from glassformer.evaluation.loss import evaluation_mode
 from glassformer.models.build import Network
 from glassformer.objectives.loss import NOT_SCORED
 

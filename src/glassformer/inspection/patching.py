@@ -1,33 +1,36 @@
 """Activation patching: copy an activation of a clean run into a corrupted run, and measure what it restores.
 
-Two texts of equal length have different answers. The metric of a run is the logit difference m = logit(answer) −
-logit(wrong) at one position. With an activation of the clean run in the corrupted run, the restored share is
+Two texts of equal length have different answers; for an encoder-decoder they are two sources with one target prefix.
+The metric of a run is the logit difference m = logit(answer) − logit(wrong) at one position of the output. With an
+activation of the clean run in the corrupted run, the restored share is
 
     (m_patched − m_corrupted) / (m_clean − m_corrupted),
 
 0 = as corrupted, 1 = as clean. Meng (2022, section 2.1) restores hidden states of a clean run in this way (causal
 tracing; the corruption there is noise on the embeddings). The logit difference of two answers is that of Wang (2022).
 
-`patch_residual` copies the residual stream of one layer at one position, `patch_heads` the context of one head at all
-positions. All positions or heads are rows of one batch.
+`patch_residual` copies the residual stream of one layer at one position, of the encoder or of the decoder.
+`patch_heads` copies the context of one head at all positions. All positions or heads are rows of one batch.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from glassformer import notebook
 from glassformer.config.transformer import TokenHead
+from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError, quoted
-from glassformer.evaluation.loss import evaluation_mode
 from glassformer.inference.fill import masked_ids
 from glassformer.inspection import Kind
 from glassformer.inspection.ablation import all_parts, context_name
-from glassformer.inspection.capture import Hook, model_hooks
+from glassformer.inspection.capture import Hook, Trace, encoded, model_hooks
 from glassformer.inspection.effects import MAX_BYTES, row_bytes
 from glassformer.inspection.measures import predicts_next_token
 from glassformer.model import Model
+from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
 
 
@@ -44,6 +47,8 @@ class Patching:
     """Id of the token that the corrupted run predicts."""
     position: int = -1
     """Position of the logits; -1 is the last."""
+    tokens: Mapping[Kind, tuple[list[str], list[str]]] = field(default_factory=dict)
+    """Input tokens of the clean and of the corrupted run for each stack; may be empty."""
 
     def __post_init__(self) -> None:
         """Raise `UserError` for runs of unequal shapes, equal inputs or equal answers."""
@@ -61,6 +66,11 @@ class Patching:
         at = at.float() if at.dtype.itemsize < 4 else at
         return at[:, self.answer] - at[:, self.wrong]
 
+    def labels(self, stack: Kind) -> list[str]:
+        """Return the token of each position of a stack; where the runs differ, `clean/corrupted`."""
+        clean, corrupted = self.tokens.get(stack, ([], []))
+        return [x if x == y else f"{x}/{y}" for x, y in zip(clean, corrupted, strict=True)]
+
 
 @dataclass(frozen=True)
 class Restored:
@@ -73,6 +83,14 @@ class Restored:
     """Logit difference of the clean run."""
     corrupted: float
     """Logit difference of the corrupted run."""
+    columns: list[str] = field(default_factory=list)
+    """Names of the positions or heads; empty if they have no names."""
+
+    def _repr_html_(self) -> str:
+        """Return the shares as a matrix of layers and positions, or of layers and heads."""
+        columns = self.columns or [str(i) for i in range(self.shares.shape[1])]
+        name = f"restored share; logit difference {self.clean:.4g} (clean), {self.corrupted:.4g} (corrupted)"
+        return notebook.matrix(self.shares.tolist(), self.layers, columns, name, limit=1.0, has_texts=True)
 
 
 def patching_of(
@@ -82,47 +100,78 @@ def patching_of(
     answer: str | None = None,
     wrong: str | None = None,
     position: int | None = None,
+    *,
+    target: str | None = None,
 ) -> Patching:
-    """Return the two runs of a causal or masked language model on two texts.
+    """Return the two runs of a model on two texts, or of an encoder-decoder on two sources with one target prefix.
 
-    An answer is one token, such as " Paris"; by default each text's own most probable token. The position is the last
-    token of a causal model, or the first `[MASK]` of a masked model.
+    An answer is one token, such as " Paris"; by default the token that each run predicts. The position is the last
+    token of a decoder's input, or the first `[MASK]` of a masked model. `target` is the target prefix; by default the
+    model's own output for the clean source, up to the first token that differs from the output for the corrupted one.
 
     ```python
     pair = patching_of(model, "The king is here: he", "The queen is here: he")
     patch_residual(model.network, pair).shares  # (L + 1, T)
     ```
 
-    Raises `UserError` for equal texts, for texts with different numbers of tokens, for an answer of several tokens, and
-    for equal answers.
+    Raises `UserError` for a model without a residual stream or a head over tokens, for equal texts, for texts with
+    different numbers of tokens, for an answer of several tokens, and for equal answers or outputs.
     """
-    network = model.network
-    if model.is_seq2seq or not isinstance(network, Transformer) or not isinstance(network.config.head, TokenHead):
-        raise UserError("patching of texts needs a causal or a masked language model: use another model")
-    rows = [_ids(model, text) for text in (clean, corrupted)]
+    network = _with_tokens(model.network)
+    is_pair = model.is_seq2seq
+    if target is not None and not is_pair:
+        raise UserError(f"{model.name} has no target side: give no target")
+    traces = [
+        encoded(model, source=text, target=target) if is_pair else encoded(model, _ids(model, text))
+        for text in (clean, corrupted)
+    ]
+    read, what = ("source_ids", "source") if is_pair else ("token_ids", "text")
+    rows = [trace.inputs[read][0].tolist() for trace in traces]
     if rows[0] == rows[1]:
-        raise UserError("the clean and the corrupted text have equal tokens: change at least one word")
+        raise UserError(f"the clean and the corrupted {what} have equal tokens: change at least one word")
     if len(rows[0]) != len(rows[1]):
         raise UserError(
-            f"the clean text has {len(rows[0])} tokens and the corrupted text {len(rows[1])}: "
+            f"the clean {what} has {len(rows[0])} tokens and the corrupted {what} {len(rows[1])}: "
             "choose words with equal numbers of tokens"
         )
-    if len(rows[0]) > model.config.max_len:
-        raise UserError(
-            f"the texts have {len(rows[0])} tokens and the model reads at most {model.config.max_len}: shorten them"
-        )
+    inputs = [dict(trace.inputs) for trace in traces]
+    best: list[int] | None = None
+    if is_pair and target is None:
+        prefix, best = _before_difference(model, traces)
+        inputs = [one | {"token_ids": prefix} for one in inputs]
+    n_positions = inputs[0]["token_ids"].shape[1]
     if position is None:
         position = -1 if predicts_next_token(model.config) else rows[0].index(model.tokenizer.mask_id or 0)
-    if not -len(rows[0]) <= position < len(rows[0]):
-        raise UserError(f"the position is {position} and the texts have {len(rows[0])} tokens, counted from 0")
-    inputs = [{"token_ids": torch.tensor([row], device=model.device)} for row in rows]
-    with torch.no_grad(), evaluation_mode(network):
-        best = [int(network(**one)[0, position].argmax()) for one in inputs]
+    elif not -n_positions <= position < n_positions:
+        raise UserError(f"the position is {position} and the input has {n_positions} tokens, counted from 0")
+    if best is None or position not in (-1, n_positions - 1):
+        with torch.no_grad(), evaluation_mode(network):
+            best = [int(network(**one)[0, position].argmax()) for one in inputs]
     ids = [found if text is None else answer_id(model, text) for text, found in zip((answer, wrong), best, strict=True)]
     if ids[0] == ids[1]:
         token = quoted(model.tokenizer.tokens(ids[:1])[0])
         raise UserError(f"the answer and the wrong answer are both {token}: give two different tokens")
-    return Patching(inputs[0], inputs[1], ids[0], ids[1], position)
+    tokens: dict[Kind, tuple[list[str], list[str]]] = {
+        "encoder": (traces[0].source, traces[1].source),
+        "decoder": (traces[0].target[:n_positions], traces[0 if is_pair else 1].target[:n_positions]),
+    }
+    return Patching(inputs[0], inputs[1], ids[0], ids[1], position, tokens)
+
+
+def _before_difference(model: Model, traces: Sequence[Trace]) -> tuple[Tensor, list[int]]:
+    """Return the decoder's input before two outputs differ, (1, T), and the next token of each output.
+
+    >>> from types import SimpleNamespace as S
+    >>> traces = [S(inputs={"token_ids": torch.tensor([row])}) for row in ([1, 5, 6, 7], [1, 5, 8])]
+    >>> _before_difference(S(translator=S(end_id=2)), traces)
+    (tensor([[1, 5]]), [6, 8])
+    """
+    inputs = [trace.inputs["token_ids"] for trace in traces]
+    written = [[*x[0, 1:].tolist(), model.translator.end_id] for x in inputs]
+    for n, both in enumerate(zip(*written, strict=False)):
+        if both[0] != both[1]:
+            return inputs[0][:, : n + 1], list(both)
+    raise UserError("the model writes one target for both sources: give a target prefix, or change another word")
 
 
 def answer_id(model: Model, text: str) -> int:
@@ -142,14 +191,14 @@ def patch_residual(
     `stack` is `encoder` or `decoder`, by default the stack that the head reads. Row r of a batch has position r of one
     layer from the clean run; a batch has as many rows as fit in about `max_bytes`.
     """
-    _require_tokens(network)
+    _with_tokens(network)
     name = _head_stack(network) if stack is None else stack
     module = network.encoder if name == "encoder" else network.decoder if name == "decoder" else None
     if module is None:
         raise UserError(f"this model has no stack {name}: choose encoder or decoder, as far as the model has them")
     paths = {"embeddings": f"{name}.embeddings"}
     paths |= {f"block {i}": f"{name}.blocks.{i}.residual" for i in range(len(module.blocks))}
-    return _patch(network, pair, paths, max_bytes)
+    return _patch(network, pair, paths, pair.labels(name), max_bytes)
 
 
 def patch_heads(network: Transformer, pair: Patching, kind: Kind | None = None, max_bytes: int = MAX_BYTES) -> Restored:
@@ -157,16 +206,20 @@ def patch_heads(network: Transformer, pair: Patching, kind: Kind | None = None, 
 
     `kind` is the attention, by default the self-attention of the stack that the head reads.
     """
-    _require_tokens(network)
+    _with_tokens(network)
     kind = _head_stack(network) if kind is None else kind
-    layers = sorted({part.layer for part in all_parts(network) if part.kind == kind and part.head is not None})
-    if not layers:
+    heads = [part for part in all_parts(network) if part.kind == kind and part.head is not None]
+    if not heads:
         raise UserError(f"this model has no attention heads of the kind {kind}")
-    return _patch(network, pair, {f"block {i}": context_name(network, kind, i) for i in layers}, max_bytes)
+    paths = {f"block {part.layer}": context_name(network, kind, part.layer) for part in heads}
+    columns = [f"head {part.head}" for part in heads if part.layer == 0]
+    return _patch(network, pair, paths, columns, max_bytes)
 
 
 @torch.no_grad()
-def _patch(network: Transformer, pair: Patching, paths: Mapping[str, str], max_bytes: int) -> Restored:
+def _patch(
+    network: Transformer, pair: Patching, paths: Mapping[str, str], columns: list[str], max_bytes: int
+) -> Restored:
     """Patch index r of dimension 1 (position or head) of each named tensor, for all r; `paths` is {layer: name}."""
     with evaluation_mode(network):
         clean_logits, kept = _run(network, pair.clean, paths)
@@ -187,7 +240,7 @@ def _patch(network: Transformer, pair: Patching, paths: Mapping[str, str], max_b
                     values = pair.metric(network(**inputs)).cpu()
                 row[some] = ((values - corrupted) / (clean - corrupted)).to(row)
             shares.append(row)
-    return Restored(list(paths), torch.stack(shares), clean, corrupted)
+    return Restored(list(paths), torch.stack(shares), clean, corrupted, columns)
 
 
 def _run(
@@ -225,9 +278,14 @@ def _ids(model: Model, text: str) -> list[int]:
     return model.tokenizer.frames.text.around(masked_ids(model.tokenizer, text))
 
 
-def _require_tokens(network: Transformer) -> None:
-    if not isinstance(network, Transformer) or not isinstance(network.config.head, TokenHead):
-        raise UserError("patching needs a Transformer with a head over tokens")
+def _with_tokens(network: Network) -> Transformer:
+    """Return the network; raise `UserError` if it has no residual stream or predicts no tokens."""
+    needs = "patching needs a Transformer with a head over tokens"
+    if not isinstance(network, Transformer):
+        raise UserError(f"{needs}: this model is recurrent and has no residual stream")
+    if not isinstance(network.config.head, TokenHead):
+        raise UserError(f"{needs}: this model predicts labels or vectors")
+    return network
 
 
 def _head_stack(network: Transformer) -> Kind:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from glassformer.inspection.effects import Effects
+from glassformer.inspection.effects import UNITS, Effects
 from glassformer.inspection.figures import SIGNED_MAP, WEIGHTS_MAP, label, new_figure, title
 from glassformer.inspection.lens import LensCells
 from glassformer.inspection.patching import Restored
@@ -29,18 +29,8 @@ def plot_lens(cells: LensCells, tokens: Sequence[str], vocabulary: Sequence[str]
 
 def plot_effects(found: Effects, name: str) -> "Figure":
     """Plot the change of the measure for each head and feed-forward of each layer that is switched off."""
-    kinds = sorted({part.kind for part in found.changes if part.head is not None})
-    rows, names = [], []
-    n_heads = max(len(heads) for kind in kinds for heads in found.heads(kind))
-    for kind in kinds:
-        feed_forwards = [] if kind == "cross" else found.feed_forwards(kind)
-        for layer, heads in enumerate(found.heads(kind)):
-            blank = [torch.nan] * (n_heads - len(heads))
-            rows.append([*heads, *blank, feed_forwards[layer] if feed_forwards else torch.nan])
-            names.append(f"{kind} {layer}")
-    columns = [*(f"head {i}" for i in range(n_heads)), "feed-forward"]
-    unit = {"loss": "Δ loss, nats per token", "kl": "KL divergence, nats"}.get(found.measure, "change")
-    return _table(torch.tensor(rows), names, columns, name, "layer", "", unit, signed=True)
+    values, rows, columns = found.table()
+    return _table(torch.tensor(values), rows, columns, name, "layer", "", UNITS[found.measure], signed=True)
 
 
 def plot_patching(restored: Restored, columns: Sequence[str], name: str) -> "Figure":
@@ -66,7 +56,8 @@ def _table(
     n_rows, n_columns = values.shape
     letters = max((len(text) for row in texts or [] for text in row), default=6)
     width = max(0.5, 0.075 * letters + 0.1) if n_columns <= MAX_TEXTS else 0.22
-    figure = new_figure(width * n_columns + 2.4, 0.3 * n_rows + 1.3 + 0.06 * max(map(len, columns)))
+    inches = max(width * n_columns + 2.4, 1.5 + 0.085 * len(name))  # the title begins at the cells
+    figure = new_figure(inches, 0.3 * n_rows + 1.3 + 0.06 * max(map(len, columns)))
     axes = figure.subplots()
     limit = float(values.nan_to_num().abs().max()) or 1.0
     low, shades = (-limit, SIGNED_MAP) if signed else (0.0, WEIGHTS_MAP)

@@ -8,8 +8,9 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
+from glassformer.config.extensions import members
 from glassformer.config.run import Run
-from glassformer.config.schema import members, setting_doc, toml_value, type_text
+from glassformer.config.schema import setting_doc, toml_value, type_text
 
 HEAD = """\
 # Every key of a recipe, with its default. This file is the default run; only data.path is missing.

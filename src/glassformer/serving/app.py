@@ -4,6 +4,7 @@ Each route belongs to a function with typed parameters. Names in the path, the q
 arguments, so a function is tested without a server.
 """
 
+import base64
 import contextlib
 import inspect
 import json
@@ -48,6 +49,10 @@ class Packed:
 
     data: bytes
     shape: tuple[int, ...]
+
+    def to_json(self) -> dict[str, str]:
+        """Return the array as part of a JSON answer, in base64."""
+        return {"shape": ",".join(map(str, self.shape)), "zlib": base64.b64encode(self.data).decode()}
 
 
 Answer = Mapping[str, Any] | Packed

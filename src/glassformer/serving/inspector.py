@@ -18,12 +18,13 @@ from glassformer.inference.decode import never_written
 from glassformer.inference.sampling import log_softmax
 from glassformer.inspection import Kind
 from glassformer.inspection.ablation import Part, ablate
-from glassformer.inspection.attention_maps import alignment, attention_layers, checked
+from glassformer.inspection.attention_maps import checked, default_layer
 from glassformer.inspection.beam_tree import beam_tree
-from glassformer.inspection.capture import Trace, capture, capture_tensors, encoded, kind_of, model_hooks
+from glassformer.inspection.capture import Trace, capture, capture_tensors, encoded, kind_of
 from glassformer.inspection.effects import effects
 from glassformer.inspection.head_scores import NAMES, head_scores, induction_ids_of
-from glassformer.inspection.lens import lens_cells, lens_labels
+from glassformer.inspection.head_weights import HeadWeights, head_weights
+from glassformer.inspection.lens import lens_cells, lens_labels, residual_names
 from glassformer.inspection.measures import measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.loading import load_model
@@ -33,7 +34,8 @@ from glassformer.serving import page_data
 from glassformer.serving.app import Call, Packed
 from glassformer.serving.gallery import Gallery
 from glassformer.store import checkpoint
-from glassformer.store.lock import is_locked
+from glassformer.store.lock import is_locked, owner
+from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import RUN, read_run
 from glassformer.training.metrics_log import NAME as METRICS
 
@@ -41,11 +43,8 @@ FOLDER = Path(__file__).parent / "page"
 """The files of the page."""
 MAX_RUNS = 8
 """Number of runs that are kept; the oldest one is dropped first."""
-KEPT = ("*.embeddings", "*.residual", "hidden", "logits")
 MAX_BEAM = 32
 N_NEXT = 50
-MAX_WEIGHTS = 512 << 20
-"""Attention weights of a run are kept up to this many bytes; beyond it, a layer is computed when it is opened."""
 MAX_LINES = 1 << 24
 
 
@@ -55,49 +54,46 @@ class Shown:
 
     model: Model
     trace: Trace
+    attention: dict[Kind, list[HeadWeights | Tensor]]
+    """By kind of attention and layer: the weights of H heads, (T, S) each."""
     thumbnails: dict[Kind, Tensor]
+    """By kind of attention: (layers, H, h, w), uint8."""
     scores: dict[Kind, list[list[dict[str, float | None]]]]
     """Scores of each head, by layer (`head_scores`); None for a score that is not defined."""
-    """By kind of attention: (layers, H, h, w), uint8."""
 
-    def weights(self, kind: Kind, layer: int) -> Tensor:
-        """Return the attention weights of a layer, (H, T, S)."""
-        layers = page_data.attention_sizes(self.model).get(kind)
+    def heads(self, kind: Kind, layer: int) -> HeadWeights | Tensor:
+        """Return the weights of the heads of a layer."""
+        layers = self.attention.get(kind)
         if layers is None:
             raise UserError(f"{self.model.name} has no {kind} attention")
-        checked("layer", layer, layers["layers"])
-        if any(name.endswith(".weights") for name in self.trace):
-            return attention_layers(self.trace, kind)[layer][0]
-        stack, part = ("decoder", "cross_attn") if kind == "cross" else (kind, "self_attn")
-        name = f"{stack}.blocks.{layer}.{part}.weights"  # all other layers use the fused kernel
-        return capture_tensors(self.model.network, self.trace.inputs, [name])[name][0]
+        return layers[checked("layer", layer, len(layers))]
 
 
 def _shown(model: Model, trace: Trace) -> Shown:
-    """Run a model and reduce the attention weights to thumbnails; keep the weights only if they are small."""
-    pictures: dict[Kind, list[Tensor]] = {}
-    scores: dict[Kind, list[list[dict[str, float | None]]]] = {}
-    ids = {"decoder": trace.inputs["token_ids"][0], "encoder": next(reversed(trace.inputs.values()))[0]}
-
-    def reduce(name: str, weights: Tensor) -> None:
-        kind, x = kind_of(name), weights[0].float()
-        pictures.setdefault(kind, []).append(page_data.thumbnails(x).cpu())
-        values = {key: y.tolist() for key, y in head_scores(x, ids.get(kind)).items()}
-        heads = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
-        scores.setdefault(kind, []).append([page_data.without_nan(head) for head in heads])
-
-    n_queries, n_keys = (x.shape[1] for x in (trace.inputs["token_ids"], next(reversed(trace.inputs.values()))))
-    sizes = page_data.attention_sizes(model)
-    n_heads = sum(size["layers"] * size["heads"] for size in sizes.values())
-    if 4 * n_heads * max(n_queries, n_keys) ** 2 <= MAX_WEIGHTS:
-        tensors = capture_tensors(model.network, trace.inputs, [*KEPT, "*.weights"])
-        for name in tensors:
-            if name.endswith(".weights"):
-                reduce(name, tensors[name])
+    """Run a model; reduce the attention weights of each head to a thumbnail and scores."""
+    network, by_path = model.network, dict[str, HeadWeights | Tensor]()
+    if isinstance(network, Transformer):
+        with head_weights(network) as found:
+            tensors = capture_tensors(network, trace.inputs, [*residual_names(network), "logits"])
+        by_path |= found
     else:
-        with model_hooks(model.network, {"*.weights": reduce}):
-            tensors = capture_tensors(model.network, trace.inputs, KEPT)
-    return Shown(model, replace(trace, tensors=tensors), {kind: torch.stack(x) for kind, x in pictures.items()}, scores)
+        tensors = capture_tensors(network, trace.inputs, ["*.weights", "logits"])
+        by_path |= {name: tensors.pop(name)[0] for name in list(tensors) if name.endswith(".weights")}
+    ids = {"decoder": trace.inputs["token_ids"][0], "encoder": next(reversed(trace.inputs.values()))[0]}
+    shown = Shown(model, replace(trace, tensors=tensors), {}, {}, {})
+    pictures: dict[Kind, list[Tensor]] = {}
+    for path, layer in by_path.items():
+        kind = kind_of(f"{path}.")
+        found_pictures, found_scores = [], []
+        for weights in layer:  # one head at a time: its matrices stay in the cache of the processor
+            found_pictures.append(page_data.thumbnails(weights))
+            scores = {name: float(x) for name, x in head_scores(weights, ids.get(kind)).items()}
+            found_scores.append(page_data.without_nan(scores))
+        pictures.setdefault(kind, []).append(torch.stack(found_pictures))
+        shown.scores.setdefault(kind, []).append(found_scores)
+        shown.attention.setdefault(kind, []).append(layer)
+    shown.thumbnails = {kind: torch.stack(x) for kind, x in pictures.items()}
+    return shown
 
 
 class Inspector:
@@ -213,6 +209,7 @@ class Inspector:
             "kind": page_data.kind(chosen),
             **self._tokens(shown, shown.trace["logits"]),
             "attention": {kind: size | axes[kind] for kind, size in page_data.attention_sizes(chosen).items()},
+            "unknown": _unknown(chosen, given),
             "seconds": time.perf_counter() - begin,
         }
 
@@ -261,9 +258,11 @@ class Inspector:
             raise UserError(f"{shown.model.name} has no {kind} attention")
         return page_data.packed(shown.thumbnails[which])
 
-    def attention(self, run: str, kind: str, layer: int) -> Packed:
-        """Answer the attention weights of one layer."""
-        return page_data.packed(page_data.fractions(self._run(run).weights(_kind(kind), layer)))
+    def attention(self, run: str, kind: str, layer: int, head: int | None = None) -> Packed:
+        """Answer the attention weights of one layer, or of one head of it."""
+        heads = self._run(run).heads(_kind(kind), layer)
+        chosen = list(heads) if head is None else [heads[checked("head", head, len(heads))]]
+        return page_data.packed(torch.stack([page_data.fractions(weights) for weights in chosen]))
 
     def scores(self, run: str) -> dict[str, Any]:
         """Answer the scores of all heads, their descriptions, and the best head of each score."""
@@ -328,11 +327,11 @@ class Inspector:
     def alignment(self, run: str, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
         """Answer the weights from the written tokens to the source, and the largest one of each row as a link."""
         shown = self._run(run)
-        layers = page_data.attention_sizes(shown.model).get("cross")
+        layers = shown.attention.get("cross")
         if layers is None:
             raise UserError(f"{shown.model.name} has no attention from a target to a source, so it has no alignment")
-        names = [f"decoder.blocks.{i}.cross_attn.weights" for i in range(layers["layers"])]
-        matrix = alignment({name: shown.weights("cross", i)[None] for i, name in enumerate(names)}, layer, head)
+        heads = shown.heads("cross", default_layer(len(layers)) if layer is None else layer)
+        matrix = torch.stack(list(heads)).mean(dim=0) if head is None else heads[checked("head", head, len(heads))]
         best = matrix.max(dim=1)
         links = [[t, s, w] for t, (s, w) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))]
         return {"rows": "written", "columns": "source", "weights": matrix.tolist(), "links": links}
@@ -381,18 +380,33 @@ class Inspector:
         }
 
     def patch(
-        self, clean: str, corrupted: str, answer: str | None = None, wrong: str | None = None, model: int = 0
+        self,
+        clean: str,
+        corrupted: str,
+        answer: str | None = None,
+        wrong: str | None = None,
+        target: str | None = None,
+        stack: str | None = None,
+        model: int = 0,
     ) -> dict[str, Any]:
-        """Answer the share that each layer and position of the clean run restores in the corrupted run."""
+        """Answer the share that each layer and position of the clean run restores in the corrupted run.
+
+        `stack` is the encoder or the decoder, by default the one that produces the output. `target` is the target
+        prefix of an encoder-decoder.
+        """
         chosen = self._model(model)
-        pair = patching_of(chosen, clean, corrupted, answer or None, wrong or None)
+        pair = patching_of(chosen, clean, corrupted, answer or None, wrong or None, target=target or None)
         network = chosen.network
         assert isinstance(network, Transformer)  # `patching_of`
-        found = patch_residual(network, pair)
+        which = _kind(stack or ("encoder" if network.decoder is None else "decoder"), "stack")
+        found = patch_residual(network, pair, which)
+        clean_tokens, corrupted_tokens = pair.tokens[which]
         tokens = chosen.tokenizer.tokens
         return {
-            "tokens_clean": tokens(pair.clean["token_ids"][0].tolist()),
-            "tokens_corrupted": tokens(pair.corrupted["token_ids"][0].tolist()),
+            "stack": which,
+            "tokens_clean": clean_tokens,
+            "tokens_corrupted": corrupted_tokens,
+            "target": pair.tokens["decoder"][0] if chosen.is_seq2seq else None,
             "layers": found.layers,
             "map": found.shares.tolist(),
             "clean": found.clean,
@@ -402,19 +416,22 @@ class Inspector:
         }
 
     def next(self, ids: list[int], source_ids: list[int] | None = None, model: int = 0) -> dict[str, Any]:
-        """Answer the most probable next tokens after ids, without those that generation never writes, and the text."""
+        """Answer the next tokens after ids, without those that generation never writes: the most probable ones and all
+        logits. Answer the entropy and the text too.
+        """
         chosen = self._model(model)
         if not (chosen.is_causal_lm or chosen.is_seq2seq):
             raise UserError(f"{chosen.name} does not predict next tokens")
         given: dict[str, Any] = {"source": source_ids, "target": ids} if chosen.is_seq2seq else {"text": ids}
         logits = capture(chosen, names=["logits"], **given)["logits"][0, -1:]
-        end = chosen.translator.end_id if chosen.is_seq2seq else None
-        never = [i for i in never_written(chosen.tokenizer, chosen.config.vocab_size) if i != end]
+        ends = page_data.end_ids(chosen)
+        never = [i for i in never_written(chosen.tokenizer, chosen.config.vocab_size) if i not in ends]
         logits[:, never] = -torch.inf  # as in generation
         log_probs = log_softmax(logits)
         (best,) = page_data.top(log_probs, self._names(chosen), N_NEXT)
         entropy = float(-(log_probs.exp() * log_probs.clamp(min=-1e4)).sum())
-        return {"top": best, "entropy": entropy, "text": chosen.tokenizer.decode(ids)}
+        packed = page_data.packed(logits[0]).to_json()
+        return {"top": best, "entropy": entropy, "text": chosen.tokenizer.decode(ids), "logits": packed}
 
     def compare(self, step: int | None = None, folder: str | None = None) -> dict[str, Any]:
         """Open a checkpoint of the same run, or another model, as model 1; answer its facts."""
@@ -444,11 +461,13 @@ class Inspector:
         whole = text[: text.rfind(b"\n") + 1]
         lines = [files.parse_json(line.decode()) for line in whole.splitlines()]
         return {
+            "folder": str(folder),
             "offset": since + len(whole),
             "lines": lines,
             "is_running": is_locked(folder),
             "checkpoints": checkpoint.steps(folder),
-            "max_steps": read_run(folder).train.max_steps if (folder / RUN).exists() else None,
+            "max_steps": _max_steps(folder),
+            "model_step": _model_step(folder),
         }
 
     def health(self) -> dict[str, Any]:
@@ -481,6 +500,24 @@ class Inspector:
         ]
 
 
+def _max_steps(folder: Path) -> int | None:
+    """Return the last step of a run; before its first checkpoint, the owner file of its lock has it."""
+    places = [folder, *(checkpoint.path_of(folder, step) for step in reversed(checkpoint.steps(folder)))]
+    for place in places:
+        if (place / RUN).exists():
+            return read_run(place).train.max_steps
+    steps = owner(folder).get("max_steps")
+    return steps if isinstance(steps, int) else None
+
+
+def _model_step(folder: Path) -> int | None:
+    """Return the step of the model that `open` loads; None before the first one."""
+    try:
+        return Manifest.read(folder).step
+    except (UserError, OSError):
+        return None
+
+
 def _part(item: Mapping[str, Any]) -> Part:
     """Return the part of a request, such as `{"kind": "decoder", "layer": 0, "head": 3}`."""
     place = f"{item.get('kind', item.get('stack'))}.{item.get('layer')}"
@@ -488,7 +525,14 @@ def _part(item: Mapping[str, Any]) -> Part:
     return Part.parse(place + head)
 
 
-def _kind(name: str) -> Kind:
+def _unknown(model: Model, given: Mapping[str, Any]) -> str:
+    """Return sentences about the characters of the given texts that the vocabulary does not contain."""
+    tokenizers = {"text": model.tokenizer, "source": model.source_tokenizer, "target": model.tokenizer}
+    found = [page_data.unknown(tokenizers[side], text) for side, text in given.items() if isinstance(text, str)]
+    return " ".join(sentence for sentence in dict.fromkeys(found) if sentence)
+
+
+def _kind(name: str, key: str = "kind") -> Kind:
     if name in page_data.AXES:
         return name
-    raise UserError(f"kind: expected encoder, decoder or cross, got {name!r:.40}")
+    raise UserError(f"{key}: expected encoder, decoder or cross, got {name!r:.40}")

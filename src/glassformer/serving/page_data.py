@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from glassformer.config.recurrent import RecurrentConfig
+from glassformer.config.recurrent import ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.errors import UserError
+from glassformer.inference.decode import end_ids_of
 from glassformer.inference.sampling import log_softmax
 from glassformer.inspection import Kind
 from glassformer.model import Model
@@ -37,6 +37,13 @@ AXES: dict[Kind, tuple[str, str]] = {
     "cross": ("written", "source"),
 }
 """Sides along the rows and columns of each kind of attention."""
+SCORES = {
+    "additive": "vᵀ tanh(W q + U k)",
+    "dot": "q · k",
+    "general": "qᵀ W k",
+    "scaled_dot": "(W q) · (U k) / √d",
+}
+"""Scores of the attention of recurrent models: q is a state of the decoder, k a state of the encoder."""
 FAMILIES = {(True, True): "encoder-decoder", (True, False): "encoder", (False, True): "decoder"}
 
 
@@ -47,14 +54,23 @@ def packed(x: Tensor) -> Packed:
 
 
 def thumbnails(weights: Tensor) -> Tensor:
-    """Return weights (H, T, S) as uint8 (H, h, w), at most `THUMBNAIL` pixels per side: maxima of weights · 255.
+    """Return weights (…, T, S) as uint8 (…, h, w), at most `THUMBNAIL` pixels per side: maxima of weights · 255.
 
     >>> thumbnails(torch.tensor([[[1.0, 0.0], [0.2, 0.8]]]))
     tensor([[[255,   0],
              [ 51, 204]]], dtype=torch.uint8)
     """
-    size = [min(n, THUMBNAIL) for n in weights.shape[-2:]]
-    return (F.adaptive_max_pool2d(weights, size) * 255).round().to(torch.uint8)
+    return (_maxima(_maxima(weights, -2), -1) * 255).round().to(torch.uint8)
+
+
+def _maxima(x: Tensor, dim: int) -> Tensor:
+    """Return the maxima of at most `THUMBNAIL` windows along a dimension; the windows are those of adaptive pooling."""
+    size = x.shape[dim]
+    if size <= THUMBNAIL:
+        return x
+    begins = [i * size // THUMBNAIL for i in range(THUMBNAIL)]
+    ends = [-(-(i + 1) * size // THUMBNAIL) for i in range(THUMBNAIL)]
+    return torch.stack([x.narrow(dim, a, b - a).amax(dim) for a, b in zip(begins, ends, strict=True)], dim)
 
 
 def fractions(weights: Tensor) -> Tensor:
@@ -63,7 +79,7 @@ def fractions(weights: Tensor) -> Tensor:
     >>> fractions(torch.tensor([0.0, 0.5, 1.0])).to(torch.int32)
     tensor([    0, 32768, 65535], dtype=torch.int32)
     """
-    return (weights.double() * 65535).round().to(torch.int32).to(torch.uint16)
+    return (weights * 65535).round_().to(torch.int32).to(torch.uint16)
 
 
 def without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,12 +101,29 @@ def top(log_probs: Tensor, names: Sequence[str], n: int = N_TOP) -> list[list[li
 
 
 def tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Return tokens without predictions."""
+    """Return tokens without predictions; a special token has no bytes."""
     blank: dict[str, Any] = {"log_prob": None, "rank": None, "entropy": None, "top": []}
+    special = {tokenizer.vocab[name] for name in tokenizer.special_tokens}
     return [
-        {"id": i, "text": text, "bytes": list(tokenizer.pieces[i]), **blank}
+        {"id": i, "text": text, "bytes": [] if i in special else list(tokenizer.pieces[i]), "is_special": i in special}
+        | blank
         for i, text in zip(ids, tokenizer.tokens(ids), strict=True)
     ]
+
+
+def unknown(tokenizer: Tokenizer, text: str) -> str:
+    """Return one sentence about the parts of a text that become the unknown token; empty without such parts."""
+    unk_id = tokenizer.unk_id
+    if unk_id is None or unk_id not in tokenizer.encode(text):
+        return ""
+    token = tokenizer.id_to_token(unk_id)
+    words = [word for word in dict.fromkeys(text.replace(token, " ").split()) if unk_id in tokenizer.encode(word)]
+    characters = dict.fromkeys(x for word in words for x in word if unk_id in tokenizer.encode(x))
+    parts = words if tokenizer.scheme == "whole_words" or not characters else list(characters)
+    if not parts:
+        return ""
+    listed = ", ".join(parts[:N_TOP]) + (f" and {len(parts) - N_TOP} more" if len(parts) > N_TOP else "")
+    return f"The vocabulary does not contain {listed}: the model reads {token} there."
 
 
 def add_predictions(found: list[dict[str, Any]], logits: Tensor, names: Sequence[str]) -> None:
@@ -131,12 +164,21 @@ def card(model: Model) -> dict[str, Any]:
         "mask": None if model.tokenizer.mask_id is None else model.tokenizer.id_to_token(model.tokenizer.mask_id),
         "labels": list(model.classes),
         "attention": attention_sizes(model),
+        "formulas": {kind: attention_formula(config, kind) for kind in attention_sizes(model)},
         "parts": parts(model),
         "architecture": architecture(model),
         "curves": None if folder is None else curves(folder / NAME),
         "checkpoints": [] if folder is None else checkpoint.steps(folder),
         "generation": dataclasses.asdict(model.generation),
+        "end_ids": end_ids(model),
     }
+
+
+def end_ids(model: Model) -> list[int]:
+    """Return the ids that end a written text."""
+    if model.is_seq2seq:
+        return [model.translator.end_id]
+    return end_ids_of(model.tokenizer, model.config) if model.is_causal_lm else []
 
 
 def kind(model: Model) -> str:
@@ -161,6 +203,17 @@ def attention_sizes(model: Model) -> dict[Kind, dict[str, int]]:
     if config.is_encoder_decoder:
         stacks["cross"] = config.decoder
     return {name: {"layers": x.n_layers, "heads": x.n_heads} for name, x in stacks.items() if x is not None}
+
+
+def attention_formula(config: ModelConfig, kind: Kind) -> str:
+    """Return the formula of the attention weights: q is a query, k a key."""
+    if isinstance(config, RecurrentConfig):
+        assert not isinstance(config.attention, NoAttention)  # `attention_sizes`
+        return f"weights = softmax({SCORES[config.attention.score]})"
+    scale = config.attention_scale
+    score = "q·kᵀ / √d" if scale is None else "q·kᵀ" if scale == 1 else f"{scale:g} · q·kᵀ"
+    has_bias = kind != "cross" and config.positions.kind in ("alibi", "relative")
+    return f"weights = softmax({score}{' + position bias' if has_bias else ''})"
 
 
 def parts(model: Model) -> list[dict[str, Any]]:

@@ -53,8 +53,7 @@ def answers(inspector: Inspector, given: dict[str, Any]) -> dict[str, Any]:
         if isinstance(answer, Packed):
             left -= len(answer.data)
             if left >= 0:
-                shape = ",".join(map(str, answer.shape))
-                found[request] = {"shape": shape, "zlib": base64.b64encode(answer.data).decode()}
+                found[request] = answer.to_json()
         else:
             found[request] = answer
 

@@ -4,18 +4,20 @@ import { test } from "node:test";
 import { deflateSync } from "node:zlib";
 
 const PAGE = "../../../src/glassformer/serving/page";
-const { colourOf, colourTable, inkOn, luminance, oklch, place } = await import(`${PAGE}/colours.js`);
+const { colourOf, colourTable, inkOn, luminance, oklch, place, tokenColour } = await import(`${PAGE}/colours.js`);
 const { floats, fromBase64, inflate, parseShape, weights16 } = await import(`${PAGE}/decode.js`);
 const { DEFAULTS, Store, decodeHash, encodeHash, isSame, mainSide, selectedPosition, shownPosition } = await import(`${PAGE}/state.js`);
 const { toCsv } = await import(`${PAGE}/export.js`);
 const { compact, count, duration, fixed, percent, shortened, signed, visible } = await import(`${PAGE}/text.js`);
 const { canonical, Source, withQuery } = await import(`${PAGE}/source.js`);
-const { ticks, curvesTable } = await import(`${PAGE}/curves.js`);
+const { axisTicks, ticks, curvesTable } = await import(`${PAGE}/curves.js`);
 const { strongest, windowAround } = await import(`${PAGE}/lines.js`);
 const { poolMax } = await import(`${PAGE}/heatmap.js`);
 const { badgeOf } = await import(`${PAGE}/grid.js`);
+const { randomLength } = await import(`${PAGE}/attention.js`);
 const { branchAt, chooseNext } = await import(`${PAGE}/steps.js`);
 const { effectOf, partNames, partOf } = await import(`${PAGE}/ablation.js`);
+const { endsLine } = await import(`${PAGE}/strip.js`);
 const { seriesOf, timeLeft } = await import(`${PAGE}/training.js`);
 
 test("lightness of the sequential scale is monotone", () => {
@@ -40,6 +42,14 @@ test("text on every colour has a contrast of at least 4.5", () => {
   for (const scale of ["sequential", "diverging"]) for (const dark of [false, true]) for (const colour of colourTable(scale, dark)) {
     const [paper, ink] = [luminance(colour), inkOn(colour) === "#ffffff" ? 1 : 0];
     assert.ok((Math.max(paper, ink) + 0.05) / (Math.min(paper, ink) + 0.05) >= 4.5);
+  }
+});
+
+test("the ink of a token is the same on all backgrounds, with a contrast of at least 6", () => {
+  for (const dark of [false, true]) for (let i = 0; i <= 20; i++) {
+    const colour = tokenColour(i / 20, dark);
+    assert.equal(inkOn(colour), dark ? "#ffffff" : "#000000");
+    assert.ok(dark ? 1.05 / (luminance(colour) + 0.05) >= 6 : (luminance(colour) + 0.05) / 0.05 >= 6);
   }
 });
 
@@ -160,10 +170,23 @@ test("a branch keeps the tokens before its step", () => {
 });
 
 test("temperature 0 chooses the most probable token", () => {
-  const top = [[5, "a", 0.6], [6, "b", 0.4]];
-  assert.equal(chooseNext(top, { temperature: 0, top_k: 0, top_p: 1 }, 0.99)[0], 5);
-  assert.equal(chooseNext(top, { temperature: 1, top_k: 0, top_p: 1 }, 0.99)[0], 6);
-  assert.equal(chooseNext([], { temperature: 1, top_k: 0, top_p: 1 }, 0), undefined);
+  const [logits, names] = [Float32Array.of(-Infinity, Math.log(0.6), Math.log(0.4)), ["x", "a", "b"]];
+  assert.deepEqual(chooseNext(logits, names, { temperature: 0, top_k: 0, top_p: 1 }, 0.99).slice(0, 2), [1, "a"]);
+  const [id, name, p] = chooseNext(logits, names, { temperature: 1, top_k: 0, top_p: 1 }, 0.99);
+  assert.deepEqual([id, name], [2, "b"]);
+  assert.ok(Math.abs(p - 0.4) < 1e-6);
+});
+
+test("a token is chosen from the whole vocabulary", () => {
+  const logits = new Float32Array(200);
+  assert.equal(chooseNext(logits, [], { temperature: 1, top_k: 0, top_p: 1 }, 0.999)[0], 199);
+  assert.equal(chooseNext(logits, [], { temperature: 1, top_k: 0, top_p: 1 }, 0.5026)[0], 100);
+});
+
+test("random tokens fit the context twice", () => {
+  assert.equal(randomLength({ max_len: 1024, vocab_size: 4000 }), 25);
+  assert.equal(randomLength({ max_len: 32, vocab_size: 300 }), 15);
+  assert.equal(randomLength({ max_len: 512, vocab_size: 20 }), 10);
 });
 
 test("names of parts become parts, and wrong names are ignored", () => {
@@ -181,4 +204,19 @@ test("logged numbers become series, and the rate gives the time left", () => {
   assert.deepEqual([...series.keys()], ["train/loss", "step_ms"]);
   assert.equal(timeLeft(series, 30), 2);
   assert.ok(Number.isNaN(timeLeft(new Map(), 30)));
+});
+
+test("an axis has at least two ticks, all inside its range", () => {
+  for (const [low, high] of [[0, 0.001], [0.0009, 0.0011], [3.9, 8.2], [0.1, 1], [360, 440], [1, 1.0001], [-0.02, 0.97], [17, 23]]) {
+    for (const n of [2, 3.3, 6]) {
+      const found = axisTicks(low, high, n);
+      assert.ok(found.length >= 2 && found.length <= 2 * n + 3, `${low} ${high} ${n}: ${found}`);
+      assert.ok(found.every((x) => x >= low - 1e-9 && x <= high + 1e-9));
+    }
+  }
+});
+
+test("a row of line ends is one line of tokens", () => {
+  const items = ["a\n", "\n", "\n", "b", " c", "\n"].map((text) => ({ text }));
+  assert.deepEqual(items.map((_, i) => endsLine(items, i)), [false, false, true, false, false, false]);
 });

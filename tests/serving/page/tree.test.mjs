@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { lengthPenalty, pathTo, ranked, spread, treeRows } from "../../../src/glassformer/serving/page/tree.js";
+import { lengthPenalty, pathTo, ranked, rowsBefore, spread, treeRows } from "../../../src/glassformer/serving/page/tree.js";
 
 const node = (id, parent, step, log_prob, state = "kept") => ({
   id, parent, log_prob, state, token: String(id), token_id: id, step_log_prob: -1, length: step,
@@ -48,4 +48,13 @@ test("a larger penalty prefers longer results, and unfinished ones rank last", (
 
 test("a path contains the node and all nodes above it", () => {
   assert.deepEqual([...pathTo(new Map(NODES.map((one) => [one.id, one])), 4)], [4, 2, 0]);
+});
+
+test("the rows of the first steps", () => {
+  const node = (id, parent, length) => ({ id, parent, length, token: "", token_id: 0, log_prob: -id, step_log_prob: -1, state: "kept" });
+  const nodes = [node(0, null, 0), node(1, 0, 1), node(2, 0, 1), ...Array.from({ length: 8 }, (_, i) => node(3 + i, 1, 2))];
+  const { rows, height } = treeRows(nodes);
+  assert.deepEqual(rowsBefore(nodes, rows, 9), [0, height - 1]);
+  const [first, last] = rowsBefore(nodes, rows, 2);
+  assert.ok(first > 2 && last - first === 1, "rows above these are empty in the first columns");
 });

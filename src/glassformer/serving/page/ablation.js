@@ -58,6 +58,8 @@ export function createAblation(app) {
   const { store } = app;
   const kinds = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
   const means = choice("Replacement", [["0", "replace by 0"], ["1", "replace by the mean"]], (mean) => store.set({ mean: Number(mean) }));
+  const isFixed = app.source.isEmbedded;
+  if (isFixed) means.disable(NOT_EMBEDDED);
   const switches = h("div", { class: "scroll-x" });
   const all = button("all on", () => store.set({ off: "" }), { class: "quiet" });
   const loss = h("p", { class: "about" });
@@ -78,7 +80,7 @@ export function createAblation(app) {
   const heat = new Heatmap({ label: "Effects of all parts", onselect: (row, column) => toggle(names(row)[column] ?? "") });
   const measure = button("Measure all", () => void measureAll(), { title: "One run per part: this may take a while" });
   const map = frame({
-    title: "Effects of all parts", explanation: "Change of the loss without each part alone. Large: the part matters for this text. Select a cell to switch the part.",
+    title: "Effects of all parts", explanation: `Change of the loss without each part alone. Large: the part matters for this text.${isFixed ? "" : " Select a cell to switch the part."}`,
     picture: () => effectPicture(),
   }, h("div", { class: "row" }, measure), heat.element);
   const element = h("div", { class: "panel" }, card.element, changes.element, tops.element, map.element);
@@ -101,10 +103,7 @@ export function createAblation(app) {
 
   /** @param {string} name */
   function toggle(name) {
-    if (app.source.isEmbedded) {
-      app.say(NOT_EMBEDDED);
-      return;
-    }
+    if (isFixed) return;
     const off = partNames(store.state.off);
     store.set({ off: (off.includes(name) ? off.filter((one) => one !== name) : [...off, name]).join(",") });
   }
@@ -124,7 +123,7 @@ export function createAblation(app) {
         const isOn = !off.has(name);
         const effect = effectOf(effects(), name);
         const element = h("button", {
-          type: "button", class: "switch", role: "switch", "aria-checked": String(isOn), tabindex: layer + i === 0 ? 0 : -1, onclick: () => toggle(name),
+          type: "button", class: "switch", role: "switch", "aria-checked": String(isOn), disabled: isFixed, title: isFixed ? NOT_EMBEDDED : undefined, tabindex: layer + i === 0 ? 0 : -1, onclick: () => toggle(name),
           "aria-label": `${name.replace(".ff", ".feed-forward").replace(".all", ", whole layer")}${Number.isNaN(effect) ? "" : `, effect ${signed(effect)}`}`,
         }, isOn ? (Number.isNaN(effect) ? "on" : signed(effect, 2)) : "off");
         if (isOn && !Number.isNaN(effect)) {
@@ -192,7 +191,7 @@ export function createAblation(app) {
   function draw() {
     changes.element.hidden = tops.element.hidden = !result;
     const count = partNames(store.state.off).length;
-    loss.textContent = !result ? (app.source.isEmbedded ? NOT_EMBEDDED : "All parts are on.")
+    loss.textContent = !result ? (isFixed ? NOT_EMBEDDED : "All parts are on.")
       : `${MEASURES[result.measure ?? "loss"] ?? result.measure}: ${fixed(result.before.loss)} → ${fixed(result.after.loss)} ` +
         `(${signed((result.after.loss ?? NaN) - (result.before.loss ?? NaN))}) with ${count} ${count === 1 ? "part" : "parts"} off.`;
     fill(strip, result ? tokenStrip(items(), "Change per position") : null);
@@ -234,7 +233,7 @@ export function createAblation(app) {
     heat.update({
       rows: place.layers, columns: labels.length, values, row_labels: Array.from({ length: place.layers }, (_, i) => `layer ${i}`), column_labels: labels,
       row_axis: "layer", column_axis: "part", plain_rows: true, plain_columns: true, scale: "diverging", range: range(), dark: store.state.dark, unit: "nats",
-      cell: [58, 26], cell_text: (row, column) => signed(values[row * labels.length + column], 3),
+      cell: [58, 26], least: 0.3, cell_text: (row, column) => signed(values[row * labels.length + column], 2),
       describe: (row, column) => `layer ${row}, ${labels[column]}: loss ${signed(values[row * labels.length + column], 4)} nats per token without it`,
     });
     map.refresh();

@@ -13,6 +13,7 @@ import { Heatmap } from "./heatmap.js";
 import { alignmentScene, strongest, windowAround } from "./lines.js";
 import { markTokens, selectPlace } from "./link.js";
 import { sceneElement } from "./scene.js";
+import { NOT_EMBEDDED } from "./source.js";
 import { selectedPosition } from "./state.js";
 import { fixed, visible } from "./text.js";
 
@@ -28,7 +29,7 @@ export function createAlignment(app) {
   const note = h("p", { class: "about" });
   const lines = frame({
     title: "Alignment", explanation: "Each target token is linked to the source tokens it attends to; the width of a line is the weight.",
-    formula: "weights = softmax(score(query, key))", picture: () => picture("alignment-lines"),
+    formula: store.state.model?.formulas.cross ?? "", picture: () => picture("alignment-lines"),
   }, choices, place, note);
   const heat = new Heatmap({
     label: "Alignment weights", onleave: () => store.set({ hover: null, across: null }),
@@ -60,6 +61,10 @@ export function createAlignment(app) {
     layers.list.value = String(layer);
     heads.list.value = String(head);
     choices.hidden = size.layers * size.heads === 1;
+    if (app.source.isEmbedded) {
+      layers.list.disabled = heads.list.disabled = true; // the file contains the default only
+      choices.title = NOT_EMBEDDED;
+    }
     const query = { layer: layer < 0 ? undefined : layer, head: head < 0 ? undefined : head };
     void latest.use(app.data.json(run, "alignment", query), (value) => {
       found = /** @type {Alignment} */ (value);

@@ -12,13 +12,15 @@ import { withQuery } from "./source.js";
 /**
  * @typedef {{
  *   store: Store, source: Source, data: RunData, fail: (error: unknown) => void, say: (text: string) => void,
- *   submit: () => void, reload: () => void,
+ *   submit: () => void, submitRandom: (n: number) => void,
  * }} App
  *
  * @typedef {{element: HTMLElement, render: (changed: Set<string>) => void}} Panel
  */
 
 const MAX_BYTES = 300e6;
+/** A layer with more bytes than this is requested head by head. */
+const MAX_LAYER = 8e6;
 
 /** Data of runs, loaded once. The oldest entries are dropped when all together are too large. */
 export class RunData {
@@ -79,7 +81,7 @@ export class RunData {
   }
 
   /**
-   * Return the attention weights of one head.
+   * Return the attention weights of one head. A small layer is loaded whole, so that its other heads open at once.
    * @param {Run} run
    * @param {string} kind
    * @param {number} layer
@@ -87,9 +89,11 @@ export class RunData {
    * @returns {Promise<{rows: number, columns: number, values: Float32Array}>}
    */
   async head(run, kind, layer, head) {
-    const { shape, buffer } = await this.bytes(run, "attention", { kind, layer });
+    const place = /** @type {AttentionPlace} */ (run.attention[kind]);
+    const isLarge = 2 * place.heads * run[place.rows].length * run[place.columns].length > MAX_LAYER && !this.source.isEmbedded;
+    const { shape, buffer } = await this.bytes(run, "attention", isLarge ? { kind, layer, head } : { kind, layer });
     const [, rows = 0, columns = 0] = shape;
-    return { rows, columns, values: weights16(buffer, head * rows * columns, rows * columns) };
+    return { rows, columns, values: weights16(buffer, isLarge ? 0 : head * rows * columns, rows * columns) };
   }
 
   /** @param {number} model @returns {Promise<string[]>} */
@@ -106,6 +110,7 @@ export class Latest {
     this.app = app;
     this.element = element;
     this.number = 0;
+    this.hasFailed = false;
   }
 
   /**
@@ -119,9 +124,14 @@ export class Latest {
     this.element.setAttribute("aria-busy", "true");
     try {
       const value = await promise;
-      if (number === this.number) use(value);
+      if (number !== this.number) return;
+      if (this.hasFailed) this.app.say("");
+      this.hasFailed = false;
+      use(value);
     } catch (error) {
-      if (number === this.number) this.app.fail(error);
+      if (number !== this.number) return;
+      this.hasFailed = true;
+      this.app.fail(error);
     } finally {
       if (number === this.number) this.element.removeAttribute("aria-busy");
     }

@@ -12,6 +12,7 @@ import { arrowKeys, button, choice, fill, h, select } from "./dom.js";
 import { frame } from "./frame.js";
 import { drawThumbnail, gridScene, headGrid, thumbnailOf } from "./grid.js";
 import { Heatmap } from "./heatmap.js";
+import { isPair } from "./input.js";
 import { columnScene, strongest, windowAround } from "./lines.js";
 import { markTokens, selectPlace } from "./link.js";
 import { sceneElement } from "./scene.js";
@@ -21,17 +22,32 @@ import { fixed, visible } from "./text.js";
 const LINE_WINDOW = 120;
 const NAMES = /** @type {Record<string, string>} */ ({ encoder: "encoder", decoder: "decoder", cross: "cross: target to source" });
 
+/**
+ * Return the number of random tokens that follow twice: 25, or fewer for a short context or a small vocabulary.
+ * @param {{max_len: number, vocab_size: number}} model
+ */
+export function randomLength({ max_len, vocab_size }) {
+  return Math.max(1, Math.min(25, Math.floor(max_len / 2) - 1, Math.floor(vocab_size / 2)));
+}
+
 /** @param {App} app @returns {Panel} */
 export function createAttention(app) {
   const { store } = app;
+  const states = store.state.model?.kind === "recurrent" ? " A query q is a state of the decoder, a key k a state of the encoder." : "";
+  const formula = () => store.state.model?.formulas[chosenKind(store.state) ?? ""] ?? "";
   const kinds = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
   const badges = select("badge", [],
     (badge) => store.set({ badge }));
-  const found = h("div", { class: "found" });
+  const foundPlace = h("div", { class: "found-list" });
+  const random = button("Find induction heads on random tokens", () => {
+    const { model } = store.state;
+    if (model) app.submitRandom(randomLength(model));
+  }, { title: "Run random tokens that follow twice, and show the scores of all heads on them" });
+  const found = h("div", { class: "found" }, foundPlace, random);
   const gridPlace = h("div", { class: "scroll-x" });
   const gridCard = frame({
-    title: "Heads", explanation: "One picture per layer (down) and head (across). In a picture, rows are queries and columns are keys. Select one to open it.",
-    formula: "weights = softmax(q·kᵀ / √d)", picture: () => gridPicture(),
+    title: "Heads", explanation: `One picture per layer (down) and head (across). In a picture, rows are queries and columns are keys. Select one to open it.${states}`,
+    formula: formula(), picture: () => gridPicture(),
   }, h("div", { class: "grid-and-found" }, gridPlace, found));
   gridCard.tools.prepend(badges.element);
 
@@ -47,8 +63,8 @@ export function createAttention(app) {
   });
   const lines = h("div", { class: "lines-view" });
   const headCard = frame({
-    title: "Head", explanation: "Row i contains the weights of query token i on all key tokens; they sum to 1.",
-    formula: "weights = softmax(q·kᵀ / √d)", picture: () => headPicture(),
+    title: "Head", explanation: `Row i contains the weights of query token i on all key tokens; they sum to 1.${states}`,
+    formula: formula(), picture: () => headPicture(),
   }, h("div", { class: "row" }, button("← all heads", () => back(), { title: "Back to the grid (Escape)" }), layers.element, strip),
   h("div", { class: "row" }, views.element, which.element), heat.element, lines);
   headCard.element.addEventListener("keydown", (event) => {
@@ -124,11 +140,13 @@ export function createAttention(app) {
     const names = Object.keys(scores?.names ?? {});
     badges.setOptions([["best", "best pattern"], ...names.map((name) => /** @type {[string, string]} */ ([name, name])), ["none", "no badge"]]);
     badges.list.value = store.state.badge;
+    const { model } = store.state;
+    random.hidden = app.source.isEmbedded || !model || isPair(model);
     if (!scores) {
-      fill(found);
+      fill(foundPlace);
       return;
     }
-    fill(found, h("h3", {}, "Heads found"), h("ul", {}, ...Object.entries(scores.best).map(([name, [kind, layer, head, score]]) =>
+    fill(foundPlace, h("h3", {}, "Heads found"), h("ul", {}, ...Object.entries(scores.best).map(([name, [kind, layer, head, score]]) =>
       h("li", {}, h("button", { type: "button", class: "found-head", onclick: () => store.set({ kind, layer, head }) },
         h("strong", {}, scores.names[name] ?? name), h("span", {}, `${kind}, layer ${layer}, head ${head}`), h("span", { class: "number" }, fixed(score, 2)))))));
   }
@@ -264,6 +282,7 @@ export function createAttention(app) {
       views.write(state.shown === "lines" ? "lines" : "matrix");
       which.write(String(state.all));
       badges.list.value = state.badge;
+      for (const place of element.querySelectorAll(".formula")) place.textContent = formula();
       gridCard.element.hidden = isOpen();
       headCard.element.hidden = !isOpen();
       if (!names.length) {

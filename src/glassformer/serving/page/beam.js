@@ -12,7 +12,7 @@ import { frame } from "./frame.js";
 import { sceneElement } from "./scene.js";
 import { fixed, percent, shortened, visible } from "./text.js";
 import { theme } from "./theme.js";
-import { pathTo, ranked, treeRows } from "./tree.js";
+import { pathTo, ranked, rowsBefore, treeRows } from "./tree.js";
 
 const STEP = 118;
 const WIDTH = 86;
@@ -76,7 +76,7 @@ export function createBeam(app) {
     h("label", { class: "field" }, h("span", {}, "longest output"), limit), again, pruned.element), place, note);
   const penalty = slider("penalty", { min: 0, max: 2, step: 0.05 }, (value) => store.set({ penalty: value }), (value) => value.toFixed(2));
   const formula = choice("Formula", [["gnmt", "((5 + n) / 6)^a"], ["average", "n^a"]], (value) => store.set({ formula: value }));
-  const list = h("div", { class: "table-scroll" });
+  const list = h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Results" });
   const results = frame({
     title: "Results", explanation: "Finished hypotheses rank first. A change of the penalty a ranks them again at once; search again to see its effect on the search.",
     formula: "score = log p / penalty(n)", picture: () => resultPicture(),
@@ -114,19 +114,34 @@ export function createBeam(app) {
     return found ? ranked(found.results, nodes, exponent, kind) : [];
   }
 
+  function shownNodes() {
+    return (found?.nodes ?? []).filter((node) => store.state.pruned || node.state !== "pruned").slice(0, MAX_NODES);
+  }
+
+  /** Scroll to the rows of the first steps, which are visible on the left; to the root if they do not fit. */
+  function showBeginning() {
+    const shown = shownNodes();
+    const { rows } = treeRows(shown);
+    const [first, last] = rowsBefore(shown, rows, Math.max(1, Math.floor(place.clientWidth / STEP)));
+    place.style.maxHeight = "";
+    const isSmall = (last - first + 2) * ROW <= place.clientHeight;
+    const rest = place.scrollHeight - first * ROW + 16; // with a scroll bar
+    if (isSmall) place.style.maxHeight = `${Math.max(220, Math.min(place.clientHeight + 16, rest))}px`; // no empty rows above the beginning
+    place.scrollTop = isSmall ? first * ROW : (rows.get(0) ?? 0) * ROW + 30 - place.clientHeight / 2;
+  }
+
   function scene() {
     if (!found) return null;
-    const shown = found.nodes.filter((node) => store.state.pruned || node.state !== "pruned");
+    const shown = shownNodes();
     const best = ranking()[0];
-    return treeScene(shown.slice(0, MAX_NODES), best ? pathTo(nodes, best.node) : new Set());
+    return treeScene(shown, best ? pathTo(nodes, best.node) : new Set());
   }
 
   function draw() {
     const picture = scene();
     if (!found || !picture) return;
     fill(place, sceneElement(picture));
-    const rootRow = treeRows(found.nodes).rows.get(0) ?? 0;
-    place.scrollTop = rootRow * ROW - place.clientHeight / 2;
+    showBeginning();
     const states = (/** @type {string} */ state) => found?.nodes.filter((node) => node.state === state).length;
     note.textContent = `${found.nodes.length} nodes: ${states("kept")} kept, ${states("pruned")} pruned, ${states("finished")} finished.` +
       (found.nodes.length > MAX_NODES ? ` The first ${MAX_NODES} are drawn.` : "");
@@ -134,11 +149,14 @@ export function createBeam(app) {
     tree.refresh();
   }
 
+  /** @param {{ended: boolean}} row */
+  const state = (row) => (row.ended ? "finished" : "unfinished");
+
   function drawResults() {
     const rows = ranking();
-    fill(list, h("table", { class: "results" }, h("thead", {}, h("tr", {}, ...["rank", "score", "log p", "length", "text", "state"].map((name, i) => h("th", { scope: "col", class: i > 0 && i < 4 ? "number" : "" }, name)))),
+    fill(list, h("table", { class: "results" }, h("thead", {}, h("tr", {}, ...["rank", "score", "log p", "length", "text", "state"].map((name, i) => h("th", { scope: "col", class: i > 0 && i < 4 ? "number" : name === "state" ? "beside" : "" }, name)))),
       h("tbody", {}, ...rows.map((row, i) => h("tr", {}, h("th", { scope: "row" }, i + 1), h("td", { class: "number" }, fixed(row.score, 3)), h("td", { class: "number" }, fixed(row.log_prob, 2)),
-        h("td", { class: "number" }, row.length), h("td", { class: "wrap" }, row.text), h("td", {}, row.ended ? "finished" : "unfinished"))))));
+        h("td", { class: "number" }, row.length), h("td", { class: "wrap" }, row.text, h("span", { class: "facts below" }, state(row))), h("td", { class: "beside" }, state(row)))))));
     results.refresh();
   }
 
@@ -158,7 +176,7 @@ export function createBeam(app) {
     const rows = ranking();
     return rows.length ? {
       name: "beam-results", data: () => ({ ...settings(), results: rows }),
-      table: () => ({ header: ["rank", "score", "log-probability", "length", "text", "state"], rows: rows.map((row, i) => [i + 1, row.score, row.log_prob, row.length, row.text, row.ended ? "finished" : "unfinished"]) }),
+      table: () => ({ header: ["rank", "score", "log-probability", "length", "text", "state"], rows: rows.map((row, i) => [i + 1, row.score, row.log_prob, row.length, row.text, state(row)]) }),
       scene: () => {
         const { ink, faint, paper } = theme();
         return {

@@ -107,6 +107,17 @@ export function colourOf(value, scale, range, dark) {
   return /** @type {Rgb} */ (colourTable(scale, dark)[Math.round(255 * place(value, scale, range))]);
 }
 
+/**
+ * Return the background of a token: only the lighter (dark page: darker) part of the sequential scale, so that the ink
+ * of the page is readable on all of it.
+ * @param {number} value from 0 to 1
+ * @param {boolean} dark
+ * @returns {Rgb}
+ */
+export function tokenColour(value, dark) {
+  return colourOf(value * (dark ? 0.42 : 0.46), "sequential", [0, 1], dark);
+}
+
 /** @param {Rgb} colour @returns {string} */
 export function css([red, green, blue]) {
   return `#${[red, green, blue].map((x) => x.toString(16).padStart(2, "0")).join("")}`;

@@ -8,7 +8,7 @@
 import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "./app.js";
 import { barList, barsScene } from "./bars.js";
 import { colourOf } from "./colours.js";
-import { button, choice, fill, h, select } from "./dom.js";
+import { button, choice, fill, h, keepHeight, select } from "./dom.js";
 import { frame } from "./frame.js";
 import { Heatmap, pixelImage } from "./heatmap.js";
 import { markTokens } from "./link.js";
@@ -34,13 +34,13 @@ export function createCompare(app) {
   const { store } = app;
   const steps = h("input", { type: "range", min: 0, step: 1, "aria-label": "checkpoint", onchange: () => loadStep(Number(steps.value)), oninput: () => writeStep() });
   const stepText = h("output");
-  const folder = h("input", { type: "text", placeholder: "folder of another model with the same vocabulary", "aria-label": "folder", spellcheck: "false",
+  const folder = h("input", { type: "text", placeholder: "for example runs/other", spellcheck: "false",
     onkeydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === "Enter") loadFolder(); } });
   const facts = h("p", { class: "about" });
   const stepRow = h("label", { class: "slider" }, h("span", {}, "checkpoint"), steps, stepText);
   const card = frame({
     title: "Second model", explanation: "Choose a checkpoint of this run, or the folder of another model. Both models run on the same tokens.",
-  }, stepRow, h("div", { class: "row folder" }, folder, button("Open", () => loadFolder())), facts);
+  }, stepRow, h("div", { class: "row folder" }, h("label", { class: "field wide" }, h("span", {}, "folder of another model with the same vocabulary"), folder), button("Open", () => loadFolder())), facts);
 
   const strip = h("div");
   const losses = frame({ title: "Difference per token", explanation: "Log-probability of the second model − first. Blue: the second model is better. Orange: worse.", picture: () => stripPicture() }, strip);
@@ -86,6 +86,8 @@ export function createCompare(app) {
   }
 
   const checkpoints = () => store.state.model?.checkpoints ?? [];
+  /** True if the run has a checkpoint of another step than the model that is open. */
+  const hasChoice = () => checkpoints().some((step) => step !== store.state.model?.step);
 
   function writeStep() {
     const step = checkpoints()[Number(steps.value)];
@@ -134,10 +136,12 @@ export function createCompare(app) {
     const { run, other, other_run: second } = store.state;
     losses.element.hidden = next.element.hidden = attention.element.hidden = !second;
     if (!run || !second || !other) {
-      facts.textContent = checkpoints().length ? "" : "The run has no checkpoints; give a folder.";
+      facts.textContent = hasChoice() ? "Nothing is compared yet: move the slider to another checkpoint, or give a folder."
+        : "The run has no other checkpoint to compare with: give the folder of another model.";
       return;
     }
-    facts.textContent = `${other.name}, step ${other.step ?? "–"}: loss ${fixed(run.loss)} (first), ${fixed(second.loss)} (second), ` +
+    const isSame = other.step === store.state.model?.step && other.folder === store.state.model?.folder;
+    facts.textContent = isSame ? `Both models are the checkpoint of step ${other.step ?? "–"}, so all differences are 0: move the slider to another checkpoint.` : `${other.name}, step ${other.step ?? "–"}: loss ${fixed(run.loss)} (first), ${fixed(second.loss)} (second), ` +
       `difference ${signed((second.loss ?? NaN) - (run.loss ?? NaN))} nats per token.`;
     fill(strip, ...shownSides(store.state).map(([side]) => (items(side).some((item) => item.colour) ? tokenStrip(items(side), "Difference per token") : null)));
     drawBars();
@@ -185,6 +189,7 @@ export function createCompare(app) {
     const token = mainTokens(store.state)[position];
     if (heading) heading.textContent = store.state.run?.labels || !token ? "Predictions" : `Predictions at position ${position} ${visible(token.text)}`;
     fill(bars, barList(pairs()));
+    keepHeight(bars);
     next.refresh();
   }
 
@@ -305,11 +310,11 @@ export function createCompare(app) {
       if (changed.has("run")) kinds.setOptions(kindsOf(state).map((kind) => [kind, kind]));
       kinds.element.hidden = kindsOf(state).length < 2;
       kinds.write(chosenKind(state) ?? "");
-      stepRow.hidden = !checkpoints().length;
+      stepRow.hidden = !hasChoice();
       steps.max = String(Math.max(0, checkpoints().length - 1));
-      const index = checkpoints().indexOf(state.step);
-      if (index >= 0) steps.value = String(index);
-      if (document.activeElement !== folder) folder.value = state.folder;
+      const index = checkpoints().indexOf(state.step < 0 ? state.model?.step ?? -1 : state.step);
+      if ((state.step >= 0 || changed.has("panel")) && index >= 0) steps.value = String(index);
+      if ((changed.has("folder") || changed.has("panel")) && document.activeElement !== folder) folder.value = state.folder;
       writeStep();
       if (["run", "step", "folder"].some((key) => changed.has(key))) load();
       if (["other_run", "dark"].some((key) => changed.has(key))) drawAll();

@@ -27,6 +27,19 @@ export function ticks(low, high, n) {
   return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 }
 
+/**
+ * Return about `n` round numbers in a range, and two or more if the range is not empty.
+ * @param {number} low
+ * @param {number} high
+ * @param {number} n
+ * @returns {number[]}
+ */
+export function axisTicks(low, high, n) {
+  let found = ticks(low, high, n);
+  for (let more = n + 1; found.length < 2 && more < n + 20; more++) found = ticks(low, high, more);
+  return found;
+}
+
 /** @param {number[]} values @returns {[number, number]} */
 function extent(values) {
   let [low, high] = [Infinity, -Infinity];
@@ -58,11 +71,11 @@ export function curvesScene(curves, { width, height, title, is_small: isSmall })
   const shapes = [];
   if (title) shapes.push({ type: "text", x: 4, y: 14, text: title, size: 12, fill: ink, bold: true });
   if (!isSmall) {
-    for (const value of ticks(y0, y1, Math.max(2, height / 45))) {
+    for (const value of axisTicks(y0, y1, Math.max(2, height / 45))) {
       shapes.push({ type: "path", d: `M${left} ${y(value)}H${width - right}`, stroke: line });
       shapes.push({ type: "text", x: left - 6, y: y(value) + 4, text: compact(value), size: 10.5, fill: faint, anchor: "end" });
     }
-    for (const step of ticks(x0, x1, Math.max(2, width / 90))) {
+    for (const step of axisTicks(x0, x1, Math.max(2, width / 90))) {
       shapes.push({ type: "text", x: x(step), y: height - 8, text: compact(step), size: 10.5, fill: faint, anchor: "middle" });
     }
   }

@@ -110,6 +110,34 @@ export function slider(label, range, oninput, format = String) {
 }
 
 /**
+ * Create the parts of a legend: the smallest number, a bar of colours, the largest number.
+ * @param {string[]} colours as CSS
+ * @param {string} low
+ * @param {string} high
+ * @returns {HTMLElement[]}
+ */
+export function legendParts(colours, low, high) {
+  const bar = h("span", { class: "legend-bar" });
+  bar.style.background = `linear-gradient(to right, ${colours.join(", ")})`;
+  return [h("span", {}, low), bar, h("span", {}, high)];
+}
+
+/** @type {WeakMap<HTMLElement, number>} */
+const keptWidths = new WeakMap();
+
+/**
+ * Keep the largest height that an element has had at its width, so that nothing below it moves while the pointer moves.
+ * @param {HTMLElement} element
+ */
+export function keepHeight(element) {
+  const width = element.offsetWidth;
+  if (!width) return;
+  if (keptWidths.get(element) !== width) element.style.minHeight = "";
+  keptWidths.set(element, width);
+  element.style.minHeight = `${element.offsetHeight}px`;
+}
+
+/**
  * Create a group of buttons of which one is pressed. Options are [value, label].
  * @param {string} label
  * @param {[string, string][]} options
@@ -129,8 +157,13 @@ export function choice(label, options, onchange) {
   function write(chosen) {
     for (const [value, one] of buttons) one.setAttribute("aria-pressed", String(value === chosen));
   }
+  /** @param {string} reason shown when the pointer is over the group */
+  function disable(reason) {
+    element.title = reason;
+    for (const one of buttons.values()) one.disabled = true;
+  }
   setOptions(options);
-  return { element, setOptions, write };
+  return { element, setOptions, write, disable };
 }
 
 /**

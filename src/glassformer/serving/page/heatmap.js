@@ -7,7 +7,7 @@
  */
 
 import { colourOf, colourTable, css, inkOn, place } from "./colours.js";
-import { button, h } from "./dom.js";
+import { button, h, keepHeight, legendParts } from "./dom.js";
 import { fixed, shortened } from "./text.js";
 import { FONT, MONO, theme } from "./theme.js";
 import { tooltip } from "./tooltip.js";
@@ -17,8 +17,9 @@ import { tooltip } from "./tooltip.js";
  *   rows: number, columns: number, values: ArrayLike<number>, row_labels: string[], column_labels: string[],
  *   row_axis: string, column_axis: string, scale: "sequential" | "diverging", range: [number, number], dark: boolean,
  *   cell_text?: (row: number, column: number) => string, cell?: [number, number], describe: (row: number, column: number) => string,
- *   unit?: string, plain_rows?: boolean, plain_columns?: boolean,
+ *   unit?: string, plain_rows?: boolean, plain_columns?: boolean, least?: number,
  * }} Matrix
+ * `least` is the smallest share of the width of `cell` at which all columns are shown without scrolling.
  * Values are row by row; NaN is an empty cell. `cell` is the size of a cell in pixels at zoom 1; without it, cells are
  * square and fit the width. Labels are tokens unless `plain_rows` or `plain_columns` is true.
  *
@@ -96,6 +97,15 @@ export class Heatmap {
     this.draw();
   }
 
+  /** Scroll sideways until a column is visible. @param {number} column */
+  reveal(column) {
+    if (!this.matrix || column < 0 || !this.element.clientWidth) return;
+    const { left, width } = this.layout;
+    const room = this.view.clientWidth - left;
+    this.view.scrollLeft = Math.max(Math.min(this.view.scrollLeft, column * width), (column + 1) * width - room);
+    this.draw();
+  }
+
   /** @param {number} zoom */
   setZoom(zoom) {
     if (!this.matrix) return;
@@ -120,11 +130,14 @@ export class Heatmap {
     const longest = (/** @type {string[]} */ labels) => Math.min(13, labels.reduce((most, text) => Math.max(most, [...text].length), 1));
     const left = 18 + 7 * longest(row_labels) + 8;
     const columnLength = longest(column_labels);
-    const isUpright = cell !== undefined && cell[0] * this.zoom >= 40;
-    const top = isUpright ? 36 : 18 + 7 * columnLength + 8;
     const room = Math.max(60, this.element.clientWidth - left - 2);
+    const share = cell ? room / columns / cell[0] : 1; // cells shrink to show all columns, but not below a smallest share
+    const least = this.matrix?.least ?? 0.65;
+    const wide = cell ? cell[0] * (share < least ? 0.85 : Math.min(1.6, share)) * this.zoom : 0;
+    const isUpright = wide >= 34;
+    const top = isUpright ? 36 : 18 + 7 * columnLength + 8;
     const fit = Math.min(30, room / columns, Math.max(15, (this.max_height - top) / rows));
-    const [width, height] = cell ? [Math.max(cell[0] * 0.85, Math.min(cell[0] * 1.6, room / columns)) * this.zoom, cell[1] * Math.min(1.5, Math.max(0.7, this.zoom))] : [fit * this.zoom, fit * this.zoom];
+    const [width, height] = cell ? [wide, cell[1] * Math.min(1.5, Math.max(0.7, this.zoom))] : [fit * this.zoom, fit * this.zoom];
     return { left, top, width, height, is_upright: isUpright };
   }
 
@@ -256,9 +269,8 @@ export class Heatmap {
    */
   #drawLabels(context, x0, y0, layout, visible, width, height) {
     const matrix = /** @type {Matrix} */ (this.matrix);
-    const { ink, faint, second } = theme();
+    const { faint } = theme();
     const size = (/** @type {number} */ cell) => Math.min(12, Math.max(9, cell - 2));
-    const every = (/** @type {number} */ cell) => Math.max(1, Math.ceil(MIN_LABEL / cell));
     context.save();
     context.beginPath();
     context.rect(0, layout.top, layout.left, height);
@@ -266,16 +278,10 @@ export class Heatmap {
     context.textAlign = "right";
     context.textBaseline = "middle";
     context.font = `${size(layout.height)}px ${MONO}`;
-    const draw = (/** @type {number} */ row) => context.fillText(label(matrix.row_labels[row] ?? "", 13, matrix.plain_rows), layout.left - 5, y0 + (row + 0.5) * layout.height);
     const marked = this.cursor ?? [this.marked.row, this.marked.column];
-    for (let row = visible.row[0] ?? 0; row < (visible.row[1] ?? 0); row++) {
-      if (row === marked[0] || row % every(layout.height)) continue;
-      if (marked[0] >= 0 && Math.abs(row - marked[0]) * layout.height < MIN_LABEL) continue;
-      context.fillStyle = ink;
-      draw(row);
-    }
-    context.fillStyle = second;
-    if (marked[0] >= 0) draw(marked[0]);
+    drawEach(context, visible.row, marked[0], layout.height, (row) => {
+      context.fillText(label(matrix.row_labels[row] ?? "", 13, matrix.plain_rows), layout.left - 5, y0 + (row + 0.5) * layout.height);
+    });
     context.restore();
 
     context.save();
@@ -284,7 +290,7 @@ export class Heatmap {
     context.clip();
     context.font = `${size(layout.width)}px ${MONO}`;
     context.textBaseline = "middle";
-    const drawColumn = (/** @type {number} */ column) => {
+    drawEach(context, visible.column, marked[1], layout.width, (column) => {
       const text = matrix.column_labels[column] ?? "";
       context.save();
       context.translate(x0 + (column + 0.5) * layout.width, layout.top - 5);
@@ -297,15 +303,7 @@ export class Heatmap {
         context.fillText(label(text, 13, matrix.plain_columns), 0, 0);
       }
       context.restore();
-    };
-    for (let column = visible.column[0] ?? 0; column < (visible.column[1] ?? 0); column++) {
-      if (column === marked[1] || column % every(layout.width)) continue;
-      if (marked[1] >= 0 && Math.abs(column - marked[1]) * layout.width < MIN_LABEL) continue;
-      context.fillStyle = ink;
-      drawColumn(column);
-    }
-    context.fillStyle = second;
-    if (marked[1] >= 0) drawColumn(marked[1]);
+    });
     context.restore();
 
     context.fillStyle = faint;
@@ -327,9 +325,7 @@ export class Heatmap {
     const [low, high] = shownRange(matrix);
     const table = colourTable(matrix.scale, matrix.dark);
     const stops = Array.from({ length: 9 }, (_, i) => css(/** @type {import("./colours.js").Rgb} */ (table[Math.round(255 * i / 8)])));
-    const bar = h("span", { class: "legend-bar" });
-    bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
-    this.legend.replaceChildren(h("span", {}, fixed(low, 2)), bar, h("span", {}, `${fixed(high, 2)}${matrix.unit ? ` ${matrix.unit}` : ""}`));
+    this.legend.replaceChildren(...legendParts(stops, fixed(low, 2), `${fixed(high, 2)}${matrix.unit ? ` ${matrix.unit}` : ""}`));
   }
 
   /** @param {MouseEvent} event @returns {[number, number] | null} */
@@ -377,6 +373,7 @@ export class Heatmap {
     const { matrix, cursor } = this;
     if (!matrix) return;
     this.detail.textContent = cursor ? matrix.describe(...cursor) : `${matrix.rows} × ${matrix.columns}${this.view.scrollWidth > this.view.clientWidth + 1 ? "; scroll sideways for more" : ""}`;
+    keepHeight(this.detail);
     this.view.setAttribute("aria-label", `${this.options.label}. ${this.detail.textContent}. Arrow keys move among the cells.`);
   }
 
@@ -427,6 +424,26 @@ export class Heatmap {
   table() {
     return this.matrix ? heatTable(this.matrix) : { header: [], rows: [] };
   }
+}
+
+/**
+ * Draw the labels of visible rows or columns: as many as fit, and the marked one in the second colour without neighbours
+ * that would overlap it.
+ * @param {CanvasRenderingContext2D} context
+ * @param {number[]} visible first one, and the one after the last
+ * @param {number} marked -1 without one
+ * @param {number} size of a cell in pixels
+ * @param {(index: number) => void} draw
+ */
+function drawEach(context, [first = 0, end = 0], marked, size, draw) {
+  const { ink, second } = theme();
+  const every = Math.max(1, Math.ceil(MIN_LABEL / size));
+  context.fillStyle = ink;
+  for (let i = first; i < end; i++) {
+    if (i !== marked && i % every === 0 && (marked < 0 || Math.abs(i - marked) * size >= MIN_LABEL)) draw(i);
+  }
+  context.fillStyle = second;
+  if (marked >= 0) draw(marked);
 }
 
 /** A label of at most `length` characters; spaces of a token are visible. @param {string} text @param {number} length @param {boolean} [isPlain] */

@@ -6,6 +6,7 @@
  */
 
 import { button, fill, h } from "./dom.js";
+import { NOT_EMBEDDED } from "./source.js";
 
 /**
  * Return true if the model reads a source and writes a target.
@@ -46,7 +47,7 @@ export function createInput(app, section) {
   /** @param {"text" | "source" | "target"} key @param {string} label @param {string} placeholder */
   function box(key, label, placeholder) {
     const area = h("textarea", {
-      rows: 1, placeholder, "aria-label": label, spellcheck: "false", readonly: isFixed, title: `${label}. Ctrl+Enter runs it.`,
+      rows: 1, placeholder, "aria-label": label, spellcheck: "false", readonly: isFixed, title: isFixed ? NOT_EMBEDDED : `${label}. Ctrl+Enter runs it.`,
       oninput: () => grow(area),
       onkeydown: (/** @type {KeyboardEvent} */ event) => {
         if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {

@@ -9,7 +9,7 @@ import { Latest } from "./app.js";
 import { choice, h, select } from "./dom.js";
 import { frame } from "./frame.js";
 import { Heatmap } from "./heatmap.js";
-import { mainSide, mainTokens, shownPosition } from "./state.js";
+import { mainSide, mainTokens, selectedPosition, shownPosition } from "./state.js";
 import { percent, visible } from "./text.js";
 
 const COLOURS = /** @type {[string, string][]} */ ([
@@ -99,8 +99,13 @@ export function createLens(app) {
         void latest.use(app.data.json(state.run, "lens", { norm: state.norm }), (value) => {
           lens = value;
           draw();
+          heat.reveal(selectedPosition(store.state));
         });
       } else if (["lens", "dark"].some((key) => changed.has(key))) draw();
+      if (["pos", "panel", "size"].some((key) => changed.has(key))) {
+        heat.resize();
+        heat.reveal(selectedPosition(state));
+      }
       if (["hover", "across", "pos"].some((key) => changed.has(key))) mark();
     },
   };

@@ -2,7 +2,7 @@
  * Page of `glassformer inspect`: shared state, tabs, and the run of a text.
  *
  * @import { App, Panel } from "./app.js"
- * @import { Model, Session, State } from "./types.js"
+ * @import { Live, Model, Session, State } from "./types.js"
  */
 
 import { RunData } from "./app.js";
@@ -18,11 +18,11 @@ import { createLens } from "./lens.js";
 import { linkTokens } from "./link.js";
 import { createNext } from "./next.js";
 import { createPatch } from "./patch.js";
-import { NOT_EMBEDDED, OFFLINE, ServerError, openSource } from "./source.js";
+import { NOT_EMBEDDED, OFFLINE, ServerError, openSource, withQuery } from "./source.js";
 import { Store, decodeHash, encodeHash } from "./state.js";
 import { createStart } from "./start.js";
 import { createSteps } from "./steps.js";
-import { fixed } from "./text.js";
+import { count, fixed } from "./text.js";
 import { prefersDark, useTheme } from "./theme.js";
 import { createTokens } from "./tokens.js";
 import { createTraining } from "./training.js";
@@ -38,7 +38,7 @@ const TABS = [
   { id: "ablation", title: "Ablation", create: createAblation, exists: (model) => model.kind !== "recurrent", route: "/effects" },
   { id: "beam", title: "Beam search", create: createBeam, exists: isPair, route: "/api/beam" },
   { id: "compare", title: "Compare", create: createCompare, exists: () => true, route: "/api/compare" },
-  { id: "patch", title: "Patching", create: createPatch, exists: (model) => !isPair(model) && model.kind === "decoder", route: "/api/patch", needs_no_run: true },
+  { id: "patch", title: "Patching", create: createPatch, exists: (model) => model.kind !== "recurrent" && model.has_head_over_tokens, route: "/api/patch", needs_no_run: true },
   { id: "training", title: "Training", create: createTraining, exists: (model) => model.folder !== "", route: "/api/live", needs_no_run: true },
 ];
 
@@ -82,7 +82,7 @@ function start() {
   /** @type {State} */
   const state = {
     ...decodeHash(location.hash), model: null, run: null, other: null, other_run: null, hover: null, across: null,
-    dark: storedDark(),
+    dark: storedDark(), model_step: null,
   };
   useTheme(state.dark);
   const store = new Store(state);
@@ -92,23 +92,41 @@ function start() {
   /** @type {App} */
   const app = {
     store, source, data: new RunData(source),
-    say(text) {
-      status.textContent = text;
-      status.classList.remove("is-problem");
-    },
-    fail(error) {
-      if (error instanceof ServerError && isExpired(error) && Date.now() - lastRun > 5000) {
-        app.data.clear(); // a server that was started again counts its runs from 1
-        void run();
-        return;
-      }
-      status.textContent = error instanceof Error ? error.message : String(error);
-      status.classList.add("is-problem");
-      if (!(error instanceof ServerError)) console.error(error);
-    },
+    say: (text) => write("", text, false),
+    fail: (error) => failAt("", error),
     submit: () => void run(),
-    reload: () => void load(),
+    submitRandom: (n) => void post({ random: n }, `The run shows ${n} random tokens that follow twice. Press Run to return to your text.`),
   };
+
+  /** Messages by panel; that of "" belongs to the whole page. @type {Map<string, {text: string, is_problem: boolean}>} */
+  const messages = new Map();
+
+  /** @param {string} panel @param {string} text @param {boolean} isProblem */
+  function write(panel, text, isProblem) {
+    if (text) messages.set(panel, { text, is_problem: isProblem });
+    else messages.delete(panel);
+    drawStatus();
+  }
+
+  /** Show the message of the page or of the panel that is open; a problem of the page comes first. */
+  function drawStatus() {
+    const page = messages.get("");
+    const own = messages.get(store.state.panel === "next" ? "next" : chosenTab()?.id ?? "");
+    const shown = page?.is_problem ? page : own ?? page;
+    if (status.textContent !== (shown?.text ?? "")) status.textContent = shown?.text ?? "";
+    status.classList.toggle("is-problem", Boolean(shown?.is_problem));
+  }
+
+  /** @param {string} panel @param {unknown} error */
+  function failAt(panel, error) {
+    if (error instanceof ServerError && isExpired(error) && Date.now() - lastRun > 5000) {
+      app.data.clear(); // a server that was started again counts its runs from 1
+      void run();
+      return;
+    }
+    write(panel, error instanceof Error ? error.message : String(error), true);
+    if (!(error instanceof ServerError)) console.error(error);
+  }
 
   /** @type {Map<string, {panel: Panel, pending: Set<string>}>} */
   const opened = new Map();
@@ -156,8 +174,8 @@ function start() {
 
   /** Draw the visible panels after a change. */
   function draw() {
-    for (const { panel, pending } of always) flush(panel, pending);
-    document.body.classList.toggle("is-empty", !store.state.run);
+    document.body.classList.toggle("is-empty", !store.state.run); // before the panels measure their texts
+    for (const { panel, pending } of always) flush(panel, pending, "");
     const tab = chosenTab();
     if (!tab) return;
     if (!store.state.run && !tab.needs_no_run) {
@@ -166,7 +184,7 @@ function start() {
     }
     let entry = opened.get(tab.id);
     if (!entry) {
-      entry = { panel: tab.create(app), pending: new Set(["model", "run", "panel"]) };
+      entry = { panel: tab.create({ ...app, say: (text) => write(tab.id, text, false), fail: (error) => failAt(tab.id, error) }), pending: new Set(["model", "run", "panel"]) };
       entry.panel.element.setAttribute("role", "tabpanel");
       entry.panel.element.setAttribute("aria-labelledby", `tab-${tab.id}`);
       opened.set(tab.id, entry);
@@ -176,18 +194,18 @@ function start() {
       fill(place, entry.panel.element);
       entry.pending.add("panel");
     }
-    flush(entry.panel, entry.pending);
+    flush(entry.panel, entry.pending, tab.id);
   }
 
-  /** @param {Panel} panel @param {Set<string>} pending */
-  function flush(panel, pending) {
+  /** @param {Panel} panel @param {Set<string>} pending @param {string} id of the panel */
+  function flush(panel, pending, id) {
     if (!pending.size) return;
     const changed = new Set(pending);
     pending.clear();
     try {
       panel.render(changed);
     } catch (error) {
-      app.fail(error);
+      failAt(id, error);
     }
   }
 
@@ -195,7 +213,11 @@ function start() {
   /** @param {Set<string>} changed */
   function changedKeys(changed) {
     for (const { pending } of [...always, ...opened.values()]) for (const key of changed) pending.add(key);
-    if (changed.has("panel") || changed.has("model")) drawTabs();
+    if (changed.has("panel") || changed.has("model")) {
+      drawTabs();
+      drawStatus();
+    }
+    if (changed.has("model_step") || changed.has("model")) drawNewer();
     if (changed.has("card")) drawHeader();
     if (isQueued) return;
     isQueued = true;
@@ -270,13 +292,18 @@ function start() {
       app.say(model.examples.length ? "Write a text and press Run, or choose an example." : "Write a text and press Run.");
       return;
     }
+    await post(body);
+  }
+
+  /** Run an input and show the result. @param {Record<string, unknown>} body @param {string} [note] */
+  async function post(body, note = "") {
     lastRun = Date.now();
     byId("input").setAttribute("aria-busy", "true");
     try {
       const result = await source.post("/api/run", body);
+      messages.clear();
       store.set({ run: result, hover: null, across: null, other_run: null });
-      app.say("");
-      if (result.seconds > 2) app.say(`The run took ${fixed(result.seconds, 1)} s.`);
+      app.say([note, result.unknown, result.seconds > 2 ? `The run took ${fixed(result.seconds, 1)} s.` : ""].filter(Boolean).join(" "));
     } catch (error) {
       app.fail(error);
     } finally {
@@ -284,11 +311,42 @@ function start() {
     }
   }
 
+  /** Offer the newest model of the run if the page shows an earlier one. */
+  function drawNewer() {
+    const { model, model_step: newest } = store.state;
+    const isNewer = !source.isEmbedded && model !== null && newest !== null && newest !== model.step;
+    byId("newer").hidden = !isNewer;
+    fill(byId("newer"), isNewer && model ? `The page shows the model of step ${count(model.step ?? 0)}; the newest one is of step ${count(newest)}.` : null,
+      isNewer ? button(`Open step ${count(newest)}`, () => void openNewest()) : null);
+  }
+
+  async function openNewest() {
+    try {
+      await source.post("/api/open", {});
+      await load();
+    } catch (error) {
+      app.fail(error);
+    }
+  }
+
+  let watchTimer = 0;
+
+  /** Read the step of the newest model; again every 5 seconds while the run is training. */
+  async function watch() {
+    clearTimeout(watchTimer);
+    if (source.isEmbedded || !store.state.model?.folder) return;
+    const live = /** @type {Live} */ (await source.get(withQuery("/api/live", { since: 2 ** 52 })));
+    const isOpen = live.folder === store.state.model?.folder; // the gallery may train another model
+    store.set({ model_step: isOpen ? live.model_step : null });
+    if (live.is_running) watchTimer = setTimeout(() => watch().catch(app.fail), 5000);
+  }
+
   let isGallery = false;
 
   /** Show the gallery, or the wait for the first checkpoint. @param {Session} session */
   function showStart(session) {
     document.body.classList.add("is-start");
+    clearTimeout(watchTimer);
     store.set({ model: null, run: null, other: null, other_run: null });
     drawHeader();
     fill(byId("panels"), createStart(app, session, () => {
@@ -325,8 +383,9 @@ function start() {
       drawHeader();
       input.draw();
       drawTabs();
+      await watch();
       await run();
-      if (byId("tabs").querySelector(":disabled")) app.say(`Grey panels need the server. ${NOT_EMBEDDED}`);
+      if (source.isEmbedded) app.say(`This file has no server: its text is fixed, and the grey tabs and switches do not work. ${NOT_EMBEDDED}`);
     } catch (error) {
       app.fail(error);
     }

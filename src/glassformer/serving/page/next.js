@@ -7,7 +7,7 @@
  */
 
 import { barList, barsScene } from "./bars.js";
-import { button, fill, h, slider } from "./dom.js";
+import { button, fill, h, keepHeight, slider } from "./dom.js";
 import { floats } from "./decode.js";
 import { frame } from "./frame.js";
 import { Latest } from "./app.js";
@@ -84,6 +84,7 @@ export function createNext(app) {
     where.textContent = run.labels || !token ? "" : `${run.target.length ? "after" : "at"} position ${position}: ${visible(token.text)}`;
     bars = run.labels ? labelBars(state) : isLoaded() ? shapedBars(state) : topBars(state, position);
     fill(list, barList(bars));
+    for (const part of [where, list, facts]) keepHeight(part);
     card.refresh();
   }
 

@@ -1,57 +1,81 @@
 /**
- * Patching: the residual stream of a clean text replaces that of a corrupted text, one layer and position at a time.
+ * Patching: the residual stream of a clean text replaces that of a corrupted text, one layer and position at a time. An
+ * encoder-decoder has two sources in place of the texts, and a map for each of its stacks.
  *
  * @import { App, Panel } from "./app.js"
  * @import { Patching, Picture } from "./types.js"
  */
 
 import { Latest } from "./app.js";
-import { button, h } from "./dom.js";
+import { button, choice, h } from "./dom.js";
 import { frame } from "./frame.js";
 import { Heatmap } from "./heatmap.js";
+import { isPair } from "./input.js";
 import { fixed, visible } from "./text.js";
 
-/** @typedef {"clean" | "corrupted" | "answer" | "wrong"} Field */
+/** @typedef {"clean" | "corrupted" | "answer" | "wrong" | "prefix"} Field */
+
+const STACKS = /** @type {[string, string][]} */ ([["encoder", "encoder"], ["decoder", "decoder"]]);
 
 /** @param {App} app @returns {Panel} */
 export function createPatch(app) {
   const { store } = app;
+  const { model } = store.state; // another model opens a new panel
+  const hasPair = isPair(model);
   /** @param {Field} key @param {string} label @param {string} placeholder */
   const field = (key, label, placeholder) => {
-    const input = h("input", { type: "text", placeholder, spellcheck: "false", onchange: () => store.set({ [key]: input.value }),
+    const input = h("input", { type: "text", placeholder, spellcheck: "false", oninput: () => drawStart(), onchange: () => store.set({ [key]: input.value }),
       onkeydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === "Enter") submit(); } });
     return { key, input, element: h("label", { class: "field wide" }, h("span", {}, label), input) };
   };
+  const what = hasPair ? "source" : "text";
+  const example = hasPair ? "" : model?.is_causal ? ": a text that the model continues correctly" : ": a text with [MASK] that the model fills correctly";
   const fields = [
-    field("clean", "clean text", "a text that the model continues correctly"),
-    field("corrupted", "corrupted text, with the same number of tokens", "the same text with one changed word"),
-    field("answer", "answer (optional)", "by default: most probable after the clean text"),
-    field("wrong", "wrong answer (optional)", "by default: most probable after the corrupted text"),
+    field("clean", `clean ${what}${example}`, `${what} before the change`),
+    field("corrupted", `corrupted ${what}: the clean ${what} with one changed word, and as many tokens`, "type the changed text"),
+    field("answer", `answer (by default: the prediction for the clean ${what})`, "optional"),
+    field("wrong", `wrong answer (by default: the prediction for the corrupted ${what})`, "optional"),
+    ...(hasPair ? [field("prefix", "target prefix (by default: the model's output, until the two runs differ)", "optional")] : []),
   ];
+  const [cleanBox, corruptedBox] = /** @type {[{input: HTMLInputElement}, {input: HTMLInputElement}]} */ (/** @type {unknown} */ (fields));
+  const start = button("Patch", () => submit(), { class: "primary" });
+  const stacks = choice("Stack", STACKS, (stack) => {
+    store.set({ stack });
+    if (result) load();
+  });
+  stacks.element.hidden = !hasPair;
   const heat = new Heatmap({ label: "Effect of patching" });
   const facts = h("p", { class: "detail" });
   const card = frame({
     title: "Patching", picture: () => picture(),
-    explanation: "Which layers and positions carry the difference between two texts. 0: as with the corrupted text. 1: as with the clean text.",
+    explanation: `Which layers and positions carry the difference between two ${what}s. 0: as with the corrupted ${what}. 1: as with the clean ${what}.`,
     formula: "share = (patched − corrupted) / (clean − corrupted), of logit(answer) − logit(wrong)",
-  }, h("div", { class: "fields" }, ...fields.map(({ element }) => element)), h("div", { class: "row" }, button("Patch", () => submit(), { class: "primary" }), facts), heat.element);
+  }, h("div", { class: "fields" }, ...fields.map(({ element }) => element)), h("div", { class: "row" }, start, stacks.element, facts), heat.element);
   const latest = new Latest(app, card.body);
   /** @type {Patching | null} */
   let result = null;
   heat.element.hidden = true;
 
+  /** Enable the button when both texts are given and differ. */
+  function drawStart() {
+    const [clean, corrupted] = [cleanBox.input.value, corruptedBox.input.value];
+    start.disabled = !clean || !corrupted || clean === corrupted;
+    start.title = start.disabled ? `Change a word of the clean ${what} in the second box first` : "";
+  }
+
   function submit() {
+    if (start.disabled) return;
     store.set(Object.fromEntries(fields.map(({ key, input }) => [key, input.value])));
     load();
   }
 
+  function chosenStack() {
+    return store.state.stack === "decoder" ? "decoder" : "encoder";
+  }
+
   function load() {
-    const { clean, corrupted, answer, wrong } = store.state;
-    if (!clean || !corrupted) {
-      app.say("Patching needs a clean and a corrupted text.");
-      return;
-    }
-    const body = { clean, corrupted, answer: answer || null, wrong: wrong || null };
+    const { clean, corrupted, answer, wrong, prefix } = store.state;
+    const body = { clean, corrupted, answer: answer || null, wrong: wrong || null, ...(hasPair ? { target: prefix || null, stack: chosenStack() } : {}) };
     void latest.use(app.data.once(`patch ${JSON.stringify(body)}`, () => app.source.post("/api/patch", body)), (value) => {
       app.say("");
       result = value;
@@ -66,10 +90,11 @@ export function createPatch(app) {
     const columns = clean.length;
     const labels = clean.map((token, i) => (token === corrupted[i] ? token : `${token}/${corrupted[i] ?? ""}`));
     facts.textContent = `answer ${visible(result.answer)}, wrong answer ${visible(result.wrong)}; difference of the logits ` +
-      `${fixed(result.clean, 2)} (clean), ${fixed(result.corrupted, 2)} (corrupted)`;
+      `${fixed(result.clean, 2)} (clean), ${fixed(result.corrupted, 2)} (corrupted)` +
+      (result.target ? `; predicted after ${result.target.map(visible).join(" ")}` : "");
     const values = map.flat();
     heat.update({
-      rows: layers.length, columns, values, row_labels: layers, column_labels: labels, row_axis: "layer", plain_rows: true, column_axis: "position",
+      rows: layers.length, columns, values, row_labels: layers, column_labels: labels, row_axis: "layer", plain_rows: true, column_axis: hasPair ? `position in the ${result.stack}` : "position",
       scale: "diverging", range: [-1, 1], dark: store.state.dark, cell: [44, 24], cell_text: (row, column) => fixed(values[row * columns + column], 2),
       describe: (row, column) => `${layers[row]}, position ${column} ${visible(labels[column] ?? "")}: ${fixed(values[row * columns + column], 3)}`,
     });
@@ -85,9 +110,12 @@ export function createPatch(app) {
     element: h("div", { class: "panel" }, card.element),
     render(changed) {
       const { state } = store;
-      for (const { key, input } of fields) if (document.activeElement !== input) input.value = state[key];
-      if (changed.has("panel") && !result && state.clean && state.corrupted) load();
-      if (changed.has("panel") && !state.clean && state.text) fields.filter(({ key }) => key === "clean" || key === "corrupted").forEach(({ input }) => { input.value = state.text; });
+      for (const { key, input } of fields) if ((changed.has(key) || changed.has("panel")) && document.activeElement !== input) input.value = state[key];
+      if (changed.has("panel") && !result && state.clean && state.corrupted && state.clean !== state.corrupted) load();
+      stacks.write(chosenStack());
+      const given = hasPair ? state.source : state.text;
+      if (changed.has("panel") && !state.clean && given) cleanBox.input.value = given;
+      drawStart();
       if (changed.has("dark")) draw();
     },
   };

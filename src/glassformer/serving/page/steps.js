@@ -7,10 +7,11 @@
 
 import { Latest } from "./app.js";
 import { barList, barsScene } from "./bars.js";
-import { colourOf } from "./colours.js";
+import { tokenColour } from "./colours.js";
+import { floats, fromBase64, inflate } from "./decode.js";
 import { button, choice, fill, h, slider } from "./dom.js";
 import { frame } from "./frame.js";
-import { choose, probabilities } from "./sampling.js";
+import { choose, probabilities, softmax } from "./sampling.js";
 import { pause } from "./source.js";
 import { selectedPosition } from "./state.js";
 import { tokenStrip } from "./strip.js";
@@ -32,16 +33,17 @@ export function branchAt(branch, index, at, [id, text, p]) {
 }
 
 /**
- * Choose the next token among candidates with the sampling rules; at temperature 0 the most probable one.
- * @param {Candidate[]} top
+ * Choose the next token from the logits of the vocabulary with the sampling rules; at temperature 0 the most probable one.
+ * The number of the candidate is its probability before the rules.
+ * @param {Float32Array} logits
+ * @param {string[]} names of all tokens
  * @param {import("./sampling.js").Sampling} sampling
  * @param {number} uniform
- * @returns {Candidate | undefined}
+ * @returns {Candidate}
  */
-export function chooseNext(top, sampling, uniform) {
-  if (!top.length) return undefined;
-  const shaped = probabilities(Float32Array.from(top, ([, , p]) => Math.log(p)), sampling);
-  return top[choose(shaped, uniform)];
+export function chooseNext(logits, names, sampling, uniform) {
+  const id = choose(probabilities(logits, sampling), uniform);
+  return [id, names[id] ?? `id ${id}`, softmax(logits)[id] ?? 0];
 }
 
 /** @param {App} app @returns {Panel} */
@@ -55,7 +57,7 @@ export function createSteps(app) {
   let from = "end";
   let isPlaying = false;
   let speed = 4;
-  /** @type {Next | null} */
+  /** @type {(Next & {values: Float32Array, names: string[]}) | null} */
   let next = null;
   /** Branch and place of `next`. */
   let nextAt = "";
@@ -72,10 +74,10 @@ export function createSteps(app) {
   pace.write(speed);
   const text = h("div", { class: "token-lists" });
   const candidates = h("div");
-  const facts = h("p", { class: "facts" });
+  const facts = h("p", { class: "facts", role: "status" });
   const card = frame({
     title: "Step by step", formula: "next token ~ softmax(logits / temperature), then top-k, top-p",
-    explanation: "The model writes token by token. Select another token to begin a branch. The sampling rules of the panel \"Next token\" apply to the 50 most probable tokens.",
+    explanation: "The model writes token by token. Select another token to begin a branch. The sampling rules are those of the panel \"Next token\".",
     picture: () => stepPicture(),
   }, h("div", { class: "row" }, starts.element, pace.element), h("div", { class: "row" }, play, one, undo, clear, facts), text, candidates);
   const list = h("ol", { class: "branches" });
@@ -96,11 +98,12 @@ export function createSteps(app) {
     return from === "selected" ? ids.slice(0, selectedPosition(store.state) + 1) : ids;
   }
 
-  /** Ids that end a text. */
-  function endIds() {
-    const { model, run } = store.state;
-    if (model?.end_ids) return model.end_ids;
-    return run?.written.length ? [/** @type {import("./types.js").Token} */ (run.written.at(-1)).id] : [];
+  /** The reason why no token can be written at the step that is shown; empty if one can. */
+  function ending() {
+    const { model } = store.state;
+    const last = branch().tokens[at - 1];
+    if (last && model?.end_ids.includes(last.id)) return `${visible(last.text)} ends the text`;
+    return model && prompt().length + at >= model.max_len ? `the context of ${model.max_len} tokens is full` : "";
   }
 
   function reset() {
@@ -129,29 +132,37 @@ export function createSteps(app) {
     const place = here();
     const ids = [...prompt(), ...branch().tokens.slice(0, at).map((token) => token.id)];
     const body = { ids, source_ids: run.source.length ? run.source.map((token) => token.id) : null };
-    await latest.use(app.data.once(`next ${JSON.stringify(body)}`, () => app.source.post("/api/next", body)), (value) => {
-      next = value;
+    if (ending()) {
+      latest.cancel();
+      next = null;
+      draw();
+      return;
+    }
+    await latest.use(Promise.all([app.data.once(`next ${JSON.stringify(body)}`, () => request(body)), app.data.vocabulary(0)]), ([value, names]) => {
+      next = { ...value, names };
       nextAt = place;
       draw();
     });
   }
 
+  /** @param {unknown} body @returns {Promise<Next & {values: Float32Array}>} */
+  async function request(body) {
+    const answer = /** @type {Next} */ (await app.source.post("/api/next", body));
+    return { ...answer, values: floats(await inflate(fromBase64(answer.logits.zlib))) };
+  }
+
   /** Write one token. @returns {Promise<boolean>} false at the end */
   async function step() {
-    if (!isLoaded()) await load();
-    if (!next || !isLoaded()) return false;
     const written = branch().tokens;
-    const known = written[at];
-    if (known) {
-      goToNext(at + 1);
-      return !endIds().includes(known.id);
+    if (ending()) return false;
+    if (!written[at]) {
+      if (!isLoaded()) await load();
+      if (!next || !isLoaded()) return false;
+      const [id, name, p] = chooseNext(next.values, next.names, store.state, Math.random());
+      branches[current] = { ...branch(), tokens: [...written, { id, text: name, log_prob: Math.log(p) }] };
     }
-    const limit = store.state.model?.max_len ?? Infinity;
-    const chosen = prompt().length + at >= limit ? undefined : chooseNext(next.top, store.state, Math.random());
-    if (!chosen) return false;
-    branches[current] = { ...branch(), tokens: [...written, { id: chosen[0], text: chosen[1], log_prob: Math.log(chosen[2]) }] };
     goToNext(at + 1);
-    return !endIds().includes(chosen[0]);
+    return ending() === "";
   }
 
   /** @param {number} place */
@@ -194,10 +205,10 @@ export function createSteps(app) {
   function bars() {
     const sampling = store.state;
     const top = next?.top ?? [];
-    const shaped = top.length ? probabilities(Float32Array.from(top, ([, , p]) => Math.log(p)), sampling) : [];
+    const shaped = next ? probabilities(next.values, sampling) : [];
     const chosen = branch().tokens[at]?.id;
-    return top.slice(0, 12).map((candidate, i) => ({
-      label: candidate[1], value: shaped[i] ?? 0, before: candidate[2], text: percent(shaped[i] ?? 0), is_marked: candidate[0] === chosen,
+    return top.slice(0, 12).map((candidate) => ({
+      label: candidate[1], value: shaped[candidate[0]] ?? 0, before: candidate[2], text: percent(shaped[candidate[0]] ?? 0), is_marked: candidate[0] === chosen,
       title: `id ${candidate[0]}; probability ${percent(candidate[2])} before the sampling rules. Select it to continue with it.`,
       onclick: () => take(candidate),
     }));
@@ -214,10 +225,13 @@ export function createSteps(app) {
     const shownPrompt = before.slice(-30).map((token) => token.text).join("");
     fill(text, h("p", { class: "prompt-text" }, before.length > 30 ? "… " : "", shownPrompt), tokenStrip(written.map((token, i) => ({
       text: token.text, place: null, title: `step ${i}: ${visible(token.text)}, probability ${percent(Math.exp(token.log_prob))}. Select it to see the other tokens of this step.`,
-      colour: colourOf(Math.min(1, -token.log_prob / 8) * 0.75, "sequential", [0, 1], dark), onclick: () => goTo(i),
+      colour: tokenColour(Math.min(1, -token.log_prob / 8), dark), onclick: () => goTo(i),
     })), "Written tokens"));
     text.querySelectorAll(".token").forEach((token, i) => token.setAttribute("aria-pressed", String(i === at)));
-    facts.textContent = `step ${at}; ${written.length} tokens written` + (next && isLoaded() ? `; entropy ${fixed(next.entropy, 2)} nats` : "");
+    const end = ending();
+    one.disabled = Boolean(end);
+    play.disabled = Boolean(end) && !isPlaying;
+    facts.textContent = `step ${at}; ${written.length} tokens written` + (end ? `; ${end}` : next && isLoaded() ? `; entropy ${fixed(next.entropy, 2)} nats` : "");
     fill(candidates, barList(bars()));
     fill(list, ...branches.map((one, i) => h("li", {}, button(branchLabel(one), () => {
       stop();
@@ -241,7 +255,7 @@ export function createSteps(app) {
   function stepPicture() {
     const shown = bars();
     return shown.length ? {
-      name: `step-${at}`, scene: () => barsScene(shown, `Candidates at step ${at}`), data: () => ({ at, ...next }),
+      name: `step-${at}`, scene: () => barsScene(shown, `Candidates at step ${at}`), data: () => ({ at, top: next?.top, entropy: next?.entropy, text: next?.text }),
       table: () => ({ header: ["token", "probability", "probability before the rules"], rows: shown.map((bar) => [bar.label, bar.value, bar.before]) }),
     } : null;
   }

@@ -14,6 +14,16 @@ import { theme } from "./theme.js";
 /** @typedef {{text: string, place: Place | null, title: string, colour: Rgb | null, onclick?: () => void}} StripItem */
 
 /**
+ * Return true if a line ends after a token: it contains a line end, and the next token is not a line end alone.
+ * @param {{text: string}[]} items
+ * @param {number} i
+ */
+export function endsLine(items, i) {
+  const next = items[i + 1];
+  return /\n/.test(items[i]?.text ?? "") && next !== undefined && !/^[\r\n]+$/.test(next.text);
+}
+
+/**
  * Return a list of tokens as buttons. The arrow keys move among them.
  * @param {StripItem[]} items
  * @param {string} label
@@ -31,7 +41,7 @@ export function tokenStrip(items, label) {
       element.style.color = inkOn(item.colour);
     }
     list.append(element);
-    if (item.text.includes("\n")) list.append(h("br"));
+    if (endsLine(items, i)) list.append(h("br"));
   }
   arrowKeys(list, ".token", () => 0);
   return list;
@@ -51,14 +61,14 @@ export function stripScene(strips) {
   for (const { title, items } of strips) {
     if (title) shapes.push({ type: "text", x: 12, y: y + 12, text: title, fill: faint, size: 12 });
     if (title) y += 20;
-    for (const { text, colour } of items) {
+    for (const [i, { text, colour }] of items.entries()) {
       const shown = visible(text);
       const size = [...shown].length * 7.9 + 8;
       if (x + size > width - 12) [x, y] = [12, y + 26];
       shapes.push({ type: "rect", x, y, width: size, height: 22, rx: 3, fill: colour ? css(colour) : paper, stroke: line });
       shapes.push({ type: "text", x: x + 4, y: y + 15, text: shown, size: 13, fill: colour ? inkOn(colour) : ink, mono: true });
       x += size + 2;
-      if (text.includes("\n")) [x, y] = [12, y + 26];
+      if (endsLine(items, i)) [x, y] = [12, y + 26];
     }
     [x, y] = [12, y + 34];
   }

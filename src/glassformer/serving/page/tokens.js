@@ -6,8 +6,8 @@
  * @import { StripItem } from "./strip.js"
  */
 
-import { colourOf } from "./colours.js";
-import { fill, h, select } from "./dom.js";
+import { css, tokenColour } from "./colours.js";
+import { fill, h, legendParts, select } from "./dom.js";
 import { frame } from "./frame.js";
 import { markTokens } from "./link.js";
 import { mainSide, selectedPosition } from "./state.js";
@@ -31,13 +31,25 @@ export function surprise(token, colour) {
 }
 
 /**
+ * Return the texts at both ends of the colour scale of `surprise`; null without colours.
+ * @param {string} colour
+ * @returns {[string, string] | null}
+ */
+export function scaleEnds(colour) {
+  const ends = /** @type {Record<string, [string, string]>} */ ({
+    log_prob: ["log-probability 0", "−8 or less"], rank: ["rank 1", "1000 or more"], entropy: ["entropy 0", "6 nats or more"],
+  });
+  return ends[colour] ?? null;
+}
+
+/**
  * Describe a token in one line.
  * @param {Token} token
  * @param {number} index
  */
 export function describeToken(token, index) {
   const bytes = token.bytes.map((byte) => byte.toString(16).padStart(2, "0").toUpperCase()).join(" ");
-  const facts = [`${index}: ${visible(token.text)}`, `id ${token.id}`, bytes ? `bytes ${bytes}` : null];
+  const facts = [`${index}: ${visible(token.text)}`, `id ${token.id}`, token.is_special ? "special token" : bytes ? `hexadecimal bytes ${bytes}` : null];
   if (token.log_prob !== null) facts.push(`log-probability ${fixed(token.log_prob, 2)} (${percent(Math.exp(token.log_prob))})`);
   if (token.rank !== null) facts.push(`rank ${token.rank}`);
   if (token.entropy !== null) facts.push(`entropy ${fixed(token.entropy, 2)} nats`);
@@ -61,7 +73,7 @@ function stripItems(state, side) {
     const value = surprise(token, state.colour);
     return {
       text: token.text, place: { side, index }, title: describeToken(token, index),
-      colour: value === null ? null : colourOf(value * 0.75, "sequential", [0, 1], state.dark),
+      colour: value === null ? null : tokenColour(value, state.dark),
     };
   });
 }
@@ -70,13 +82,17 @@ function stripItems(state, side) {
 export function createTokens(app) {
   const { store } = app;
   const lists = h("div", { class: "token-lists" });
-  const detail = h("p", { class: "detail", "aria-live": "polite" });
+  const detail = h("p", {
+    class: "detail", "aria-live": "polite",
+    title: "Hexadecimal bytes: the UTF-8 bytes of the token, two digits per byte. A special token has no bytes; the model adds or reads it as one symbol.",
+  });
+  const legend = h("div", { class: "legend", title: "Colours of the tokens" });
   const facts = h("p", { class: "facts" });
   const colours = select("colour", COLOURS, (colour) => store.set({ colour }));
   const card = frame({
     title: "Tokens", picture: () => picture(store.state),
     explanation: "Hover a token to highlight it in all panels; click it to select its position.",
-  }, lists, detail);
+  }, lists, h("div", { class: "token-foot" }, detail, legend));
   card.tools.prepend(colours.element);
   card.element.classList.add("tokens");
   const about = card.element.querySelector(".about");
@@ -91,8 +107,33 @@ export function createTokens(app) {
     const { run } = state;
     facts.textContent = run?.loss === null || run?.loss === undefined ? ""
       : `Loss ${fixed(run.loss)} nats per token (${run.n_scored} tokens), perplexity ${compact(Math.exp(run.loss))}.`;
+    drawLegend();
     drawSelected();
+    reserve();
     markTokens(store);
+  }
+
+  function drawLegend() {
+    const { colour, dark, run } = store.state;
+    const ends = scaleEnds(colour);
+    legend.hidden = !ends || !shownSides(store.state).some(([side]) => run?.[side].some((token) => surprise(token, colour) !== null));
+    if (ends) fill(legend, ...legendParts(Array.from({ length: 5 }, (_, i) => css(tokenColour(i / 4, dark))), ...ends));
+  }
+
+  /** Give the detail line the height of its largest text: a token under the pointer never moves the page. */
+  function reserve() {
+    const { run } = store.state;
+    const shown = detail.textContent;
+    const texts = shownSides(store.state).flatMap(([side]) => (run?.[side] ?? []).map(describeToken));
+    const longest = texts.sort((a, b) => b.length - a.length).slice(0, 5);
+    detail.style.height = "";
+    const heights = longest.map((text) => {
+      detail.textContent = text;
+      return detail.offsetHeight;
+    });
+    const height = Math.max(0, ...heights);
+    detail.textContent = shown;
+    if (height) detail.style.height = `${height}px`;
   }
 
   function drawSelected() {
@@ -124,6 +165,7 @@ export function createTokens(app) {
         card.refresh();
       } else if (changed.has("pos")) drawSelected();
       else if (changed.has("hover")) drawDetail();
+      if (changed.has("size")) reserve();
     },
   };
 }

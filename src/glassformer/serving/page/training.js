@@ -7,7 +7,7 @@
  */
 
 import { curvesScene, curvesTable } from "./curves.js";
-import { button, fill, h } from "./dom.js";
+import { fill, h } from "./dom.js";
 import { frame } from "./frame.js";
 import { sceneElement } from "./scene.js";
 import { withQuery } from "./source.js";
@@ -75,11 +75,10 @@ function samplesScene(lines) {
 export function createTraining(app, lastStep = null) {
   const facts = h("dl", { class: "live-facts" });
   const lossPlace = h("div");
-  const newer = button("", () => void openNewest(), { hidden: true });
   const loss = frame({
     title: "Loss", explanation: "Nats per target against the step. Training lines are means with dropout; evaluation lines are without it.",
     formula: "loss = −mean log p(target)", picture: () => picture("loss", lossCurves()),
-  }, facts, newer, lossPlace);
+  }, facts, lossPlace);
   const others = h("div", { class: "charts" });
   const samples = h("ol", { class: "samples" });
   const sampleCard = frame({
@@ -118,6 +117,7 @@ export function createTraining(app, lastStep = null) {
       if (lines.length && first < (lines.at(-1)?.step ?? 0)) lines = lines.filter((line) => line.step < first);
       lines = [...lines, ...answer.lines];
       offset = answer.offset;
+      app.store.set({ model_step: answer.folder === app.store.state.model?.folder ? answer.model_step : null });
       draw();
       if (answer.is_running && element.isConnected && !app.source.isEmbedded) timer = setTimeout(() => void poll(), 2000);
     } catch (error) {
@@ -127,20 +127,7 @@ export function createTraining(app, lastStep = null) {
     }
   }
 
-  async function openNewest() {
-    try {
-      await app.source.post("/api/open", {});
-      app.reload();
-    } catch (error) {
-      app.fail(error);
-    }
-  }
-
   function draw() {
-    const newest = live?.checkpoints.at(-1) ?? -1;
-    const opened = app.store.state.model?.step ?? Infinity;
-    newer.hidden = newest <= opened;
-    newer.textContent = `Open the checkpoint of step ${count(newest)}`;
     const series = seriesOf(lines);
     const last = lines.at(-1);
     const latest = (/** @type {string} */ name) => series.get(name)?.at(-1)?.[1];

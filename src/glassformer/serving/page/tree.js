@@ -59,6 +59,18 @@ export function treeRows(nodes) {
 }
 
 /**
+ * Return the first and the last row of the nodes before a step.
+ * @param {BeamNode[]} nodes
+ * @param {Map<number, number>} rows of `treeRows`
+ * @param {number} steps
+ * @returns {[number, number]}
+ */
+export function rowsBefore(nodes, rows, steps) {
+  const shown = nodes.filter((node) => node.length < steps || node.parent === null).map((node) => rows.get(node.id) ?? 0);
+  return [Math.min(...shown), Math.max(...shown)];
+}
+
+/**
  * Move sorted places apart so that neighbours differ by 1 or more, with a small total shift: places that collide form a
  * block around the mean of what they want.
  * @param {number[]} wanted

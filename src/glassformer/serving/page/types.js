@@ -8,11 +8,11 @@
  * @typedef {{
  *   name: string, folder: string, kind: ModelKind, verb: string, learned: string, is_causal: boolean,
  *   has_head_over_tokens: boolean, parameters: number, vocab_size: number, max_len: number, step: number | null,
- *   mask: string | null, labels: string[], attention: Record<string, {layers: number, heads: number}>,
+ *   mask: string | null, labels: string[], attention: Record<string, {layers: number, heads: number}>, formulas: Record<string, string>,
  *   parts: {name: string, parameters: number}[],
  *   architecture: {title: string, rows: [string, string][]}[],
  *   curves: Record<string, [number, number][]> | null, checkpoints: number[],
- *   examples: Example[], generation: Record<string, number | string>, end_ids?: number[],
+ *   examples: Example[], generation: Record<string, number | string>, end_ids: number[],
  * }} Model
  *
  * @typedef {{name: string, doc: string, folder: string, state: "absent" | "training" | "stopped" | "ready", step: number, max_steps: number}}
@@ -23,7 +23,7 @@
  *
  * @typedef {{
  *   id: number, text: string, bytes: number[], log_prob: number | null, rank: number | null, entropy: number | null,
- *   top: Candidate[],
+ *   top: Candidate[], is_special: boolean,
  * }} Token
  *
  * @typedef {{layers: number, heads: number, rows: Side, columns: Side, first_row?: number}} AttentionPlace
@@ -31,7 +31,7 @@
  * @typedef {{
  *   run: string, kind: ModelKind, source: Token[], target: Token[], written: Token[], loss: number | null,
  *   n_scored: number, attention: Record<string, AttentionPlace>,
- *   labels: {name: string, probability: number}[] | null, seconds: number,
+ *   labels: {name: string, probability: number}[] | null, unknown: string, seconds: number,
  * }} Run
  *
  * @typedef {Record<string, number | null>} HeadScores
@@ -54,11 +54,11 @@
  * }} Effects
  *
  * @typedef {{
- *   tokens_clean: string[], tokens_corrupted: string[], layers: string[], map: number[][], clean: number,
+ *   stack: string, tokens_clean: string[], tokens_corrupted: string[], target: string[] | null, layers: string[], map: number[][], clean: number,
  *   corrupted: number, answer: string, wrong: string,
  * }} Patching
  *
- * @typedef {{top: Candidate[], entropy: number, text: string}} Next
+ * @typedef {{top: Candidate[], entropy: number, text: string, logits: {shape: string, zlib: string}}} Next
  *
  * @typedef {{
  *   id: number, parent: number | null, token: string, token_id: number, log_prob: number, step_log_prob: number,
@@ -67,8 +67,8 @@
  * @typedef {{node: number, text: string, log_prob: number, score: number, ended: boolean}} BeamResult
  * @typedef {{nodes: BeamNode[], results: BeamResult[]}} BeamTree
  *
- * @typedef {{offset: number, lines: Record<string, any>[], is_running: boolean, checkpoints: number[], max_steps: number | null}}
- *   Live
+ * @typedef {{folder: string, offset: number, lines: Record<string, any>[], is_running: boolean, checkpoints: number[], max_steps: number | null,
+ *   model_step: number | null}} Live
  *
  * @typedef {{side: Side, index: number}} Place
  *
@@ -77,12 +77,12 @@
  *   temperature: number, top_k: number, top_p: number, shown: string, all: number, badge: string, colour: string,
  *   card: number, norm: number, lens: string, align_layer: number, align_head: number, off: string, mean: number,
  *   beam: number, penalty: number, formula: string, pruned: number, step: number, folder: string, clean: string,
- *   corrupted: string, answer: string, wrong: string,
+ *   corrupted: string, answer: string, wrong: string, prefix: string, stack: string,
  * }} View
  *
  * @typedef {View & {
  *   model: Model | null, run: Run | null, other: Model | null, other_run: Run | null, hover: Place | null,
- *   across: Place | null, dark: boolean,
+ *   across: Place | null, dark: boolean, model_step: number | null,
  * }} State
  *
  * @typedef {{header: string[], rows: (string | number | null)[][]}} Table
