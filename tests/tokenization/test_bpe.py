@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from glassformer.errors import UserError
 from glassformer.tokenization import SCHEMES, Scheme
 from glassformer.tokenization.bpe import LearnedBPE, learn_bpe, learn_bpe_by_rescanning
-from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, count_chunks
+from glassformer.tokenization.chunks import count_chunks
+from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
 from glassformer.tokenization.reference import longest_match, merge_steps
 
 SENNRICH = {"low␣": 5, "lower␣": 2, "newest␣": 6, "widest␣": 3}

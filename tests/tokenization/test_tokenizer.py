@@ -11,7 +11,8 @@ from tokenizers import models
 
 from glassformer.errors import UserError
 from glassformer.tokenization import SCHEMES, SPECIAL_TOKENS, Scheme, Tokenizer
-from glassformer.tokenization.pretokenize import count_chunks, pipeline
+from glassformer.tokenization.chunks import count_chunks
+from glassformer.tokenization.pretokenize import pipeline
 
 Trained = dict[Scheme, Tokenizer]
 

@@ -8,12 +8,10 @@ r"""Tokenizer schemes: rules that split a text into chunks, each an input of byt
 | `word`       | a run of characters without white space               | characters, then `</w>`, also a symbol |
 | `whole_words`| a run of characters without white space               | none: a frequent chunk is one token    |
 
-Merges never cross the border of a chunk. The `tokenizers` library splits the text, so that training, encoding and other
-programs that read the saved `tokenizer.json` produce the same chunks.
+Merges never cross the border of a chunk. A `Pipeline` splits the text with the `tokenizers` library, so that other
+programs that read the saved `tokenizer.json` produce the same chunks. `chunks.py` does the same faster.
 """
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -98,6 +96,8 @@ def pipeline(scheme: Scheme) -> Pipeline:
 
 def check_text(text: str) -> None:
     """Raise `UserError` for a text with a lone surrogate, which UTF-8 cannot encode."""
+    if text.isascii():
+        return
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -105,20 +105,3 @@ def check_text(text: str) -> None:
             f"the text has a lone surrogate, U+{ord(text[error.start]):04X} at character {error.start}, which "
             "UTF-8 cannot encode; read the text with errors='replace', or remove the surrogate"
         ) from None
-
-
-def count_chunks(texts: Iterable[str], scheme: Scheme, *, characters_only: bool = False) -> Counter[str]:
-    """Count each distinct chunk in the texts, which are read once, one at a time.
-
-    With `characters_only` characters are counted instead of chunks: this gives the alphabet, with little memory.
-
-    >>> count_chunks(["to be or", "not to be"], "whitespace")
-    Counter({'to': 2, 'be': 2, 'or': 1, 'not': 1})
-    """
-    parts = pipeline(scheme)
-    counts: Counter[str] = Counter()
-    for text in texts:
-        check_text(text)
-        chunks = parts.chunks(text)
-        counts.update("".join(chunks) if characters_only else chunks)
-    return counts

@@ -4,13 +4,23 @@ import random
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import chain
 
 import tokenizers
 
 from glassformer.errors import UserError
+from glassformer.tokenization.chunks import Splitter
 from glassformer.tokenization.decoding import TextStream, readable, token_bytes
 from glassformer.tokenization.pretokenize import END_OF_WORD, Scheme, check_text
 from glassformer.tokenization.reference import ReferenceEncoder
+
+SPLIT_HERE: tuple[Scheme, ...] = ("byte", "whitespace")
+"""Schemes whose chunks are kept. Chunks between white space, as in `word`, repeat less: the library is faster there."""
+MAX_CHUNKS = 1 << 18
+"""Number of chunks whose ids are kept, and of new characters in one call: bounds of the memory."""
+MAX_CHARACTERS = 1 << 22
+MIN_TEXT, MAX_NEW = 1 << 18, 0.25
+"""A text of so many characters, in which new chunks have more than this share, ends the splitting."""
 
 
 class SchemeCodec:
@@ -30,6 +40,8 @@ class SchemeCodec:
         self._rust, self._scheme, self._vocab, self._merges = rust, scheme, vocab, merges
         self._special_tokens, self._unknown, self._frequencies = special_tokens, unknown, frequencies
         self._known_characters: set[str] = set()
+        self._splitter = Splitter(scheme) if scheme in SPLIT_HERE else None
+        self._ids: dict[str, list[int]] = {}
 
     @property
     def words_stand_alone(self) -> bool:
@@ -37,8 +49,8 @@ class SchemeCodec:
         return self._scheme in ("word", "whitespace", "whole_words")
 
     def encode(self, texts: Iterable[str], allow_special: Collection[str] = ()) -> list[list[int]]:
-        """Return the ids of each text, computed on all cores."""
-        return self._encode_between(texts, allow_special, self._encode_in_rust)
+        """Return the ids of each text."""
+        return self._encode_between(texts, allow_special, self._encode_chunks)
 
     def encode_with_dropout(
         self, texts: Iterable[str], allow_special: Collection[str], dropout: float, seed: int
@@ -84,6 +96,22 @@ class SchemeCodec:
             for character in sorted(set(piece) - self._known_characters):
                 self.reference.encode(character)
                 self._known_characters.add(character)
+
+    def _encode_chunks(self, pieces: list[str]) -> list[list[int]]:
+        """Encode each distinct chunk once, and keep its ids: in text, about 95 % of the chunks have occurred before."""
+        splitter, ids = self._splitter, self._ids
+        if splitter is None:
+            return self._encode_in_rust(pieces)
+        rows = list(map(splitter.split, pieces))
+        new = list(set().union(*rows).difference(ids))
+        n_new, n_all = sum(map(len, new)), sum(map(len, pieces))
+        if n_all >= MIN_TEXT and n_new > MAX_NEW * n_all:
+            self._splitter = None  # too few chunks repeat: this text is encoded faster without splitting it here
+            return self._encode_in_rust(pieces)
+        ids.update(zip(new, self._encode_in_rust(new), strict=True))
+        if len(ids) > MAX_CHUNKS or n_new > MAX_CHARACTERS:
+            self._ids = {}  # this call keeps its own dictionary
+        return [list(chain.from_iterable(map(ids.__getitem__, chunks))) for chunks in rows]
 
     def _encode_in_rust(self, pieces: list[str]) -> list[list[int]]:
         rows = [encoding.ids for encoding in self._rust.encode_batch_fast(pieces, add_special_tokens=False)]

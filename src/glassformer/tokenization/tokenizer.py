@@ -38,10 +38,11 @@ from glassformer import files
 from glassformer.errors import UserError
 from glassformer.tokenization import rust_tokenizer
 from glassformer.tokenization.bpe import Progress, learn_bpe, learn_words
+from glassformer.tokenization.chunks import count_chunks
 from glassformer.tokenization.decoding import TextStream
 from glassformer.tokenization.imported import ImportedCodec, ImportedStream
 from glassformer.tokenization.padding import PaddingSide, pad
-from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, Scheme, count_chunks
+from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, Scheme
 from glassformer.tokenization.reference import Explanation, ReferenceEncoder
 from glassformer.tokenization.scheme_codec import SchemeCodec, require_scheme
 from glassformer.tokenization.special_tokens_template import Frames
@@ -340,7 +341,7 @@ class Tokenizer:
         dropout: float = 0.0,
         seed: int | None = None,
     ) -> list[list[int]]:
-        """Return the ids of each text as `encode` does, on all cores; dropout uses one random stream for all texts."""
+        """Return the ids of each text as `encode` does; dropout uses one random stream for all texts."""
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise UserError(f"texts: expected a list of str, got {type(texts).__name__}; use encode for one text")
         texts = list(texts)
