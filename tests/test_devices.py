@@ -1,6 +1,8 @@
 """Arithmetic settings of a run: set during the run, restored after it."""
 
 import os
+import platform
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import torch
 from glassformer import api
 from glassformer.cli import resume
 from glassformer.config.train import TrainConfig
-from glassformer.devices import WORKSPACE, arithmetic, repeats_bits
+from glassformer.devices import WORKSPACE, arithmetic, freed_memory_kept, repeats_bits
 from glassformer.errors import UserError
 from glassformer.training import run as running
 from glassformer.training.run import Replay
@@ -104,3 +106,20 @@ def test_resume_reports_devices_without_equal_bits(tmp_path: Path, monkeypatch: 
         reporter = Recording()
         api.resume(tmp_path / "run", reporter)
         assert any("equal up to rounding" in line for line in reporter.messages) != repeats
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
+def test_memory_that_is_freed_and_allocated_again_is_not_filled_with_zeros_by_the_system() -> None:
+    def n_page_faults() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(10):
+            torch.empty(80 << 20, dtype=torch.uint8).fill_(1)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    outside = n_page_faults()
+    with freed_memory_kept():
+        n_page_faults()  # the first blocks are new, until small blocks have found their places between them
+        assert 4 * n_page_faults() < outside
+        with freed_memory_kept():
+            pass
+        assert 4 * n_page_faults() < outside, "the end of an inner block changes nothing"

@@ -39,6 +39,13 @@ def test_rows_are_aligned_below_one_header() -> None:
     ]
 
 
+def test_a_large_perplexity_stays_in_its_column() -> None:
+    shown, written = reporter(60)
+    valid = LossReport(21.0, 1318815734.48, 1.9, 50)
+    shown.evaluation(Evaluation(100, {"train": TRAIN, "valid": valid}, {}, None, "loss", False))
+    assert written.getvalue().splitlines()[-1] == "    100      2.0000    21.0000    1.32e+09      1.900"
+
+
 def test_the_best_value_has_the_name_of_its_score() -> None:
     shown, _ = reporter(60)
     shown.evaluation(evaluation(100))

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def load(folder: str | Path, *, step: int | None = None, device: str = "auto", dtype: str | None = None) -> "Model":
     """Load and verify a model directory; `step` selects one of a run's checkpoints.
 
-    `dtype` "bf16" or "fp16" converts the weights once; "fp32" keeps them. By default the weights are in fp32 too, and
-    `evaluate` uses the precision of the run. Raises `UserError` for an unknown type, and for a type that the device
-    does not support.
+    `dtype` "bf16", "fp16" or "int8" converts the weights once, for inference; "fp32" keeps them. By default the weights
+    are in fp32 too, and `evaluate` uses the precision of the run. Raises `UserError` for an unknown type, and for a
+    type that the device does not support.
     """
     from glassformer.loading import load_model
 

@@ -1,10 +1,13 @@
-"""Device and arithmetic of a run: device selection, autocast type, determinism."""
+"""Device, arithmetic and mode of a network: device selection, autocast type, determinism, evaluation mode."""
 
+import ctypes
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
+from torch import nn
 
 from glassformer.config.train import TrainConfig
 from glassformer.errors import UserError, first_line
@@ -95,3 +98,46 @@ def _not_deterministic(error: RuntimeError) -> str | None:
         operation = str(error).split(" does not have")[0]
         return f"train.deterministic: {operation} has no deterministic implementation on this device; set it to false"
     return None
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
+"""Parameters of glibc's `mallopt`. After the first call, glibc no longer adapts the thresholds by itself."""
+_keeps_memory = False
+"""True inside a block of `freed_memory_kept`."""
+
+
+@contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Keep freed memory of the CPU in the process inside the block; return it to the system at the end.
+
+    Each step allocates tensors of the same sizes again. By default, glibc gets large ones from the system every time,
+    which fills their pages with zeros: at 124 M parameters, that took a fifth of a step (`docs/log.md`). The block has
+    no effect with another C library.
+    """
+    global _keeps_memory
+    if _keeps_memory or platform.libc_ver()[0] != "glibc":  # inside another block, such as the evaluation of a run
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    _keeps_memory = True
+    libc.mallopt(_M_MMAP_MAX, 0)
+    libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+    try:
+        yield
+    finally:
+        _keeps_memory = False
+        libc.mallopt(_M_MMAP_MAX, 1 << 16)  # the default; the thresholds are those to which glibc adapts
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+        libc.malloc_trim(0)
+
+
+@contextmanager
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Disable dropout inside the block; restore the previous mode after it."""
+    was_training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(was_training)

@@ -130,6 +130,8 @@ class Model:
         """
         if self.others:
             raise UserError("an ensemble cannot be saved as one model; save each member in its own folder")
+        if self.dtype == "int8":
+            raise UserError("weights in int8 are for inference only and cannot be saved: load the model without dtype")
         out, run = files.as_path(folder, "folder"), replace(self.run, model=self.config, generation=self.generation)
         source_tokenizer = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
         save_model(out, self.network, self.step, self.tokenizer, run, source_tokenizer, self.labels)

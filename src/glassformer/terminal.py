@@ -190,7 +190,7 @@ def cells(evaluation: Evaluation) -> dict[str, str]:
     row = {"train loss": f"{reports['train'].loss:.4f}"} if "train" in reports else {}
     row["eval loss"] = f"{valid.loss:.4f}"
     if valid.perplexity is not None and not scores:
-        row["perplexity"] = f"{valid.perplexity:,.2f}"
+        row["perplexity"] = f"{valid.perplexity:,.2f}" if valid.perplexity < 1e5 else f"{valid.perplexity:.2e}"
     if valid.bits_per_byte is not None:
         row["bits/byte"] = f"{valid.bits_per_byte:.3f}"
     return row | {name: f"{value:.2f}" for name, value in scores.items()}

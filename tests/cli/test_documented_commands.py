@@ -104,9 +104,6 @@ RUNS = {
 """Runs that are made before the first command that names them, if the document has not made them."""
 
 NO_COMMANDS = {
-    "training step, ": "printed by make bench, which takes minutes; tests/test_benchmarks.py holds the peers",
-    "sentences/s ": "printed by make bench",
-    "1.00 MB, ": "printed by make bench",
     "200 steps of python-docs": "printed by benchmarks/processes.py, which takes minutes",
     "runs/demo was not trained ": "the table of lm-evaluation-harness, which tests/interop/test_lm_eval.py reads",
     "text, pairs or labels ": "a diagram",
@@ -138,7 +135,7 @@ WRITERS = ("generate", "translate")
 
 PYTHON = {
     "mybook.txt": "lines.txt",
-    "max_steps=500": "max_steps=2",
+    "max_steps=200": "max_steps=2",
     "in sys.stdin:": """in ['{"prompt": "It was"}', '{"text": "It was"}', "no JSON"]:""",
 }
 """Replacements in the Python code of the documents."""

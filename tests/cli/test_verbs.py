@@ -214,16 +214,6 @@ def test_doctor_prints_json(glassformer: Glassformer, trained: Outcome) -> None:
     assert json.loads(found.out)
 
 
-@pytest.mark.parametrize(("verb", "keeps"), [("train", True), ("resume", True), ("generate", False), ("--help", False)])
-def test_verbs_that_train_keep_freed_memory(verb: str, keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    monkeypatch.setattr(main, "keep_freed_memory", lambda: calls.append("kept"))
-    monkeypatch.setattr(main, "run", lambda argv: calls.append(argv[0]) or 0)
-    with pytest.raises(SystemExit):
-        main.main([verb])
-    assert calls == (["kept", verb] if keeps else [verb])
-
-
 def test_another_package_adds_a_verb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

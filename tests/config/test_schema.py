@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from configs import CONFIGS
 from glassformer import recipes
+from glassformer.config.extensions import members
 from glassformer.config.presets import PRESETS
 from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.run import GenerationConfig, PackedRows, Run, TextData
@@ -20,7 +21,6 @@ from glassformer.config.schema import (
     describe,
     from_dict,
     known_keys,
-    members,
     parse_toml,
     to_dict,
     to_toml,

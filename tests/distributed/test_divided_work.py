@@ -22,13 +22,14 @@ from glassformer.data.corpus import Corpus
 from glassformer.data.labels import LabelCorpus
 from glassformer.data.pairs import PairCorpus
 from glassformer.data.tokens import TokenSplits, prepare
+from glassformer.devices import evaluation_mode
 from glassformer.distributed import process_group
 from glassformer.distributed import processes as joining
 from glassformer.distributed.processes import processes, watchdog_note
 from glassformer.errors import UserError
 from glassformer.evaluation import loss
 from glassformer.evaluation.division import ALONE, Division
-from glassformer.evaluation.loss import evaluate_loss, evaluation_mode
+from glassformer.evaluation.loss import evaluate_loss
 from glassformer.evaluation.text import translation_scores
 from glassformer.inference import beam, classify
 from glassformer.reporting import warn

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from configs import random_model
 from glassformer.data.batching import evaluation_windows
 from glassformer.data.tokens import TokenFile
+from glassformer.devices import evaluation_mode
 from glassformer.evaluation import loss as evaluation
-from glassformer.evaluation.loss import evaluate_loss, evaluation_mode, evaluation_rows, loss_report
+from glassformer.evaluation.loss import evaluate_loss, evaluation_rows, loss_report
 from glassformer.evaluation.text import longest_overlap
 from glassformer.objectives.causal import CausalObjective
 

@@ -76,3 +76,11 @@ def test_a_vector_is_the_mean_over_its_tokens(network: Transformer, rows: list[E
     for row, vector in zip(alone, vectors, strict=True):
         hidden = network.hidden(torch.from_numpy(row.token_ids)[None])[0]
         np.testing.assert_allclose(vector, hidden.mean(dim=0).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_an_error_leaves_the_network_in_its_mode(network: Transformer, rows: list[Example]) -> None:
+    network.train()
+    with pytest.raises(IndexError):
+        predict(network, [Example(rows[0].token_ids + network.config.vocab_size)])
+    assert network.training
+    network.eval()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from configs import CONFIGS, GENERATORS, RECURRENT, random_inputs, random_model
 from glassformer.errors import UserError
-from glassformer.models.transforms import convert, weights_dtype
+from glassformer.models.transforms import Int8Linear, convert, weights_dtype
 from glassformer.nn.positions import Rotary
 
 BOUNDS = {torch.bfloat16: 2**-4, torch.float16: 2**-7}
@@ -64,9 +64,9 @@ def test_the_last_projection_and_the_rotary_frequencies_are_not_rounded(name: st
     assert {p.dtype for p in half.parameters() if id(p) not in exact_ids} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("name", ["int8", "float32", "", "bf32"])
+@pytest.mark.parametrize("name", ["int4", "float32", "", "bf32"])
 def test_other_dtype_names_are_refused(name: str) -> None:
-    with pytest.raises(UserError, match=f"dtype is '{name}' and must be fp32, bf16 or fp16"):
+    with pytest.raises(UserError, match=f"dtype is '{name}' and must be fp32, bf16, fp16 or int8"):
         weights_dtype(name, torch.device("cpu"))
 
 
@@ -80,3 +80,31 @@ def test_a_dtype_without_support_on_the_device_is_refused(monkeypatch: pytest.Mo
     ) as error:
         weights_dtype("fp16", torch.device("cpu"))
     assert "\n" not in str(error.value)
+
+
+# int8
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 24), (5, 7, 24), (1, 1, 64), (1, 16, 64), (5, 7, 64)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_int8_products_are_those_of_the_rounded_weights(shape: tuple[int, ...], bias: bool) -> None:
+    """Few rows read the integers, many rows the weights in bfloat16: both are within bfloat16 of the exact product."""
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(shape[-1], 41, bias=bias)
+    linear.weight.data[3] = 0.0
+    layer, x = Int8Linear(linear), torch.randn(shape)
+    weight = layer.weight.double() * layer.scales.double()[:, None]
+    steps = linear.weight.abs().amax(dim=1).double() / 127
+    assert ((weight - linear.weight).abs() <= 0.51 * steps[:, None] + 1e-9).all(), "at most half a step per weight"
+    expected = x.bfloat16().double() @ weight.T + (linear.bias.double() if bias else 0.0)
+    assert (layer(x).double() - expected).abs().max() < 0.02 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama", "bert", "t5"])
+def test_every_linear_layer_of_a_network_becomes_int8(name: str) -> None:
+    exact = random_model(name, dtype=torch.float32)
+    rounded = copy.deepcopy(exact)
+    convert(rounded, torch.int8)
+    kinds = {type(module) for module in rounded.modules() if "Linear" in type(module).__name__}
+    assert kinds == {Int8Linear}
+    assert {p.dtype for p in rounded.parameters()} == {torch.int8, torch.bfloat16}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from glassformer.config.extensions import own_members
 from glassformer.config.run import ObjectiveConfig, Run, TextData
-from glassformer.config.schema import own_members
 from glassformer.errors import UserError
 from glassformer.tasks import registry, task
 from glassformer.tasks.registry import HOMES, task_of, task_of_kind, trainable_task
@@ -174,10 +174,10 @@ def test_a_package_that_cannot_be_loaded_is_named(package: Path, monkeypatch: py
 
 
 def test_a_task_can_be_registered_in_python(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
-    from glassformer.config import schema
+    from glassformer.config import extensions
     from glassformer.config.schema import from_dict
 
-    monkeypatch.setattr(schema, "_registered", {})
+    monkeypatch.setattr(extensions, "_registered", {})
     monkeypatch.setattr(registry, "_registered", {})
     names: dict[str, Any] = {}
     names["__name__"] = __name__

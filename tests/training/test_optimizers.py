@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.errors import UserError
+from glassformer.nn.blocked_attention import bfloat16_instructions
 from glassformer.training import optimizers
 from glassformer.training.optimizers import (
     Muon,
@@ -217,7 +218,8 @@ def test_bfloat16_is_used_only_if_the_hardware_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
-    assert optimizers._fast_dtype.__wrapped__(device, weights) == expected
+    monkeypatch.setattr(optimizers, "bfloat16_instructions", bfloat16_instructions.__wrapped__)
+    assert optimizers._fast_dtype(device, weights) == expected
 
 
 # Muon

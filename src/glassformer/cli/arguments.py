@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 from glassformer import recipes
+from glassformer.config.extensions import members
 from glassformer.config.run import BeamConfig, GenerationConfig, Run
-from glassformer.config.schema import Entry, FlagText, describe, members, require_int64, setting_doc
+from glassformer.config.schema import Entry, FlagText, describe, require_int64, setting_doc
 from glassformer.errors import UserError, nearest_name
 
 Dir = Annotated[Path, "DIR"]

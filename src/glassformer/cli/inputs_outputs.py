@@ -41,7 +41,7 @@ class Loading(Stored):
     """Checkpoint, device and precision."""
 
     dtype: str | None = setting(
-        None, "type of the weights: fp32 (default), bf16 or fp16; evaluate uses the training precision by default"
+        None, "type of the weights: fp32 (default), bf16, fp16 or int8; evaluate uses the training precision by default"
     )
     matmul_precision: Literal["highest", "high", "medium"] | None = setting(
         None, "fp32 matrix products: highest = fp32; high = TF32 on CUDA; medium = also bf16; implies --dtype fp32"
@@ -66,6 +66,20 @@ class Loading(Stored):
         from glassformer import api
 
         return api.ensemble([self.model(directory) for directory in directories])
+
+
+@dataclass(frozen=True)
+class TextOrPair:
+    """Text for a model with one stack, or source and target for an encoder-decoder."""
+
+    text: str | None = setting(None, "The input of a model with one stack.")
+    source: str | None = setting(None, "The source text of an encoder-decoder.")
+    target: str | None = setting(None, "The target text of an encoder-decoder; by default the model's own output.")
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The keyword arguments for `capture`."""
+        return {"text": self.text, "source": self.source, "target": self.target}
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """Entry point of the command line: the verbs, and the exit codes for errors (2) and for signal n (128 + n)."""
 
-import ctypes
 import errno
 import io
 import os
-import platform
 import signal
 import sys
 import warnings
@@ -51,8 +49,6 @@ VERBS = {
 }
 """The built-in verbs: each is the `main` of the module of its name, which is imported when the verb is used."""
 
-TRAINING_VERBS = ("demo", "train", "resume", "reproduce")
-
 USAGE = """usage: glassformer VERB …
 
 {verbs}
@@ -67,24 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments and arguments[0] in TRAINING_VERBS:
-        keep_freed_memory()
     sys.exit(run(arguments))
-
-
-def keep_freed_memory() -> bool:
-    """Make glibc reuse large freed blocks instead of returning them to the system; return True on success.
-
-    The kernel clears fresh pages, which takes a tenth of the time of a CPU training step with a few million parameters
-    (docs/log.md). Without glibc the function does nothing. The setting affects the whole process, so the command line
-    calls this function and the API does not. For the same effect, set `MALLOC_TRIM_THRESHOLD_=2147483647` and
-    `MALLOC_MMAP_THRESHOLD_=1073741824` in the environment before a program starts.
-    """
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    libc, (trim_threshold, mmap_threshold) = ctypes.CDLL(None), (-1, -3)  # parameters of `mallopt(3)`
-    # Without the second call, the first one would fix the mmap threshold at 128 KiB.
-    return bool(libc.mallopt(trim_threshold, 2**31 - 1) and libc.mallopt(mmap_threshold, 2**30))
 
 
 class ClosedOutput(io.TextIOBase):

@@ -2,8 +2,9 @@
 
 from typing import Annotated, ClassVar, Literal
 
+from glassformer.config.extensions import TASKS, Extensible
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.schema import TASKS, Extensible, Range, at_most, between, checked, setting
+from glassformer.config.schema import Range, at_most, between, checked, setting
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.config.transformer import MAX_LEN, MAX_WIDTH, Stack, TransformerConfig
 from glassformer.errors import UserError

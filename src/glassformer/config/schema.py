@@ -12,16 +12,14 @@ import functools
 import math
 import numbers
 import os
-import sys
 import tomllib
-import types
 import typing
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
-from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, dataclass_transform
+from typing import Any, Literal, NamedTuple, TypeVar, cast, dataclass_transform
 
+from glassformer.config.extensions import members, own_members
 from glassformer.config.former_names import KEYS, KINDS, VALUES
 from glassformer.config.other_names import NO_KEY, SAME
 from glassformer.errors import Note, UserError, nearest_name, shown
@@ -389,71 +387,6 @@ def toml_value(value: Any) -> str:
     if isinstance(value, Sequence):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return repr(value)
-
-
-# Settings of other packages: named in a group of their entry points, or registered by hand in a notebook.
-
-TASKS = "glassformer.tasks"
-"""Entry-point group of tasks: objects whose `settings` is the dataclass of their objective."""
-_registered: dict[str, list[type[Any]]] = {}
-
-
-@dataclass(frozen=True)
-class Extensible:
-    """Marker of a union, `Annotated[A | B, Extensible(group)]`, to which other packages may add members."""
-
-    group: str
-
-
-def register_settings(group: str, settings: type[Any]) -> None:
-    """Add a member to a union by hand; it replaces a member of the same kind."""
-    kept = [cls for cls in _registered.get(group, []) if cls.kind != settings.kind]
-    _registered[group] = [*kept, settings]
-
-
-def registered_settings(group: str) -> tuple[type, ...]:
-    """Return the members that other packages and `register_settings` add to the unions of a group.
-
-    Raises `UserError` if an entry point of an installed package cannot be loaded.
-    """
-    return (*(cls for cls in _installed(group) if cls not in _registered.get(group, [])), *_registered.get(group, []))
-
-
-def entry_points(group: str) -> Mapping[str, metadata.EntryPoint]:
-    """Return the entry points of a group by name."""
-    return _entry_points(group, tuple(sys.path))
-
-
-@functools.cache
-def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, metadata.EntryPoint]:
-    """Read the entry points once for each search `path`, which may grow."""
-    return {entry.name: entry for entry in metadata.entry_points(group=group)}
-
-
-def _installed(group: str) -> list[type]:
-    found = []
-    for entry in entry_points(group).values():
-        try:
-            settings: type[Any] = entry.load().settings
-        except Exception as error:  # code of another package
-            package = "an installed package" if entry.dist is None else f"the package {entry.dist.name}"
-            raise UserError(f"{entry.name!r} ({group}) of {package} cannot be loaded: {error}") from error
-        if (kind := settings.kind) != entry.name:
-            raise UserError(f"the entry point {entry.name!r} ({group}) must have the name of its kind, {kind!r}")
-        found.append(settings)
-    return found
-
-
-def members(kind: Any) -> tuple[Any, ...]:
-    """Return the members of a union, including those of other packages (`Extensible`), or the type alone."""
-    groups = [mark.group for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Extensible)]
-    return (*own_members(kind), *(cls for group in groups for cls in registered_settings(group)))
-
-
-def own_members(kind: Any) -> tuple[Any, ...]:
-    """Return the members of a union without those of other packages, or the type alone."""
-    kind = getattr(kind, "__origin__", kind) if hasattr(kind, "__metadata__") else kind
-    return typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
 def type_text(kind: Any) -> str:

@@ -3,11 +3,9 @@
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import torch
-from torch import nn
 
 from glassformer import notebook
 from glassformer.data.batching import Batch, Example, evaluation_windows
@@ -112,14 +110,3 @@ def evaluate_loss(
     is_density = getattr(objective, "is_density", False)
     smoothed = total if objective.label_smoothing else None
     return loss_report(nats, n_targets, n_bytes, smoothed, is_density=is_density)
-
-
-@contextmanager
-def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """Disable dropout inside the block; restore the previous mode after it."""
-    was_training = network.training
-    network.eval()
-    try:
-        yield
-    finally:
-        network.train(was_training)

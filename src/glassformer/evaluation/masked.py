@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from glassformer.data.batching import Example
+from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError
-from glassformer.evaluation.loss import evaluation_mode
 from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.seeds import Stream, rng

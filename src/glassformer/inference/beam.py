@@ -31,6 +31,7 @@ from glassformer.data.batching import batches_by_length, pad
 from glassformer.errors import UserError
 from glassformer.inference.decodable import Branching, Decodable
 from glassformer.inference.sampling import log_softmax
+from glassformer.nn.linear_layers import PackedWeights
 
 Ids = Sequence[int]
 
@@ -144,27 +145,28 @@ def beam_search(
     def tensor(values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=source_ids.device)
 
-    state = model.start(n_sources, max(limits), source_ids, source_attention_mask)
-    log_probs, forced, state = _read(model, state, start_id, prefixes, limits, source_ids.device)
-    searches = [
-        _Search(config, n_best, limit, end_id, list(prefix), log_prob, observer and partial(observer, i))
-        for i, (limit, prefix, log_prob) in enumerate(zip(limits, prefixes, forced, strict=True))
-    ]
-    if config.beam > 1 and isinstance(state, Branching):
-        state = state.branched()
-    banned = tensor(suppress_ids)
-    n_looked_at = config.beam + finished_leave(config)  # per row; one more, because one may end and free its place
-    n_looked_at += 0 if observer is None else config.beam  # candidates that are shown and never chosen
-    going = searches
-    while True:
-        rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), n_looked_at))
-        if not (going := [search for search in going if not search.is_done]):
-            return [search.result() for search in searches]
-        if rows != list(range(len(log_probs))):
-            state = state.select(tensor(rows))
-        last = tensor([ids[-1] for search in going for ids, _ in search.live])
-        logits, state = model.step(last[:, None], state)
-        log_probs = log_softmax(logits[:, -1])
+    with PackedWeights():
+        state = model.start(n_sources, max(limits), source_ids, source_attention_mask)
+        log_probs, forced, state = _read(model, state, start_id, prefixes, limits, source_ids.device)
+        searches = [
+            _Search(config, n_best, limit, end_id, list(prefix), log_prob, observer and partial(observer, i))
+            for i, (limit, prefix, log_prob) in enumerate(zip(limits, prefixes, forced, strict=True))
+        ]
+        if config.beam > 1 and isinstance(state, Branching):
+            state = state.branched()
+        banned = tensor(suppress_ids)
+        n_looked_at = config.beam + finished_leave(config)  # per row; one more, because one may end and free its place
+        n_looked_at += 0 if observer is None else config.beam  # candidates that are shown and never chosen
+        going = searches
+        while True:
+            rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), n_looked_at))
+            if not (going := [search for search in going if not search.is_done]):
+                return [search.result() for search in searches]
+            if rows != list(range(len(log_probs))):
+                state = state.select(tensor(rows))
+            last = tensor([ids[-1] for search in going for ids, _ in search.live])
+            logits, state = model.step(last[:, None], state)
+            log_probs = log_softmax(logits[:, -1])
 
 
 class _Search:

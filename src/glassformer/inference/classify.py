@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from glassformer.data.batching import Example, evaluation_places, example_rows, pad
 from glassformer.data.label_rows import encode_tagged, encode_texts
+from glassformer.devices import evaluation_mode
 from glassformer.inference.ensemble import Ensemble
 from glassformer.models.build import Network
 from glassformer.tokenization.special_tokens_template import Frame
@@ -78,15 +79,13 @@ def predict(
     If `takes` is given, batches for whose number it returns False are skipped, and their rows have empty logits.
     """
     found: list[Tensor] = [torch.empty(0)] * len(rows)
-    was_training = network.training
-    network.eval()
-    for number, (places, _, inputs) in enumerate(in_batches(rows, device)):
-        if takes is not None and not takes(number):
-            continue
-        for place, values in zip(places, network(**inputs).float().cpu(), strict=True):
-            labels = rows[place].labels
-            found[place] = values if labels is None else values[torch.from_numpy(np.flatnonzero(labels != -100))]
-    network.train(was_training)
+    with evaluation_mode(network):
+        for number, (places, _, inputs) in enumerate(in_batches(rows, device)):
+            if takes is not None and not takes(number):
+                continue
+            for place, values in zip(places, network(**inputs).float().cpu(), strict=True):
+                labels = rows[place].labels
+                found[place] = values if labels is None else values[torch.from_numpy(np.flatnonzero(labels != -100))]
     return found
 
 

@@ -16,6 +16,7 @@ from glassformer.errors import UserError
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.models.build import Network
+from glassformer.nn.linear_layers import PackedWeights
 from glassformer.seeds import Stream, rng
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -69,7 +70,9 @@ def generate(
     begins = [max(0, len(history) - max_len) for history in histories]  # start of each row's context
     draws = [rng(config.seed, Stream.SAMPLES, sample) for _ in prompts for sample in samples]
     rows = list(range(len(histories)))  # row of the state → row of all
-    logits, state = read([prompt[-max_len:] for prompt in prompts], config.max_new_tokens)
+    packed = PackedWeights()
+    with packed:
+        logits, state = read([prompt[-max_len:] for prompt in prompts], config.max_new_tokens)
     if len(samples) > 1:  # read a prompt once for all of its samples
         of_prompts = torch.arange(len(prompts), device=device).repeat_interleave(len(samples))
         logits, state = logits[of_prompts], state.select(of_prompts)
@@ -95,9 +98,10 @@ def generate(
         if full_rows := [row for row in rows if len(histories[row]) - begins[row] > max_len]:
             for row in full_rows:
                 begins[row] = len(histories[row]) - max(1, max_len // 2)
-            logits, state = read([histories[row][begins[row] :] for row in rows], n_left)
+            with packed:
+                logits, state = read([histories[row][begins[row] :] for row in rows], n_left)
         else:
-            with torch.inference_mode():
+            with packed, torch.inference_mode():
                 logits, state = model.step(torch.tensor(chosen, device=device)[:, None], state)
             logits = logits[:, -1]
 
@@ -151,6 +155,11 @@ def causal_frame(tokenizer: Tokenizer, config: ModelConfig) -> Frame:
     """
     start = () if config.decoder_start_id is None else (config.decoder_start_id,)
     return Frame(before=tokenizer.frames.prompt.before or start)
+
+
+def end_ids_of(tokenizer: Tokenizer, config: ModelConfig) -> list[int]:
+    """Return the id that ends a text of a causal model, if there is one: the model's, or else the tokenizer's."""
+    return [end for end in (config.eos_id, tokenizer.eos_id) if end is not None][:1]
 
 
 def never_written(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
@@ -240,9 +249,7 @@ def stream_texts(
     ids = [prompt.ids for prompt in prompts]
     check_ids(ids, min(tokenizer.vocab_size, network.config.vocab_size))
     rows = [_RowText(tokenizer, prompt, config.stop) for prompt in prompts for _ in samples]
-    ends = (network.config.eos_id, tokenizer.eos_id)  # the model's end id first, if it has one
-    end_ids = [end for end in ends if end is not None][:1]
-
+    end_ids = end_ids_of(tokenizer, network.config)
     steps = generate(
         network,
         ids,

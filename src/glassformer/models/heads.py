@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.nn.feedforward import Activation
+from glassformer.nn.linear_layers import Linear
 
 
 class TokenTransform(nn.Module):
@@ -14,7 +15,7 @@ class TokenTransform(nn.Module):
 
     def __init__(self, d_model: int, d_out: int, activation: Activation, norm: nn.Module) -> None:
         super().__init__()
-        self.dense = nn.Linear(d_model, d_out)
+        self.dense = Linear(d_model, d_out)
         self.activation = activation
         self.norm = norm
 
@@ -46,8 +47,8 @@ class TokenLogits(nn.Module):
         d_embedding = d_embedding or d_model
         self.transform = transform
         needs_narrow = transform is None and d_embedding != d_model
-        self.narrow = nn.Linear(d_model, d_embedding, bias=False) if needs_narrow else None
-        self.proj = nn.Linear(d_embedding, vocab_size, bias=False)
+        self.narrow = Linear(d_model, d_embedding, bias=False) if needs_narrow else None
+        self.proj = Linear(d_embedding, vocab_size, bias=False)
         if tied_to is not None:
             self.proj.weight = tied_to.weight
         if bias == "learned":
@@ -70,7 +71,7 @@ class PositionLogits(nn.Module):
 
     def __init__(self, d_model: int, n_labels: int) -> None:
         super().__init__()
-        self.proj = nn.Linear(d_model, n_labels)
+        self.proj = Linear(d_model, n_labels)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden states (B, T, D) to logits (B, T, n_labels)."""
@@ -116,7 +117,7 @@ class SequenceVector(nn.Module):
         self.pooling = pooling
         self.pooler_activation = pooler_activation
         has_pooler = stores_pooler or pooler_activation is not None
-        self.pooler = nn.Linear(d_model, d_model) if has_pooler else None
+        self.pooler = Linear(d_model, d_model) if has_pooler else None
         self.normalize = functools.partial(F.normalize, dim=-1) if normalize else None
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
@@ -144,7 +145,7 @@ class SequenceLogits(SequenceVector):
     ) -> None:
         super().__init__(d_model, pooling, pooler_activation)
         self.mean, self.std = mean, std
-        self.proj = nn.Linear(d_model, n_labels)
+        self.proj = Linear(d_model, n_labels)
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Map (B, T, D) and a mask (B, T), True = real, to (B, n_labels)."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.nn.attention import Tap, scoped
+from glassformer.nn.linear_layers import Linear
 from glassformer.nn.recurrence import CellStep, States, Stepper, in_order, reading_order, run, run_masked, where
 from glassformer.nn.single_head_attention import SingleHeadAttention
 
@@ -69,8 +70,8 @@ class Bridge(nn.Module):
 
     def __init__(self, d_memory: int, d_decoder: int, n_layers: int, has_cell: bool) -> None:
         super().__init__()
-        self.hidden = nn.ModuleList(nn.Linear(d_memory, d_decoder) for _ in range(n_layers))
-        self.cell = nn.ModuleList(nn.Linear(d_memory, d_decoder) for _ in range(n_layers if has_cell else 0))
+        self.hidden = nn.ModuleList(Linear(d_memory, d_decoder) for _ in range(n_layers))
+        self.cell = nn.ModuleList(Linear(d_memory, d_decoder) for _ in range(n_layers if has_cell else 0))
 
     def forward(self, last: States) -> States:
         hidden = [torch.tanh(proj(layer[0])) for proj, layer in zip(self.hidden, last, strict=True)]
@@ -135,9 +136,9 @@ class MaxoutReadout(nn.Module):
 
     def __init__(self, d_decoder: int, d_embedding: int, d_context: int) -> None:
         super().__init__()
-        self.state_proj = nn.Linear(d_decoder, 2 * d_embedding)
-        self.token_proj = nn.Linear(d_embedding, 2 * d_embedding, bias=False)
-        self.context_proj = nn.Linear(d_context, 2 * d_embedding, bias=False)
+        self.state_proj = Linear(d_decoder, 2 * d_embedding)
+        self.token_proj = Linear(d_embedding, 2 * d_embedding, bias=False)
+        self.context_proj = Linear(d_context, 2 * d_embedding, bias=False)
 
     def forward(self, states: Tensor, embedded: Tensor, contexts: Tensor) -> Tensor:
         """Compute the readout (B, T, E) of states (B, T, D), embeddings (B, T, E) and contexts (B, T or 1, C)."""
@@ -317,7 +318,7 @@ class AttendAfterDecoder(_AttendingDecoder):
     def __init__(self, parts: DecoderParts, cross_attn: SingleHeadAttention, *, input_feeding: bool) -> None:
         super().__init__(parts, None, cross_attn)
         d_decoder = parts.cells.hidden_size
-        self.combine = nn.Linear(cross_attn.d_context + d_decoder, d_decoder)
+        self.combine = Linear(cross_attn.d_context + d_decoder, d_decoder)
         self.steps_alone = input_feeding
 
     def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:

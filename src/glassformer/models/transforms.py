@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from glassformer.errors import UserError, first_line
 from glassformer.models.heads import TokenLogits
+from glassformer.nn.linear_layers import Linear, linear
 
 # Low-rank adaptation
 
@@ -41,12 +42,12 @@ class LoraLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Map `x` (…, in) to (…, out)."""
         low = F.dropout(x, self.dropout, self.training) @ self.lora_a.T
-        return F.linear(x, self.weight, self.bias) + low @ self.lora_b.T * self.scale
+        return linear(x, self.weight, self.bias) + low @ self.lora_b.T * self.scale
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
         """Return a plain trainable layer with the weight W + α / r · B A."""
-        plain = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
+        plain = Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
         update = self.lora_b.double() @ self.lora_a.double() * self.scale  # only the sum is rounded
         plain.weight = nn.Parameter((self.weight.double() + update).to(self.weight.dtype))
         plain.bias = None if self.bias is None else nn.Parameter(self.bias.clone())
@@ -66,14 +67,14 @@ def add_lora(network: nn.Module, patterns: Sequence[str], rank: int, alpha: floa
         if not (found := [name for name in linears if fnmatch.fnmatchcase(name, pattern)]):
             raise UserError(f"lora.targets: no linear layer matches {pattern}; similar: {similar(pattern, linears)}")
         chosen |= {name: linears[name] for name in found}
-    for name, linear in chosen.items():
-        if id(linear.weight) in tables:
+    for name, layer in chosen.items():
+        if id(layer.weight) in tables:
             raise UserError(f"lora.targets: {name} is tied to the embeddings and cannot be adapted; leave it out")
-        if isinstance(linear, LoraLinear):
+        if isinstance(layer, LoraLinear):
             raise UserError(f"lora.targets: {name} is already adapted; merge that update first")
     network.requires_grad_(False)
-    for name, linear in chosen.items():
-        network.set_submodule(name, LoraLinear(linear, rank, alpha, dropout))
+    for name, layer in chosen.items():
+        network.set_submodule(name, LoraLinear(layer, rank, alpha, dropout))
     return list(chosen)
 
 
@@ -174,9 +175,9 @@ def _summary(names: Sequence[str]) -> str:
     return ", ".join(start if start in names else f"{start}.* ({n})" for start, n in starts.items())
 
 
-# Half precision for inference: weights are converted once
+# Lower precision for inference: weights are converted once
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8}
 
 
 def weights_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -186,9 +187,9 @@ def weights_dtype(name: str, device: torch.device) -> torch.dtype:
     torch.bfloat16
     """
     if name not in DTYPES:
-        raise UserError(f"dtype is {str(name)!r} and must be fp32, bf16 or fp16; integers need an export, such as gguf")
+        raise UserError(f"dtype is {str(name)!r} and must be fp32, bf16, fp16 or int8")
     try:
-        x = torch.ones(2, 2, dtype=DTYPES[name], device=device)
+        x = torch.ones(2, 2, dtype=torch.bfloat16 if name == "int8" else DTYPES[name], device=device)
         (x @ x).relu().float()
     except (RuntimeError, TypeError) as error:
         raise UserError(f"dtype {name} does not work on the device {device}: {first_line(error)}; use fp32") from error
@@ -196,16 +197,23 @@ def weights_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def convert(network: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the weights of a network in place to `dtype`, bfloat16 or float16; for inference only.
+    """Convert the weights of a network in place to `dtype`, bfloat16, float16 or int8; for inference only.
 
     The last projection, from hidden states to logits, stays in fp32 and reads its input in fp32, so that logits are
     not rounded to half precision. An embedding table tied to it also stays in fp32, and the embeddings of tokens are
-    rounded to `dtype`. Buffers, such as rotary frequencies, do not change.
+    rounded to `dtype`. Buffers, such as rotary frequencies, do not change. With int8, all linear layers become
+    `Int8Linear`, the last projection included, and all other weights are in bfloat16.
     """
+    if dtype == torch.int8:
+        merge_lora(network)
+        for name, module in list(network.named_modules()):
+            if isinstance(module, nn.Linear):
+                network.set_submodule(name, Int8Linear(module))
+        dtype = torch.bfloat16
     proj = getattr(getattr(network, "output", None), "proj", None)
     exact = set() if proj is None else set(map(id, proj.parameters()))
     for parameter in network.parameters():
-        if id(parameter) not in exact:
+        if id(parameter) not in exact and parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)
     for module in network.modules():
         if isinstance(module, nn.RNNBase):
@@ -214,3 +222,35 @@ def convert(network: nn.Module, dtype: torch.dtype) -> None:
             module.register_forward_hook(lambda _module, _inputs, found: found.to(dtype))
     if proj is not None:
         proj.register_forward_pre_hook(lambda _module, inputs: tuple(x.float() for x in inputs))
+
+
+class Int8Linear(nn.Module):
+    """Linear layer with one int8 number per weight: y = x (s · q)ᵀ + b, with a scale s per row of the weight.
+
+    s is the largest absolute weight of a row / 127 in bfloat16, and q the nearest integer to w / s. The products are in
+    bfloat16: on a CPU, those of few rows read the integers themselves (`torch._weight_int8pack_mm`).
+    """
+
+    FEW_ROWS = 16
+    UNIT = 32
+    """The kernel for few rows reads so many weights at once, also beyond the end of a row."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = base.in_features, base.out_features
+        weight = base.weight.detach().float()
+        scales = (weight.abs().amax(dim=1) / 127).clamp(min=1e-30).bfloat16()
+        whole = (weight / scales[:, None].float()).round().clamp(-127, 127).to(torch.int8)
+        self.weight = nn.Parameter(whole, requires_grad=False)
+        self.scales = nn.Parameter(scales, requires_grad=False)
+        self.bias = None if base.bias is None else nn.Parameter(base.bias.detach().bfloat16(), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `x` (…, in) to (…, out) in bfloat16."""
+        rows = x.reshape(-1, self.in_features).bfloat16()
+        if x.device.type == "cpu" and len(rows) <= self.FEW_ROWS and self.in_features % self.UNIT == 0:
+            found = torch._weight_int8pack_mm(rows.contiguous(), self.weight, self.scales)
+        else:
+            found = F.linear(rows, self.weight.bfloat16() * self.scales[:, None])
+        found = found if self.bias is None else found + self.bias
+        return found.view(*x.shape[:-1], self.out_features)

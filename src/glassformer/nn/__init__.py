@@ -20,9 +20,11 @@ from glassformer.nn.attention_functions import (
     repeat_kv,
     scaled_dot_product_scores,
 )
+from glassformer.nn.blocked_attention import attention_blocked, bfloat16_instructions
 from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward, gelu_tanh, relu2
 from glassformer.nn.kv_cache import LayerCache, Slots, TransformerState
+from glassformer.nn.linear_layers import Linear, PackedWeights, is_transformed, linear, prefers_onednn
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.norms import LayerNorm, RMSNorm, layer_norm_reference, rms_norm_reference
 from glassformer.nn.positions import (
@@ -51,8 +53,10 @@ __all__ = [
     "LayerCache",
     "LayerNorm",
     "LearnedPositions",
+    "Linear",
     "Mask",
     "MultiHeadAttention",
+    "PackedWeights",
     "RMSNorm",
     "RelativeBias",
     "Rotary",
@@ -64,11 +68,15 @@ __all__ = [
     "additive_scores",
     "alibi_slopes",
     "apply_rotary",
+    "attention_blocked",
     "attention_fused",
     "attention_reference",
+    "bfloat16_instructions",
     "gelu_tanh",
     "gru_step",
+    "is_transformed",
     "layer_norm_reference",
+    "linear",
     "linear_scaled",
     "llama3_scaled",
     "lstm_step",
@@ -76,6 +84,7 @@ __all__ = [
     "multiplicative_scores",
     "new_layer_cache",
     "positions_from_mask",
+    "prefers_onednn",
     "relative_bucket",
     "relu2",
     "repeat_kv",

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.kv_cache import FIRST_SLOTS, Grid, LayerCache, Slots
+from glassformer.nn.linear_layers import Linear
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormFactory
 from glassformer.nn.positions import apply_rotary
@@ -65,15 +66,15 @@ class MultiHeadAttention(nn.Module):
         # Output widths of queries, keys and values, in the order of the fused matrix if there is one.
         self.split_sizes = (n_heads * self.d_head, self.n_kv_heads * self.d_head, self.n_kv_heads * self.d_value)
         if fused_qkv:
-            self.qkv_proj = nn.Linear(d_model, sum(self.split_sizes), bias=qkv_bias)
+            self.qkv_proj = Linear(d_model, sum(self.split_sizes), bias=qkv_bias)
         else:
             d_memory = d_memory or d_model
-            self.q_proj = nn.Linear(d_model, self.split_sizes[0], bias=qkv_bias)
-            self.k_proj = nn.Linear(d_memory, self.split_sizes[1], bias=qkv_bias)
-            self.v_proj = nn.Linear(d_memory, self.split_sizes[2], bias=qkv_bias)
+            self.q_proj = Linear(d_model, self.split_sizes[0], bias=qkv_bias)
+            self.k_proj = Linear(d_memory, self.split_sizes[1], bias=qkv_bias)
+            self.v_proj = Linear(d_memory, self.split_sizes[2], bias=qkv_bias)
         self.q_norm = None if qk_norm is None else qk_norm(self.d_head)
         self.k_norm = None if qk_norm is None else qk_norm(self.d_head)
-        self.out_proj = nn.Linear(n_heads * self.d_value, d_model, bias=out_bias) if out_proj else None
+        self.out_proj = Linear(n_heads * self.d_value, d_model, bias=out_bias) if out_proj else None
         self.fused_qkv = fused_qkv
 
     def forward(
@@ -101,14 +102,7 @@ class MultiHeadAttention(nn.Module):
             raise TypeError(f"mask must be a glassformer.nn.Mask, such as Mask(causal=True), not {type(mask).__name__}")
         if x.shape[-1] != self.d_model:
             raise ValueError(f"x: expected width {self.d_model} (d_model), got {x.shape[-1]}")
-        if memory_kv is not None:
-            query, (key, value) = self.heads(self.q_proj(x), self.q_norm, grid=grid), memory_kv
-        elif memory is not None:
-            query, (key, value) = self.heads(self.q_proj(x), self.q_norm), self.project_memory(memory)
-        else:
-            query, key, value = self.project_self(x, grid)
-        if rotary is not None:
-            query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
+        query, key, value = self.project(x, memory, rotary=rotary, memory_kv=memory_kv, grid=grid)
         if cache is not None and slots is not None:
             key, value = cache.append(key, value, slots)
         mask, dropout = Mask() if mask is None else mask, self.dropout if self.training else 0.0
@@ -120,6 +114,26 @@ class MultiHeadAttention(nn.Module):
         context = context.transpose(1, 2).flatten(2)  # (B, T, H·W)
         context = context if grid is None else grid.unfold(context)
         return context if self.out_proj is None else self.out_proj(context)
+
+    def project(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        rotary: tuple[Tensor, Tensor] | None = None,
+        memory_kv: tuple[Tensor, Tensor] | None = None,
+        grid: Grid | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return query (B, H, T, K), key (B, G, S, K) and value (B, G, S, W) of `forward`, with rotary positions."""
+        if memory_kv is not None:
+            query, (key, value) = self.heads(self.q_proj(x), self.q_norm, grid=grid), memory_kv
+        elif memory is not None:
+            query, (key, value) = self.heads(self.q_proj(x), self.q_norm), self.project_memory(memory)
+        else:
+            query, key, value = self.project_self(x, grid)
+        if rotary is not None:
+            query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
+        return query, key, value
 
     def project_self(self, x: Tensor, grid: Grid | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Project `x` (B, T, D) to query (B, H, T, K), key (B, G, T, K) and value (B, G, T, W)."""

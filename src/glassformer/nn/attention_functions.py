@@ -10,9 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from glassformer.nn.blocked_attention import attention_blocked, bfloat16_instructions
+from glassformer.nn.linear_layers import is_transformed
 from glassformer.nn.masks import Mask
 
 _HALVES = (torch.bfloat16, torch.float16)
+MIN_WEIGHTS = 48 * 48
+"""Number of weights per head from which blocks in bfloat16 are faster than the kernel in fp32."""
 
 
 def scaled_dot_product_scores(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
@@ -86,10 +90,13 @@ def attention_fused(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Return the context of `attention_reference` from PyTorch's fused kernel, which never stores the weights."""
-    if query.dtype in _HALVES and query.device.type == "cpu" and (query.requires_grad or query.shape[2] == 1):
-        # On a CPU in half precision, the kernel's backward, and its forward for a single query, are several times
-        # slower than in fp32.
+    """Return the context of `attention_reference` from PyTorch's fused kernel, which never stores the weights.
+
+    On a CPU in half precision, the kernel's backward, and its forward for a single query, are several times slower than
+    in fp32. So attention is computed by blocks in bfloat16 if there are enough keys, otherwise in fp32.
+    """
+    by_blocks = _pays_by_blocks(query, key, bias)
+    if _is_half_on_cpu(query) and not by_blocks and (query.requires_grad or query.shape[2] == 1):
         with torch.autocast("cpu", enabled=False):
             context = attention_fused(query.float(), key.float(), value.float(), mask, bias, scale, dropout)
         return context.to(query.dtype)
@@ -98,13 +105,40 @@ def attention_fused(
     if not is_causal and not (bias is None and mask.is_trivial):
         attn_mask, empty = _kernel_mask(query, key, mask, bias)
     n_heads = query.shape[1]
-    if not _kernel_takes_groups(query, value, attn_mask is not None):
+    if by_blocks or not _kernel_takes_groups(query, value, attn_mask is not None):
         key, value = repeat_kv(key, n_heads), repeat_kv(value, n_heads)
-    grouped = key.shape[1] != n_heads
-    context = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=attn_mask, dropout_p=dropout, is_causal=is_causal, scale=scale, enable_gqa=grouped
-    )
+    if by_blocks:
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = query.new_zeros(attn_mask.shape).masked_fill_(~attn_mask, -math.inf)
+        context = attention_blocked(query, key, value, attn_mask, is_causal=is_causal, scale=scale, dropout=dropout)
+    else:
+        grouped = key.shape[1] != n_heads
+        context = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=attn_mask,
+            dropout_p=dropout,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=grouped,
+        )
     return context if empty is None else context.masked_fill(empty, 0.0)
+
+
+def _is_half_on_cpu(x: Tensor) -> bool:
+    return x.dtype in _HALVES and x.device.type == "cpu"
+
+
+def _pays_by_blocks(query: Tensor, key: Tensor, bias: Tensor | None) -> bool:
+    """Return True if `attention_blocked` is faster than the kernel: see `docs/log.md` for the times of some shapes.
+
+    It has no gradient of a bias, `torch.compile` would unroll its blocks, and `torch.func` has no rule for it.
+    """
+    if is_transformed() or not query.numel() or (bias is not None and bias.requires_grad):
+        return False
+    is_large = query.shape[2] * key.shape[2] >= MIN_WEIGHTS and query.shape[2] > 1
+    return is_large and query.dtype == torch.bfloat16 and query.device.type == "cpu" and bool(bfloat16_instructions())
 
 
 def _kernel_mask(query: Tensor, key: Tensor, mask: Mask, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.nn.linear_layers import Linear
+
 
 class Embeddings(nn.Module):
     """Embedding layer: (tokens · scale + types + positions) → norm → dropout → projection.
@@ -33,7 +35,7 @@ class Embeddings(nn.Module):
         self.positions = positions
         self.token_types = token_types
         self.norm = norm
-        self.projection = None if d_embedding == d_model else nn.Linear(d_embedding, d_model, bias=False)
+        self.projection = None if d_embedding == d_model else Linear(d_embedding, d_model, bias=False)
         self.scale = math.sqrt(d_model) if scale else None
         self.dropout, self.token_dropout = dropout, token_dropout
 

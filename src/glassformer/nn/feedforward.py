@@ -5,6 +5,8 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.nn.linear_layers import Linear
+
 Activation = Callable[[Tensor], Tensor]
 
 
@@ -42,9 +44,9 @@ class FeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if gated else None
-        self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
-        self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
+        self.gate_proj = Linear(d_model, d_ff, bias=bias) if gated else None
+        self.up_proj = Linear(d_model, d_ff, bias=bias)
+        self.down_proj = Linear(d_ff, d_model, bias=bias)
         self.activation = activation
         self.dropout = dropout
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from glassformer.nn import attention_functions as functions
 from glassformer.nn.attention import Tap
+from glassformer.nn.linear_layers import Linear
 
 Score = Literal["additive", "dot", "general", "scaled_dot"]
 
@@ -34,9 +35,9 @@ class SingleHeadAttention(nn.Module):
             raise ValueError(f"score dot: expected d_query equal to d_memory, got {d_query} and {d_memory}")
         d_key = (d_attention or d_query) if "q" in projected else d_query
         self.d_context = d_key if "v" in projected else d_memory
-        self.q_proj = nn.Linear(d_query, d_key, bias=False) if "q" in projected else None
-        self.k_proj = nn.Linear(d_memory, d_key, bias=False) if "k" in projected else None
-        self.v_proj = nn.Linear(d_memory, self.d_context, bias=False) if "v" in projected else None
+        self.q_proj = Linear(d_query, d_key, bias=False) if "q" in projected else None
+        self.k_proj = Linear(d_memory, d_key, bias=False) if "k" in projected else None
+        self.v_proj = Linear(d_memory, self.d_context, bias=False) if "v" in projected else None
         self.vector = nn.Parameter(torch.empty(d_key)) if score == "additive" else None
         if self.vector is not None:
             nn.init.uniform_(self.vector, -1 / math.sqrt(d_key), 1 / math.sqrt(d_key))

@@ -10,9 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.data.batching import Batch, Example
+from glassformer.nn.linear_layers import is_transformed
+from glassformer.objectives.cross_entropy import cross_entropy_by_rows
 
 NOT_SCORED = -100
 """Label of a position that is not a target."""
+MIN_LOGITS = 1 << 18
+"""Number of logits from which `cross_entropy_by_rows` is faster than `F.cross_entropy`."""
 Forward = Callable[..., Tensor]
 """A network, possibly compiled or wrapped: takes the fields of a batch as keywords and returns logits."""
 
@@ -39,6 +43,9 @@ def token_cross_entropy(logits: Tensor, labels: Tensor, n_targets: int, label_sm
     1.3863
     """
     flat, labels = logits.flatten(0, -2), labels.flatten()
+    if flat.numel() >= MIN_LOGITS and not is_transformed():
+        total, nats = cross_entropy_by_rows(flat, labels, NOT_SCORED, label_smoothing)
+        return LossSums(total, nats, n_targets)
     flat = flat.to(torch.promote_types(flat.dtype, torch.float32))
     nats = F.cross_entropy(flat, labels, ignore_index=NOT_SCORED, reduction="sum")
     total = nats

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -17,10 +18,10 @@ LOCK, OWNER = ".lock", ".owner.json"
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, **facts: Any) -> Iterator[None]:
     """Lock a run folder inside the block; raise `UserError` with the owner if another process has locked it.
 
-    So a lock is never stale. The owner file of a killed process is overwritten.
+    So a lock is never stale. The owner file of a killed process is overwritten. `facts` are stored in it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -32,7 +33,7 @@ def locked(folder: Path) -> Iterator[None]:
         raise UserError(f"cannot write {folder}: {files.reason(error)}; choose a writable place") from error
     try:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
-        files.write_json(folder / OWNER, {"pid": os.getpid(), "host": socket.gethostname(), "since": since})
+        files.write_json(folder / OWNER, {"pid": os.getpid(), "host": socket.gethostname(), "since": since} | facts)
         yield
     finally:
         with suppress(OSError):  # a full or missing disk is reported by another error
@@ -46,6 +47,15 @@ def _owner(folder: Path) -> str:
         return f"process {owner['pid']} on {owner['host']} since {owner['since']}"
     except (OSError, ValueError, KeyError, TypeError):  # the owner has only just started, or is ending
         return "another process"
+
+
+def owner(folder: Path) -> dict[str, Any]:
+    """Return the contents of the owner file; empty if no trainer holds the lock."""
+    try:
+        found = json.loads((folder / OWNER).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def is_locked(folder: Path) -> bool:

@@ -12,10 +12,10 @@ from torch import nn
 from glassformer import files
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Example, Sampler
-from glassformer.devices import arithmetic, autocast_dtype
+from glassformer.devices import arithmetic, autocast_dtype, evaluation_mode, freed_memory_kept
 from glassformer.errors import UserError
 from glassformer.evaluation.division import Division
-from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
+from glassformer.evaluation.loss import LossReport, evaluate_loss
 from glassformer.evaluation.text import LOSSES
 from glassformer.objectives.loss import Objective
 from glassformer.seeds import Stream, rng
@@ -71,7 +71,7 @@ class EvaluationData(Generic[R]):
         settings = nullcontext() if train is None else arithmetic(replace(train, deterministic=False))
         autocast = None if train is None else autocast_dtype(train.precision)
         report = (lambda done: progress(done, self.n_targets)) if progress else None
-        with evaluation_mode(network), settings:
+        with evaluation_mode(network), settings, freed_memory_kept():
             return evaluate_loss(network, self.objective, self.batches(), device, self.n_bytes, autocast, report)
 
 

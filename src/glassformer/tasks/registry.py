@@ -2,8 +2,8 @@
 
 from importlib import import_module
 
+from glassformer.config.extensions import TASKS, entry_points, register_settings
 from glassformer.config.run import Run
-from glassformer.config.schema import TASKS, entry_points, register_settings
 from glassformer.errors import UserError
 from glassformer.tasks.task import Task, TrainableTask
 

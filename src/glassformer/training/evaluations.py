@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
-from glassformer.devices import autocast_dtype
-from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
+from glassformer.devices import autocast_dtype, evaluation_mode
+from glassformer.evaluation.loss import LossReport, evaluate_loss
 from glassformer.reporting import Evaluation
 from glassformer.tasks.batches import TrainingData
 from glassformer.training.averaging import ExponentialAverage

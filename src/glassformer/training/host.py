@@ -19,6 +19,7 @@ from glassformer.devices import choose_device
 from glassformer.distributed.processes import own_device, processes, watchdog_note
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import enough_memory
+from glassformer.nn.blocked_attention import bfloat16_instructions
 from glassformer.reporting import LaunchReporter, Silent
 from glassformer.tasks.preparation import micro_batch
 
@@ -91,11 +92,11 @@ def made_with(device: torch.device, n_processes: int) -> dict[str, Any]:
 def _cpu() -> str:
     """Return architecture, model (if available) and instruction set, such as `x86_64 AMD EPYC AVX512 avx512_bf16`.
 
-    bfloat16 is listed because Muon uses it if the CPU has it, and the name of a CPU does not always show that.
+    bfloat16 is listed because Muon and attention use it if the CPU has it, and the name of a CPU does not always show
+    that.
     """
     model = ""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         model = next((line.partition(":")[2] for line in file if line.startswith("model name")), "")
-    can: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing in older releases of torch
-    bf16 = [name for name in ("avx512_bf16", "amx_bf16") if can.get(name)]
-    return " ".join([platform.machine(), *model.split(), torch.backends.cpu.get_cpu_capability(), *bf16])
+    capability = torch.backends.cpu.get_cpu_capability()
+    return " ".join([platform.machine(), *model.split(), capability, *bfloat16_instructions()])

@@ -14,7 +14,7 @@ from torch import nn
 
 from glassformer import files
 from glassformer.config.train import TrainConfig
-from glassformer.devices import arithmetic, autocast_dtype
+from glassformer.devices import arithmetic, autocast_dtype, freed_memory_kept
 from glassformer.distributed.parts import own, part_of
 from glassformer.errors import Interrupted, UserError
 from glassformer.evaluation.loss import LossReport
@@ -83,7 +83,7 @@ class Trainer:
         Raises `Interrupted` after saving if a signal or the time limit stops the run.
         """
         config = self.config
-        with files.writing(self.folder), arithmetic(config), ExitStack() as stack:
+        with files.writing(self.folder), arithmetic(config), freed_memory_kept(), ExitStack() as stack:
             if self.ranks.is_first:
                 self.log = stack.enter_context(MetricsLog(self.folder, self.progress.step, config.tensorboard))
             stop = stack.enter_context(stop_on_signals(self.host.began + (config.max_time or math.inf)))
@@ -101,7 +101,7 @@ class Trainer:
 
     def replay(self, until: int) -> Snapshot:
         """Continue to step `until` without logging; return the state after it."""
-        with arithmetic(self.config):
+        with arithmetic(self.config), freed_memory_kept():
             self._loop(StopRequest(), until)
         return self._snapshot()
 

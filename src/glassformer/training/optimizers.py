@@ -4,7 +4,6 @@ The loop calls `build_optimizer(model, config)` once and `set_learning_rates(opt
 Checkpoints contain `state_tensors(optimizer)`.
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
@@ -16,6 +15,7 @@ from torch.optim.adamw import adamw
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.distributed.parts import part_of
 from glassformer.errors import UserError
+from glassformer.nn.blocked_attention import bfloat16_instructions
 
 Adjust = Literal["original", "match_rms_adamw"]
 Group = dict[str, Any]
@@ -314,13 +314,10 @@ def orthogonalize(matrices: Sequence[Tensor], ns_steps: int = 5, dtype: torch.dt
     return results
 
 
-@functools.cache
 def _fast_dtype(device_type: str, weights: torch.dtype) -> torch.dtype:
     """Return bfloat16 for fp32 weights if the hardware supports it: accurate enough (Jordan 2024), half the time."""
-    # Older releases of torch lack this function. A CPU that emulates bfloat16 is far slower with it.
-    cpu: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    on_cpu = device_type == "cpu" and (cpu.get("avx512_bf16") or cpu.get("amx_bf16"))
-    return torch.bfloat16 if weights == torch.float32 and (device_type == "cuda" or on_cpu) else weights
+    is_fast = device_type == "cuda" or (device_type == "cpu" and bool(bfloat16_instructions()))
+    return torch.bfloat16 if weights == torch.float32 and is_fast else weights
 
 
 # State for checkpoints

@@ -79,7 +79,7 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     require_apart(run, folder)
     with host_of(run, folder, reporter, began) as host:
         run, trainer = assemble(run, folder, host, start=start)
-        with holding(folder, host.ranks.is_first, is_new=True):
+        with holding(folder, host.ranks.is_first, is_new=True, max_steps=run.train.max_steps):
             return Outcome(folder, trainer.train(), run)
 
 

@@ -72,12 +72,15 @@ def is_restarted(folder: Path) -> bool:
 
 
 @contextmanager
-def holding(folder: Path, is_first: bool, *, is_new: bool = False) -> Iterator[None]:
-    """Lock the folder for this run inside the block, and delete leftover files; rank 0 does this."""
+def holding(folder: Path, is_first: bool, *, is_new: bool = False, **facts: Any) -> Iterator[None]:
+    """Lock the folder for this run inside the block, and delete leftover files; rank 0 does this.
+
+    `facts` are those of `locked`.
+    """
     if not is_first:
         yield
         return
-    with locked(folder):
+    with locked(folder, **facts):
         if is_new:
             require_new(folder)  # another process may have created it first
         checkpoint.clean(folder)

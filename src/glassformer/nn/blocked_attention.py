@@ -1,0 +1,169 @@
+"""Attention in bfloat16 on a CPU: the formulas of `attention_reference` over blocks of queries that fit in the cache.
+
+The fused kernel of PyTorch computes in fp32 on a CPU, or several times slower backward in bfloat16. Processors with
+bfloat16 products compute the plain products of a block three to five times faster. The forward pass stores no weights:
+the backward pass computes them again, as flash attention does (Dao 2022, section 3.1).
+
+Letters: B batch, H heads, T query length, S key length, K key width, W value width.
+"""
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+BLOCK = 1 << 21
+"""Number of weights of a block: 4 MiB in bfloat16."""
+MIN_QUERIES = 128
+"""Smallest number of queries that a block of one row is divided into."""
+
+
+def attention_blocked(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    added: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Return softmax(scale · q kᵀ + added) v, (B, H, T, W), in the dtype of `query`, with gradients of q, k and v.
+
+    `query` (B, H, T, K), `key` (B, H, S, K), `value` (B, H, S, W); `added` is a bias or 0 and -inf of a mask, and
+    broadcasts to (B, H, T, S). With `is_causal`, T = S and a query sees no later key.
+    """
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    context: Tensor = _Blocked.apply(query, key, value, added, is_causal, scale, dropout)
+    return context
+
+
+@functools.cache
+def bfloat16_instructions() -> tuple[str, ...]:
+    """Return the instruction sets of this CPU that multiply in bfloat16; a CPU without one emulates it slowly."""
+    can: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing in older releases of torch
+    return tuple(name for name in ("avx512_bf16", "amx_bf16") if can.get(name))
+
+
+class _Block(NamedTuple):
+    """Some rows of the batch with all heads, some queries, and the keys that they see."""
+
+    rows: slice
+    queries: slice
+    keys: slice
+
+
+def _blocks(shape: tuple[int, int, int, int], is_causal: bool) -> Iterator[_Block]:
+    """Divide (B, H, T, S) into blocks of about `BLOCK` weights.
+
+    >>> [(b.queries, b.keys) for b in _blocks((1, 8, 1024, 1024), True)][:2]
+    [(slice(0, 256, None), slice(0, 256, None)), (slice(256, 512, None), slice(0, 512, None))]
+    """
+    n_rows, n_heads, n_queries, n_keys = shape
+    per_query = n_heads * n_keys
+    queries = min(n_queries, max(MIN_QUERIES, BLOCK // per_query))
+    rows = max(1, BLOCK // (per_query * n_queries))
+    for row in range(0, n_rows, rows):
+        for begin in range(0, n_queries, queries):
+            end = min(begin + queries, n_queries)
+            yield _Block(slice(row, min(row + rows, n_rows)), slice(begin, end), slice(0, end if is_causal else n_keys))
+
+
+class _Weights:
+    """Weights of one block after another, written to one buffer: fresh memory costs more time than the products."""
+
+    def __init__(self, query: Tensor, key: Tensor, added: Tensor | None, is_causal: bool, scale: float) -> None:
+        self.query, self.key, self.added, self.is_causal, self.scale = query, key, added, is_causal, scale
+        self.shape = (*query.shape[:3], key.shape[2])
+        self.blocks = list(_blocks(self.shape, is_causal))
+        self.size = max(math.prod(self.shape_of(block)) for block in self.blocks)
+        self.buffer = query.new_empty(self.size)
+
+    def shape_of(self, block: _Block) -> tuple[int, int, int]:
+        n_rows, n_queries, n_keys = (part.stop - part.start for part in block)
+        return n_rows * self.shape[1], n_queries, n_keys
+
+    def of(self, block: _Block) -> Tensor:
+        """Return the weights of a block, (rows · H, queries, keys); the next call overwrites them."""
+        shape = self.shape_of(block)
+        weights = self.buffer[: math.prod(shape)].view(shape)
+        query, key = self.query[block.rows, :, block.queries], self.key[block.rows, :, block.keys]
+        bias = self._bias(block)
+        is_biased = bias is not None
+        torch.baddbmm(
+            weights if bias is None else bias,
+            query.flatten(0, 1),
+            key.flatten(0, 1).mT,
+            beta=int(is_biased),
+            alpha=self.scale,
+            out=weights,
+        )
+        return torch.softmax(weights, dim=-1, out=weights)
+
+    def _bias(self, block: _Block) -> Tensor | None:
+        """Return what is added to the scores of a block."""
+        found = None
+        if self.added is not None:
+            of_rows, _, of_queries, _ = (n > 1 for n in self.added.shape)
+            every = slice(None)
+            found = self.added[block.rows if of_rows else every, :, block.queries if of_queries else every, block.keys]
+            n_rows = block.rows.stop - block.rows.start
+            found = found.expand(n_rows, self.shape[1], -1, -1).flatten(0, 1)
+        if self.is_causal:
+            n_queries, n_keys = self.shape_of(block)[1:]
+            later = self.query.new_full((n_queries, n_keys), -math.inf).triu(block.queries.start + 1)
+            found = later if found is None else found + later
+        return found
+
+
+class _Blocked(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        added: Tensor | None,
+        is_causal: bool,
+        scale: float,
+        dropout: float,
+    ) -> Tensor:
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        context = query.new_empty(*query.shape[:3], value.shape[3])
+        weights, kept = _Weights(query, key, added, is_causal, scale), []
+        for block in weights.blocks:
+            of_block = weights.of(block)
+            if dropout:
+                kept.append(torch.empty_like(of_block).bernoulli_(1 - dropout).div_(1 - dropout))
+                of_block *= kept[-1]
+            found = of_block @ value[block.rows, :, block.keys].flatten(0, 1)
+            context[block.rows, :, block.queries] = found.unflatten(0, (-1, context.shape[1]))
+        ctx.save_for_backward(query, key, value, added, *kept)
+        ctx.is_causal, ctx.scale = is_causal, scale
+        return context
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        query, key, value, added, *kept = ctx.saved_tensors
+        weights, n_heads = _Weights(query, key, added, ctx.is_causal, ctx.scale), query.shape[1]
+        grad_query, grad_key, grad_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
+        buffer = query.new_empty(weights.size)
+        for number, block in enumerate(weights.blocks):
+            of_keys, of_queries = (block.rows, slice(None), block.keys), (block.rows, slice(None), block.queries)
+            q, k, v, g = (x.flatten(0, 1) for x in (query[of_queries], key[of_keys], value[of_keys], grad[of_queries]))
+            of_block = weights.of(block)
+            of_scores = torch.bmm(g, v.mT, out=buffer[: of_block.numel()].view(of_block.shape))
+            dropped = of_block * kept[number] if kept else of_block
+            grad_value[of_keys] += (dropped.mT @ g).unflatten(0, (-1, n_heads))
+            if kept:
+                of_scores *= kept[number]
+            # Gradient of a softmax: w · (g - Σ w g), the sum over the keys.
+            torch._softmax_backward_data(of_scores, of_block, -1, of_block.dtype, grad_input=of_scores)
+            grad_query[of_queries] = (of_scores @ k).mul_(ctx.scale).unflatten(0, (-1, n_heads))
+            grad_key[of_keys] += (of_scores.mT @ q).mul_(ctx.scale).unflatten(0, (-1, n_heads))
+        return grad_query, grad_key, grad_value, None, None, None, None

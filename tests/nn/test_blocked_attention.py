@@ -1,0 +1,107 @@
+"""Attention by blocks equals the reference: masks, biases, block sizes, gradients, dropout."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from glassformer.nn import attention_functions, blocked_attention
+from glassformer.nn.attention_functions import attention_fused, attention_reference
+from glassformer.nn.blocked_attention import attention_blocked
+from glassformer.nn.masks import Mask
+
+B, H, T, K = 3, 4, 40, 16
+
+
+def inputs(n_keys: int = T, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    torch.manual_seed(0)
+    shapes = ((B, T, H, K), (B, n_keys, H, K), (B, n_keys, H, K + 2))
+    return [torch.randn(shape, dtype=dtype).transpose(1, 2).requires_grad_() for shape in shapes]
+
+
+def with_gradients(context: Tensor, of: list[Tensor]) -> list[Tensor]:
+    torch.manual_seed(1)
+    factors = torch.randn(context.shape, dtype=torch.float64).to(context)
+    return [context, *torch.autograd.grad((context * factors).sum(), of)]
+
+
+@pytest.fixture(params=[1 << 21, 4 * 40 * 40, 2 * 4 * 40 * 40, 1000])
+def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked_attention, "BLOCK", request.param)
+    monkeypatch.setattr(blocked_attention, "MIN_QUERIES", 7)
+
+
+@pytest.mark.usefixtures("block")
+@pytest.mark.parametrize("case", ["causal", "none", "padding", "per row", "per head", "causal with bias"])
+def test_context_and_gradients_equal_the_reference(case: str) -> None:
+    n_keys = T if "causal" in case else 24
+    qkv = inputs(n_keys)
+    added = mask = None
+    torch.manual_seed(2)
+    if case == "padding":
+        allowed = torch.rand(B, 1, 1, n_keys) < 0.7
+        mask = Mask(keys=allowed[:, 0, 0])
+        added = torch.zeros(allowed.shape, dtype=torch.float64).masked_fill(~allowed, -math.inf)
+    elif case == "per row":
+        added = torch.randn(B, 1, T, n_keys, dtype=torch.float64)
+    elif case in ("per head", "causal with bias"):
+        added = torch.randn(1, H, T, n_keys, dtype=torch.float64)
+    is_causal = "causal" in case
+    mask = mask or Mask(causal=is_causal)
+    bias = None if case == "padding" else added
+    expected, _, _ = attention_reference(*qkv, mask, bias)  # type: ignore[arg-type]
+    found = attention_blocked(*qkv, added, is_causal=is_causal)  # type: ignore[arg-type]
+    for one, other in zip(with_gradients(expected, qkv), with_gradients(found, qkv), strict=True):
+        torch.testing.assert_close(other, one)
+
+
+@pytest.mark.usefixtures("block")
+def test_dropout_keeps_the_mean_and_gives_exact_gradients() -> None:
+    qkv = inputs()
+    function = lambda *x: attention_blocked(*x, is_causal=True, dropout=0.4)  # noqa: E731
+
+    def seeded(*x: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        return function(*x)
+
+    small = [x[:1, :1, :8].detach().clone().requires_grad_() for x in qkv]
+    assert torch.autograd.gradcheck(seeded, small)
+    mean = torch.stack([function(*qkv).detach() for _ in range(400)]).mean(0)
+    assert (mean - attention_blocked(*qkv, is_causal=True)).abs().mean() < 0.05
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("keys", [None, "padded", "empty"])
+def test_the_fused_path_in_bfloat16_equals_the_reference(
+    groups: int, keys: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU with bfloat16 products, by blocks: also for grouped keys, padding, and rows that see no key."""
+    monkeypatch.setattr(attention_functions, "bfloat16_instructions", lambda: ("avx512_bf16",))
+    monkeypatch.setattr(attention_functions, "MIN_WEIGHTS", 1)
+    calls = []
+    blocked = attention_functions.attention_blocked
+    monkeypatch.setattr(
+        attention_functions, "attention_blocked", lambda *x, **named: calls.append(1) or blocked(*x, **named)
+    )
+    query, key, value = inputs()
+    key, value = key[:, :groups], value[:, :groups]
+    real = torch.ones(B, T, dtype=torch.bool)
+    real[1, 30:] = keys is None
+    real[2] = keys != "empty"
+    mask = Mask(causal=True, keys=None if keys is None else real)
+    expected, _, _ = attention_reference(query, key, value, mask)
+    halves = [x.detach().bfloat16().requires_grad_() for x in (query, key, value)]
+    found = attention_fused(*halves, mask)  # type: ignore[arg-type]
+    assert calls and found.dtype == torch.bfloat16
+    of = [query, key, value]
+    for one, other in zip(with_gradients(expected, of), with_gradients(found, halves), strict=True):
+        assert (one - other).abs().max() < 0.03 * one.abs().max()
+
+
+def test_a_block_of_causal_attention_reads_no_later_key() -> None:
+    blocks = list(blocked_attention._blocks((2, 8, 1024, 1024), True))
+    assert all(block.keys.stop == block.queries.stop for block in blocks)
+    assert {(block.rows.start, block.queries.start) for block in blocks} == {
+        (row, begin) for row in range(2) for begin in range(0, 1024, 256)
+    }

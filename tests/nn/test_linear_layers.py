@@ -1,0 +1,166 @@
+"""Products by oneDNN and by packed weights equal those of `nn.Linear`; a copy of an old weight is never used."""
+
+import copy
+import threading
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.nn import linear_layers as module
+from glassformer.nn.linear_layers import Linear, PackedWeights, linear
+
+pytestmark = pytest.mark.skipif(not module._has_onednn(), reason="this build of PyTorch has no oneDNN")
+
+
+@pytest.fixture
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use oneDNN and packed weights on every CPU and for every size."""
+    monkeypatch.setattr(module, "prefers_onednn", lambda: True)
+    for name in ("MIN_PRODUCTS", "MIN_WEIGHTS", "MIN_PACKED"):
+        monkeypatch.setattr(module, name, 1)
+
+
+def layer(dtype: torch.dtype = torch.float32, bias: bool = True) -> Linear:
+    torch.manual_seed(0)
+    return Linear(24, 40, bias=bias).to(dtype)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("shape", [(24,), (1, 24), (7, 24), (2, 3, 24)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_products_and_gradients_equal_those_of_torch(shape: tuple[int, ...], bias: bool) -> None:
+    one = layer(bias=bias)
+    of = [torch.randn(shape, requires_grad=True), *one.parameters()]
+    found, expected = one(of[0]), F.linear(of[0], one.weight, one.bias)
+    assert "OneDnn" in type(found.grad_fn).__name__
+    factors = torch.randn_like(expected)
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad((y * factors).sum(), of) for y in (found, expected)]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_gradients_of_gradients_and_frozen_weights() -> None:
+    one, x = layer(), torch.randn(3, 24, requires_grad=True)
+
+    def penalty(y: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), one.weight)[0]
+
+    torch.testing.assert_close(penalty(one(x)), penalty(F.linear(x, one.weight, one.bias)))
+    one.requires_grad_(False)
+    one(x).sum().backward()
+    assert one.weight.grad is None and x.grad is not None
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_other_types_use_the_function_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_product", None)
+    one, x = layer(), torch.randn(3, 24)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert one(x).dtype == torch.bfloat16
+    assert layer(torch.float64)(x.double()).dtype == torch.float64
+    assert linear(x.to("meta"), one.weight.to("meta")).device.type == "meta"
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_weights_give_the_products_of_the_layer(dtype: torch.dtype) -> None:
+    one, x = layer(dtype), torch.randn(5, 24).to(dtype)
+    with torch.no_grad():
+        expected = F.linear(x, one.weight, one.bias)
+    with PackedWeights(), torch.no_grad():
+        torch.testing.assert_close(one(x), expected)
+        assert one in module._packed
+    assert one(x).requires_grad, "gradients need the plain layer"
+    assert set(one.state_dict()) == {"weight", "bias"} and copy.deepcopy(one) not in module._packed
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("change", ["in place", "data", "rows", "columns", "load", "new"])
+def test_a_changed_weight_is_packed_again(change: str) -> None:
+    one, x, packed = layer(), torch.randn(5, 24), PackedWeights()
+    with packed, torch.no_grad():
+        before = one(x)
+    if change == "in place":
+        with torch.no_grad():
+            one.weight.mul_(2)
+    elif change == "data":
+        one.weight.data[3] = 1.0
+    elif change == "rows":
+        one.weight.data.copy_(one.weight.data.flip(0))
+    elif change == "columns":
+        one.weight.data.copy_(one.weight.data.flip(1))
+    elif change == "load":
+        one.load_state_dict({"weight": 2 * one.weight.detach(), "bias": one.bias.detach()})
+    else:
+        one.weight = nn.Parameter(2 * one.weight.detach())
+    with PackedWeights(), torch.no_grad():
+        after = one(x)
+        torch.testing.assert_close(after, F.linear(x, one.weight, one.bias))
+    assert not torch.allclose(before, after)
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_the_memory_of_copies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PACKED_BYTES", 0)
+    one, x = layer(), torch.randn(5, 24)
+    with PackedWeights(), torch.no_grad():
+        torch.testing.assert_close(one(x), F.linear(x, one.weight, one.bias))
+    assert one not in module._packed
+
+
+def test_blocks_nest() -> None:
+    with PackedWeights() as outer:
+        with PackedWeights() as inner:
+            assert module._here.block is inner
+        assert module._here.block is outer
+    assert module._here.block is None
+
+
+def test_a_block_belongs_to_its_thread() -> None:
+    seen = []
+    with PackedWeights():
+        thread = threading.Thread(target=lambda: seen.append(module._here.block))
+        thread.start()
+        thread.join()
+    assert seen == [None]
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_transforms_of_torch_func_work() -> None:
+    one, x = layer(), torch.randn(5, 24)
+    weights = dict(one.named_parameters())
+
+    def loss(of: dict[str, Tensor], row: Tensor) -> Tensor:
+        return torch.func.functional_call(one, of, (row,)).square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, x)["weight"]
+    expected = torch.stack([torch.autograd.grad(loss(weights, row), one.weight)[0] for row in x])
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_frozen_wide_layer_has_no_gradient_of_its_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MIN_WIDE", 1)
+    one, x = layer(bias=False).requires_grad_(False), torch.randn(5, 24, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        one(x).sum().backward()
+    assert one.weight.grad is None and x.grad is not None
+
+
+@pytest.mark.parametrize("part", [7, 16, 1000])
+def test_a_wide_layer_in_bfloat16_gives_the_gradients_of_autocast(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, x = layer(bias=False), torch.randn(2, 5, 24, requires_grad=True)
+    results = []
+    for least in (1, 1 << 30):
+        monkeypatch.setattr(module, "MIN_WIDE", least)
+        monkeypatch.setattr(module, "WIDE_PART", part)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = one(x)
+        factors = torch.linspace(-1, 1, found.numel()).view_as(found).bfloat16()
+        results.append([found, *torch.autograd.grad((found * factors).sum(), [x, one.weight])])
+    for wide, plain in zip(*results, strict=True):
+        assert wide.dtype == plain.dtype
+        torch.testing.assert_close(wide, plain)
