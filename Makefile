@@ -37,14 +37,8 @@ docs: .venv/docs  ## the documentation as a site: docs/_build/html/index.html
 screenshots: .venv/dev  ## pictures of the inspector page, with chromium; trains missing models in runs/
 	@$(BIN)/python docs/screenshots.py
 
-bench: .venv/dev  ## speed of glassformer and other packages, measured in one run
-	@$(BIN)/python benchmarks/train_step.py
-	@$(BIN)/python benchmarks/train_step.py --precision bf16
-	@$(BIN)/python benchmarks/train_step.py --shape translation --rounds 8
-	@$(BIN)/python benchmarks/train_step.py --shape translation --rounds 8 --precision bf16
-	@$(BIN)/python benchmarks/tokenizer.py
-	@$(BIN)/python benchmarks/decode.py
-	@$(BIN)/python benchmarks/decode.py --precision bf16
+bench: .venv/dev  ## speed of glassformer and other packages; DATA=FOLDER adds Multi30k, JSON=FILE keeps the results
+	@$(BIN)/python benchmarks/run.py $(if $(DATA),--data $(DATA)) $(if $(JSON),--json $(JSON))
 	@$(BIN)/python benchmarks/plan.py
 
 .venv/python:

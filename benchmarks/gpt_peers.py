@@ -163,7 +163,6 @@ def x_transformers_gpt(shape: Decoder) -> nn.Module:
 
 
 MODELS = {
-    "glassformer": ours,
     "plain GPT (as nanoGPT)": PlainGPT,
     "transformers GPT-2": transformers_gpt2,
     "x-transformers": x_transformers_gpt,

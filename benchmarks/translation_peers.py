@@ -107,10 +107,22 @@ class TorchTranslator(nn.Module):
         self.encoder = nn.TransformerEncoder(encoder, shape.n_layers, enable_nested_tensor=False)
         self.decoder = nn.TransformerDecoder(decoder, shape.n_layers)
 
-    def forward(self, source_ids: Tensor, token_ids: Tensor) -> Tensor:
-        mask = nn.Transformer.generate_square_subsequent_mask(token_ids.shape[1], device=token_ids.device)
-        read = self.encoder(self.embed(source_ids))
-        x = self.decoder(self.embed(token_ids), read, tgt_mask=mask, tgt_is_causal=True)
+    def forward(
+        self, source_ids: Tensor, token_ids: Tensor, source_real: Tensor | None = None, real: Tensor | None = None
+    ) -> Tensor:
+        # Booleans like the masks of padding; torch.nn warns about other types.
+        n_tokens = token_ids.shape[1]
+        mask = torch.ones(n_tokens, n_tokens, dtype=torch.bool, device=token_ids.device).triu(1)
+        source_padding, padding = (None if m is None else ~m for m in (source_real, real))
+        read = self.encoder(self.embed(source_ids), src_key_padding_mask=source_padding)
+        x = self.decoder(
+            self.embed(token_ids),
+            read,
+            tgt_mask=mask,
+            tgt_is_causal=True,
+            tgt_key_padding_mask=padding,
+            memory_key_padding_mask=source_padding,
+        )
         return x @ self.table.weight.T
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -119,19 +131,25 @@ class TorchTranslator(nn.Module):
 
 
 class Logits(nn.Module):
-    """A model as a function from source and target ids to logits."""
+    """A model of transformers as a function from source and target ids to logits."""
 
-    def __init__(self, model: nn.Module, source: str, target: str) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model, self.source, self.target = model, source, target
+        self.model = model
 
-    def forward(self, source_ids: Tensor, token_ids: Tensor) -> Tensor:
-        found = self.model(**{self.source: source_ids, self.target: token_ids})
-        return found if isinstance(found, Tensor) else found.logits
+    def forward(
+        self, source_ids: Tensor, token_ids: Tensor, source_real: Tensor | None = None, real: Tensor | None = None
+    ) -> Tensor:
+        return self.model(
+            input_ids=source_ids,
+            attention_mask=source_real,
+            decoder_input_ids=token_ids,
+            decoder_attention_mask=real,
+            use_cache=False,
+        ).logits
 
 
 MODELS = {
-    "glassformer": lambda shape: Logits(ours(shape), "source_ids", "token_ids"),
-    "transformers Marian": lambda shape: Logits(marian(shape), "input_ids", "decoder_input_ids"),
+    "transformers Marian": lambda shape: Logits(marian(shape)),
     "torch.nn": TorchTranslator,
 }

@@ -1,0 +1,226 @@
+"""All benchmarks: their candidates, settings and numbers of rounds. This file imports no torch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any
+
+from results import Share
+from turns import Candidate
+
+OURS = "glassformer"
+GPT_MODELS = (OURS, "plain GPT (as nanoGPT)", "transformers GPT-2", "x-transformers", "torch.nn")
+PAIR_MODELS = (OURS, "transformers Marian", "torch.nn")
+SHAKESPEARE = {"n_layers": 4, "n_heads": 4, "d_model": 128, "vocab_size": 65, "context": 64, "batch": 12}
+GPT2 = {"n_layers": 12, "n_heads": 12, "d_model": 768, "vocab_size": 50257, "context": 256, "batch": 4}
+CAPTIONS = {"n_layers": 3, "n_heads": 4, "d_model": 256, "d_ff": 1024, "vocab_size": 8000}
+SCHEMES = ("byte", "char", "word")
+MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One benchmark; `run.py` measures it."""
+
+    title: str
+    candidates: Sequence[Candidate]
+    rounds: int
+    warmups: int = 1
+    work: str = ""
+    share: Share = ""
+    reference: str = OURS
+    picks_best: bool = False
+    """True if all settings take turns together, and the table has the fastest setting of each candidate."""
+    prepare: tuple[str, Mapping[str, Any]] | None = None
+    """`module:function` and arguments: it fills a temporary folder, which every candidate with `folder` gets."""
+    needs_data: bool = False
+    """True if it needs `--data`."""
+
+
+def _steps(
+    make: str, models: Sequence[str], settings: Mapping[str, Mapping[str, Any]], arguments: Mapping[str, Any]
+) -> list[Candidate]:
+    return [
+        Candidate(
+            model,
+            make,
+            {"model": model, **arguments, **how},
+            setting,
+            how["precision"],
+            keeps_memory=model == OURS,
+        )
+        for setting, how in settings.items()
+        for model in models
+    ]
+
+
+Settings = dict[str, dict[str, Any]]
+FP32: Settings = {"fp32": {"precision": "fp32"}}
+BF16: Settings = {"bf16": {"precision": "bf16"}}
+BOTH = FP32 | BF16
+COMPILED: Settings = {f"{name}, compiled": {"precision": name, "compiled": True} for name in BOTH}
+
+
+def train_shakespeare() -> Benchmark:
+    settings = {name: {**how, "calls": 10} for name, how in (BOTH | COMPILED).items()}
+    return Benchmark(
+        "Training step of a character model: 4 layers, width 128, context 64, batch 12",
+        _steps("train:gpt", GPT_MODELS, settings, {"sizes": SHAKESPEARE}),
+        rounds=20,
+        warmups=2,
+        work="tokens",
+        share="matrix products",
+        picks_best=True,
+    )
+
+
+def train_gpt2() -> Benchmark:
+    return Benchmark(
+        "Training step of GPT-2: 12 layers, width 768, context 256, batch 4",
+        _steps("train:gpt", GPT_MODELS, BF16, {"sizes": GPT2}),
+        rounds=8,
+        warmups=2,
+        work="tokens",
+        share="matrix products",
+    )
+
+
+def train_translation() -> Benchmark:
+    return Benchmark(
+        "Training step of an encoder-decoder: 6 + 6 layers, width 512, 64 pairs of 24 tokens",
+        _steps("train:translation", PAIR_MODELS, BOTH, {"sizes": {}}),
+        rounds=8,
+        work="target tokens",
+        share="matrix products",
+    )
+
+
+def train_bert() -> Benchmark:
+    return Benchmark(
+        "Training step of BERT-base on masked tokens: 8 rows of 128 tokens, 15 % masked",
+        _steps("train:bert", (OURS, "transformers BERT"), BF16, {"sizes": {}}),
+        rounds=8,
+        work="masked tokens",
+        share="matrix products",
+    )
+
+
+def train_bahdanau() -> Benchmark:
+    return Benchmark(
+        "Training step of GRUs with additive attention: width 512, 64 pairs of 24 tokens",
+        _steps("train:bahdanau", (OURS, "torch.nn by hand"), BOTH, {"sizes": {}, "calls": 4}),
+        rounds=12,
+        work="target tokens",
+        share="matrix products",
+    )
+
+
+def decode_gpt2() -> Benchmark:
+    candidates = []
+    for batch in (1, 16):
+        for precision in BOTH:
+            sizes = GPT2 | {"context": 1024}
+            work = {"precision": precision, "batch": batch, "n_prompt": 64, "n_new": 128, "sizes": sizes}
+            setting = f"{precision}, batch {batch}"
+            candidates.append(Candidate(OURS, "decode_gpt2:ours", work, setting, precision))
+            for cache in ("dynamic", "static"):
+                arguments = work | {"cache": cache}
+                peer = Candidate(f"transformers, {cache} cache", "decode_gpt2:transformers_gpt2", arguments)
+                candidates.append(replace(peer, setting=setting, precision=precision))
+    title = "Greedy decoding of GPT-2 (124 M parameters): 128 new tokens after a prompt of 64"
+    return Benchmark(title, candidates, rounds=5, work="tokens", share="memory bandwidth")
+
+
+def decode_translation() -> Benchmark:
+    has_ct2 = find_spec("ctranslate2") is not None
+    candidates = []
+    for precision in BOTH:
+        for name, beam in (("greedy", 1), ("beam 4", 4)):
+            setting, work = f"{precision}, {name}", {"precision": precision, "beam": beam}
+            candidates.append(Candidate(OURS, "decode_translation:ours", work, setting, precision))
+            candidates.append(Candidate("transformers Marian", "decode_translation:marian", work, setting, precision))
+            for kind in ("float32", "int8") if precision == "fp32" and has_ct2 else ():
+                arguments = {"folder": "", "kind": kind, "beam": beam}
+                candidates.append(
+                    Candidate(f"CTranslate2 {kind}", "decode_ct2:translator", arguments, setting, precision)
+                )
+    return Benchmark(
+        "Decoding of an encoder-decoder: 6 + 6 layers, width 512, 32 sentences of 24 tokens, 40 new tokens each",
+        candidates,
+        rounds=5,
+        work="sentences",
+        share="memory bandwidth",
+        prepare=("decode_translation:exported", {"beams": [1, 4]}) if has_ct2 else None,
+    )
+
+
+def encode() -> Benchmark:
+    names = {OURS: OURS, "tokenizers (Rust)": "tokenizers", "reference in Python": "reference"}
+    candidates = []
+    for scheme in SCHEMES:
+        arguments: dict[str, Any] = {"scheme": scheme, "vocab_size": 2000, "n_bytes": MB}
+        for name, encoder in names.items():
+            candidates.append(
+                Candidate(name, "text:encode", {"encoder": encoder, **arguments}, f"{scheme}, 1 MB in lines")
+            )
+        arguments |= {"n_bytes": 20 * MB, "piece_bytes": MB}
+        for name, encoder in list(names.items())[:2]:
+            candidates.append(
+                Candidate(name, "text:encode", {"encoder": encoder, **arguments}, f"{scheme}, 20 MB in pieces of 1 MB")
+            )
+    return Benchmark("Encoding the source of the standard library: vocabulary 2,000", candidates, rounds=7, work="MB")
+
+
+def learn() -> Benchmark:
+    names = {OURS: OURS, "tokenizers (Rust)": "tokenizers", "rescanning, extrapolated": "rescanning"}
+    candidates = [
+        Candidate(name, "text:learn", {"learner": learner, "scheme": scheme, "vocab_size": 2000, "n_bytes": MB}, scheme)
+        for scheme in SCHEMES
+        for name, learner in names.items()
+    ]
+    title = "Learning a tokenizer: vocabulary 2,000, 1 MB of the source of the standard library"
+    return Benchmark(title, candidates, rounds=5)
+
+
+def multi30k() -> Benchmark:
+    return Benchmark(
+        "Training on Multi30k: 3 + 3 layers, width 256, real batches of at most 4,096 tokens with padding",
+        _steps("multi30k:train", PAIR_MODELS, BOTH, {"sizes": CAPTIONS, "folder": ""}),
+        rounds=5,
+        work="target tokens",
+        share="matrix products",
+        prepare=("multi30k:prepared", {"vocab_size": 8000, "batch_tokens": 4096, "n_batches": 8}),
+        needs_data=True,
+    )
+
+
+def start() -> Benchmark:
+    first = 'python -c "import torch"'
+    generate = ["-m", "glassformer", "generate", "RUN", "--prompt", "The", "--max-new-tokens", "1"]
+    commands = {
+        first: ["-c", "import torch"],
+        "glassformer --help": ["-m", "glassformer", "--help"],
+        "glassformer generate, first token": generate,
+    }
+    return Benchmark(
+        "Start of a command: seconds of CPU",
+        [Candidate(name, "start:command", {"folder": "", "words": words}) for name, words in commands.items()],
+        rounds=7,
+        reference=first,
+        prepare=("start:trained", {}),
+    )
+
+
+BENCHMARKS: dict[str, Callable[[], Benchmark]] = {
+    "train-shakespeare": train_shakespeare,
+    "train-gpt2": train_gpt2,
+    "train-translation": train_translation,
+    "train-bert": train_bert,
+    "train-bahdanau": train_bahdanau,
+    "multi30k": multi30k,
+    "decode-gpt2": decode_gpt2,
+    "decode-translation": decode_translation,
+    "encode": encode,
+    "learn": learn,
+    "start": start,
+}

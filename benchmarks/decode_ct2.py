@@ -1,0 +1,25 @@
+"""Decoding with CTranslate2, of the model that `decode_translation.exported` has written."""
+
+import json
+from pathlib import Path
+
+from task import Task
+
+
+def translator(folder: str, kind: str, beam: int) -> Task:
+    """Decode the sources of the folder; `kind` is the compute type: float32 or int8."""
+    import ctranslate2
+
+    work = json.loads((Path(folder) / "work.json").read_text("utf-8"))
+    sources, n_new = work["sources"], work["n_new"]
+    model = ctranslate2.Translator(str(Path(folder) / "ct2"), device="auto", compute_type=kind)
+
+    def decode() -> None:
+        found = model.translate_batch(
+            sources, beam_size=beam, min_decoding_length=n_new, max_decoding_length=n_new, max_input_length=0
+        )
+        shortest = min(len(one.hypotheses[0]) for one in found)
+        if shortest != n_new:
+            raise RuntimeError(f"expected {n_new} new tokens, got {shortest}")
+
+    return Task(decode, amount=len(sources), bytes_read=work["bytes_read"][f"{kind} {beam}"])

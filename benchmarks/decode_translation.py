@@ -1,0 +1,138 @@
+"""Greedy and beam decoding of an encoder-decoder: glassformer and Marian of transformers; export to CTranslate2.
+
+Random weights; each sentence gets exactly `n_new` new tokens, because the end token is not chosen.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import translation_peers
+from glassformer.config.run import BeamConfig, PairData, Run, Seq2SeqConfig
+from glassformer.inference.beam import beam_search
+from glassformer.interop.export import export
+from glassformer.interop.runtimes.ct2 import tokens_of
+from glassformer.store.model_directory import save_model
+from glassformer.tokenization.tokenizer import Tokenizer
+from rates import DTYPES, choose_device, wait_for
+from task import Precision, Task
+from translation_peers import END, PAD, EncoderDecoder
+
+
+@dataclass(frozen=True)
+class Work:
+    """Sentences to decode, and the sizes of the model."""
+
+    beam: int
+    n_sentences: int = 32
+    n_source: int = 24
+    n_new: int = 40
+    sizes: Mapping[str, int] | None = None
+    device: str = "auto"
+
+    @property
+    def shape(self) -> EncoderDecoder:
+        return EncoderDecoder(**self.sizes or {})
+
+    def sources(self) -> torch.Tensor:
+        """Draw the source ids; they contain no special token."""
+        size = (self.n_sentences, self.n_source)
+        return torch.randint(len(SPECIAL), self.shape.vocab_size, size, generator=torch.Generator().manual_seed(0))
+
+    def bytes_read(self, weight_size: int, size: int) -> float:
+        """Return the bytes of weights and cache that the decoder reads in `n_new` steps, and of the encoder once.
+
+        `weight_size` and `size` are the bytes of a weight and of a cached number. Each sentence's keys and values of
+        the source count once per step, those of the target once per hypothesis.
+        """
+        shape = self.shape
+        square, ff = shape.d_model**2, 2 * shape.d_model * shape.d_ff
+        encoder = shape.n_layers * (4 * square + ff)
+        decoder = shape.n_layers * (6 * square + ff) + shape.vocab_size * shape.d_model
+        targets = self.beam * sum(range(self.n_new))
+        cached = (targets + self.n_new * self.n_source) * self.n_sentences * 2 * shape.n_layers * shape.d_model
+        return float(weight_size * (encoder + self.n_new * decoder) + size * cached)
+
+
+SPECIAL = ("<pad>", "</s>", "<unk>", "<s>")
+
+
+def ours(precision: Precision, **work: Any) -> Task:
+    """Decode with `inference.beam.beam_search`."""
+    todo = Work(**work)
+    place, model = choose_device(todo.device), network(todo.shape)
+    model = model.to(place, DTYPES[precision]).eval()
+    sources = todo.sources().to(place)
+
+    def decode() -> None:
+        config = BeamConfig(todo.beam, max_new_tokens=todo.n_new)
+        limit = model.config.max_len
+        found = beam_search(model, sources, None, config, start_id=PAD, end_id=END, max_len=limit, suppress_ids=[END])
+        _require(todo, min(len(hypotheses[0].ids) for hypotheses in found))
+
+    return _task(decode, todo, precision, place)
+
+
+def marian(precision: Precision, **work: Any) -> Task:
+    """Decode with `generate` of transformers."""
+    todo = Work(**work)
+    place = choose_device(todo.device)
+    torch.manual_seed(0)
+    model = translation_peers.marian(todo.shape)
+    model.to(place, DTYPES[precision]).eval()
+    sources = todo.sources().to(place)
+
+    def decode() -> None:
+        ids = model.generate(
+            sources,
+            attention_mask=torch.ones_like(sources),
+            num_beams=todo.beam,
+            do_sample=False,
+            min_new_tokens=todo.n_new,
+            max_new_tokens=todo.n_new,
+        )
+        _require(todo, int(ids.shape[1]) - 1)
+
+    return _task(decode, todo, precision, place)
+
+
+def network(shape: EncoderDecoder) -> Any:
+    """Build glassformer's model, with the same random weights in every process."""
+    torch.manual_seed(0)
+    return translation_peers.ours(shape)
+
+
+def exported(folder: str, beams: Sequence[int], **work: Any) -> Task:
+    """Export glassformer's model to CTranslate2 in `folder`, with the sources as tokens."""
+    todo, place = Work(beams[0], **work), Path(folder)
+    model = network(todo.shape)
+    tokenizer = Tokenizer.train(["abc"], vocab_size=0, scheme="char", special_tokens=SPECIAL)
+    config = replace(model.config, decoder_start_id=PAD, eos_id=END)
+    run = Run(name="benchmark", model=config, data=PairData(), objective=Seq2SeqConfig(), generation=BeamConfig())
+    save_model(place / "model", model, 0, tokenizer, run, None, ())
+    export(place / "model", place / "ct2", "ct2")
+    names = tokens_of(tokenizer, todo.shape.vocab_size)
+    sources = [[names[i] for i in row] for row in todo.sources().tolist()]
+    sizes = {"float32": 4, "int8": 1}
+    read = {f"{name} {beam}": replace(todo, beam=beam).bytes_read(sizes[name], 4) for name in sizes for beam in beams}
+    (place / "work.json").write_text(json.dumps({"sources": sources, "n_new": todo.n_new, "bytes_read": read}))
+    return Task(lambda: None)
+
+
+def _require(todo: Work, n_new: int) -> None:
+    if n_new != todo.n_new:
+        raise RuntimeError(f"expected {todo.n_new} new tokens, got {n_new}")
+
+
+def _task(decode: Any, todo: Work, precision: Precision, place: torch.device) -> Task:
+    size = DTYPES[precision].itemsize
+    return Task(
+        decode,
+        amount=todo.n_sentences,
+        bytes_read=todo.bytes_read(size, size),
+        wait=lambda: wait_for(place),
+    )

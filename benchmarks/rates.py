@@ -1,0 +1,61 @@
+"""Rates of the machine: matrix products per second, and bytes copied per second."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from glassformer.nn import linear
+from task import Task
+
+SIZES = (1024, 2048, 4096)
+COPIED_BYTES = 1 << 28
+REPEATS = 4
+DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the named device; `auto` prefers CUDA."""
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
+def wait_for(device: torch.device) -> None:
+    """Return when the device has finished."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measured(device: str = "auto", sizes: Sequence[int] = SIZES, copied_bytes: int = COPIED_BYTES) -> Task:
+    """Measure FLOP/s in fp32 and bf16 (`fp32`, `bf16`) and bytes/s of a copy (`copy`); a round does nothing."""
+    place = choose_device(device)
+    found = {name: max(matmul_rate(dtype, size, place) for size in sizes) for name, dtype in DTYPES.items()}
+    return Task(lambda: None, found=found | {"copy": copy_rate(copied_bytes, place)})
+
+
+def matmul_rate(dtype: torch.dtype, size: int, device: torch.device) -> float:
+    """Return the FLOP/s of a square matrix product, by the faster library of PyTorch."""
+    a = torch.randn(size, size, device=device).to(dtype)
+    out = torch.empty_like(a)
+    with torch.inference_mode():
+        seconds = [shortest(call, device) for call in (lambda: torch.mm(a, a, out=out), lambda: linear(a, a))]
+    return 2 * size**3 / min(seconds)
+
+
+def copy_rate(n_bytes: int, device: torch.device) -> float:
+    """Return the bytes/s of the copy of a large block; each byte counts twice, once read and once written."""
+    source = torch.ones(n_bytes // 4, device=device)
+    target = torch.empty_like(source)
+    return 2 * n_bytes / shortest(lambda: target.copy_(source), device)
+
+
+def shortest(call: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds of the fastest of some calls, after one that does not count."""
+    call()
+    seconds = []
+    for _ in range(REPEATS):
+        wait_for(device)
+        began = time.perf_counter()
+        call()
+        wait_for(device)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

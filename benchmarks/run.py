@@ -1,0 +1,147 @@
+"""Speed of glassformer and of other packages: every candidate in its own process, one round at a time, in turns.
+
+    python benchmarks/run.py [NAME …] [--rounds N] [--data FOLDER] [--json FILE]
+    python benchmarks/run.py --page [--json FILE]
+
+Without NAME, all benchmarks run. `--json` adds the results to a file; `--page` writes the tables of docs/benchmarks.md
+from such a file (docs/benchmarks.json). Tables show medians, and the median of the ratios of each round.
+"""
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import page
+import tables
+from catalogue import BENCHMARKS, Benchmark
+from results import Result, Row, write
+from turns import Candidate, Measured, take_turns
+
+PACKAGES = ("torch", "transformers", "x-transformers", "tokenizers", "ctranslate2")
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--rounds", type=int, default=0, help="rounds per candidate; 0 = the default of each benchmark")
+    parser.add_argument("--data", type=Path, help="folder with train.en and train.de of Multi30k")
+    parser.add_argument("--json", type=Path, help="file of results")
+    parser.add_argument("--page", action="store_true", help="write docs/benchmarks.md; measure nothing")
+    arguments = parser.parse_args(words)
+    if unknown := [name for name in arguments.names if name not in BENCHMARKS]:
+        parser.error(f"unknown benchmark {unknown[0]!r}: choose from {', '.join(BENCHMARKS)}")
+    if arguments.page:
+        page.write_page(arguments.json or page.RESULTS)
+        return
+    for name in arguments.names or BENCHMARKS:
+        benchmark = BENCHMARKS[name]()
+        if benchmark.needs_data and arguments.data is None:
+            print(f"{name} skipped: give the folder of train.en and train.de with --data FOLDER\n", flush=True)
+            continue
+        print(f"{name}: {benchmark.title}", flush=True)
+        result = measure(benchmark, arguments.rounds or benchmark.rounds, arguments.data)
+        print(tables.facts(result), end="\n\n")
+        print("\n\n".join(map(tables.as_text, tables.tables(result))), end="\n\n", flush=True)
+        if arguments.json is not None:
+            write(arguments.json, {name: result})
+
+
+def measure(benchmark: Benchmark, rounds: int, data: Path | None = None) -> Result:
+    """Prepare the data, measure the rates of the machine before and after the rounds, and return the result."""
+    with tempfile.TemporaryDirectory() as folder:
+        candidates = [_with_folder(one, folder) for one in benchmark.candidates]
+        before = rates() if benchmark.share else {}
+        measured = prepared(benchmark, folder, data) or turns(benchmark, candidates, rounds)
+    after = rates() if benchmark.share else {}
+    best = {name: max(before[name], after[name]) for name in before}
+    rows = [
+        Row(
+            one.candidate.name,
+            one.candidate.setting,
+            one.candidate.precision,
+            [] if one.error else one.seconds,
+            one.facts,
+            one.peak_bytes,
+            one.error,
+        )
+        for one in measured
+    ]
+    return Result(
+        benchmark.title,
+        benchmark.work,
+        benchmark.share,
+        benchmark.reference,
+        benchmark.picks_best,
+        made(measured),
+        best,
+        rows,
+    )
+
+
+def prepared(benchmark: Benchmark, folder: str, data: Path | None) -> list[Measured]:
+    """Fill the folder in a process of its own; if it fails, return every candidate with the reason."""
+    if benchmark.prepare is None:
+        return []
+    make, arguments = benchmark.prepare
+    arguments = {"folder": folder, **arguments} | ({"data": str(data)} if benchmark.needs_data else {})
+    [one] = take_turns([Candidate("preparation", make, arguments)], 0, 0)
+    return [Measured(candidate, error=one.error) for candidate in benchmark.candidates] if one.error else []
+
+
+def turns(benchmark: Benchmark, candidates: list[Candidate], rounds: int) -> list[Measured]:
+    """Run the candidates of each setting in turns, or all together for the fastest setting of each."""
+    groups = [list(group) for _, group in groupby(candidates, lambda one: one.setting)]
+    groups = [candidates] if benchmark.picks_best else groups
+    return [one for group in groups for one in take_turns(group, rounds, benchmark.warmups)]
+
+
+def rates() -> dict[str, float]:
+    """Measure the rates of the machine in a process of their own."""
+    [one] = take_turns([Candidate("rates of the machine", "rates:measured")], 0, 0)
+    if one.error:
+        raise SystemExit("the rates of the machine are needed for this table")
+    return {name: one.facts[name] for name in ("fp32", "bf16", "copy")}
+
+
+def made(measured: list[Measured]) -> dict[str, str]:
+    """Return the date, the processor, the GPU, the threads and the versions of the packages."""
+    found = {"date": time.strftime("%Y-%m-%d"), "processor": processor()}
+    if devices := sorted({one.device for one in measured if one.device}):
+        found["device"] = " and ".join(devices)
+    threads = sorted({int(one.facts["threads"]) for one in measured if "threads" in one.facts})
+    if threads:
+        found["threads"] = f"{'/'.join(map(str, threads))} thread{'s' * (threads != [1])} of torch"
+    found["python"] = f"Python {platform.python_version()}"
+    for package in PACKAGES:
+        try:
+            found[package] = f"{package} {version(package)}"
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def processor() -> str:
+    """Return the number of cores and the name of the processor, if Linux gives one."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text("utf-8").splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    return f"{cores} cores of {names[0] if names else platform.machine()}"
+
+
+def _with_folder(candidate: Candidate, folder: str) -> Candidate:
+    arguments: Mapping[str, Any] = candidate.arguments
+    return replace(candidate, arguments={**arguments, "folder": folder}) if "folder" in arguments else candidate
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Turns: every candidate has its own process, and one process at a time runs a round.
+
+The parent imports no torch, so that its memory does not count in the peak memory of a child. It sends one line per
+round and waits for the reply. A child replies after its threads sleep, so idle candidates use no CPU. No environment
+variable is set: the number of threads and their waiting are the defaults of each package.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+WORKER = Path(__file__).with_name("worker.py")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A row of a table, and how its process makes the work."""
+
+    name: str
+    make: str
+    """`module:function` of this folder; the function returns a `Task`."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    setting: str = ""
+    """Group of the row; ratios compare rows of one group."""
+    precision: str = ""
+    """Precision of the matrix products: fp32 or bf16."""
+    keeps_memory: bool = False
+    """True for the training steps of glassformer: they run inside `freed_memory_kept`, as in its trainer."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, {self.setting}" if self.setting else self.name
+
+
+@dataclass
+class Measured:
+    """The measurements of one candidate."""
+
+    candidate: Candidate
+    seconds: list[float] = field(default_factory=list)
+    """Seconds per call, one number per round."""
+    facts: dict[str, float] = field(default_factory=dict)
+    peak_bytes: int = 0
+    device: str = ""
+    """Name of the GPU that the process uses, if it uses one."""
+    error: str = ""
+    """The reason in one line if the candidate failed."""
+
+
+class Failed(Exception):
+    """The failure of a child, in one line."""
+
+
+class Child:
+    """The process of one candidate."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.measured = Measured(candidate)
+        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115, closed in `close`
+        self.process = subprocess.Popen(
+            [sys.executable, str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def begin(self) -> None:
+        """Send the order, and wait until the work is made."""
+        candidate = self.measured.candidate
+        order = {"make": candidate.make, "arguments": dict(candidate.arguments)}
+        facts = self.send(json.dumps(order | {"keeps_memory": candidate.keeps_memory}))
+        self.measured.device = facts.pop("device", "")
+        self.measured.facts = facts
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.communicate()
+        self.errors.close()
+
+    def send(self, line: str) -> dict[str, Any]:
+        """Send a line and return the reply; after a failure, keep its reason and return an empty reply."""
+        if self.measured.error:
+            return {}
+        try:
+            return self._reply(line)
+        except Failed as failure:
+            self.measured.error = str(failure)
+            return {}
+
+    def round(self, is_kept: bool = True) -> None:
+        """Run one round; a warm-up round is not kept."""
+        reply = self.send("round")
+        if is_kept and reply:
+            self.measured.seconds.append(reply["seconds"])
+
+    def end(self) -> Measured:
+        """Return the measurements, with the peak memory of the process."""
+        self.measured.peak_bytes = self.send("end").get("peak_bytes", 0)
+        return self.measured
+
+    def _reply(self, line: str) -> dict[str, Any]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            self.errors.seek(0)
+            said = self.errors.read().strip().splitlines()
+            status = self.process.wait()
+            cause = "was killed, perhaps because memory is full" if status == -9 else f"ended with exit status {status}"
+            raise Failed(f"the process {cause}: {said[-1] if said else 'no text'}")
+        reply: dict[str, Any] = json.loads(answer)
+        if "error" in reply:
+            raise Failed(reply["error"])
+        return reply
+
+
+def take_turns(
+    candidates: Sequence[Candidate], rounds: int, warmups: int, log: Callable[[str], None] = print
+) -> list[Measured]:
+    """Run all candidates in turns, each at every place of the order; `log` receives one line per failure."""
+    children: list[Child] = []
+    try:
+        for candidate in candidates:
+            children.append(Child(candidate))
+            children[-1].begin()
+        for number in range(-warmups, rounds):
+            for place in range(len(children)):
+                children[(number + place) % len(children)].round(is_kept=number >= 0)
+        measured = [child.end() for child in children]
+    finally:
+        for child in children:
+            child.close()
+    for one in measured:
+        if one.error:
+            log(f"{one.candidate.label}: {one.error}")
+    return measured
