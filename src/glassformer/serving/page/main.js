@@ -356,6 +356,7 @@ function start() {
   }
 
   async function load() {
+    byId("input").setAttribute("aria-busy", "true");
     try {
       const session = source.isEmbedded ? null : /** @type {Session} */ (await source.get("/api/session"));
       isGallery = Boolean(session?.gallery);
@@ -388,6 +389,8 @@ function start() {
       if (source.isEmbedded) app.say(`This file has no server: its text is fixed, and the grey tabs and switches do not work. ${NOT_EMBEDDED}`);
     } catch (error) {
       app.fail(error);
+    } finally {
+      byId("input").removeAttribute("aria-busy");
     }
   }
 
