@@ -116,7 +116,7 @@ class Transformer(nn.Module):
             max_len=max_len,
             lengths=torch.zeros(n_rows, dtype=torch.long, device=weight.device),
             longest=0,
-            memory=None if memory is None else [b.cross_attn.project_memory(memory) for b in blocks],  # type: ignore[union-attr,operator]
+            memory=None if memory is None else [b.cross_attn.keep_memory(memory) for b in blocks],  # type: ignore[union-attr,operator]
             memory_mask=source_attention_mask,
         )
 

@@ -19,6 +19,19 @@ FIRST_SLOTS = 32
 """Number of slots of a new buffer, unless its state holds fewer tokens."""
 
 
+def kept_dtype(weight: Tensor) -> torch.dtype:
+    """Return the dtype of kept keys and values: that of `weight`, but fp32 for half precision on a CPU.
+
+    There, attention of one query would convert all keys and values to fp32 in each step, which takes longer than the
+    attention itself (`docs/log.md`).
+
+    >>> kept_dtype(torch.zeros(1, dtype=torch.bfloat16))
+    torch.float32
+    """
+    is_half_on_cpu = weight.device.type == "cpu" and weight.element_size() == 2
+    return torch.float32 if is_half_on_cpu else weight.dtype
+
+
 @dataclass
 class LayerCache:
     """One layer's self-attention cache: `keys` (B, G, slots, K), `values` (B, G, slots, W)."""
