@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from configs import CONFIGS, CROSS, GENERATORS, random_ids, random_model
+from configs import CONFIGS, CROSS, GENERATORS, RECURRENT, random_ids, random_inputs, random_model
 from glassformer.config.run import GenerationConfig
 from glassformer.config.transformer import (
     AlibiPositions,
@@ -26,6 +26,7 @@ from glassformer.config.transformer import (
 )
 from glassformer.errors import UserError
 from glassformer.inference import decode
+from glassformer.inference.decodable import read_at
 from glassformer.inference.decode import StopWatch, generate
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.nn import attention
@@ -309,3 +310,27 @@ def test_a_stop_is_cut_for_every_division_into_pieces(cut: int) -> None:
     watch = StopWatch(["\nUser:"])
     assert watch.push(text[:cut]) + watch.push(text[cut:]) == "aab\n"
     assert watch.stopped and watch.push("more") == "" and watch.flush() == ""
+
+
+@pytest.mark.parametrize("name", [*GENERATORS, *RECURRENT])
+def test_a_prompt_is_read_without_unused_logits(name: str) -> None:
+    model = random_model(name).eval()
+    inputs = random_inputs(model)
+    source = [inputs.others["source_ids"]] if "source_ids" in inputs.others else []
+    real = torch.ones_like(inputs.token_ids, dtype=torch.bool)
+    real[1, 3:] = False
+    at = real.sum(dim=1) - 1
+    logits, state = model.step(inputs.token_ids, model.start(2, 20, *source), real)
+    found, after = read_at(model, inputs.token_ids, model.start(2, 20, *source), real, at)
+    torch.testing.assert_close(found, logits[torch.arange(2), at])
+    rows = []
+    model.output.register_forward_hook(lambda _module, inputs, _found: rows.append(inputs[0].shape[:-1].numel()))
+    read_at(model, inputs.token_ids, model.start(2, 20, *source), real, at)
+    assert rows == [2]
+    next_ids = inputs.token_ids[:, :1]
+    torch.testing.assert_close(model.step(next_ids, after)[0], model.step(next_ids, state)[0])
+
+
+def test_a_model_without_a_method_for_it_reads_a_prompt_with_all_logits() -> None:
+    model = random_model("gpt")
+    assert grown(Counting(model), PROMPTS, GREEDY) == grown(model, PROMPTS, GREEDY)

@@ -13,7 +13,7 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import GenerationConfig
 from glassformer.data.batching import pad
 from glassformer.errors import UserError
-from glassformer.inference.decodable import Decodable
+from glassformer.inference.decodable import Decodable, read_at
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.models.build import Network
 from glassformer.nn.linear_layers import PackedWeights
@@ -25,7 +25,7 @@ SourceBatch = tuple[Tensor, Tensor | None]
 """Source ids (B, S) and their mask (B, S), True = real; `None` instead of the mask if all are real."""
 
 PREFILL = 256
-"""Number of prompt tokens read at once: limits the memory of their logits, of which only the last per row are used."""
+"""Number of prompt tokens read at once, which limits the memory of their hidden states."""
 
 
 def generate(
@@ -184,10 +184,9 @@ def read_prompts(
     last: Tensor | None = None
     for begin in range(0, width, PREFILL):
         end = min(begin + PREFILL, width)
-        logits, state = model.step(token_ids[:, begin:end], state, mask[:, begin:end] if uneven else None)
         here = (lengths > begin) & (lengths <= end)
         at = (lengths - 1 - begin).clamp(0, end - begin - 1)
-        found = logits.gather(1, at[:, None, None].expand(-1, 1, logits.shape[-1])).squeeze(1)
+        found, state = read_at(model, token_ids[:, begin:end], state, mask[:, begin:end] if uneven else None, at)
         last = found if last is None else torch.where(here[:, None], found, last)
     assert last is not None
     return last, state

@@ -128,6 +128,14 @@ class Transformer(nn.Module):
         hidden, state = self.decoder.step(token_ids, state, attention_mask, scoped(tap, "decoder"))
         return self.head(hidden, attention_mask), state
 
+    def read_at(
+        self, token_ids: Tensor, state: TransformerState, attention_mask: Tensor | None, at: Tensor
+    ) -> tuple[Tensor, TransformerState]:
+        """Read as `step` does; return the logits (B, V) of one token per row, number `at` (B,), and the new state."""
+        assert self.decoder is not None
+        hidden, state = self.decoder.step(token_ids, state, attention_mask)
+        return self.head(hidden[torch.arange(len(at), device=at.device), at]), state
+
     def n_parameters(self) -> int:
         """Return the number of trained parameters; a tied table counts once."""
         return sum(p.numel() for p in self.parameters())
