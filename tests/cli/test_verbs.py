@@ -82,7 +82,7 @@ def test_generate_reads_prompts_from_a_file(glassformer: Glassformer, trained: O
     stdin = "\n\n".join(json.dumps({"prompt": prompt}) for prompt in prompts)
     found = glassformer("generate", trained.folder, "--input", "-", "--max-new-tokens", 6, stdin=stdin)
     lines = [json.loads(line) for line in found.out.splitlines()]
-    assert [line["prompt"] for line in lines] == prompts and found.err == "4 of 4 prompts\n"
+    assert [line["prompt"] for line in lines] == prompts
     model = api.load(trained.folder)
     assert [line["text"] for line in lines] == [model.generate(prompt, max_new_tokens=6) for prompt in prompts]
     (tmp_path / "in.jsonl").write_text(stdin, "utf-8")
