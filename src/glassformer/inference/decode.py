@@ -142,14 +142,14 @@ def generate_rows(
         for row, token in zip(rows, chosen, strict=True):
             row.history.append(token)
         yield {row.number: token for row, token in zip(rows, chosen, strict=True)}
-        live = [not has_ended(row) for row in rows]
-        slid = [row for row, is_live in zip(rows, live, strict=True) if is_live and row.n_context > max_len]
+        live = [row for row in rows if not has_ended(row)]
+        slid = [row for row in live if row.n_context > max_len]
         for row in slid:
             row.begin = len(row.history) - max(1, max_len // 2)
-        keep = [place for place, row in enumerate(rows) if live[place] and row not in slid]
-        cached = [rows[place] for place in keep]
+        cached = [row for row in live if row not in slid]
         if 0 < len(cached) < len(rows):
-            state = state.select(torch.tensor(keep, device=device))
+            places = {row: place for place, row in enumerate(rows)}
+            state = state.select(torch.tensor([places[row] for row in cached], device=device))
 
 
 @dataclass(eq=False)
