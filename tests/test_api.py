@@ -216,6 +216,25 @@ def test_samples_of_a_prompt_differ_and_each_can_be_drawn_alone(model: Model) ->
     assert fresh.generate(prompts, n=3, **slid)[1][2] == fresh.generate(prompts[1], sample=2, **slid)
 
 
+def test_the_batch_size_does_not_change_the_texts(model: Model) -> None:
+    """Rows end at stop texts and at the limit; incomplete characters and parts of a stop text wait for later ids."""
+    fresh = replace(model, network=build_model(model.network.config).eval())
+    prompts = ["abc", "a b c d ", "é日", "abc", "d", "a", "b c"]
+    free = fresh.generate(prompts, n=3, **DRAWN)
+    stops = tuple({text[4:6] for texts in free for text in texts if len(text) > 6})[:4]
+    settings = DRAWN | {"stop": stops, "n": 3}
+    pieces = list(fresh.stream(prompts, **settings))
+    streamed = ["".join(row) for row in zip(*pieces, strict=True)]
+    assert len(set(map(len, streamed))) > 2
+    for batch_size in (1, 2, 5, 32):
+        found = fresh.generate(prompts, batch_size=batch_size, **settings)
+        assert [text for texts in found for text in texts] == streamed
+    ended = [row for row, _ in fresh.generate_encoded(fresh.encode_prompts(prompts), batch_size=5, **settings)]
+    assert sorted(ended) == list(range(21)) != ended
+    with pytest.raises(UserError, match="batch_size is 0 and must be at least 1"):
+        fresh.generate("abc", batch_size=0)
+
+
 def test_wrong_sample_settings_are_refused(model: Model) -> None:
     with pytest.raises(UserError, match="n is 5 and temperature is 0: all samples would be equal"):
         model.generate("abc", n=5, temperature=0.0)

@@ -13,7 +13,7 @@ import torch
 
 from glassformer import files, notebook
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import BeamConfig, GenerationConfig, Run
+from glassformer.config.run import GENERATION_BATCH, BeamConfig, GenerationConfig, Run
 from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device
 from glassformer.errors import UserError
@@ -213,7 +213,16 @@ class Model:
     @overload
     def generate(self, prompt: Sequence[Prompt], *, n: int, **settings: Any) -> list[list[str]]: ...
     @one_or_list("prompt", PROMPT, is_prompt)
-    def generate(self, prompt: Any, *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any) -> Any:
+    def generate(
+        self,
+        prompt: Any,
+        *,
+        n: int = 1,
+        sample: int = 0,
+        slide: bool = False,
+        batch_size: int = GENERATION_BATCH,
+        **settings: Any,
+    ) -> Any:
         """Return the continuation of a prompt, or of each of several prompts (texts or ids).
 
         The full text is the prompt followed by the continuation. A prompt gives the same text alone and in a batch.
@@ -223,11 +232,14 @@ class Model:
 
         `settings` are fields of `GenerationConfig` that replace the model's defaults; `seed=None` draws a new seed.
         `slide` lets the context slide; without it, a prompt that does not fit raises `UserError`. So do an id outside
-        the vocabulary, and `n` above 1 at temperature 0.
+        the vocabulary, and `n` above 1 at temperature 0. `batch_size` rows (prompts × samples) are generated at a time,
+        and others follow as rows end. It does not change the texts; with more rows, generation is faster and needs more
+        memory.
         """
-        texts = [""] * (len(prompt) * n)
-        for pieces in self.stream(prompt, n=n, sample=sample, slide=slide, **settings):
-            texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
+        encoded = self.encode_prompts(prompt, slide=slide)
+        rows = self.generate_encoded(encoded, n=n, sample=sample, slide=slide, batch_size=batch_size, **settings)
+        found = dict(rows)
+        texts = [found[row] for row in range(len(found))]
         return texts if n == 1 else [texts[i : i + n] for i in range(0, len(texts), n)]
 
     @overload
@@ -249,10 +261,31 @@ class Model:
     ) -> Iterator[list[str]]:
         """Stream the continuations of encoded prompts (`encode_prompts`); see `stream`."""
         task = self._able(tasks.ContinuesPrompts, "generate")
+        yield from task.stream(self, prompts, self._sampling(settings), range(sample, sample + n), slide)
+
+    def generate_encoded(
+        self,
+        prompts: Sequence[EncodedPrompt],
+        *,
+        n: int = 1,
+        sample: int = 0,
+        slide: bool = False,
+        batch_size: int = GENERATION_BATCH,
+        **settings: Any,
+    ) -> Iterator[tuple[int, str]]:
+        """Yield (row, continuation) of encoded prompts (`encode_prompts`) as each row ends; see `generate`.
+
+        Row `j · n + i` is sample `sample + i` of prompt j.
+        """
+        task = self._able(tasks.ContinuesPrompts, "generate")
+        samples = range(sample, sample + n)
+        yield from task.finished(self, prompts, self._sampling(settings), samples, slide, batch_size)
+
+    def _sampling(self, settings: dict[str, Any]) -> GenerationConfig:
+        """Return the model's sampling configuration with some settings replaced."""
         if not isinstance(self.generation, GenerationConfig):
             raise wrong_verb(self.task, self, "generate")
-        config = with_settings(self.generation, settings)
-        yield from task.stream(self, prompts, config, range(sample, sample + n), slide)
+        return with_settings(self.generation, settings)
 
     def encode_prompts(self, prompts: Sequence[Prompt], *, slide: bool = False) -> list[EncodedPrompt]:
         """Encode and validate all prompts; raise `UserError` if the model cannot continue one of them."""

@@ -82,9 +82,13 @@ def test_generate_reads_prompts_from_a_file(glassformer: Glassformer, trained: O
     stdin = "\n\n".join(json.dumps({"prompt": prompt}) for prompt in prompts)
     found = glassformer("generate", trained.folder, "--input", "-", "--max-new-tokens", 6, stdin=stdin)
     lines = [json.loads(line) for line in found.out.splitlines()]
-    assert [line["prompt"] for line in lines] == prompts and found.err == "4 of 4 prompts\n"
+    assert [line["prompt"] for line in lines] == prompts
     model = api.load(trained.folder)
     assert [line["text"] for line in lines] == [model.generate(prompt, max_new_tokens=6) for prompt in prompts]
+    two = glassformer("generate", trained.folder, "--input", "-", "--batch-size", 2, "--max-new-tokens", 6, stdin=stdin)
+    assert two.out == found.out
+    none = glassformer("generate", trained.folder, "--input", "-", "--batch-size", 0, stdin=stdin)
+    assert none.code != 0 and "batch_size is 0 and must be at least 1" in none.err
     (tmp_path / "in.jsonl").write_text(stdin, "utf-8")
     out = tmp_path / "new" / "out.jsonl"
     written = glassformer(

@@ -170,6 +170,10 @@ class GenerationConfig:
     seed: int = setting(0, "sampling seed", "≥ 0")
 
 
+GENERATION_BATCH = 32
+"""Default number of rows at a time where many prompts are continued."""
+
+
 @checked
 class BeamConfig:
     """Beam search for the best target."""

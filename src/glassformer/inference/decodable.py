@@ -19,6 +19,8 @@ class Decodable(Protocol):
 
     Its state keeps the past of each row between steps and belongs to the caller. It has `lengths`, (B,) real tokens so
     far, and `select(rows)`, the state whose row i is row `rows[i]` of this one; it expands, reorders or drops rows.
+    Generation with a batch size, or with a context that slides, also needs `joined(other)`: the state with the rows of
+    this one, then those of `other`.
     """
 
     def start(

@@ -28,6 +28,9 @@ class EnsembleState:
     def select(self, rows: Tensor) -> "EnsembleState":
         return EnsembleState([member.select(rows) for member in self.members])
 
+    def joined(self, other: "EnsembleState") -> "EnsembleState":
+        return EnsembleState([mine.joined(its) for mine, its in zip(self.members, other.members, strict=True)])
+
     def branched(self) -> "EnsembleState":
         return EnsembleState([m.branched() if isinstance(m, Branching) else m for m in self.members])
 

@@ -8,7 +8,7 @@ from glassformer.config.run import CausalConfig, GenerationConfig, Run
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
-from glassformer.inference.decode import EncodedPrompt, causal_frame, stream_texts
+from glassformer.inference.decode import EncodedPrompt, causal_frame, finished_texts, stream_texts
 from glassformer.inference.score import Score, text_scores
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
@@ -65,6 +65,26 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
     ) -> Iterator[list[str]]:
         network, tokenizer = model.network, model.tokenizer
         return stream_texts(network, tokenizer, prompts, config, slide=slide, device=model.device, samples=samples)
+
+    def finished(
+        self,
+        model: TrainedModel,
+        prompts: Sequence[EncodedPrompt],
+        config: GenerationConfig,
+        samples: Sequence[int],
+        slide: bool,
+        batch_size: int,
+    ) -> Iterator[tuple[int, str]]:
+        return finished_texts(
+            model.network,
+            model.tokenizer,
+            prompts,
+            config,
+            slide=slide,
+            device=model.device,
+            samples=samples,
+            batch_size=batch_size,
+        )
 
     def encode_prompt(self, model: TrainedModel, prompt: Prompt) -> EncodedPrompt:
         frame = causal_frame(model.tokenizer, model.network.config)

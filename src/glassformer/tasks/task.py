@@ -185,6 +185,17 @@ class ContinuesPrompts(Protocol):
     ) -> Iterator[list[str]]:
         """Yield the new text of each row at each step; each prompt has one row for each of `samples`."""
 
+    def finished(
+        self,
+        model: TrainedModel,
+        prompts: Sequence[EncodedPrompt],
+        config: GenerationConfig,
+        samples: Sequence[int],
+        slide: bool,
+        batch_size: int,
+    ) -> Iterator[tuple[int, str]]:
+        """Yield the number and the new text of each row when it has ended; at most `batch_size` rows at a time."""
+
     def no_start(self, model: TrainedModel) -> str:
         """Return the warning for a model that was trained without start tokens."""
 
