@@ -32,8 +32,8 @@ _LINE_END = re.compile(r"(?<=[!-~]\n)(?=[!-~])")
 """The end of a line between two printable characters of ASCII, which ends a chunk in every scheme."""
 COUNTED_CHARACTERS = 1 << 20
 """Chunks are counted so many characters at a time, and the counts are added: the work of one worker process."""
-PAYS_FROM = 16 << 20
-"""Number of characters after which worker processes count: they start in about half a second, the time of this text."""
+PAYS_FROM = 8 << 20
+"""Number of characters after which worker processes count: they start in half a second, the time of this text."""
 _ASCII = "".join(map(chr, range(128)))
 _LOCK = threading.Lock()
 """Held while a splitter learns characters."""

@@ -12,7 +12,7 @@ import tokenizers
 from glassformer.errors import UserError
 from glassformer.tokenization.chunks import BORDER, Splitter, cut, in_blocks
 from glassformer.tokenization.decoding import TextStream, readable, token_bytes
-from glassformer.tokenization.pretokenize import END_OF_WORD, Scheme, check_text
+from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, END_OF_WORD, Scheme, check_text
 from glassformer.tokenization.reference import ReferenceEncoder
 
 SPLIT_HERE: tuple[Scheme, ...] = ("byte", "whitespace")
@@ -23,6 +23,7 @@ MAX_CHARACTERS = 1 << 22
 MIN_TEXT, MAX_NEW = 1 << 20, 0.25
 """A text of so many characters, in which new chunks have more than this share, ends the splitting."""
 _BORDER_ID = -1
+_SYMBOLS = dict(enumerate(BYTE_TO_CHARACTER))
 
 
 class _ChunkIds(dict[str, list[int]]):
@@ -36,13 +37,12 @@ class _ChunkIds(dict[str, list[int]]):
     def __missing__(self, chunk: str) -> list[int]:
         return self.new.setdefault(chunk, [])
 
-    def add_new(self, encode: Callable[[list[str]], list[list[int]]]) -> int:
+    def add_new(self, encode: Callable[[str], list[int]]) -> int:
         """Encode the new chunks and keep their ids; return the number of their characters."""
-        new = list(self.new)
-        for chunk, ids in zip(new, encode(new), strict=True):
-            self.new[chunk] += ids
+        for chunk, ids in self.new.items():
+            ids += encode(chunk)
         self.update(self.new)
-        n_new = sum(map(len, new))
+        n_new = sum(map(len, self.new))
         self.n_characters += n_new
         return n_new
 
@@ -65,6 +65,7 @@ class SchemeCodec:
         self._special_tokens, self._unknown, self._frequencies = special_tokens, unknown, frequencies
         self._known_characters: set[str] = set()
         self._splitter = Splitter(scheme) if scheme in SPLIT_HERE else None
+        self._model = rust.model
         self._ids, self._lock = _ChunkIds(), threading.Lock()
         self._n_seen = self._n_new = 0  # characters since the last test of the share of new chunks
 
@@ -141,7 +142,7 @@ class SchemeCodec:
             ids = self._ids
             ids.new = {}
             of_chunks = list(map(ids.__getitem__, splitter.split(text)))
-            self._n_new += ids.add_new(self._encode_in_rust)
+            self._n_new += ids.add_new(self._encode_chunk)
             self._n_seen += len(text)
             joined += chain.from_iterable(of_chunks)
             if len(ids) > MAX_CHUNKS or ids.n_characters > MAX_CHARACTERS:
@@ -156,6 +157,11 @@ class SchemeCodec:
             rows.append(joined[begin:end])
             begin = end + 1
         return [*rows, joined[begin:] if rows else joined]
+
+    def _encode_chunk(self, chunk: str) -> list[int]:
+        """Encode one chunk with the model of the library alone, which is faster than all its steps."""
+        symbols = chunk.encode().decode("latin-1").translate(_SYMBOLS) if self._scheme == "byte" else chunk
+        return [token.id for token in self._model.tokenize(symbols)]
 
     def _encode_in_rust(self, pieces: list[str]) -> list[list[int]]:
         rows = [encoding.ids for encoding in self._rust.encode_batch_fast(pieces, add_special_tokens=False)]
