@@ -126,15 +126,18 @@ def plain_step(network: nn.Module, logits_of: Logits, batches: Sequence[Batch], 
     device = choose_device(how.device)
     network.to(device).train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
-    forward: Any = torch.compile(network) if how.compiled else network
     parameters = list(network.parameters())
     following = cycle(batch.to(device) for batch in batches)
+
+    def loss_of(batch: Batch) -> Tensor:
+        return F.cross_entropy(logits_of(network, batch).flatten(0, 1).float(), batch.labels.flatten())
+
+    compiled: Any = torch.compile(loss_of) if how.compiled else loss_of
 
     def step() -> None:
         batch = next(following)
         with torch.autocast(device.type, dtype=how.autocast, enabled=how.autocast is not None):
-            logits = logits_of(forward, batch)
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), batch.labels.flatten())
+            loss = compiled(batch)
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
@@ -151,5 +154,6 @@ def _task(call: Callable[[], object], network: nn.Module, batches: Sequence[Batc
         flops=flops,
         parameters=sum(p.numel() for p in network.parameters() if p.requires_grad),
         calls=how.calls * len(batches),
+        first_calls=len(batches) if device.type == "cuda" else 0,
         wait=lambda: wait_for(device),
     )
