@@ -19,10 +19,11 @@ import gpt_peers
 import translation_peers
 from glassformer.config.train import AdamWConfig
 from glassformer.data.batching import Batch
+from glassformer.devices import runs_ahead
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import Objective
 from glassformer.training.optimizers import build_optimizer
-from glassformer.training.step import TrainStep
+from glassformer.training.step import Pending, TrainStep
 from rates import choose_device, wait_for
 from task import Precision, Task
 
@@ -116,9 +117,19 @@ def own_step(network: nn.Module, objective: Objective, batches: Sequence[Batch],
         device=device,
         compiled=how.compiled,
         has_one_shape=len(batches) == 1,
+        defers=runs_ahead(device),
     )
     following = cycle(batch.to(device) for batch in batches)
-    return _task(lambda: step([next(following)]), network, batches, flops, how)
+    unread: list[Pending] = []
+
+    def take() -> None:
+        """Read the result of the step before during this one, as the trainer does."""
+        step.backward([next(following)])
+        if unread:
+            unread.pop().read()
+        unread.append(step.update())
+
+    return _task(take, network, batches, flops, how)
 
 
 def plain_step(network: nn.Module, logits_of: Logits, batches: Sequence[Batch], flops: float, how: How) -> Task:

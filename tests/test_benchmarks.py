@@ -532,9 +532,10 @@ def test_a_part_is_stopped_with_its_processes(tmp_path: Path, capsys: pytest.Cap
     )
     status, lines = gpu.launch(gpu.Part("sleeps", ("-c", code), 0, 0), 2.0, tmp_path / "none")
     assert status is None and lines == ["a line"] and "a line" in capsys.readouterr().out
-    child = Path(f"/proc/{int(path.read_text())}/stat")
+    child, deadline = Path(f"/proc/{int(path.read_text())}/stat"), time.monotonic() + 60
     while child.exists() and child.read_text().rsplit(")", 1)[1].split()[0] != "Z":
-        time.sleep(0.01)  # until the signal has arrived
+        assert time.monotonic() < deadline, "the process of the part still runs"
+        time.sleep(0.01)
     words = ("-c", "import sys; print(*sys.argv[1:]); sys.exit(3)", "SECONDS", "JSON")
     assert gpu.launch(gpu.Part("fails", words, 0, 0), 70.0, Path("file")) == (3, ["40 file"])
 

@@ -23,6 +23,7 @@ from glassformer.cost.activations import Kernels, activations
 from glassformer.cost.flops import Shape
 from glassformer.cost.memory import training_memory
 from glassformer.data.batching import Batch
+from glassformer.devices import runs_ahead
 from glassformer.distributed.process_group import Replicated, Sharded
 from glassformer.distributed.ranks import Ranks
 from glassformer.models.build import build_model
@@ -46,13 +47,13 @@ def step_of(
     optimizer: OptimizerConfig | None = None,
     **how: Any,
 ) -> TrainStep:
-    """Return a step in fp32, not compiled, unless `how` replaces this."""
+    """Return a step in fp32, not compiled, whose results are read later on a GPU, unless `how` replaces this."""
     network.to(device)
     return TrainStep(
         network,
         objective or CausalObjective(),
         build_optimizer(network, optimizer or AdamWConfig(learning_rate=1e-3)),
-        **({"clip_norm": 1.0, "autocast": None, "compiled": False} | how),
+        **({"clip_norm": 1.0, "autocast": None, "compiled": False, "defers": runs_ahead(device)} | how),
         device=device,
         ranks=ranks,
     )
@@ -139,6 +140,28 @@ def test_a_deterministic_run_resumes_with_equal_bits(device: torch.device, tmp_p
     environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig()], ids=["adamw", "muon"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_step_never_waits_for_the_gpu(optimizer: OptimizerConfig, compiled: bool, gpu: torch.device) -> None:
+    """From pinned batches to the update, PyTorch raises an error where the program would wait."""
+    case = CASES["llama, groups, windows"]
+    network = random_model(case.config, seed=3, dtype=torch.float32)
+    step = step_of(network, gpu, optimizer=optimizer, autocast=torch.bfloat16, compiled=compiled)
+    made = [batch.pinned() for batch in batches(case)]
+    for batch in made:  # compiles, and allocates pinned memory
+        step([batch], [1])
+    assert step.defers
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        results = []
+        for number, batch in enumerate(made):
+            step.backward([batch, batch], [number, 7])
+            results.append(step.update())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(result.read().gradient_norm > 0 for result in results)
 
 
 def test_a_bad_step_is_skipped(device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
