@@ -27,6 +27,7 @@ from glassformer.config.train import (
     ParallelConfig,
     TrainConfig,
 )
+from glassformer.data.batching import FreshCuts
 from glassformer.errors import Interrupted, UserError
 from glassformer.objectives.causal import CausalObjective
 from glassformer.store import checkpoint
@@ -94,12 +95,30 @@ def test_results_that_are_read_later_change_nothing(
 
 
 def test_batches_that_are_made_ahead_change_nothing(tmp_path: Path) -> None:
-    """Pairs in buckets, and a new cut of the text in each epoch; early stopping leaves a batch unused."""
+    """Pairs in buckets; early stopping leaves a batch unused."""
     stopping = EarlyStopping("perplexity", patience=2, higher_is_better=True)
     run = pair_run(tmp_path, grad_accumulation=2, max_steps=50, eval_every=2, early_stopping=stopping)
     once, ahead = both(run, tmp_path)
     assert remains(once) == remains(ahead)
     assert checkpoint.steps(ahead)[-1] == 6
+
+
+def test_fresh_tokens_of_each_epoch_are_made_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With BPE-dropout, the thread encodes the text again; a rollback returns to earlier batches."""
+    how = {"grad_accumulation": 2, "on_nonfinite": "rollback", "checkpoint_every": 5}
+    run = tiny_run(write_text(tmp_path, 30), max_steps=40, **how)
+    run = replace(run, tokenizer=replace(run.tokenizer, bpe_dropout=0.1))
+    epochs: set[int] = set()
+    real = FreshCuts.batch
+    monkeypatch.setattr(
+        FreshCuts, "batch", lambda cuts, step: (epochs.add(step // cuts.n_steps_per_epoch), real(cuts, step))[1]
+    )
+    found = []
+    both(run, tmp_path, lambda folder: found.append(outcome(run, folder, {33}, "gradient is nan", once=True)))
+    assert found[1]["taken"] == [*range(35), *range(30, 40)] and len(epochs) > 3
+    for one in found:
+        del one["taken"]
+    assert found[0] == found[1] and any("back to step 30" in line for line in found[0]["messages"])
 
 
 def outcome(run: Run, folder: Path, bad: set[int], what: str, once: bool = False) -> dict[str, Any]:
