@@ -82,6 +82,15 @@ def repeats_bits(config: TrainConfig, device: torch.device) -> bool:
     return device.type == "cpu" or (device.type == "cuda" and config.deterministic)
 
 
+def runs_ahead(device: torch.device) -> bool:
+    """Return True if the program continues while the device computes, so that waiting for a result costs time.
+
+    >>> runs_ahead(torch.device("cuda")), runs_ahead(torch.device("cpu"))
+    (True, False)
+    """
+    return device.type == "cuda"
+
+
 @contextmanager
 def arithmetic(config: TrainConfig) -> Iterator[None]:
     """Apply `train.matmul_precision` and `train.deterministic` inside the block, then restore the old settings.
