@@ -26,13 +26,12 @@ from glassformer.devices import evaluation_mode
 from glassformer.distributed import process_group
 from glassformer.distributed import processes as joining
 from glassformer.distributed.processes import processes, watchdog_note
-from glassformer.errors import UserError
+from glassformer.errors import UserError, warn
 from glassformer.evaluation import loss
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.loss import evaluate_loss
 from glassformer.evaluation.text import translation_scores
 from glassformer.inference import beam, classify
-from glassformer.reporting import warn
 from glassformer.tasks.batches import Places
 from glassformer.tasks.label_data import label_scores
 from glassformer.tasks.text_data import TextRunData

@@ -16,6 +16,7 @@ from glassformer.config.transformer import Stack
 from glassformer.errors import UserError, enough_memory
 from glassformer.store import checkpoint
 from glassformer.training import loop
+from glassformer.training.trainer_state import read_progress
 from runs import MODEL, tiny_run, write_text
 
 ROOM = 1 << 29
@@ -42,9 +43,19 @@ def refused(run: Run, folder: Path, *words: str) -> None:
         assert word in text, text
 
 
-def test_a_batch_that_is_too_large_is_one_sentence(tmp_path: Path) -> None:
-    run = tiny_run(write_text(tmp_path), batch_size=20_000)
-    limited(lambda: refused(run, tmp_path / "run", "for another ", "iB: ", "(now 20,000)"))
+def test_a_batch_that_is_too_large_is_computed_in_parts(tmp_path: Path) -> None:
+    """The real allocator fails on a whole batch, which needs 2 GiB."""
+    run, folder = tiny_run(write_text(tmp_path), batch_size=20_000, max_steps=1, background_saving=False), tmp_path / "run"
+    limited(lambda: api.train(run, folder), 2 * ROOM)
+    assert read_progress(checkpoint.path_of(folder, 1)).n_parts > 1
+    [line] = [line for line in (folder / "metrics.jsonl").read_text().splitlines() if "event" in line]
+    assert "step 1 did not fit in memory: each micro-batch is computed in " in line
+
+
+def test_a_row_that_is_too_large_is_one_sentence(tmp_path: Path) -> None:
+    model = replace(MODEL, max_len=4096, decoder=Stack(200, 2, d_ff=4096))
+    run = tiny_run(write_text(tmp_path, 1000), model=model, batch_size=2)
+    limited(lambda: refused(run, tmp_path / "run", "for another ", "iB: ", "(now 2)"))
     assert checkpoint.steps(tmp_path / "run") == []
 
 

@@ -140,7 +140,12 @@ class Trainer:
         self._micro_batches = [
             objective.collate(sampler.batch(i), rng(config.seed, Stream.COLLATE, i)) for i in numbers
         ]
-        result = self.step(self._micro_batches, [seed_of(config.seed, Stream.DROPOUT, number) for number in numbers])
+        n_parts = self.step.n_parts
+        try:
+            result = self.step(self._micro_batches, [seed_of(config.seed, Stream.DROPOUT, i) for i in numbers])
+        finally:
+            if self.step.n_parts > n_parts:
+                self._tell(step + 1, f"step {step + 1} did not fit in memory: {computed_in(self.step.n_parts)}")
         if self.average is not None and result.is_taken:
             self.average.update()
         return result
@@ -217,6 +222,7 @@ class Trainer:
     def _snapshot(self) -> Snapshot:
         progress, average, plateau = self.progress, self.average, self.evaluations.plateau
         progress.scaler = None if self.step.scale is None else asdict(self.step.scale)
+        progress.n_parts = self.step.n_parts
         progress.plateau = None if plateau is None else plateau.state()
         weights = weights_of(self.network)
         state = TrainingState(
@@ -236,6 +242,7 @@ class Trainer:
         load_weights(self.network, checkpoint.weights_path(folder), part_of)
         assert isinstance(state.optimizer, dict) and not isinstance(state.average, Path)
         load_state_tensors(self.optimizer, state.optimizer)
+        self.step.n_parts = max(self.step.n_parts, self.progress.n_parts)
         plateau = self.evaluations.plateau
         if self.average is not None and state.average is not None:
             self.average.load_state_tensors(state.average)
@@ -285,6 +292,14 @@ class Trainer:
     def _tell(self, step: int, event: str) -> None:
         self.reporter.log(event)
         self.log.write(step, event=event)
+
+
+def computed_in(n_parts: int) -> str:
+    """Describe the computation in parts for a message."""
+    return (
+        f"each micro-batch is computed in {n_parts:,} parts; the result is the same, up to rounding and the masks of "
+        "dropout"
+    )
 
 
 class Clock:

@@ -10,19 +10,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer import files
 from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.run import Run
 from glassformer.config.schema import apply_flags
 from glassformer.cost.memory import require_memory
-from glassformer.cost.room import require_room
+from glassformer.cost.room import Room, parts_that_fit, step_memory
 from glassformer.devices import repeats_bits
 from glassformer.distributed.environment import is_first, is_several
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
+from glassformer.formatting import size
 from glassformer.models.build import build_model
 from glassformer.reporting import LaunchReporter, Outcome, Silent
 from glassformer.store import checkpoint
@@ -38,7 +39,7 @@ from glassformer.tokenization.tokenizer import Tokenizers
 from glassformer.training import init_from
 from glassformer.training.checkpointer import Checkpointer, Snapshot, put_right
 from glassformer.training.host import Host, host_of, room_of
-from glassformer.training.loop import Trainer
+from glassformer.training.loop import Trainer, computed_in
 from glassformer.training.optimizers import build_optimizer
 from glassformer.training.run_folder import holding, is_restarted, require_apart, require_new, require_run
 from glassformer.training.trainer_state import TrainerState
@@ -150,12 +151,12 @@ def assemble(
             run = replace(run, train=replace(run.train, compile=False))
     room = room_of(host.device)
     require_memory(run.model)
-    require_room(run, room)
+    n_parts = parts_that_fit(run, room)
     run_data = trainable_task(run).open(run)
     if stored is None:
         tokenizers = init_from.learned_tokenizers(run, start, run_data, host)
         run = init_from.completed(run, tokenizers, run_data, host.ranks)
-        require_room(run, room)  # again, with the known vocabulary size
+        n_parts = parts_that_fit(run, room)  # again, with the known vocabulary size
     else:
         tokenizers = init_from.stored_tokenizers(stored, run_data, host)
     with host.ranks.first_alone():
@@ -168,8 +169,12 @@ def assemble(
     n_parameters = network.n_parameters()
     host.ranks.distribute(network, run.train)
     data = prepared.training_data(network, host.device)
+    [n_parts] = host.ranks.largest(n_parts)
     if is_new:
-        tell_of_new_run(run, n_parameters, prepared.summary, tokenizers, data, host)
+        memory = "" if room is None else memory_of_step(run, network, n_parts, room, host.ranks)
+        tell_of_new_run(run, n_parameters, prepared.summary, tokenizers, data, memory, host)
+        if n_parts > 1:
+            log(f"a step does not fit in memory, by estimate: {computed_in(n_parts)}")
 
     def write_model(into: Path, weights: Tensors) -> None:
         write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, label_names(run_data))
@@ -178,7 +183,9 @@ def assemble(
     optimizer = build_optimizer(network, run.train.optimizer, scales)
     in_background, ranks = run.train.background_saving, host.ranks
     checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=ranks, writes=writes)
-    return run, Trainer(run.train, network, optimizer, data, checkpointer, host, run_data.corpus.digest)
+    trainer = Trainer(run.train, network, optimizer, data, checkpointer, host, run_data.corpus.digest)
+    trainer.step.n_parts = n_parts
+    return run, trainer
 
 
 # Checks
@@ -202,9 +209,9 @@ def _require_same(newest: Path, ranks: Ranks) -> None:
 
 
 def tell_of_new_run(
-    run: Run, n_parameters: int, summary: str, tokenizers: Tokenizers, data: TrainingData, host: Host
+    run: Run, n_parameters: int, summary: str, tokenizers: Tokenizers, data: TrainingData, memory: str, host: Host
 ) -> None:
-    """Report the model, its data and the device; `summary` describes the data."""
+    """Report the model, its data, the device and its memory; `summary` describes the data."""
     asked = 0 if run.init.path is not None or run.tokenizer.path is not None else run.tokenizer.vocab_size
     target, source = tokenizers.target, tokenizers.separate_source
     fewer = f" (the text gives no {asked:,})" if target.vocab_size < asked else ""
@@ -216,10 +223,20 @@ def tell_of_new_run(
         "model": f"{describe_model(run.model)}, {n_parameters:,} parameters, {vocabulary}",
         "data": summary,
         "device": f"{host}, {run.train.precision}{threads}",
+        "memory": memory,
     }
     host.reporter.facts({"run": run.name} | facts)
     for sentence in few_targets(data):
         host.reporter.log(sentence)
+
+
+def memory_of_step(run: Run, network: nn.Module, n_parts: int, room: Room, ranks: Ranks) -> str:
+    """Describe the memory that a step will take, and that of the device before the run."""
+    sizes = [(p.numel(), p.requires_grad) for p in network.parameters()]
+    trained_share = sum(n for n, is_trained in sizes if is_trained) / sum(n for n, _ in sizes)
+    memory = step_memory(run, room.is_cpu, n_parts, trained_share, ranks.n_shards)
+    of = "a step" if ranks.n == 1 else "a step of each process"
+    return f"about {size(memory.total)} for {of}, {size(room.free)} of {size(room.total)} free"
 
 
 def tell_of_resumed_run(run: Run, stored: Path, progress: TrainerState, host: Host) -> None:
@@ -248,7 +265,7 @@ def differing(found: Snapshot, folder: Path) -> list[str]:
     """Return the names of numbers (except times) and tensors that differ between a snapshot and a checkpoint."""
     stored = checkpoint.load_state(folder)
     now, before = json.loads(json.dumps(found.state.numbers)), stored.numbers
-    names = [name for name in now if name not in ("seconds", "made_with") and now[name] != before.get(name)]
+    names = [name for name in now if name not in ("seconds", "made_with") and now[name] != before.get(name, now[name])]
     for tensors, on_disk in (
         (found.weights, read_tensors(folder / WEIGHTS)),
         (found.state.weights or found.weights, read_tensors(checkpoint.weights_path(folder))),
