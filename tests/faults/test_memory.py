@@ -45,7 +45,10 @@ def refused(run: Run, folder: Path, *words: str) -> None:
 
 def test_a_batch_that_is_too_large_is_computed_in_parts(tmp_path: Path) -> None:
     """The real allocator fails on a whole batch, which needs 2 GiB."""
-    run, folder = tiny_run(write_text(tmp_path), batch_size=20_000, max_steps=1, background_saving=False), tmp_path / "run"
+    run, folder = (
+        tiny_run(write_text(tmp_path), batch_size=20_000, max_steps=1, background_saving=False),
+        tmp_path / "run",
+    )
     limited(lambda: api.train(run, folder), 2 * ROOM)
     assert read_progress(checkpoint.path_of(folder, 1)).n_parts > 1
     [line] = [line for line in (folder / "metrics.jsonl").read_text().splitlines() if "event" in line]
