@@ -17,6 +17,7 @@ from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.run import Run
 from glassformer.config.schema import apply_flags
 from glassformer.cost.memory import require_memory
+from glassformer.cost.plan import full_shape
 from glassformer.cost.room import Room, parts_that_fit, step_memory
 from glassformer.devices import repeats_bits
 from glassformer.distributed.environment import is_first, is_several
@@ -33,6 +34,7 @@ from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, WEIGHTS, StoredModel, read_model, read_run, write_model_files
 from glassformer.store.tensors import read_tensors
 from glassformer.tasks.batches import TrainingData, few_targets
+from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import label_names
 from glassformer.tokenization.tokenizer import Tokenizers
@@ -211,7 +213,7 @@ def _require_same(newest: Path, ranks: Ranks) -> None:
 def tell_of_new_run(
     run: Run, n_parameters: int, summary: str, tokenizers: Tokenizers, data: TrainingData, memory: str, host: Host
 ) -> None:
-    """Report the model, its data, the device and its memory; `summary` describes the data."""
+    """Report the model, its data, the device, its memory and the steps; `summary` describes the data."""
     asked = 0 if run.init.path is not None or run.tokenizer.path is not None else run.tokenizer.vocab_size
     target, source = tokenizers.target, tokenizers.separate_source
     fewer = f" (the text gives no {asked:,})" if target.vocab_size < asked else ""
@@ -224,10 +226,20 @@ def tell_of_new_run(
         "data": summary,
         "device": f"{host}, {run.train.precision}{threads}",
         "memory": memory,
+        "steps": _length(run, data),
     }
     host.reporter.facts({"run": run.name} | facts)
     for sentence in few_targets(data):
         host.reporter.log(sentence)
+
+
+def _length(run: Run, data: TrainingData) -> str:
+    """Describe the number of steps, their size and the epochs."""
+    batch, n = micro_batch(run), run.train.grad_accumulation
+    shape = full_shape(batch, run.model)
+    n_tokens = n * (batch.budget or shape.n_rows * shape.n_tokens)
+    n_epochs = run.train.max_steps * n / data.sampler.n_steps_per_epoch
+    return f"{run.train.max_steps:,} of at most {n_tokens:,} tokens, {n_epochs:,.1f} epochs"
 
 
 def memory_of_step(run: Run, network: nn.Module, n_parts: int, room: Room, ranks: Ranks) -> str:

@@ -40,7 +40,7 @@ class TrainStep:
 
     If memory is not sufficient for forward and backward, the gradients are computed again with twice as many parts per
     micro-batch. Sums are divided once, so the gradient is the same up to rounding and the masks of dropout. This needs
-    a single process: in others, gradients or weights may wait for a process that failed.
+    a single process: with several, other processes would wait for the one that failed.
 
     `compiled`: the loss of a batch is one graph. If batches differ in shape, the sizes are symbolic from the first
     step, and every batch has masks, so later batches need no other graph. With `has_one_shape`, sizes are constants.
