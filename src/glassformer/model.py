@@ -24,6 +24,7 @@ from glassformer.inference.embed import Vectors
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.fill import Filling
 from glassformer.inference.score import Score
+from glassformer.inference.speculative import DraftCounts
 from glassformer.inference.translator import Translation, Translator
 from glassformer.models.build import Network
 from glassformer.one_or_list import PROMPT, is_prompt, is_row, is_sentence, one_or_list, one_or_streams, texts_of
@@ -224,6 +225,11 @@ class Model:
         `settings` are fields of `GenerationConfig` that replace the model's defaults; `seed=None` draws a new seed.
         `slide` lets the context slide; without it, a prompt that does not fit raises `UserError`. So do an id outside
         the vocabulary, and `n` above 1 at temperature 0.
+
+        Speculative decoding: `draft`, a smaller model with the same tokenizer, proposes `draft_tokens` tokens per step,
+        or `prompt_lookup=k` copies k tokens from earlier in the text. This model verifies them in one step. Greedy
+        texts stay the same; sampled ones have the same distribution. `counts`, a `DraftCounts`, receives the numbers of
+        proposed and accepted tokens.
         """
         texts = [""] * (len(prompt) * n)
         for pieces in self.stream(prompt, n=n, sample=sample, slide=slide, **settings):
@@ -245,14 +251,24 @@ class Model:
         yield from self.stream_encoded(encoded, n=n, sample=sample, slide=slide, **settings)
 
     def stream_encoded(
-        self, prompts: Sequence[EncodedPrompt], *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any
+        self,
+        prompts: Sequence[EncodedPrompt],
+        *,
+        n: int = 1,
+        sample: int = 0,
+        slide: bool = False,
+        draft: "Model | None" = None,
+        counts: DraftCounts | None = None,
+        **settings: Any,
     ) -> Iterator[list[str]]:
         """Stream the continuations of encoded prompts (`encode_prompts`); see `stream`."""
+        if not (draft is None or isinstance(draft, Model)):
+            raise UserError(f"draft: expected a Model, such as glassformer.load(DIR), got {draft!r:.60}")
         task = self._able(tasks.ContinuesPrompts, "generate")
         if not isinstance(self.generation, GenerationConfig):
             raise wrong_verb(self.task, self, "generate")
         config = with_settings(self.generation, settings)
-        yield from task.stream(self, prompts, config, range(sample, sample + n), slide)
+        yield from task.stream(self, prompts, config, range(sample, sample + n), slide, draft, counts)
 
     def encode_prompts(self, prompts: Sequence[Prompt], *, slide: bool = False) -> list[EncodedPrompt]:
         """Encode and validate all prompts; raise `UserError` if the model cannot continue one of them."""

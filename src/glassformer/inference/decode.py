@@ -200,15 +200,22 @@ def _next_ids(
     draws: Sequence[np.random.Generator],
     banned: Tensor,
 ) -> list[int]:
+    uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64) if config.temperature > 0 else None
+    return choose(next_logits(logits, config, histories, banned), uniform).tolist()
+
+
+def next_logits(logits: Tensor, config: GenerationConfig, histories: Sequence[Sequence[int]], banned: Tensor) -> Tensor:
+    """Shape the logits (N, V) of the ids that follow `histories`; `banned` ids get -inf.
+
+    The result is on the CPU, because not every device has the double precision that sampling needs.
+    """
     seen = None
     if config.repetition_penalty != 1:
         seen = torch.zeros_like(logits, dtype=torch.bool)
         for place, history in enumerate(histories):
             seen[place, torch.tensor(history, device=logits.device)] = True
     logits = logits.float().index_fill(-1, banned, -torch.inf)
-    shaped = shape_logits(logits, config, seen)
-    uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64) if config.temperature > 0 else None
-    return choose(shaped.cpu(), uniform).tolist()  # on the CPU, because not every device has double precision
+    return shape_logits(logits, config, seen).cpu()
 
 
 @dataclass(frozen=True)
@@ -239,18 +246,20 @@ def stream_texts(
     slide: bool,
     device: torch.device | str,
     samples: Sequence[int] = (0,),
+    generator: Callable[..., Iterator[list[int | None]]] = generate,
 ) -> Iterator[list[str]]:
     """Continue prompts: yield the new text of every row per step, and at the end the text that was held back.
 
-    The rows are those of `generate`: one per sample of each prompt. Prompt text and new pieces together read as the
-    text of all ids: if a space separates them, the first piece begins with it, unless the prompt `is_spaced`. An
-    incomplete character, and text that may become a stop text, wait for later tokens.
+    The ids are those of `generate`, or of another `generator` with its arguments: one row per sample of each prompt.
+    Prompt text and new pieces together read as the text of all ids: if a space separates them, the first piece begins
+    with it, unless the prompt `is_spaced`. An incomplete character, and text that may become a stop text, wait for
+    later tokens.
     """
     ids = [prompt.ids for prompt in prompts]
     check_ids(ids, min(tokenizer.vocab_size, network.config.vocab_size))
     rows = [_RowText(tokenizer, prompt, config.stop) for prompt in prompts for _ in samples]
     end_ids = end_ids_of(tokenizer, network.config)
-    steps = generate(
+    steps = generator(
         network,
         ids,
         config,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from glassformer.inference.ensemble import Ensemble
     from glassformer.inference.fill import Filling
     from glassformer.inference.score import Score
+    from glassformer.inference.speculative import DraftCounts
     from glassformer.inference.translator import Translator
     from glassformer.models.build import Network
     from glassformer.reporting import LaunchReporter
@@ -65,6 +66,9 @@ class TrainedModel(Protocol):
 
     @property
     def device(self) -> torch.device: ...
+
+    @property
+    def is_causal_lm(self) -> bool: ...
 
     @property
     def data_digest(self) -> str | None: ...
@@ -182,8 +186,14 @@ class ContinuesPrompts(Protocol):
         config: GenerationConfig,
         samples: Sequence[int],
         slide: bool,
+        draft: TrainedModel | None = None,
+        counts: DraftCounts | None = None,
     ) -> Iterator[list[str]]:
-        """Yield the new text of each row at each step; each prompt has one row for each of `samples`."""
+        """Yield the new text of each row at each step; each prompt has one row for each of `samples`.
+
+        A `draft` model proposes tokens (speculative decoding); `counts` receives the numbers of proposed and accepted
+        ones.
+        """
 
     def no_start(self, model: TrainedModel) -> str:
         """Return the warning for a model that was trained without start tokens."""
