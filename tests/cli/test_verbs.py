@@ -148,6 +148,21 @@ def test_generate_passes_its_options(glassformer: Glassformer, trained: Outcome)
     assert found.out == f"abc{expected}\n"
 
 
+@pytest.mark.parametrize("drafts", [["--prompt-lookup", 5], ["--draft", "DIR", "--draft-tokens", 3]])
+def test_generate_with_drafts_prints_the_same_text(
+    glassformer: Glassformer, trained: Outcome, drafts: list[str]
+) -> None:
+    drafts = [trained.folder if word == "DIR" else word for word in drafts]
+    greedy = [trained.folder, "--prompt", "abc abc", "--temperature", 0, "--max-new-tokens", 12, "--checkpoint", 20]
+    plain, drafted = glassformer("generate", *greedy), glassformer("generate", *greedy, *drafts)
+    assert drafted.code == 0 and drafted.out == plain.out
+    assert re.fullmatch(r"accepted \d+ of \d+ drafted tokens \(\d+%\)\n", drafted.err.removeprefix(plain.err))
+    prompts = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in ("ab", "cd"))
+    lines = glassformer("generate", trained.folder, "--input", "-", "--temperature", 0, *drafts, stdin=prompts)
+    assert lines.out == glassformer("generate", trained.folder, "--input", "-", "--temperature", 0, stdin=prompts).out
+    assert "drafted tokens" in lines.err
+
+
 def test_generate_reads_prompts_from_a_terminal(glassformer: Glassformer, trained: Outcome) -> None:
     typed = "\n".join(["abc", "", "abc " * 100, "cab", ""])
     found = glassformer("generate", trained.folder, "--max-new-tokens", 4, stdin=typed, terminal=True)

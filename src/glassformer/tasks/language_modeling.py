@@ -117,7 +117,8 @@ def drafter_for(
         return PromptLookup(config.prompt_lookup, counts) if config.prompt_lookup else None
     if config.prompt_lookup:
         raise UserError(
-            f"a draft model is given, and prompt_lookup is {config.prompt_lookup}: use one of them; prompt_lookup 0 is off"
+            f"a draft model is given, and prompt_lookup is {config.prompt_lookup}: use one of them "
+            "(prompt_lookup = 0 is off)"
         )
     if not draft.is_causal_lm:
         raise UserError(f"{draft.name} cannot draft tokens, because it does not continue texts: use a language model")
