@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo quick test faults check page docs screenshots bench clean
+.PHONY: demo quick test faults check page docs screenshots bench gpu clean
 
 demo: .venv/core  ## train a tokenizer and a model on Python's documentation, and generate text
 	@$(BIN)/glassformer demo
@@ -40,6 +40,9 @@ screenshots: .venv/dev  ## pictures of the inspector page, with chromium; trains
 bench: .venv/dev  ## speed of glassformer and other packages; DATA=FOLDER adds Multi30k, JSON=FILE keeps the results
 	@$(BIN)/python benchmarks/run.py $(if $(DATA),--data $(DATA)) $(if $(JSON),--json $(JSON))
 	@$(BIN)/python benchmarks/plan.py
+
+gpu: .venv/dev  ## the tests and benchmarks that need a GPU, in at most nine minutes; JSON=FILE is the file of results
+	@HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/gpu.py $(if $(JSON),--json $(JSON))
 
 .venv/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"glassformer needs Python 3.11 or newer, and $(PYTHON) is {v[0]}.{v[1]}: run make PYTHON=python3.12")'

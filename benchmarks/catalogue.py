@@ -13,6 +13,7 @@ GPT_MODELS = (OURS, "plain GPT (as nanoGPT)", "transformers GPT-2", "x-transform
 PAIR_MODELS = (OURS, "transformers Marian", "torch.nn")
 SHAKESPEARE = {"n_layers": 4, "n_heads": 4, "d_model": 128, "vocab_size": 65, "context": 64, "batch": 12}
 GPT2 = {"n_layers": 12, "n_heads": 12, "d_model": 768, "vocab_size": 50257, "context": 256, "batch": 4}
+GPT2_ON_GPU = GPT2 | {"vocab_size": 50304, "context": 1024, "batch": 16}
 CAPTIONS = {"n_layers": 3, "n_heads": 4, "d_model": 256, "d_ff": 1024, "vocab_size": 8000}
 SCHEMES = ("byte", "char", "word")
 MB = 1_000_000
@@ -35,6 +36,8 @@ class Benchmark:
     """`module:function` and arguments: it fills a temporary folder, which every candidate with `folder` gets."""
     needs_data: bool = False
     """True if it needs `--data`."""
+    device: str = "auto"
+    """Device whose rates the rows are compared with."""
 
 
 def _steps(
@@ -85,6 +88,20 @@ def train_gpt2() -> Benchmark:
     )
 
 
+def train_gpt2_on_gpu() -> Benchmark:
+    """Make the vocabulary a multiple of 64, as nanoGPT does, for all models."""
+    settings = {"bf16, compiled": {"precision": "bf16", "compiled": True, "calls": 10, "device": "cuda"}}
+    return Benchmark(
+        "Training step of GPT-2 on a GPU: 12 layers, width 768, context 1024, batch 16",
+        _steps("train:gpt", GPT_MODELS[:3], settings, {"sizes": GPT2_ON_GPU}),
+        rounds=8,
+        warmups=1,
+        work="tokens",
+        share="matrix products",
+        device="cuda",
+    )
+
+
 def train_translation() -> Benchmark:
     return Benchmark(
         "Training step of an encoder-decoder: 6 + 6 layers, width 512, 64 pairs of 24 tokens",
@@ -115,12 +132,13 @@ def train_bahdanau() -> Benchmark:
     )
 
 
-def decode_gpt2() -> Benchmark:
+def decode_gpt2(device: str = "auto", batches: Sequence[int] = (1, 16), precisions: Settings = BOTH) -> Benchmark:
     candidates = []
-    for batch in (1, 16):
-        for precision in BOTH:
+    for batch in batches:
+        for precision in precisions:
             sizes = GPT2 | {"context": 1024}
             work = {"precision": precision, "batch": batch, "n_prompt": 64, "n_new": 128, "sizes": sizes}
+            work |= {"device": device}
             setting = f"{precision}, batch {batch}"
             candidates.append(Candidate(OURS, "decode_gpt2:ours", work, setting, precision))
             for cache in ("dynamic", "static"):
@@ -128,7 +146,11 @@ def decode_gpt2() -> Benchmark:
                 peer = Candidate(f"transformers, {cache} cache", "decode_gpt2:transformers_gpt2", arguments)
                 candidates.append(replace(peer, setting=setting, precision=precision))
     title = "Greedy decoding of GPT-2 (124 M parameters): 128 new tokens after a prompt of 64"
-    return Benchmark(title, candidates, rounds=5, work="tokens", share="memory bandwidth")
+    return Benchmark(title, candidates, rounds=5, work="tokens", share="memory bandwidth", device=device)
+
+
+def decode_gpt2_on_gpu() -> Benchmark:
+    return decode_gpt2("cuda", (1,), BF16)
 
 
 def decode_translation() -> Benchmark:
@@ -224,3 +246,8 @@ BENCHMARKS: dict[str, Callable[[], Benchmark]] = {
     "learn": learn,
     "start": start,
 }
+ON_GPU: dict[str, Callable[[], Benchmark]] = {
+    "train-gpt2-on-gpu": train_gpt2_on_gpu,
+    "decode-gpt2-on-gpu": decode_gpt2_on_gpu,
+}
+"""Benchmarks of `gpu.py`."""

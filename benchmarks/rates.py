@@ -8,8 +8,9 @@ import torch
 from glassformer.nn import linear
 from task import Task
 
-SIZES = (1024, 2048, 4096)
-COPIED_BYTES = 1 << 28
+SIZES = {"cpu": (1024, 2048, 4096), "cuda": (4096, 8192, 16384)}
+"""Sizes of the square matrix products; the fastest counts."""
+COPIED_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}
 REPEATS = 4
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -25,9 +26,10 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def measured(device: str = "auto", sizes: Sequence[int] = SIZES, copied_bytes: int = COPIED_BYTES) -> Task:
+def measured(device: str = "auto", sizes: Sequence[int] = (), copied_bytes: int = 0) -> Task:
     """Measure FLOP/s in fp32 and bf16 (`fp32`, `bf16`) and bytes/s of a copy (`copy`); a round does nothing."""
     place = choose_device(device)
+    sizes, copied_bytes = sizes or SIZES[place.type], copied_bytes or COPIED_BYTES[place.type]
     found = {name: max(matmul_rate(dtype, size, place) for size in sizes) for name, dtype in DTYPES.items()}
     return Task(lambda: None, found=found | {"copy": copy_rate(copied_bytes, place)})
 

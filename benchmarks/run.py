@@ -1,13 +1,15 @@
 """Speed of glassformer and of other packages: every candidate in its own process, one round at a time, in turns.
 
-    python benchmarks/run.py [NAME …] [--rounds N] [--data FOLDER] [--json FILE]
+    python benchmarks/run.py [NAME …] [--rounds N] [--seconds S] [--data FOLDER] [--json FILE]
     python benchmarks/run.py --page [--json FILE]
 
-Without NAME, all benchmarks run. `--json` adds the results to a file; `--page` writes the tables of docs/benchmarks.md
-from such a file (docs/benchmarks.json). Tables show medians, and the median of the ratios of each round.
+Without NAME, all benchmarks run, except those that need a GPU (`make gpu`). `--json` adds the results to a file;
+`--page` writes the tables of docs/benchmarks.md from such a file (docs/benchmarks.json). Tables show medians, and the
+median of the ratios of each round.
 """
 
 import argparse
+import math
 import os
 import platform
 import sys
@@ -22,7 +24,7 @@ from typing import Any
 
 import page
 import tables
-from catalogue import BENCHMARKS, Benchmark
+from catalogue import BENCHMARKS, ON_GPU, Benchmark
 from results import Result, Row, write
 from turns import Candidate, Measured, take_turns
 
@@ -33,35 +35,41 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--rounds", type=int, default=0, help="rounds per candidate; 0 = the default of each benchmark")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no round of a benchmark after this time")
     parser.add_argument("--data", type=Path, help="folder with train.en and train.de of Multi30k")
     parser.add_argument("--json", type=Path, help="file of results")
     parser.add_argument("--page", action="store_true", help="write docs/benchmarks.md; measure nothing")
     arguments = parser.parse_args(words)
-    if unknown := [name for name in arguments.names if name not in BENCHMARKS]:
-        parser.error(f"unknown benchmark {unknown[0]!r}: choose from {', '.join(BENCHMARKS)}")
+    known = BENCHMARKS | ON_GPU
+    if unknown := [name for name in arguments.names if name not in known]:
+        parser.error(f"unknown benchmark {unknown[0]!r}: choose from {', '.join(known)}")
     if arguments.page:
         page.write_page(arguments.json or page.RESULTS)
         return
     for name in arguments.names or BENCHMARKS:
-        benchmark = BENCHMARKS[name]()
+        benchmark = known[name]()
         if benchmark.needs_data and arguments.data is None:
             print(f"{name} skipped: give the folder of train.en and train.de with --data FOLDER\n", flush=True)
             continue
         print(f"{name}: {benchmark.title}", flush=True)
-        result = measure(benchmark, arguments.rounds or benchmark.rounds, arguments.data)
+        end = time.monotonic() + arguments.seconds
+        result = measure(benchmark, arguments.rounds or benchmark.rounds, arguments.data, end)
         print(tables.facts(result), end="\n\n")
         print("\n\n".join(map(tables.as_text, tables.tables(result))), end="\n\n", flush=True)
         if arguments.json is not None:
             write(arguments.json, {name: result})
 
 
-def measure(benchmark: Benchmark, rounds: int, data: Path | None = None) -> Result:
-    """Prepare the data, measure the rates of the machine before and after the rounds, and return the result."""
+def measure(benchmark: Benchmark, rounds: int, data: Path | None = None, end: float = math.inf) -> Result:
+    """Prepare the data, measure the rates of the machine before and after the rounds, and return the result.
+
+    No round begins after the time `end` of the clock (`time.monotonic`), except the first.
+    """
     with tempfile.TemporaryDirectory() as folder:
         candidates = [_with_folder(one, folder) for one in benchmark.candidates]
-        before = rates() if benchmark.share else {}
-        measured = prepared(benchmark, folder, data) or turns(benchmark, candidates, rounds)
-    after = rates() if benchmark.share else {}
+        before = rates(benchmark.device) if benchmark.share else {}
+        measured = prepared(benchmark, folder, data) or turns(benchmark, candidates, rounds, end)
+    after = rates(benchmark.device) if benchmark.share else {}
     best = {name: max(before[name], after[name]) for name in before}
     rows = [
         Row(
@@ -97,16 +105,16 @@ def prepared(benchmark: Benchmark, folder: str, data: Path | None) -> list[Measu
     return [Measured(candidate, error=one.error) for candidate in benchmark.candidates] if one.error else []
 
 
-def turns(benchmark: Benchmark, candidates: list[Candidate], rounds: int) -> list[Measured]:
+def turns(benchmark: Benchmark, candidates: list[Candidate], rounds: int, end: float = math.inf) -> list[Measured]:
     """Run the candidates of each setting in turns, or all together for the fastest setting of each."""
     groups = [list(group) for _, group in groupby(candidates, lambda one: one.setting)]
     groups = [candidates] if benchmark.picks_best else groups
-    return [one for group in groups for one in take_turns(group, rounds, benchmark.warmups)]
+    return [one for group in groups for one in take_turns(group, rounds, benchmark.warmups, end=end)]
 
 
-def rates() -> dict[str, float]:
+def rates(device: str = "auto") -> dict[str, float]:
     """Measure the rates of the machine in a process of their own."""
-    [one] = take_turns([Candidate("rates of the machine", "rates:measured")], 0, 0)
+    [one] = take_turns([Candidate("rates of the machine", "rates:measured", {"device": device})], 0, 0)
     if one.error:
         raise SystemExit("the rates of the machine are needed for this table")
     return {name: one.facts[name] for name in ("fp32", "bf16", "copy")}

@@ -26,6 +26,8 @@ class Task:
     parameters: int = 0
     calls: int = 1
     """Number of calls per round; a round is their mean."""
+    first_calls: int = 0
+    """Number of calls at the begin of a round that do not count: on a GPU, they allocate the memory of the device."""
     wait: Callable[[], None] = _return
     """Function that returns when the device has finished."""
     measures: bool = False

@@ -19,10 +19,11 @@ import gpt_peers
 import translation_peers
 from glassformer.config.train import AdamWConfig
 from glassformer.data.batching import Batch
+from glassformer.devices import runs_ahead
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import Objective
 from glassformer.training.optimizers import build_optimizer
-from glassformer.training.step import TrainStep
+from glassformer.training.step import Pending, TrainStep
 from rates import choose_device, wait_for
 from task import Precision, Task
 
@@ -116,9 +117,19 @@ def own_step(network: nn.Module, objective: Objective, batches: Sequence[Batch],
         device=device,
         compiled=how.compiled,
         has_one_shape=len(batches) == 1,
+        defers=runs_ahead(device),
     )
     following = cycle(batch.to(device) for batch in batches)
-    return _task(lambda: step([next(following)]), network, batches, flops, how)
+    unread: list[Pending] = []
+
+    def take() -> None:
+        """Read the result of the step before during this one, as the trainer does."""
+        step.backward([next(following)])
+        if unread:
+            unread.pop().read()
+        unread.append(step.update())
+
+    return _task(take, network, batches, flops, how)
 
 
 def plain_step(network: nn.Module, logits_of: Logits, batches: Sequence[Batch], flops: float, how: How) -> Task:
@@ -126,15 +137,18 @@ def plain_step(network: nn.Module, logits_of: Logits, batches: Sequence[Batch], 
     device = choose_device(how.device)
     network.to(device).train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
-    forward: Any = torch.compile(network) if how.compiled else network
     parameters = list(network.parameters())
     following = cycle(batch.to(device) for batch in batches)
+
+    def loss_of(batch: Batch) -> Tensor:
+        return F.cross_entropy(logits_of(network, batch).flatten(0, 1).float(), batch.labels.flatten())
+
+    compiled: Any = torch.compile(loss_of) if how.compiled else loss_of
 
     def step() -> None:
         batch = next(following)
         with torch.autocast(device.type, dtype=how.autocast, enabled=how.autocast is not None):
-            logits = logits_of(forward, batch)
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), batch.labels.flatten())
+            loss = compiled(batch)
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
@@ -151,5 +165,6 @@ def _task(call: Callable[[], object], network: nn.Module, batches: Sequence[Batc
         flops=flops,
         parameters=sum(p.numel() for p in network.parameters() if p.requires_grad),
         calls=how.calls * len(batches),
+        first_calls=len(batches) if device.type == "cuda" else 0,
         wait=lambda: wait_for(device),
     )

@@ -6,9 +6,11 @@ variable is set: the number of threads and their waiting are the defaults of eac
 """
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,15 +129,24 @@ class Child:
 
 
 def take_turns(
-    candidates: Sequence[Candidate], rounds: int, warmups: int, log: Callable[[str], None] = print
+    candidates: Sequence[Candidate],
+    rounds: int,
+    warmups: int,
+    log: Callable[[str], None] = print,
+    end: float = math.inf,
 ) -> list[Measured]:
-    """Run all candidates in turns, each at every place of the order; `log` receives one line per failure."""
+    """Run all candidates in turns, each at every place of the order; `log` receives one line per failure.
+
+    No round begins after the time `end` of the clock (`time.monotonic`), except the first.
+    """
     children: list[Child] = []
     try:
         for candidate in candidates:
             children.append(Child(candidate))
             children[-1].begin()
         for number in range(-warmups, rounds):
+            if number > 0 and time.monotonic() > end:
+                break
             for place in range(len(children)):
                 children[(number + place) % len(children)].round(is_kept=number >= 0)
         measured = [child.end() for child in children]

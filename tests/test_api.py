@@ -1,5 +1,6 @@
 """The Python interface: load, evaluate and generate with a trained model, and train one."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -217,6 +218,25 @@ def test_samples_of_a_prompt_differ_and_each_can_be_drawn_alone(model: Model) ->
     assert fresh.generate(prompts, n=3, **slid)[1][2] == fresh.generate(prompts[1], sample=2, **slid)
 
 
+def test_the_batch_size_does_not_change_the_texts(model: Model) -> None:
+    """Rows end at stop texts and at the limit; incomplete characters and parts of a stop text wait for later ids."""
+    fresh = replace(model, network=build_model(model.network.config).eval())
+    prompts = ["abc", "a b c d ", "é日", "abc", "d", "a", "b c"]
+    free = fresh.generate(prompts, n=3, **DRAWN)
+    stops = tuple({text[4:6] for texts in free for text in texts if len(text) > 6})[:4]
+    settings = DRAWN | {"stop": stops, "n": 3}
+    pieces = list(fresh.stream(prompts, **settings))
+    streamed = ["".join(row) for row in zip(*pieces, strict=True)]
+    assert len(set(map(len, streamed))) > 2
+    for batch_size in (1, 2, 5, 32):
+        found = fresh.generate(prompts, batch_size=batch_size, **settings)
+        assert [text for texts in found for text in texts] == streamed
+    ended = [row for row, _ in fresh.generate_encoded(fresh.encode_prompts(prompts), batch_size=5, **settings)]
+    assert sorted(ended) == list(range(21)) != ended
+    with pytest.raises(UserError, match="batch_size is 0 and must be at least 1"):
+        fresh.generate("abc", batch_size=0)
+
+
 def test_wrong_sample_settings_are_refused(model: Model) -> None:
     with pytest.raises(UserError, match="n is 5 and temperature is 0: all samples would be equal"):
         model.generate("abc", n=5, temperature=0.0)
@@ -249,6 +269,25 @@ def test_drafts_change_no_greedy_text(model: Model) -> None:
             assert model.generate(prompts, **settings, **more, **drafts, counts=counts) == expected
             assert counts.n_drafted > 0 and ("draft" not in drafts or counts.acceptance_rate == 1)
     assert "".join(model.stream("abc", prompt_lookup=3, **settings)) == model.generate("abc", **settings)
+
+
+@pytest.mark.parametrize("kind", ["lookup", "model"])
+def test_drafts_for_a_list_do_not_depend_on_the_batch_size(model: Model, kind: str) -> None:
+    """Greedy texts are those without drafts; sampled ones are those of a larger batch."""
+    fresh = replace(model, network=build_model(model.network.config).eval())
+    prompts = ["abc", "a b c d ", "é日", "abc", "d d d d", "a", "b c"]
+    drafts: dict[str, Any] = {"prompt_lookup": 4} if kind == "lookup" else {"draft": model, "draft_tokens": 3}
+    free = fresh.generate(prompts, **DRAWN, n=3, **drafts)
+    stops = tuple(text[1 + 3 * i : 3 + 3 * i] for i, text in enumerate(free[0]))  # rows end at different places
+    drawn, greedy = DRAWN | {"n": 3, "stop": stops}, {"temperature": 0.0, "max_new_tokens": 20}
+    expected, sampled = fresh.generate(prompts, **greedy), fresh.generate(prompts, **drawn, **drafts)
+    assert len(set(map(len, itertools.chain(*sampled)))) > 2 and len(set(expected)) > 3
+    assert sampled != fresh.generate(prompts, **drawn)
+    for batch_size in (1, 3):
+        counts = DraftCounts()
+        found = fresh.generate(prompts, batch_size=batch_size, counts=counts, **greedy, **drafts)
+        assert found == expected and counts.n_drafted > 0
+        assert fresh.generate(prompts, batch_size=batch_size, **drawn, **drafts) == sampled
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -179,15 +180,15 @@ def test_padding_does_not_change_the_logits_of_the_translation_peers() -> None:
 GPT = {"n_layers": 1, "n_heads": 2, "d_model": 16, "vocab_size": 50, "context": 16, "batch": 2}
 PAIR = {"n_layers": 1, "n_heads": 2, "d_model": 16, "d_ff": 32, "vocab_size": 50}
 SIZES: dict[str, dict[str, Any]] = {
-    "train:gpt": {"sizes": GPT, "compiled": False, "calls": 1},
+    "train:gpt": {"sizes": GPT, "compiled": False, "calls": 1, "device": "cpu"},
     "train:translation": {"sizes": PAIR | {"batch": 2, "n_source": 5, "n_target": 4}},
     "train:bert": {
         "sizes": {"n_layers": 1, "n_heads": 2, "d_model": 16, "vocab_size": 200, "n_tokens": 8, "n_masked": 2}
     },
     "train:bahdanau": {"sizes": {"d_embedding": 8, "d_encoder": 6, "d_decoder": 10, "vocab_size": 50, "batch": 3}},
     "multi30k:train": {"sizes": PAIR | {"vocab_size": 300}},
-    "decode_gpt2:ours": {"sizes": GPT, "n_prompt": 4, "n_new": 3},
-    "decode_gpt2:transformers_gpt2": {"sizes": GPT, "n_prompt": 4, "n_new": 3},
+    "decode_gpt2:ours": {"sizes": GPT, "n_prompt": 4, "n_new": 3, "device": "cpu"},
+    "decode_gpt2:transformers_gpt2": {"sizes": GPT, "n_prompt": 4, "n_new": 3, "device": "cpu"},
     "decode_translation:ours": {"sizes": PAIR, "n_sentences": 2, "n_source": 3, "n_new": 4},
     "decode_translation:marian": {"sizes": PAIR, "n_sentences": 2, "n_source": 3, "n_new": 4},
     "decode_ct2:translator": {},
@@ -210,10 +211,12 @@ def function(make: str) -> Callable[..., Any]:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # x-transformers, at import
 @pytest.mark.parametrize("name", ["train-shakespeare", "train-gpt2", "train-translation", "train-bert",
-    "train-bahdanau", "multi30k", "decode-gpt2", "decode-translation", "encode", "learn"])  # fmt: skip
+    "train-bahdanau", "multi30k", "decode-gpt2", "decode-translation", "encode", "learn", "train-gpt2-on-gpu",
+    "decode-gpt2-on-gpu"])  # fmt: skip
 def test_every_candidate_runs(name: str, tmp_path: Path) -> None:
     """Each candidate of the catalogue runs one round, and the candidates of a setting do the same work."""
-    benchmark, worker = load("catalogue").BENCHMARKS[name](), load("worker")
+    catalogue, worker = load("catalogue"), load("worker")
+    benchmark = (catalogue.BENCHMARKS | catalogue.ON_GPU)[name]()
     if benchmark.prepare is not None:
         make, arguments = benchmark.prepare
         data = {"data": str(tmp_path)} if benchmark.needs_data else {}
@@ -249,7 +252,7 @@ def test_all_encoders_return_the_same_ids() -> None:
 
 def test_only_training_steps_of_glassformer_keep_freed_memory() -> None:
     catalogue = load("catalogue")
-    for name, make in catalogue.BENCHMARKS.items():
+    for name, make in (catalogue.BENCHMARKS | catalogue.ON_GPU).items():
         for candidate in make().candidates:
             trains = name.startswith("train-") or name == "multi30k"
             assert candidate.keeps_memory == (trains and candidate.name == "glassformer"), candidate.label
@@ -463,7 +466,148 @@ def test_the_page_names_files_and_options_that_exist() -> None:
     assert options == known
 
 
-def test_make_bench_runs_files_that_exist() -> None:
-    [recipe] = re.findall(r"^bench:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+@pytest.mark.parametrize(("target", "path"), [("bench", "benchmarks/run.py"), ("gpu", "benchmarks/gpu.py")])
+def test_make_runs_files_that_exist(target: str, path: str) -> None:
+    [recipe] = re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     paths = re.findall(r"benchmarks/\w+\.py", recipe)
-    assert "benchmarks/run.py" in paths and all((ROOT / path).is_file() for path in paths)
+    assert path in paths and all((ROOT / path).is_file() for path in paths)
+
+
+# On a GPU
+
+
+class Clock:
+    """A clock that a part moves forward."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def parts_of(gpu: ModuleType) -> list[Any]:
+    return [gpu.Part(name, (), least, most) for name, least, most in (("a", 10, 50), ("b", 30, 60), ("c", 5, 9))]
+
+
+def test_parts_on_a_gpu_share_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """A part gets the rest of the time, at most its own; a part that needs more than the rest is skipped."""
+    gpu, clock = load("gpu"), Clock()
+    limits: list[tuple[str, float]] = []
+
+    def launch(part: Any, limit: float) -> tuple[int | None, list[str]]:
+        limits.append((part.name, limit))
+        clock.now += {"a": 45, "c": 9}[part.name]
+        return {"a": 0, "c": None}[part.name], [part.name]
+
+    outcomes = gpu.run_all(parts_of(gpu), 70, launch, clock)
+    assert limits == [("a", 50), ("c", 9)]
+    assert [(one.name, one.state, one.seconds) for one in outcomes] == [
+        ("a", "passed", 45),
+        ("b", "skipped", 0),
+        ("c", "stopped", 9),
+    ]
+    said = capsys.readouterr().out
+    assert "b skipped: it needs 30 s, and 25 s are left" in said and "c stopped: it did not end within 9 s" in said
+
+
+def test_the_parts_on_a_gpu_fit_in_the_time() -> None:
+    gpu, catalogue = load("gpu"), load("catalogue")
+    assert sum(part.most for part in gpu.PARTS) <= 60 * gpu.MINUTES
+    names = {part.name for part in gpu.PARTS if "JSON" in part.words}
+    assert names == set(catalogue.ON_GPU) and not names & set(catalogue.BENCHMARKS)
+    for part in gpu.PARTS:
+        assert part.words[0] == "-m" or (ROOT / part.words[0]).is_file()
+        assert part.most - gpu.CLOSING_SECONDS > 0 or "SECONDS" not in part.words
+
+
+def test_a_part_is_stopped_with_its_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu, path = load("gpu"), tmp_path / "child"
+    code = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(path)!r}, 'w').write(str(child.pid))\n"
+        "print('a line')\n"
+        "child.wait()\n"
+    )
+    status, lines = gpu.launch(gpu.Part("sleeps", ("-c", code), 0, 0), 2.0, tmp_path / "none")
+    assert status is None and lines == ["a line"] and "a line" in capsys.readouterr().out
+    child, deadline = Path(f"/proc/{int(path.read_text())}/stat"), time.monotonic() + 60
+    while child.exists() and child.read_text().rsplit(")", 1)[1].split()[0] != "Z":
+        assert time.monotonic() < deadline, "the process of the part still runs"
+        time.sleep(0.01)
+    words = ("-c", "import sys; print(*sys.argv[1:]); sys.exit(3)", "SECONDS", "JSON")
+    assert gpu.launch(gpu.Part("fails", words, 0, 0), 70.0, Path("file")) == (3, ["40 file"])
+
+
+def test_the_record_of_a_gpu_has_every_part_test_and_failure() -> None:
+    gpu, results = load("gpu"), load("results")
+    lines = [
+        "[gw0] [ 33%] PASSED tests/gpu/test_a.py::test_one[gpt, packed] ",
+        "[gw1] [ 66%] FAILED tests/gpu/test_a.py::test_two ",
+        "FAILED tests/gpu/test_a.py::test_two - assert 1 == 2",
+    ]
+    outcomes = [
+        gpu.Outcome("tests", "failed", 61.24, lines),
+        gpu.Outcome("train", "passed", 5.0),
+        gpu.Outcome("plan", "passed", 1.0, ["a", "b"]),
+    ]
+    rows = [{"error": ""}, {"error": "out of memory"}]
+    record = gpu.report("a GPU", outcomes, {"train": {"rows": rows}})
+    assert record == {
+        "format": results.FORMAT,
+        "gpu": "a GPU",
+        "parts": [
+            {"name": "tests", "state": "failed", "seconds": 61.2},
+            {"name": "train", "state": "failed", "seconds": 5.0},
+            {"name": "plan", "state": "passed", "seconds": 1.0},
+        ],
+        "tests": {
+            "tests/gpu/test_a.py::test_one[gpt, packed]": "passed",
+            "tests/gpu/test_a.py::test_two": "failed",
+        },
+        "benchmarks": {"train": {"rows": rows}},
+        "plan": ["a", "b"],
+    }
+    assert gpu.summary(record)[1:3] == [["tests", "failed", "61", "1 passed, 1 failed"], ["train", "failed", "5", ""]]
+
+
+def test_the_command_on_a_gpu_writes_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpu, results = load("gpu"), load("results")
+
+    def launch(part: Any, limit: float, path: Path) -> tuple[int | None, list[str]]:
+        if part.name == "train-gpt2-on-gpu":
+            results.write(path, {part.name: result(picks_best=False)})
+        return 0, []
+
+    monkeypatch.setattr(gpu, "require_gpu", lambda: "a GPU")
+    monkeypatch.setattr(gpu, "launch", launch)
+    path = tmp_path / "gpu.json"
+    with pytest.raises(SystemExit) as ends:  # a candidate of `result` failed
+        gpu.main(["--json", str(path), "--minutes", "4"])
+    assert ends.value.code == 1
+    assert list(results.read(path)) == ["train-gpt2-on-gpu"], "the file can be read like that of the other benchmarks"
+    with pytest.raises(SystemExit) as ends:
+        gpu.main(["--minutes", "0"])
+    assert ends.value.code == 2
+
+
+def test_without_a_gpu_the_command_ends_with_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match=r"^make gpu needs a GPU with CUDA, and torch .* finds none$"):
+        load("gpu").main([])
+
+
+def test_no_round_begins_after_the_end_except_the_first(candidates: list[Any], tmp_path: Path) -> None:
+    measured = load("turns").take_turns(candidates, rounds=3, warmups=1, end=0.0)
+    assert [len(one.seconds) for one in measured] == [1, 1, 1]
+
+
+def test_first_calls_of_a_round_do_not_count() -> None:
+    task, worker, calls = load("task"), load("worker"), []
+
+    def call() -> float:
+        calls.append(1)
+        return float(len(calls))
+
+    assert worker.seconds_of(task.Task(call, calls=2, first_calls=1, measures=True)) == 2.5

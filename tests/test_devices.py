@@ -9,10 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from glassformer import api
+from glassformer import api, devices
 from glassformer.cli import resume
+from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.train import TrainConfig
-from glassformer.devices import WORKSPACE, arithmetic, freed_memory_kept, repeats_bits
+from glassformer.config.transformer import Stack, TransformerConfig
+from glassformer.devices import (
+    MIN_RECURRENT_WIDTH,
+    MIN_WIDTH,
+    WORKSPACE,
+    arithmetic,
+    freed_memory_kept,
+    repeats_bits,
+)
 from glassformer.errors import UserError
 from glassformer.training import run as running
 from glassformer.training.run import Replay
@@ -123,3 +132,45 @@ def test_memory_that_is_freed_and_allocated_again_is_not_filled_with_zeros_by_th
         with freed_memory_kept():
             pass
         assert 4 * n_page_faults() < outside, "the end of an inner block changes nothing"
+
+
+def test_a_run_records_the_precision_that_it_chose_and_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "bfloat16_instructions", lambda: ("avx512_bf16",))
+    monkeypatch.setattr(devices, "MIN_WIDTH", 1)
+    seen = Recording()
+    api.train(tiny_run(write_text(tmp_path)), tmp_path / "run", reporter=seen)
+    assert any("bf16 (the CPU multiplies in bf16)" in message for message in seen.messages)
+    assert api.load(tmp_path / "run").run.train.precision == "bf16"
+    monkeypatch.setattr(devices, "bfloat16_instructions", tuple)  # a resume on another machine keeps it
+    assert api.resume(tmp_path / "run").run.train.precision == "bf16"
+
+
+WIDE, NARROW = (TransformerConfig(decoder=Stack(1, 1), d_model=width) for width in (MIN_WIDTH, MIN_WIDTH - 2))
+WIDE_GRU, NARROW_GRU = (RecurrentConfig(d_decoder=width) for width in (MIN_RECURRENT_WIDTH, MIN_RECURRENT_WIDTH - 2))
+
+
+@pytest.mark.parametrize(
+    ("model", "instructions", "chosen"),
+    [
+        (WIDE, ("avx512_bf16",), "bf16"),
+        (WIDE, (), "fp32"),
+        (NARROW, ("avx512_bf16",), "fp32"),
+        (WIDE_GRU, ("amx_bf16",), "bf16"),
+        (NARROW_GRU, ("amx_bf16",), "fp32"),
+    ],
+)
+def test_auto_precision_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, model: ModelConfig, instructions: tuple[str, ...], chosen: str
+) -> None:
+    monkeypatch.setattr(devices, "bfloat16_instructions", lambda: instructions)
+    precision, reason = devices.choose_precision("auto", model, torch.device("cpu"))
+    assert precision == chosen and reason
+    assert devices.choose_precision("fp16", model, torch.device("cpu")) == ("fp16", "")
+
+
+@pytest.mark.parametrize(("has_bf16", "chosen"), [(True, "bf16"), (False, "fp32")])
+def test_auto_precision_on_a_gpu(monkeypatch: pytest.MonkeyPatch, has_bf16: bool, chosen: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16 or including_emulation)
+    assert devices.choose_precision("auto", NARROW, torch.device("cuda"))[0] == chosen

@@ -26,6 +26,7 @@ def test_the_documented_recipes_exist() -> None:
         "openwebtext-gpt2",
         "python-docs",
         "shakespeare-char",
+        "shakespeare-char-fast",
         "shakespeare-char-gpu",
         "shakespeare-char-modern",
     }

@@ -153,6 +153,45 @@ def test_a_log_file_has_few_steps_and_the_last_one() -> None:
     assert "loss 2.0000  1,234 tok/s" in written.getvalue()
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Replace the clock of the display by one that only the test moves."""
+    now = SimpleNamespace(seconds=100.0)
+    monkeypatch.setattr("glassformer.terminal.time", SimpleNamespace(perf_counter=lambda: now.seconds))
+    return now
+
+
+def test_a_log_file_has_a_line_of_a_phase_every_ten_seconds(clock: SimpleNamespace) -> None:
+    shown, written = reporter(80)
+    with shown.phase("translating") as progress:
+        for done in range(1, 6):
+            clock.seconds += 4
+            progress(done, 1000)
+    lines = ["translating 3/1,000  0.2/s  1:06:28 left", "translating: 20.0 s"]
+    assert written.getvalue().splitlines() == lines
+
+
+def test_a_short_or_quiet_phase_prints_nothing(clock: SimpleNamespace) -> None:
+    for is_quiet, seconds in ((False, 0.5), (True, 50.0)):
+        shown, written = reporter(80, is_quiet=is_quiet)
+        with shown.phase("translating") as progress:
+            clock.seconds += seconds
+            progress(1, 2)
+        assert written.getvalue() == ""
+
+
+@pytest.mark.parametrize("width", [30, 80])
+def test_the_bar_of_a_phase_has_counts_and_the_remaining_time(width: int, clock: SimpleNamespace) -> None:
+    shown, written = reporter(width, is_terminal=True)
+    shown.live = True
+    with shown.phase("translating") as progress:
+        clock.seconds += 4
+        progress(8, 1000)
+    lines = [re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", line) for line in re.split(r"[\r\n]+", written.getvalue())]
+    assert max(map(len, lines)) <= width
+    assert width < 80 or any("translating 8/1,000  2.0/s  8:16 left" in line for line in lines)
+
+
 def test_a_quiet_reporter_shows_only_messages() -> None:
     shown, written = reporter(80, is_quiet=True)
     shown.facts({"run": "a"})

@@ -9,10 +9,14 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
+from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.train import TrainConfig
 from glassformer.errors import UserError, first_line
+from glassformer.nn.blocked_attention import bfloat16_instructions
 
-_AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+_AUTOCAST = {"auto": None, "fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+MIN_WIDTH, MIN_RECURRENT_WIDTH = 96, 256
+"""Widths of a Transformer and of a recurrent decoder from which a step on a CPU is faster in bf16 (`docs/log.md`)."""
 WORKSPACE, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
 """The environment variable for the workspace size of cuBLAS, and its values that make results deterministic."""
 
@@ -31,8 +35,37 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def choose_precision(precision: str, model: ModelConfig, device: torch.device) -> tuple[str, str]:
+    """Return the precision in which a run trains, and why if `train.precision` is auto (else an empty text).
+
+    >>> from glassformer.config.transformer import Stack, TransformerConfig
+    >>> tiny = TransformerConfig(decoder=Stack(1, 1), d_model=8)
+    >>> choose_precision("bf16", tiny, torch.device("cpu"))
+    ('bf16', '')
+    >>> choose_precision("auto", tiny, torch.device("cpu"))[0]
+    'fp32'
+    """
+    if precision != "auto":
+        return precision, ""
+    if device.type == "cuda":
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return "bf16", "the GPU multiplies in bf16"
+        return "fp32", "the GPU has no bf16"
+    if device.type != "cpu" or not bfloat16_instructions():
+        return "fp32", f"the {'CPU' if device.type == 'cpu' else 'device'} has no bf16 instructions"
+    if isinstance(model, RecurrentConfig):
+        is_wide = model.d_decoder >= MIN_RECURRENT_WIDTH
+    else:
+        is_wide = model.d_model >= MIN_WIDTH
+    if not is_wide:
+        return "fp32", "bf16 is slower at this width"
+    return "bf16", "the CPU multiplies in bf16"
+
+
 def autocast_dtype(precision: str) -> torch.dtype | None:
-    """Return the dtype of matrix products under autocast for `train.precision`; None if autocast is off.
+    """Return the dtype of matrix products under autocast for a precision; None if autocast is off.
+
+    A run replaces `auto` before its first step; a model that no run trained, such as an imported one, is not autocast.
 
     >>> autocast_dtype("bf16"), autocast_dtype("fp32")
     (torch.bfloat16, None)
@@ -47,6 +80,15 @@ def repeats_bits(config: TrainConfig, device: torch.device) -> bool:
     (True, False)
     """
     return device.type == "cpu" or (device.type == "cuda" and config.deterministic)
+
+
+def runs_ahead(device: torch.device) -> bool:
+    """Return True if the program continues while the device computes, so that waiting for a result costs time.
+
+    >>> runs_ahead(torch.device("cuda")), runs_ahead(torch.device("cpu"))
+    (True, False)
+    """
+    return device.type == "cuda"
 
 
 @contextmanager

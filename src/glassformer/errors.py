@@ -107,8 +107,10 @@ def needs(what: str, extra: str) -> Iterator[None]:
         raise UserError(f"{what} needs the package {error.name}: pip install 'glassformer[{extra}]'") from error
 
 
-_OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|can't start new thread", re.I)
-"""Pattern of the out-of-memory messages in RuntimeErrors of torch (CPU, CUDA, MPS) and Python."""
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|not enough memory|can't start new thread|could not create a primitive", re.I
+)
+"""Pattern of the out-of-memory messages in RuntimeErrors of torch (CPU, oneDNN, CUDA, MPS) and Python."""
 _ASKED = re.compile(r"(?:tried to allocate|unable to allocate) ([\d.]+) ?(bytes|[KMGT]i?B)", re.I)
 
 

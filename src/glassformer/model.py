@@ -13,7 +13,7 @@ import torch
 
 from glassformer import files, notebook
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import BeamConfig, GenerationConfig, Run
+from glassformer.config.run import GENERATION_BATCH, BeamConfig, GenerationConfig, Run
 from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device
 from glassformer.errors import UserError
@@ -214,7 +214,16 @@ class Model:
     @overload
     def generate(self, prompt: Sequence[Prompt], *, n: int, **settings: Any) -> list[list[str]]: ...
     @one_or_list("prompt", PROMPT, is_prompt)
-    def generate(self, prompt: Any, *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any) -> Any:
+    def generate(
+        self,
+        prompt: Any,
+        *,
+        n: int = 1,
+        sample: int = 0,
+        slide: bool = False,
+        batch_size: int = GENERATION_BATCH,
+        **settings: Any,
+    ) -> Any:
         """Return the continuation of a prompt, or of each of several prompts (texts or ids).
 
         The full text is the prompt followed by the continuation. A prompt gives the same text alone and in a batch.
@@ -224,16 +233,19 @@ class Model:
 
         `settings` are fields of `GenerationConfig` that replace the model's defaults; `seed=None` draws a new seed.
         `slide` lets the context slide; without it, a prompt that does not fit raises `UserError`. So do an id outside
-        the vocabulary, and `n` above 1 at temperature 0.
+        the vocabulary, and `n` above 1 at temperature 0. `batch_size` rows (prompts × samples) are generated at a time,
+        and others follow as rows end. It does not change the texts; with more rows, generation is faster and needs more
+        memory.
 
         Speculative decoding: `draft`, a smaller model with the same tokenizer, proposes `draft_tokens` tokens per step,
         or `prompt_lookup=k` copies k tokens from earlier in the text. This model verifies them in one step. Greedy
         texts stay the same; sampled ones have the same distribution. `counts`, a `DraftCounts`, receives the numbers of
         proposed and accepted tokens.
         """
-        texts = [""] * (len(prompt) * n)
-        for pieces in self.stream(prompt, n=n, sample=sample, slide=slide, **settings):
-            texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
+        encoded = self.encode_prompts(prompt, slide=slide)
+        rows = self.generate_encoded(encoded, n=n, sample=sample, slide=slide, batch_size=batch_size, **settings)
+        found = dict(rows)
+        texts = [found[row] for row in range(len(found))]
         return texts if n == 1 else [texts[i : i + n] for i in range(0, len(texts), n)]
 
     @overload
@@ -250,9 +262,23 @@ class Model:
         encoded = self.encode_prompts(prompts, slide=slide)
         yield from self.stream_encoded(encoded, n=n, sample=sample, slide=slide, **settings)
 
-    def stream_encoded(
+    def stream_encoded(self, prompts: Sequence[EncodedPrompt], **settings: Any) -> Iterator[list[str]]:
+        """Stream the continuations of encoded prompts (`encode_prompts`); `settings` are those of `stream`."""
+        task = self._able(tasks.ContinuesPrompts, "generate")
+        yield from task.stream(self, prompts, self._continuation(**settings))
+
+    def generate_encoded(
+        self, prompts: Sequence[EncodedPrompt], *, batch_size: int = GENERATION_BATCH, **settings: Any
+    ) -> Iterator[tuple[int, str]]:
+        """Yield (row, continuation) of encoded prompts (`encode_prompts`) as each row ends.
+
+        Row `j · n + i` is sample `sample + i` of prompt j; `settings` are those of `generate`.
+        """
+        task = self._able(tasks.ContinuesPrompts, "generate")
+        yield from task.finished(self, prompts, self._continuation(**settings), batch_size)
+
+    def _continuation(
         self,
-        prompts: Sequence[EncodedPrompt],
         *,
         n: int = 1,
         sample: int = 0,
@@ -260,15 +286,14 @@ class Model:
         draft: "Model | None" = None,
         counts: DraftCounts | None = None,
         **settings: Any,
-    ) -> Iterator[list[str]]:
-        """Stream the continuations of encoded prompts (`encode_prompts`); see `stream`."""
+    ) -> tasks.Continuation:
+        """Return how prompts are continued: the model's sampling configuration with some settings replaced."""
         if not (draft is None or isinstance(draft, Model)):
             raise UserError(f"draft: expected a Model, such as glassformer.load(DIR), got {draft!r:.60}")
-        task = self._able(tasks.ContinuesPrompts, "generate")
         if not isinstance(self.generation, GenerationConfig):
             raise wrong_verb(self.task, self, "generate")
         config = with_settings(self.generation, settings)
-        yield from task.stream(self, prompts, config, range(sample, sample + n), slide, draft, counts)
+        return tasks.Continuation(config, range(sample, sample + n), slide, draft, counts)
 
     def encode_prompts(self, prompts: Sequence[Prompt], *, slide: bool = False) -> list[EncodedPrompt]:
         """Encode and validate all prompts; raise `UserError` if the model cannot continue one of them."""

@@ -95,18 +95,34 @@ class TerminalReporter:
 
     @contextmanager
     def phase(self, title: str) -> Iterator[Callable[[int, int], None]]:
-        """Show a preparation: a bar that disappears at its end, or a line if it took more than a second."""
-        began = time.perf_counter()
+        """Show a preparation or a decoding with its counts, rate and remaining time, and its total time at the end.
+
+        On a terminal it is a bar that disappears, otherwise a line every `SECONDS_BETWEEN_LINES`. The total time is
+        printed if it is more than a second.
+        """
+        began = shown = time.perf_counter()
+
+        def text(done: int, total: int) -> str:
+            seconds = time.perf_counter() - began
+            left = f"  {done / seconds:,.1f}/s  {clock(seconds / done * (total - done))} left" if done else ""
+            return f"{title} {done:,}/{total:,}{left}"
+
+        def line(done: int, total: int) -> None:
+            nonlocal shown
+            if not self.is_quiet and time.perf_counter() - shown >= SECONDS_BETWEEN_LINES:
+                shown = time.perf_counter()
+                self.console.print(text(done, total))
+
         if self.cell:
             cell = self.cell
-            yield lambda done, total: cell.progress(title, done / max(1, total))
+            yield lambda done, total: cell.progress(text(done, total), done / max(1, total))
             cell.progress("", 1)
         elif not self.live:
-            yield lambda done, total: None
+            yield line
         else:
             with self._progress("{task.description}", TimeElapsedColumn()) as bar:
                 task = bar.add_task(title, total=None)
-                yield lambda done, total: bar.update(task, completed=done, total=total)
+                yield lambda done, total: bar.update(task, completed=done, total=total, description=text(done, total))
         seconds = time.perf_counter() - began
         if seconds > 1 and not self.is_quiet:
             self.console.print(f"{title}: {seconds:.1f} s")

@@ -82,9 +82,13 @@ def test_generate_reads_prompts_from_a_file(glassformer: Glassformer, trained: O
     stdin = "\n\n".join(json.dumps({"prompt": prompt}) for prompt in prompts)
     found = glassformer("generate", trained.folder, "--input", "-", "--max-new-tokens", 6, stdin=stdin)
     lines = [json.loads(line) for line in found.out.splitlines()]
-    assert [line["prompt"] for line in lines] == prompts and found.err == "4 of 4 prompts\n"
+    assert [line["prompt"] for line in lines] == prompts
     model = api.load(trained.folder)
     assert [line["text"] for line in lines] == [model.generate(prompt, max_new_tokens=6) for prompt in prompts]
+    two = glassformer("generate", trained.folder, "--input", "-", "--batch-size", 2, "--max-new-tokens", 6, stdin=stdin)
+    assert two.out == found.out
+    none = glassformer("generate", trained.folder, "--input", "-", "--batch-size", 0, stdin=stdin)
+    assert none.code != 0 and "batch_size is 0 and must be at least 1" in none.err
     (tmp_path / "in.jsonl").write_text(stdin, "utf-8")
     out = tmp_path / "new" / "out.jsonl"
     written = glassformer(
@@ -157,10 +161,22 @@ def test_generate_with_drafts_prints_the_same_text(
     plain, drafted = glassformer("generate", *greedy), glassformer("generate", *greedy, *drafts)
     assert drafted.code == 0 and drafted.out == plain.out
     assert re.fullmatch(r"accepted \d+ of \d+ drafted tokens \(\d+%\)\n", drafted.err.removeprefix(plain.err))
-    prompts = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in ("ab", "cd"))
-    lines = glassformer("generate", trained.folder, "--input", "-", "--temperature", 0, *drafts, stdin=prompts)
-    assert lines.out == glassformer("generate", trained.folder, "--input", "-", "--temperature", 0, stdin=prompts).out
-    assert "drafted tokens" in lines.err
+
+
+@pytest.mark.parametrize("drafts", [["--prompt-lookup", 5], ["--draft", "DIR", "--draft-tokens", 3]])
+def test_generate_with_drafts_writes_the_same_file(
+    glassformer: Glassformer, trained: Outcome, tmp_path: Path, drafts: list[str]
+) -> None:
+    """Seven prompts in batches of three: one line for each, in order, as without drafts."""
+    drafts = [trained.folder if word == "DIR" else word for word in drafts]
+    prompts = ["ab ab ab", "cd", "a", "the the", "b", "cab", "e"]
+    (tmp_path / "in").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    greedy = [trained.folder, "--input", tmp_path / "in", "--temperature", 0, "--max-new-tokens", 15]
+    plain = glassformer("generate", *greedy)
+    assert [json.loads(line)["prompt"] for line in plain.out.splitlines()] == prompts
+    drafted = glassformer("generate", *greedy, *drafts, "--batch-size", 3, "--output", tmp_path / "out")
+    assert drafted.code == 0 and "drafted tokens" in drafted.err
+    assert (tmp_path / "out").read_text() == plain.out
 
 
 def test_generate_reads_prompts_from_a_terminal(glassformer: Glassformer, trained: Outcome) -> None:

@@ -79,7 +79,7 @@ def card(n_bytes: float) -> Gpu:
 
 
 def test_time_and_cost_are_flops_over_rate() -> None:
-    plan = plan_run(tiny(grad_accumulation=4), find_gpu("h200"), 2, mfu=0.25, price=3.5)
+    plan = plan_run(tiny(grad_accumulation=4, precision="fp32"), find_gpu("h200"), 2, mfu=0.25, price=3.5)
     per_token = training_flops(CONFIGS["gpt"], Shape(4, 24)) / (4 * 24)
     assert plan.n_tokens == 10 * 4 * 4 * 24 and plan.total_flops == per_token * plan.n_tokens
     assert plan.seconds == pytest.approx(plan.total_flops / (2 * 67e12 * 0.25))
@@ -87,6 +87,12 @@ def test_time_and_cost_are_flops_over_rate() -> None:
     assert plan.cost == pytest.approx(3.5 * 2 * plan.seconds / 3600)
     assert plan_run(tiny(precision="bf16"), find_gpu("h200")).seconds == pytest.approx(per_token * 960 / (989e12 * 0.4))
     assert plan_run(tiny(), find_gpu("h200")).cost is None
+
+
+@pytest.mark.parametrize(("gpu", "precision"), [("h200", "bf16"), ("t4", "fp32")])
+def test_auto_precision_is_bf16_where_the_gpu_has_it(gpu: str, precision: str) -> None:
+    auto, stated = plan_run(tiny(), find_gpu(gpu)), plan_run(tiny(precision=precision), find_gpu(gpu))
+    assert auto.to_dict() == stated.to_dict() and auto.precision == precision
 
 
 def test_the_simplest_layout_that_fits_is_chosen() -> None:

@@ -282,6 +282,15 @@ def test_a_batch_gives_the_model_everything_except_the_labels() -> None:
     assert set(batch.model_inputs()) == {"token_ids", "positions"}
 
 
+def test_all_tensors_of_a_batch_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pinned memory needs a GPU, so a stand-in marks the tensors."""
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: x + 1)
+    ids = torch.zeros(2, 3, dtype=torch.int64)
+    pinned = Batch(token_ids=ids, labels=ids, n_targets=6, source_ids=ids).pinned()
+    assert pinned.n_targets == 6 and pinned.attention_mask is None
+    assert len(pinned.tensors()) == 3 and all(bool(x.all()) for x in pinned.tensors().values())
+
+
 def test_all_tensors_of_a_batch_move() -> None:
     ids = torch.zeros(2, 3, dtype=torch.int64)
     moved = Batch(token_ids=ids, labels=ids, n_targets=6, source_ids=ids).to("meta")

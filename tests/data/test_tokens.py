@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,8 +19,10 @@ from glassformer.data import builtin, sources, tokens
 from glassformer.data.corpus import Corpus
 from glassformer.data.tokens import encode_text, prepare
 from glassformer.errors import UserError
+from glassformer.tokenization import processes
 from glassformer.tokenization.pretokenize import SCHEMES
 from glassformer.tokenization.tokenizer import Tokenizer
+from tokenization.families import families
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -207,6 +210,107 @@ def test_damaged_tokens_are_prepared_again(
     again = prepare(corpus, utf8, cache)
     assert {path.name: path.read_bytes() for path in again.folder.iterdir()} == whole
     assert utf8.decode(again.valid.ids) == "text\n" * 10
+
+
+# Several processes
+
+
+@pytest.fixture
+def in_processes(monkeypatch: pytest.MonkeyPatch, in_small_pieces: None) -> Callable[[int], None]:
+    """Return a function that sets the number of processes, for tiny texts too."""
+    monkeypatch.setattr(tokens, "PAYS_FROM", 1000)
+    return lambda n: monkeypatch.setattr(processes, "n_processors", lambda: n)
+
+
+def files_of(splits: tokens.TokenSplits) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in splits.folder.iterdir()}
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, "whole_words"])
+def test_several_processes_write_the_files_of_one(
+    write: Write, tmp_path: Path, prose: str, scheme: Any, in_processes: Callable[[int], None]
+) -> None:
+    tokenizer = Tokenizer.train([prose], vocab_size=600, scheme=scheme, learner="tokenizers")
+    corpus = Corpus([write("a.txt", prose), write("b.jsonl", jsonl(prose[:9000].split("\n")))])
+    found = []
+    for n in (1, 2, 3):
+        in_processes(n)
+        found.append(files_of(prepare(corpus, tokenizer, tmp_path / str(n), start_id=tokenizer.eos_id)))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("name", ["bert", "llama-2", "t5"])
+def test_several_processes_of_an_imported_tokenizer_write_the_files_of_one(
+    write: Write, tmp_path: Path, prose: str, name: str, in_processes: Callable[[int], None]
+) -> None:
+    rust, roles = families(prose[:20_000].splitlines())[name]
+    tokenizer = Tokenizer.imported(rust.to_str(), roles)
+    corpus = Corpus([write("a.jsonl", jsonl([prose[i : i + 400] for i in range(0, 12_000, 400)]))])
+    found = []
+    for n in (1, 2):
+        in_processes(n)
+        found.append(files_of(prepare(corpus, tokenizer, tmp_path / str(n), start_id=tokenizer.start_id)))
+    assert found[0] == found[1]
+
+
+def test_several_processes_draw_the_dropout_of_one(
+    write: Write, tmp_path: Path, prose: str, in_processes: Callable[[int], None]
+) -> None:
+    tokenizer = Tokenizer.train([prose], vocab_size=600, learner="tokenizers")
+    corpus = Corpus([write("a.txt", prose[:6000])])
+    found = []
+    for n in (1, 2):
+        in_processes(n)
+        found.append(files_of(prepare(corpus, tokenizer, tmp_path / str(n), dropout=0.3, dropout_seed=5)))
+    assert found[0] == found[1]
+
+
+def test_errors_in_several_processes_are_those_of_one(
+    write: Write, cache: Path, in_processes: Callable[[int], None]
+) -> None:
+    text = "a b\n" * 2000
+    letters = Tokenizer.train([text], vocab_size=0, scheme="char", special_tokens=())
+    for bad, sentence in ((b"\xff", "invalid UTF-8|not UTF-8"), ("ß".encode(), "ß")):
+        path = write("a.txt", text.encode() + bad + text.encode())
+        corpus = Corpus([write("good.txt", text * 2 + "a")])
+        assert corpus.plan is not None  # the text becomes wrong after the first pass
+        path.replace(tmp := path.with_name("good.txt"))
+        raised = []
+        for n in (1, 2):
+            in_processes(n)
+            with pytest.raises(UserError, match=sentence) as error:
+                prepare(corpus, letters, cache)
+            raised.append(str(error.value))
+            assert list(cache.iterdir()) == []
+        assert raised[0] == raised[1] and tmp.exists()
+
+
+INTERRUPTED = """
+import os, signal, sys
+from pathlib import Path
+from glassformer.data import tokens
+from glassformer.data.corpus import Corpus
+from glassformer.tokenization import Tokenizer, processes
+
+processes.n_processors = lambda: 2
+tokens.PAYS_FROM = tokens.BATCH_CHARACTERS = 1 << 16
+
+def interrupt(done, total):
+    if done > total // 2:
+        os.killpg(os.getpgrp(), signal.SIGINT)  # as Ctrl-C in a terminal
+
+tokenizer = Tokenizer.train(["text"] * 2, vocab_size=300)
+tokens.prepare(Corpus([sys.argv[1]]), tokenizer, Path(sys.argv[2]), progress=interrupt)
+"""
+
+
+def test_an_interrupted_preparation_leaves_no_process_and_no_files(write: Write, cache: Path) -> None:
+    path = write("a.txt", "text\n" * 200_000)
+    command = [sys.executable, "-c", INTERRUPTED, path, cache]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True, timeout=60)
+    assert ran.returncode == -signal.SIGINT and ran.stderr.count("Traceback") == 1
+    assert ran.stderr.endswith("KeyboardInterrupt\n")  # all processes that could write here have ended
+    assert list(cache.iterdir()) == []
 
 
 # Complete or not used

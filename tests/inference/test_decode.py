@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from configs import CONFIGS, CROSS, GENERATORS, random_ids, random_model
+from configs import CONFIGS, CROSS, GENERATORS, RECURRENT, SEQ2SEQ, random_ids, random_inputs, random_model
 from glassformer.config.run import GenerationConfig
 from glassformer.config.transformer import (
     AlibiPositions,
@@ -24,9 +24,12 @@ from glassformer.config.transformer import (
     Stack,
     TransformerConfig,
 )
+from glassformer.data.batching import pad
 from glassformer.errors import UserError
 from glassformer.inference import decode
-from glassformer.inference.decode import StopWatch, generate
+from glassformer.inference.decodable import read_at
+from glassformer.inference.decode import StopWatch, generate, generate_rows
+from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.nn import attention
 from glassformer.nn.kv_cache import TransformerState
@@ -271,6 +274,131 @@ def test_pitfall_31_growing_buffers_change_nothing(seed: int, monkeypatch: pytes
     assert grown(model, prompts, config, slide=slide, end_ids=[5]) == expected
 
 
+MANY = [[3, 1, 4], [1], [5, 9, 2, 6, 5, 3, 5], [8, 9], [7] * 20, [2, 7], [1], [8, 2, 8], [4] * 12, [0, 9, 0]]
+
+
+def refilled(
+    model: Any, prompts: Sequence[Sequence[int]], config: GenerationConfig, batch_size: int | None, **options: Any
+) -> list[list[int]]:
+    """Return the new ids of every row; check that at most `batch_size` rows are live, each without a break."""
+    options = {"max_len": model.config.max_len} | options
+    found: dict[int, list[int]] = {}
+    before: dict[int, int] = {}
+    for step in generate_rows(model, prompts, config, batch_size=batch_size, **options):
+        assert len(step) <= (batch_size or len(prompts) * len(options.get("samples", (0,))))
+        assert not (found.keys() - before.keys()) & step.keys()  # a row that has ended does not return
+        for row, token in step.items():
+            found.setdefault(row, []).append(token)
+        before = step
+    assert list(found) == sorted(found)  # rows begin in order
+    return list(found.values())
+
+
+@pytest.mark.parametrize(
+    ("config", "slide"), [(GREEDY, False), (GREEDY, True), (DRAWN, True)], ids=["greedy", "greedy-slide", "drawn-slide"]
+)
+@pytest.mark.parametrize("name", DECODERS)
+def test_pitfall_32_a_row_does_not_depend_on_the_batch_that_it_joins(
+    name: str, config: GenerationConfig, slide: bool
+) -> None:
+    """In fp32, with rows of very unequal lengths: end tokens, full contexts, several samples."""
+    model = random_model(name, dtype=torch.float32)
+    config = replace(config, max_new_tokens=30)
+    samples = (2, 0) if config.temperature else (0,)
+    free = refilled(model, MANY, config, None, samples=samples, slide=slide)
+    ends = [free[0][2], free[2 * len(samples)][6]]
+    options: dict[str, Any] = {"samples": samples, "slide": slide, "end_ids": ends}
+    alone = [refilled(model, [prompt], config, None, **options) for prompt in MANY]
+    expected = [row for rows in alone for row in rows]
+    assert len({len(row) for row in expected}) > 1
+    for batch_size in (1, 3, 100):
+        assert refilled(model, MANY, config, batch_size, **options) == expected
+
+
+@pytest.mark.parametrize("name", sorted(SEQ2SEQ))
+def test_a_row_with_a_source_does_not_depend_on_the_batch_that_it_joins(name: str) -> None:
+    model = random_model(SEQ2SEQ[name])
+    sources, mask = pad([row[:9] for row in MANY], 0)
+    prompts = [[1, 2][: 1 + i % 2] for i in range(len(MANY))]
+    config = replace(DRAWN, max_new_tokens=12)
+    free = []
+    for i, prompt in enumerate(prompts):
+        free += refilled(model, [prompt], config, 1, source=(sources[i : i + 1], mask[i : i + 1]))
+    ends = [free[0][1], free[1][3]]
+    expected = [row[: min([i for i, token in enumerate(row) if token in ends], default=99) + 1] for row in free]
+    for batch_size in (1, 3, 100):
+        assert refilled(model, prompts, config, batch_size, source=(sources, mask), end_ids=ends) == expected
+
+
+@pytest.mark.parametrize("same_size", [True, False], ids=["equal", "unequal"])
+@pytest.mark.parametrize("name", sorted(SEQ2SEQ) + DECODERS)
+def test_joined_states_step_as_before(name: str, same_size: bool) -> None:
+    """Lengths of rows, and sizes of sources and of buffers, may differ."""
+    model = random_model((SEQ2SEQ | CONFIGS)[name])
+    vocab_size, states = model.config.vocab_size, []
+    sizes = [(2, 5, 3), (3, 5, 3)] if same_size else [(2, 5, 3), (3, 8, 7)]
+    for n_rows, n_source, n_tokens in sizes:
+        source: tuple[Tensor, ...] = ()
+        if name in SEQ2SEQ:
+            ids = random_ids(model.config.encoder_vocab_size, n_rows, n_source, seed=n_rows)
+            source = (ids, torch.arange(n_source) < n_source - torch.arange(n_rows)[:, None])
+        mask = None if same_size else torch.arange(n_tokens) <= torch.arange(n_rows)[:, None] + 2
+        start = model.start(n_rows, 9 + n_rows, *source[: 1 + (n_rows == 3)])
+        states.append(model.step(random_ids(vocab_size, n_rows, n_tokens), start, mask)[1])
+    joined = states[0].joined(states[1])
+    lengths = torch.cat([state.lengths for state in states])
+    for n in range(3):
+        assert torch.equal(joined.lengths, lengths + n)
+        ids = random_ids(vocab_size, 5, 1, seed=n)
+        together, joined = model.step(ids, joined)
+        (first, states[0]), (second, states[1]) = model.step(ids[:2], states[0]), model.step(ids[2:], states[1])
+        torch.testing.assert_close(together, torch.cat((first, second)))
+
+
+def test_joined_states_of_an_ensemble_step_as_before() -> None:
+    models = Ensemble([random_model("bahdanau"), random_model("paper")])
+    sources = [random_ids(19, 2, 5), random_ids(19, 1, 7)]
+    states = [models.step(ids[:, :2], models.start(len(ids), 9, ids))[1] for ids in sources]
+    ids = random_ids(19, 3, 1)
+    together, _ = models.step(ids, states[0].joined(states[1]))
+    apart = [models.step(ids[:2], states[0])[0], models.step(ids[2:], states[1])[0]]
+    torch.testing.assert_close(together, torch.cat(apart))
+
+
+def test_rows_join_together_when_a_quarter_of_the_batch_is_free() -> None:
+    """Rows of 1, 2, … new ids: the batch of 8 has 7 and then 6 live rows before 2 new ones are read."""
+    model = Counting(random_model("llama"))
+    lengths = [0] * 12
+
+    def is_finished(row: int, token: int) -> bool:
+        lengths[row] += 1
+        return lengths[row] == row + 1
+
+    prompts = [[1, row] for row in range(12)]
+    config = replace(GREEDY, max_new_tokens=20)
+    rows = refilled(model, prompts, config, 8, is_finished=is_finished)
+    assert [len(row) for row in rows] == list(range(1, 13))
+    assert model.widths[:9] == [(8, 2), (7, 1), (6, 1), (2, 2), (7, 1), (6, 1), (2, 2), (7, 1), (6, 1)]
+
+
+def test_samples_of_a_prompt_are_read_once() -> None:
+    model = Counting(random_model("llama"))
+    refilled(model, [[1, 2], [3, 4, 5]], replace(DRAWN, max_new_tokens=2), 4, samples=range(3))
+    assert model.widths == [(2, 3), (4, 1), (1, 3), (2, 1)]
+
+
+def test_a_slid_row_is_read_again_without_the_others() -> None:
+    model = Counting(random_model("llama"))
+    grown(model, [[1] * 23, [2] * 3], replace(GREEDY, max_new_tokens=5), slide=True)
+    assert model.widths == [(2, 23), (2, 1), (1, 1), (1, 12), (2, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("batch_size", [0, -3])
+def test_a_batch_size_below_one_is_refused(batch_size: int) -> None:
+    with pytest.raises(UserError, match=f"batch_size is {batch_size} and must be at least 1"):
+        next(generate_rows(random_model("gpt"), [[1]], GREEDY, max_len=9, batch_size=batch_size))
+
+
 def test_no_prompts_give_no_output() -> None:
     assert list(generate(random_model("gpt"), [], GREEDY, max_len=24)) == []
 
@@ -309,3 +437,27 @@ def test_a_stop_is_cut_for_every_division_into_pieces(cut: int) -> None:
     watch = StopWatch(["\nUser:"])
     assert watch.push(text[:cut]) + watch.push(text[cut:]) == "aab\n"
     assert watch.stopped and watch.push("more") == "" and watch.flush() == ""
+
+
+@pytest.mark.parametrize("name", [*GENERATORS, *RECURRENT])
+def test_a_prompt_is_read_without_unused_logits(name: str) -> None:
+    model = random_model(name).eval()
+    inputs = random_inputs(model)
+    source = [inputs.others["source_ids"]] if "source_ids" in inputs.others else []
+    real = torch.ones_like(inputs.token_ids, dtype=torch.bool)
+    real[1, 3:] = False
+    at = real.sum(dim=1) - 1
+    logits, state = model.step(inputs.token_ids, model.start(2, 20, *source), real)
+    found, after = read_at(model, inputs.token_ids, model.start(2, 20, *source), real, at)
+    torch.testing.assert_close(found, logits[torch.arange(2), at])
+    rows = []
+    model.output.register_forward_hook(lambda _module, inputs, _found: rows.append(inputs[0].shape[:-1].numel()))
+    read_at(model, inputs.token_ids, model.start(2, 20, *source), real, at)
+    assert rows == [2]
+    next_ids = inputs.token_ids[:, :1]
+    torch.testing.assert_close(model.step(next_ids, after)[0], model.step(next_ids, state)[0])
+
+
+def test_a_model_without_a_method_for_it_reads_a_prompt_with_all_logits() -> None:
+    model = random_model("gpt")
+    assert grown(Counting(model), PROMPTS, GREEDY) == grown(model, PROMPTS, GREEDY)

@@ -1,6 +1,6 @@
-"""Speculative decoding: greedy ids equal those of `generate`, and sampled ids have the model's distribution."""
+"""Speculative decoding: greedy ids equal those of `generate_rows`, and sampled ids have the model's distribution."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -13,8 +13,9 @@ from torch import Tensor
 from configs import CONFIGS, CROSS, GENERATORS, random_model
 from glassformer.config.run import GenerationConfig
 from glassformer.config.transformer import Stack, TokenHead, TransformerConfig
-from glassformer.inference import speculative
-from glassformer.inference.decode import generate
+from glassformer.errors import UserError
+from glassformer.inference import decode
+from glassformer.inference.decode import generate_rows
 from glassformer.inference.sampling import shape_logits
 from glassformer.inference.speculative import (
     Draft,
@@ -22,6 +23,7 @@ from glassformer.inference.speculative import (
     Drafter,
     ModelDrafter,
     PromptLookup,
+    Reader,
     generate_speculative,
     looked_up,
     verified,
@@ -35,6 +37,19 @@ PROMPTS = [[i % 5 for i in range(20)], [3], [1, 2, 1, 2]]
 TINY = replace(CONFIGS["llama"], decoder=Stack(1, 2, d_ff=8), d_model=8, vocab_size=6, max_len=12)
 
 
+def rows_of(steps: Iterable[dict[int, int]]) -> dict[int, list[int]]:
+    """Return the ids of every row; check that no row returns after its end."""
+    found: dict[int, list[int]] = {}
+    before: dict[int, int] = {}
+    for step in steps:
+        assert not (found.keys() - before.keys()) & step.keys()
+        for row, token in step.items():
+            found.setdefault(row, []).append(token)
+        before = step
+    assert list(found) == sorted(found)  # rows begin in order
+    return found
+
+
 def smaller(config: TransformerConfig) -> TransformerConfig:
     assert config.decoder is not None
     return replace(config, decoder=replace(config.decoder, n_layers=1))
@@ -42,12 +57,12 @@ def smaller(config: TransformerConfig) -> TransformerConfig:
 
 @pytest.mark.parametrize("slide", [False, True])
 @pytest.mark.parametrize("name", DECODERS)
-def test_greedy_ids_equal_those_of_generate(name: str, slide: bool) -> None:
+def test_greedy_ids_equal_those_of_generate_rows(name: str, slide: bool) -> None:
     """In fp32, for rows of unequal length that accept different numbers of ids, with end ids and full contexts."""
     config = CONFIGS[name]
     model, small = random_model(config).float(), random_model(smaller(config)).float()
     options: dict[str, Any] = {"max_len": 24, "slide": slide, "end_ids": [7], "suppress_ids": [2]}
-    expected = list(generate(model, PROMPTS, GREEDY, **options))
+    expected = list(generate_rows(model, PROMPTS, GREEDY, **options))
     drafters: list[Drafter] = [
         PromptLookup(5),
         ModelDrafter(small, 4, max_len=24),
@@ -65,7 +80,7 @@ def test_greedy_ids_are_equal_for_random_shapes(seed: int, monkeypatch: pytest.M
     """Small first buffers, prompts in parts, a penalty, rows that a caller ends: ids and calls are the same."""
     draw = np.random.default_rng(seed)
     monkeypatch.setattr(attention, "FIRST_SLOTS", int(draw.integers(1, 4)))
-    monkeypatch.setattr(speculative, "PREFILL", int(draw.integers(1, 9)))
+    monkeypatch.setattr(decode, "PREFILL", int(draw.integers(1, 9)))
     max_len, windows = int(draw.integers(8, 30)), tuple(draw.integers(0, 6, size=draw.integers(0, 3)).tolist())
     config = replace(CONFIGS[DECODERS[seed % len(DECODERS)]], max_len=max_len)
     assert config.decoder is not None
@@ -77,7 +92,7 @@ def test_greedy_ids_are_equal_for_random_shapes(seed: int, monkeypatch: pytest.M
     settings = replace(GREEDY, max_new_tokens=int(draw.integers(1, 2 * max_len)), repetition_penalty=1.3)
     length = int(draw.integers(1, 30))
 
-    def run(generator: Callable[..., Any], *drafter: Drafter) -> tuple[list[list[int | None]], list[list[int]]]:
+    def run(generator: Callable[..., Any], *drafter: Drafter) -> tuple[list[dict[int, int]], list[list[int]]]:
         rows: list[list[int]] = [[] for _ in prompts]
 
         def is_finished(row: int, token: int) -> bool:
@@ -87,7 +102,7 @@ def test_greedy_ids_are_equal_for_random_shapes(seed: int, monkeypatch: pytest.M
         options: dict[str, Any] = {"max_len": max_len, "slide": slide, "end_ids": [5], "is_finished": is_finished}
         return list(generator(model, prompts, settings, *drafter, **options)), rows
 
-    expected = run(generate)
+    expected = run(generate_rows)
     k = int(draw.integers(1, 9))
     assert run(generate_speculative, PromptLookup(k)) == expected
     assert run(generate_speculative, ModelDrafter(small, k, max_len=int(draw.integers(1, max_len + 1)))) == expected
@@ -98,6 +113,7 @@ class Counting:
 
     def __init__(self, model: Any) -> None:
         self.model, self.shapes = model, list[tuple[int, ...]]()
+        self.read = list[tuple[int, ...]]()
 
     def start(self, *args: Any) -> Any:
         return self.model.start(*args)
@@ -199,8 +215,8 @@ def test_sampled_ids_have_the_joint_distribution_of_the_model(rules: str, kind: 
     options: dict[str, Any] = {"max_len": 12, "samples": range(n_samples)}
     steps = list(generate_speculative(model, [prompt], config, drafter, **options))
     counts = dict.fromkeys(exact(model, prompt, config, 3), 0)
-    for ids in zip(*steps, strict=True):
-        counts[ids] += 1  # type: ignore[index]  # an impossible sequence raises KeyError
+    for ids in rows_of(steps).values():
+        counts[tuple(ids)] += 1  # an impossible sequence raises KeyError
     expected = {ids: n_samples * p for ids, p in exact(model, prompt, config, 3).items()}
     common = [ids for ids, n in expected.items() if n >= 5]
     pairs = [(counts[ids], expected[ids]) for ids in common]
@@ -214,12 +230,11 @@ def test_sampled_ids_have_the_joint_distribution_of_the_model(rules: str, kind: 
 def test_a_sampled_row_is_the_same_in_a_batch_and_alone(slide: bool) -> None:
     model, small = random_model("llama"), random_model(smaller(CONFIGS["llama"]))
 
-    def rows(prompts: Sequence[Sequence[int]], samples: Sequence[int], **options: Any) -> list[list[int | None]]:
+    def rows(prompts: Sequence[Sequence[int]], samples: Sequence[int], **options: Any) -> list[list[int]]:
         found = []
         for drafter in (PromptLookup(4), ModelDrafter(small, 3, max_len=24)):
             options |= {"max_len": 24, "slide": slide, "samples": samples, "end_ids": [7]}
-            steps = list(generate_speculative(model, prompts, DRAWN, drafter, **options))
-            found += [[i for i in row if i is not None] for row in zip(*steps, strict=True)]
+            found += rows_of(generate_speculative(model, prompts, DRAWN, drafter, **options)).values()
         return found
 
     together = rows(PROMPTS, range(3))
@@ -227,12 +242,72 @@ def test_a_sampled_row_is_the_same_in_a_batch_and_alone(slide: bool) -> None:
     assert together == [row[0] for row in alone] + [row[1] for row in alone]
 
 
+@pytest.mark.parametrize("config", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("slide", [False, True])
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_a_row_does_not_depend_on_the_batch_that_it_joins(name: str, slide: bool, config: GenerationConfig) -> None:
+    """In fp32, with rows of very unequal lengths: end ids, rows that a caller ends, full contexts, several samples."""
+    model, small = random_model(CONFIGS[name]).float(), random_model(smaller(CONFIGS[name])).float()
+    prompts = [[(i * j) % 7 for j in range(1, 2 + (5 * i) % 22)] for i in range(11)]
+    samples = (2, 0) if config.temperature else (0,)
+    n = len(samples)
+
+    def rows(generator: Callable[..., Any], some: Sequence[int], **more: Any) -> list[list[int]]:
+        counts = dict.fromkeys(range(n * len(some)), 0)
+
+        def is_finished(row: int, token: int) -> bool:
+            counts[row] += 1
+            return counts[row] == 4 + some[row // n] % 5 * 5
+
+        options: dict[str, Any] = {"max_len": 24, "slide": slide, "samples": samples, "end_ids": [5], **more}
+        steps = generator(model, [prompts[i] for i in some], config, is_finished=is_finished, **options)
+        return list(rows_of(steps).values())
+
+    plain = rows(generate_rows, range(11))
+    for drafter in (lambda: PromptLookup(4), lambda: ModelDrafter(small, 3, max_len=13)):
+        alone = [row for i in range(11) for row in rows(generate_speculative, [i], drafter=drafter())]
+        assert config.temperature or alone == plain
+        assert len({len(row) for row in alone}) > 3
+        for batch_size in (1, 3, 8, 100):
+            assert rows(generate_speculative, range(11), drafter=drafter(), batch_size=batch_size) == alone
+
+
+def test_prompts_join_the_batch_and_equal_ones_are_read_once_without_their_logits() -> None:
+    """Six prompts with two samples each, four rows at a time; only ids to verify get logits (B, T, V)."""
+
+    class Reading(Counting):
+        def read_at(self, token_ids: Tensor, *args: Any) -> Any:
+            self.read.append(tuple(token_ids.shape))
+            return self.model.read_at(token_ids, *args)
+
+    model, prompts = Reading(random_model("gpt")), [[1, 2, 3, 4, i] for i in range(6)]
+    config = GenerationConfig(max_new_tokens=2, seed=1)
+    options: dict[str, Any] = {"max_len": 24, "samples": (0, 1), "batch_size": 4}
+    found = rows_of(generate_speculative(model, prompts, config, PromptLookup(3), **options))
+    assert [len(row) for row in found.values()] == [2] * 12
+    assert model.read[0] == (1, 4)  # the first two prompts begin with the same four ids
+    assert all(n_rows <= 2 and width == 4 for n_rows, width in model.read)
+    assert all(n_rows <= 4 and width <= 2 for n_rows, width in model.shapes)
+    with pytest.raises(UserError, match="batch_size is 0 and must be at least 1"):
+        next(generate_speculative(model, prompts, config, PromptLookup(3), max_len=24, batch_size=0))
+
+
+def test_a_reader_keeps_rows_that_it_has_not_read() -> None:
+    """Row 2 joined and was not read: it stays new, after the others."""
+    model = random_model("llama")
+    reader, alone = Reader(model, 24, "cpu"), Reader(model, 24, "cpu")
+    reader.read([[1, 2, 3], [4, 5]], [1, 1])
+    reader.keep([1, 2])
+    found = reader.read([[4, 5, 6], [7, 8, 9]], [1, 2])
+    torch.testing.assert_close(found, alone.read([[4, 5, 6], [7, 8, 9]], [1, 2]))
+
+
 def test_a_draft_beyond_an_end_is_not_generated() -> None:
     """The model would continue after the end id 4."""
     model = random_model("gpt")
-    free = [step[0] for step in generate(model, [[1, 2]], GREEDY, max_len=24)]
+    free = [step[0] for step in generate_rows(model, [[1, 2]], GREEDY, max_len=24)]
     end = free[4]
-    steps = generate_speculative(model, [[1, 2]], GREEDY, ModelDrafter(model, 9, max_len=24), max_len=24, end_ids=[end])  # type: ignore[list-item]
+    steps = generate_speculative(model, [[1, 2]], GREEDY, ModelDrafter(model, 9, max_len=24), max_len=24, end_ids=[end])
     assert [step[0] for step in steps] == free[: free.index(end) + 1]
 
 

@@ -32,6 +32,7 @@ FAMILY_OF = {
     "python-docs": "Qwen3 (Qwen3ForCausalLM)",
     "python-tokens": "EuroBERT (EuroBertForTokenClassification)",
     "shakespeare-char": "GPT-2 (GPT2LMHeadModel)",
+    "shakespeare-char-fast": "Qwen3 (Qwen3ForCausalLM)",
     "shakespeare-char-gpu": "GPT-2 (GPT2LMHeadModel)",
     "shakespeare-char-modern": "Qwen3 (Qwen3ForCausalLM)",
     "sst2-mlm": "EuroBERT (EuroBertForMaskedLM)",

@@ -1,6 +1,8 @@
 """The fused path equals the readable reference; the module reshapes, caches and taps correctly."""
 
+import copy
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -322,6 +324,25 @@ def test_the_cache_holds_all_earlier_keys_and_values() -> None:
     for t in range(4):
         out = made(x[:, t : t + 1], cache=cache, slots=Slots(t, t + 1))
         torch.testing.assert_close(out, expected[:, t : t + 1])
+
+
+@pytest.mark.parametrize("n_prompt", [4, 60], ids=["by the kernel", "by blocks"])
+@pytest.mark.parametrize("tap", [None, lambda _, x: x], ids=["fused", "reference"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_cache_on_a_cpu_keeps_half_precision_in_fp32(
+    dtype: torch.dtype, tap: Callable[[str, Tensor], Tensor] | None, n_prompt: int
+) -> None:
+    made = attention(n_kv_heads=2).to(dtype)
+    x = torch.randn(2, n_prompt + 1, 12).to(dtype)
+    expected = copy.deepcopy(made).double()(x.double(), mask=Mask(causal=True))
+    cache = new_layer_cache(made, 2, n_prompt + 1, x)
+    cache.grow(n_prompt + 2)
+    assert cache.keys.dtype == cache.values.dtype == torch.float32
+    prompt = made(x[:, :-1], cache=cache, slots=Slots(0, n_prompt), mask=Mask(causal=True), tap=tap)
+    token = made(x[:, -1:], cache=cache, slots=Slots(n_prompt, n_prompt + 1), tap=tap)
+    found = torch.cat((prompt, token), 1)
+    assert found.dtype == dtype
+    assert (found - expected).abs().max() < 0.03 * expected.abs().max()
 
 
 @pytest.mark.parametrize("name", ["query", "key", "value", "scores", "weights", "context"])

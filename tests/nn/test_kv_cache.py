@@ -1,5 +1,7 @@
 """Buffers of keys and values: the slots of tokens, and the result of select and crop."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -78,6 +80,44 @@ def test_select_copies_only_filled_slots() -> None:
     assert after.shape == (2, G, MAX_LEN + 1, K) and after[:, :, 4:].abs().sum() == 0
 
 
+def test_joined_states_copy_only_filled_slots_of_both() -> None:
+    first, second = state(), state()
+    second.layers[0].grow(20)
+    second = replace(second, max_len=19, lengths=torch.tensor([5, 5, 5]), longest=5, uniform=True)
+    for part in (first, second):
+        for buffer in (part.layers[0].keys, part.layers[0].values):
+            buffer[:, :, : part.longest] = torch.randn(N_ROWS, G, part.longest, buffer.shape[3])
+            buffer[:, :, part.longest :] = torch.nan
+    joined = first.joined(second)
+    keys = joined.layers[0].keys
+    assert keys.shape == (2 * N_ROWS, G, 20, K) and joined.layers[0].values.shape == (2 * N_ROWS, G, 20, W)
+    assert torch.equal(keys[:N_ROWS, :, :4], first.layers[0].keys[:, :, :4]) and keys[:N_ROWS, :, 4:].abs().sum() == 0
+    assert torch.equal(keys[N_ROWS:, :, :5], second.layers[0].keys[:, :, :5]) and keys[N_ROWS:, :, 5:].abs().sum() == 0
+    assert (joined.max_len, joined.longest, joined.uniform) == (19, 5, False)
+    assert joined.lengths.tolist() == [2, 4, 1, 5, 5, 5]
+
+
+def test_joined_states_are_uniform_if_all_rows_have_the_same_length() -> None:
+    one = TransformerState([layer()], MAX_LEN, torch.full((N_ROWS,), 3), 3)
+    assert one.joined(one).uniform
+    assert not one.joined(replace(one, lengths=torch.full((N_ROWS,), 2), longest=2)).uniform
+
+
+def test_joined_sources_are_padded_and_masked() -> None:
+    first, second = state(), state()
+    second = replace(second, memory=[(torch.randn(N_ROWS, G, 5, K), torch.randn(N_ROWS, G, 5, W))], memory_mask=None)
+    joined = first.joined(second)
+    assert joined.memory is not None and joined.memory_mask is not None and first.memory is not None
+    assert torch.equal(joined.memory[0][1][:N_ROWS, :, :3], first.memory[0][1])
+    assert joined.memory[0][0].shape == (2 * N_ROWS, G, 5, K)
+    assert joined.memory_mask.tolist()[1] == [False, True, False, False, False] and joined.memory_mask[N_ROWS:].all()
+
+
+def test_a_branched_state_is_not_joined() -> None:
+    with pytest.raises(ValueError, match="have not branched"):
+        state().joined(state().branched())
+
+
 def test_a_branching_state_copies_only_filled_slots() -> None:
     branched = state().branched()
     assert branched.layers[0].keys.shape == (N_ROWS, G, 4 + 1, K)
@@ -111,6 +151,21 @@ def test_a_cropped_state_gives_the_logits_of_the_remaining_tokens(name: str, len
             rows = [torch.cat(pair) for pair in zip(rows, new, strict=True)]
             for row, found in zip(rows, logits, strict=True):
                 torch.testing.assert_close(found, model(row[None])[0, -n_new:], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("lengths", [[3, 3, 3], [3, 1, 2]])
+def test_a_cropped_state_of_half_precision_forgets_its_last_tokens(dtype: torch.dtype, lengths: list[int]) -> None:
+    """Keys and values stay in fp32, and the logits are those of a state that never had the tokens, bit for bit."""
+    model, tokens = random_model("llama", dtype=dtype), random_ids(19, 3, 5)
+    mask = torch.arange(3) < torch.tensor(lengths)[:, None]
+    with torch.inference_mode():
+        _, state = model.step(tokens[:, :3], model.start(3, 20), mask)
+        _, longer = model.step(random_ids(19, 3, 4, seed=1), model.step(tokens[:, :3], model.start(3, 20), mask)[1])
+        cropped = longer.crop(lengths)
+        assert {layer.keys.dtype for layer in cropped.layers} == {torch.float32}
+        expected, found = model.step(tokens[:, 3:], state)[0], model.step(tokens[:, 3:], cropped)[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 def test_crop_refuses_more_tokens_and_branched_rows() -> None:

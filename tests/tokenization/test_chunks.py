@@ -1,5 +1,6 @@
 """The splitter gives the chunks of the `tokenizers` library, and the cache of chunks gives the ids of Rust."""
 
+import pickle
 import random
 
 import pytest
@@ -7,7 +8,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.tokenization import scheme_codec
+from glassformer.tokenization import chunks, scheme_codec
 from glassformer.tokenization.chunks import Splitter, count_chunks
 from glassformer.tokenization.pretokenize import Scheme, pipeline
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -21,9 +22,9 @@ MIXED = st.text(st.one_of(st.sampled_from(COMMON), st.characters(exclude_categor
 @settings(deadline=None, max_examples=200)
 @given(text=MIXED)
 def test_chunks_equal_those_of_the_library(scheme: Scheme, text: str) -> None:
-    chunks = pipeline(scheme).chunks
+    split = pipeline(scheme).chunks
     found = Splitter(scheme).split(text)
-    assert [chunks(chunk) for chunk in found] == [[symbols] for symbols in chunks(text)]
+    assert [split(chunk) for chunk in found] == [[symbols] for symbols in split(text)]
 
 
 @pytest.mark.parametrize("scheme", SPLIT)
@@ -31,8 +32,8 @@ def test_every_character_of_the_basic_plane_has_the_class_of_the_library(scheme:
     characters = [chr(i) for i in range(0x10000) if not 0xD800 <= i <= 0xDFFF]
     random.Random(0).shuffle(characters)
     text = "".join(f"{c}a{c} 1{c}!" for c in characters)
-    chunks = pipeline(scheme).chunks
-    assert [symbols for chunk in Splitter(scheme).split(text) for symbols in chunks(chunk)] == chunks(text)
+    split = pipeline(scheme).chunks
+    assert [symbols for chunk in Splitter(scheme).split(text) for symbols in split(chunk)] == split(text)
 
 
 @pytest.mark.parametrize("scheme", SPLIT)
@@ -44,10 +45,9 @@ def test_counts_equal_those_of_the_library(scheme: Scheme) -> None:
     assert list(found) == list(dict.fromkeys(expected)), "equal counts are learned in the order of the text"
 
 
-@pytest.mark.parametrize("scheme", SPLIT)
+@pytest.mark.parametrize("scheme", scheme_codec.SPLIT_HERE)
 def test_ids_equal_those_of_the_library_with_a_full_cache(scheme: Scheme, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheme_codec, "MAX_CHUNKS", 5)
-    monkeypatch.setattr(scheme_codec, "SPLIT_HERE", SPLIT)
     texts = ["the cat sat on the mat, the cat's 12 mats", "no\n\n  cat é zzz", "", " ", "the " * 50]
     special = ("[UNK]",) if scheme != "byte" else ()
     vocab_size = 300 if scheme == "byte" else 40
@@ -56,6 +56,20 @@ def test_ids_equal_those_of_the_library_with_a_full_cache(scheme: Scheme, monkey
     expected = [encoding.ids for encoding in rust.encode_batch(texts, add_special_tokens=False)]
     assert tokenizer.encode_batch(texts) == expected == tokenizer.encode_batch(texts)
     assert [tokenizer.encode(text) for text in texts] == expected
+
+
+@pytest.mark.parametrize("scheme", scheme_codec.SPLIT_HERE)
+def test_ids_of_joined_and_cut_texts_equal_those_of_the_library(
+    scheme: Scheme, mixed_lines: list[str], documents: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "BLOCK_CHARACTERS", 200)
+    texts = ["", *mixed_lines[:3000], "", *documents[:40], ""]
+    tokenizer = Tokenizer.train(texts, vocab_size=1500, scheme=scheme)
+    rust = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    rust.encode_special_tokens = True
+    expected = [encoding.ids for encoding in rust.encode_batch(texts, add_special_tokens=False)]
+    assert tokenizer.encode_batch(texts) == expected
+    assert pickle.loads(pickle.dumps(tokenizer)).encode_batch(texts) == expected
 
 
 def test_a_text_whose_chunks_do_not_repeat_is_encoded_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

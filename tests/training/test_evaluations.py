@@ -20,7 +20,7 @@ from glassformer.store import checkpoint
 from glassformer.tasks.batches import TrainingData, few_targets
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.evaluations import Evaluations
-from glassformer.training.step import StepResult, TrainStep
+from glassformer.training.step import Pending, StepResult
 from glassformer.training.trainer_state import read_progress
 from runs import MODEL, label_run, metrics, pair_run, tiny_run, write_text
 
@@ -155,18 +155,18 @@ def test_each_micro_batch_has_a_different_dropout_seed(tmp_path: Path, monkeypat
 def test_a_skipped_step_does_not_change_the_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an overflow of an fp16 gradient, the weights and their average are unchanged."""
     updates: list[int] = []
-    call, update = TrainStep.__call__, ExponentialAverage.update
+    read, update = Pending.read, ExponentialAverage.update
 
-    def not_taken(step: TrainStep, *args: Any) -> StepResult:
+    def not_taken(pending: Pending) -> StepResult:
         not_taken.n += 1  # type: ignore[attr-defined]
-        return replace(call(step, *args), is_taken=not_taken.n % 2 == 0)  # type: ignore[attr-defined]
+        return replace(read(pending), is_taken=not_taken.n % 2 == 0)  # type: ignore[attr-defined]
 
     def counted(average: ExponentialAverage) -> None:
         updates.append(not_taken.n)  # type: ignore[attr-defined]
         update(average)
 
     not_taken.n = 0  # type: ignore[attr-defined]
-    monkeypatch.setattr(TrainStep, "__call__", not_taken)
+    monkeypatch.setattr(Pending, "read", not_taken)
     monkeypatch.setattr(ExponentialAverage, "update", counted)
     settings = {"max_steps": 6, "ema_decay": 0.9, "schedule": ConstantSchedule()}
     api.train(tiny_run(write_text(tmp_path), **settings), tmp_path / "run")

@@ -43,7 +43,7 @@ def main(
     with TerminalReporter(is_quiet=quiet) as reporter:
         if reporter.live:
             size = f"{describe_model(model.config)}, {model.network.n_parameters():,} parameters"
-            device = f"{model.device}, {model.dtype or model.run.train.precision}"
+            device = f"{model.device}, {model.dtype or model.run.train.precision.replace('auto', 'fp32')}"
             reporter.facts({"model": size, "data": data.name, "device": device})
         with reporter.phase("evaluating") as progress:
             report = model.evaluate(progress=progress, log=reporter.log, **places)

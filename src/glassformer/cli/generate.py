@@ -11,14 +11,13 @@ from glassformer import files
 from glassformer.cli.arguments import Dir, File, Sampling, read_stdin
 from glassformer.cli.inputs_outputs import Loading, require_output
 from glassformer.cli.progress import err
+from glassformer.config.run import GENERATION_BATCH
 from glassformer.errors import UserError
+from glassformer.terminal import TerminalReporter
 
 if TYPE_CHECKING:
     from glassformer.inference.decode import EncodedPrompt
     from glassformer.model import Model
-
-BATCH = 32
-"""Number of rows in a batch for prompts from a file: prompts × samples."""
 
 
 def main(
@@ -31,6 +30,7 @@ def main(
     n: int = 1,
     sample: int = 0,
     context: Literal["refuse", "slide"] = "refuse",
+    batch_size: int = GENERATION_BATCH,
     draft: Path | None = None,
     sampling: Sampling,
     loading: Loading,
@@ -46,6 +46,7 @@ def main(
         sample: Index of the first sample to draw, from 0; the same index and seed draw the same sample again.
         context: What to do when the text exceeds the model's context: refuse = reject a long prompt and stop when the
             context is full; slide = drop the older half.
+        batch_size: Number of rows (prompts × samples) of --input at a time; more are faster and need more memory.
         draft: The directory of a smaller model with the same tokenizer; it proposes --draft-tokens tokens per step.
     """
     if prompt is not None and input is not None:
@@ -62,7 +63,7 @@ def main(
     settings = sampling | {"draft": draft and replace(loading, checkpoint=None).model(draft), "counts": counts}
     slide, samples = context == "slide", range(sample, sample + n)
     if prompts is not None:
-        _from_file(model, prompts, output, samples, slide, settings)
+        _from_file(model, prompts, output, samples, slide, batch_size, settings)
     elif prompt is not None:
         _write(model, prompt, samples, slide, settings)
     elif sys.stdin.isatty():
@@ -135,22 +136,30 @@ def _prompts(source: str) -> Iterator[str]:
 
 
 def _from_file(
-    model: "Model", prompts: list[str], output: Path | None, samples: range, slide: bool, settings: dict[str, Any]
+    model: "Model",
+    prompts: list[str],
+    output: Path | None,
+    samples: range,
+    slide: bool,
+    batch_size: int,
+    settings: dict[str, Any],
 ) -> None:
     """Write one JSON object per prompt, in order; with several samples, one per sample with its number."""
-    encoded, lines = _encoded(model, prompts, slide), []
-    size = max(1, BATCH // max(1, len(samples)))
-    for first in range(0, len(prompts), size):
-        batch = slice(first, first + size)
-        steps = model.stream_encoded(encoded[batch], n=len(samples), sample=samples.start, slide=slide, **settings)
-        texts = map("".join, zip(*steps, strict=True))
-        for prompt in prompts[batch]:
-            for number in samples:
-                numbered = {"sample": number} if len(samples) > 1 else {}
-                line = json.dumps({"prompt": prompt, **numbered, "text": next(texts)}, ensure_ascii=False)
-                lines.append(line)
+    n, stdout = len(samples), sys.stdout
+    lines: list[str] = []
+    encoded = _encoded(model, prompts, slide)
+    rows = model.generate_encoded(encoded, n=n, sample=samples.start, slide=slide, batch_size=batch_size, **settings)
+    found: dict[int, str] = {}
+    are_shown = output is None and stdout.isatty()  # the lines are the progress
+    with TerminalReporter(is_quiet=are_shown) as reporter, reporter.phase("generating") as progress:
+        for n_done, (number, text) in enumerate(rows, 1):
+            found[number] = text
+            while (row := len(lines)) in found:
+                numbered = {"sample": samples[row % n]} if n > 1 else {}
+                record = {"prompt": prompts[row // n], **numbered, "text": found.pop(row)}
+                lines.append(json.dumps(record, ensure_ascii=False) + "\n")
                 if output is None:
-                    print(line, flush=True)
-        err(f"{min(first + size, len(prompts))} of {len(prompts)} prompts")
+                    print(lines[-1], end="", file=stdout, flush=True)
+            progress(n_done, len(prompts) * n)
     if output is not None:
-        files.write_text(output, "".join(line + "\n" for line in lines))
+        files.write_text(output, "".join(lines))

@@ -176,6 +176,10 @@ class GenerationConfig:
     draft_tokens: int = setting(4, "number of tokens that a draft model proposes per step", between(1, MAX_LEN))
 
 
+GENERATION_BATCH = 32
+"""Default number of rows at a time where many prompts are continued."""
+
+
 @checked
 class BeamConfig:
     """Beam search for the best target."""

@@ -141,8 +141,10 @@ class TrainConfig:
     clip_norm: float = setting(1.0, "maximum 2-norm of the gradient over all parameters; 0 = no clipping", "≥ 0")
     seed: int = setting(0, "seed of the initial weights, the batches and the dropout", "≥ 0")
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps")
-    precision: Literal["fp32", "bf16", "fp16"] = setting(
-        "fp32", "bf16, fp16 = autocast with weights and sums in fp32; fp16 also scales the loss"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
+        "auto",
+        "bf16, fp16 = autocast with weights and sums in fp32; fp16 also scales the loss; auto = bf16 where the device "
+        "is faster in it, otherwise fp32",
     )
     matmul_precision: Literal["highest", "high", "medium"] = setting(
         "highest", "fp32 matrix products: highest = exact fp32; high = TF32 on CUDA; medium = also bf16"

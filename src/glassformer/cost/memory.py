@@ -12,6 +12,8 @@ from glassformer.cost.parameters import head_matrices, parameter_counts, recurre
 from glassformer.errors import UserError
 
 _FP32 = 4
+HALF = ("bf16", "fp16")
+"""The precisions with copies of the matrices. `auto` counts as fp32; a run and a plan replace it before they count."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) 
         gradients=_FP32 * counts.total,
         optimizer=_FP32 * moments,
         average=_FP32 * counts.total if train.ema_decay else 0,
-        half_copies=2 * (counts.matrices + head) if train.precision != "fp32" else 0,
+        half_copies=2 * (counts.matrices + head) if train.precision in HALF else 0,
         gathered=0,
         activations=kept.layers,
         logits=kept.logits,
@@ -72,7 +74,7 @@ def sharded(memory: Memory, config: ModelConfig, train: TrainConfig, n_shards: i
     layer has weights and gradients; the tables and the head stay gathered during the step.
     """
     counts = parameter_counts(config)
-    product = 2 if train.precision != "fp32" else _FP32
+    product = 2 if train.precision in HALF else _FP32
     divided = ("weights", "gradients", "optimizer", "average")
     shares = {name: -(-getattr(memory, name) // n_shards) for name in divided}  # rounded up
     gathered = (counts.largest_layer + counts.outside) * (product + _FP32)

@@ -13,7 +13,7 @@ from glassformer.config.transformer import PositionHead, SequenceHead, Transform
 from glassformer.cost.activations import Activations, Kernels, activations
 from glassformer.cost.flops import Flops, Shape, forward_flops, training_flops
 from glassformer.cost.hardware import MFU, Gpu
-from glassformer.cost.memory import Memory, cache_bytes, sharded, training_memory
+from glassformer.cost.memory import HALF, Memory, cache_bytes, sharded, training_memory
 from glassformer.cost.parameters import ParameterCounts, parameter_counts
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
@@ -187,10 +187,12 @@ def plan_run(
     ('none', True, True)
     """
     _check(run, n_gpus, n_tokens, mfu, price)
+    if run.train.precision == "auto":
+        run = replace(run, train=replace(run.train, precision="bf16" if gpu.has_bf16 else "fp32"))
     config, assumptions = _complete(run)
     batch = micro_batch(run)
     shape = _shape(batch, config, context)
-    train, half = run.train, run.train.precision != "fp32"
+    train, half = run.train, run.train.precision in HALF
     gpu.flops(train.precision)  # raises if the GPU does not support it
     plain, recomputed = (activations(config, shape, Kernels(half), on) for on in (False, True))
     kept = {True: recomputed} if train.activation_checkpointing else {False: plain, True: recomputed}

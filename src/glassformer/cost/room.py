@@ -9,7 +9,7 @@ from glassformer.config.transformer import SPECIAL_IDS
 from glassformer.cost.activations import Activations, Kernels, activations
 from glassformer.cost.flops import Shape
 from glassformer.cost.hardware import GIB
-from glassformer.cost.memory import Memory, training_memory
+from glassformer.cost.memory import HALF, Memory, training_memory
 from glassformer.errors import UserError
 from glassformer.tasks.preparation import micro_batch
 
@@ -64,7 +64,7 @@ def least_memory(run: Run, on_cpu: bool) -> Memory:
     n_tokens = (batch.row_length or config.max_len) if batch.is_full else 1
     n_scored = max(1, int(batch.scored_share * n_tokens)) if batch.scored_share < 1 else 0
     shape = Shape(batch.n_rows or 1, n_tokens, int(config.is_encoder_decoder), n_scored)
-    kept = activations(config, shape, Kernels(train.precision != "fp32", on_cpu), train.activation_checkpointing)
+    kept = activations(config, shape, Kernels(train.precision in HALF, on_cpu), train.activation_checkpointing)
     if train.compile or run.lora is not None or run.init.freeze:
         kept = Activations(0, 0)
     memory = training_memory(config, train, kept)

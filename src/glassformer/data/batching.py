@@ -59,8 +59,11 @@ class Batch:
                 return x.pin_memory().to(device, non_blocking=True)
             return x.to(device)
 
-        moved: dict[str, Any] = {name: move(x) for name, x in self.tensors().items()}
-        return dataclasses.replace(self, **moved)
+        return self._with(move)
+
+    def pinned(self) -> "Batch":
+        """Copy the batch to pinned memory, from which `to` then copies at once."""
+        return self._with(torch.Tensor.pin_memory)
 
     def model_inputs(self) -> dict[str, Tensor]:
         """Return the keyword arguments of a model's forward: all tensors that are not None, without the labels."""
@@ -75,6 +78,10 @@ class Batch:
         mask = whole(self.attention_mask, self.token_ids)
         source_mask = whole(self.source_attention_mask, self.source_ids)
         return dataclasses.replace(self, attention_mask=mask, source_attention_mask=source_mask)
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        changed: dict[str, Any] = {name: change(x) for name, x in self.tensors().items()}
+        return dataclasses.replace(self, **changed)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that are not None, by field name."""

@@ -20,7 +20,8 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -34,6 +35,7 @@ from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.sources import Piece, cut, joined
 from glassformer.errors import UserError
 from glassformer.seeds import Stream, seed_of
+from glassformer.tokenization.processes import in_order
 from glassformer.tokenization.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -43,6 +45,7 @@ SIDECAR = "tokens.json"
 DTYPES = ("<u2", "<u4")
 KEY = "[0-9a-f]{32}"  # pattern of the folder names in the cache
 BATCH_CHARACTERS = 1 << 20  # encoded at once: enough work for every core, at low memory use
+PAYS_FROM = 8 << 20  # characters after which worker processes encode: they start in the time of about this text
 _NAMES: dict[SplitSide, str] = {"train": "the training text", "valid": "the validation text"}
 _PAIR_NAMES = {"train": "training pairs", "valid": "validation pairs"}
 
@@ -101,7 +104,8 @@ def prepare(
 
     The cache key is a hash of the text, the split, the tokenizer, `start_id` and dropout. A folder with changed
     files (size or SHA-256) is encoded again. An interrupted run leaves no folder that a later run would use.
-    Memory holds some pieces of the text, or the longest document if the tokenizer needs whole documents
+    A large text is encoded by one worker process per processor (`tokenization/processes.py`), with the same result.
+    Memory holds some pieces of the text, or some documents if the tokenizer needs whole documents
     (`Tokenizer.encodes_in_pieces`). `progress(done, total)` counts bytes of text.
 
     `start_id` is put before each document; without it, documents have no start token.
@@ -133,7 +137,7 @@ def prepare(
         if start_id is not None:
             sidecar["start_id"] = start_id
         for side in _NAMES:
-            parts = encode_pieces(
+            encoded = encode_pieces(
                 corpus.pieces(side),
                 tokenizer,
                 end_id,
@@ -142,7 +146,8 @@ def prepare(
                 dropout_seed=dropout_seed,
                 always_in_pieces=corpus.reading == 1,
             )
-            sidecar[side] = write_stream(temporary, side, map(advance, parts), tokenizer)
+            with closing(encoded) as parts:  # an error ends the worker processes at once
+                sidecar[side] = write_stream(temporary, side, map(advance, parts), tokenizer)
             if not sidecar[side]["n_tokens"]:
                 raise UserError(f"{_NAMES[side]} ({corpus.name}) has no tokens; use more text")
         files.write_json(temporary / SIDECAR, {"sha256": content_hash(sidecar), **sidecar})
@@ -174,7 +179,7 @@ def _n_shared(start_id: int | None, end_id: int | None) -> int:
 class EncodedPart:
     """The ids of some consecutive pieces."""
 
-    ids: npt.NDArray[np.int64]  # start and end tokens included
+    ids: npt.NDArray[np.uint16] | npt.NDArray[np.uint32]  # start and end tokens included
     starts: npt.NDArray[np.int64]  # positions in the whole stream of the documents that begin in this part
     n_bytes: int
     n_characters: int
@@ -185,7 +190,7 @@ def in_memory(parts: Sequence[EncodedPart], tokenizer: Tokenizer, name: str, n_s
     dtype = id_dtype(tokenizer.vocab_size)
     return TokenFile(
         name=name,
-        ids=np.concatenate([np.zeros(0, dtype), *(part.ids.astype(dtype) for part in parts)]),
+        ids=np.concatenate([np.zeros(0, dtype), *(part.ids for part in parts)]),
         document_starts=np.concatenate([np.zeros(0, np.int64), *(part.starts for part in parts)]),
         n_bytes=sum(part.n_bytes for part in parts),
         n_characters=sum(part.n_characters for part in parts),
@@ -202,8 +207,8 @@ def encode_pieces(
     dropout: float = 0.0,
     dropout_seed: int = 0,
     always_in_pieces: bool = False,
-) -> Iterator[EncodedPart]:
-    """Encode a stream of pieces, about a million characters at a time.
+) -> Generator[EncodedPart, None, None]:
+    """Encode a stream of pieces, about a million characters at a time, of a large text in several processes.
 
     Each document gets `start_id` before it and `end_id` after it, but not where the split cut it. If both are the
     same token, it is written once between two documents, cut or not.
@@ -213,40 +218,74 @@ def encode_pieces(
     """
     if not (tokenizer.encodes_in_pieces or always_in_pieces):
         pieces = joined(pieces)
-    n_tokens, begins, is_shared = 0, True, bool(_n_shared(start_id, end_id))
-    for number, batch in enumerate(_batches(pieces)):
-        texts = [piece.text for piece in batch]
+    encode = _BatchEncoder(tokenizer, end_id, start_id, dropout, dropout_seed)
+    pays_from = PAYS_FROM if dropout == 0.0 else BATCH_CHARACTERS  # dropout takes some seconds per batch
+    n_tokens = 0
+    for part in in_order(encode, _batches(pieces), lambda batch: batch.n_characters, pays_from):
+        yield replace(part, starts=part.starts + n_tokens)
+        n_tokens += len(part.ids)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Some consecutive pieces."""
+
+    number: int
+    pieces: list[Piece]
+    n_characters: int
+    begins: bool  # True if a document begins with the first piece
+
+
+@dataclass(frozen=True)
+class _BatchEncoder:
+    """Encode batches, here or in a worker process, independently of each other."""
+
+    tokenizer: Tokenizer
+    end_id: int | None
+    start_id: int | None
+    dropout: float
+    dropout_seed: int
+
+    def __call__(self, batch: _Batch) -> EncodedPart:
+        """Encode a batch; `starts` are positions in the part, -1 for an end token before it that starts a document."""
+        texts = [piece.text for piece in batch.pieces]
+        seed = seed_of(self.dropout_seed, Stream.BPE_DROPOUT, batch.number)
+        start_id, end_id, is_shared = self.start_id, self.end_id, bool(_n_shared(self.start_id, self.end_id))
         ids: list[int] = []
         starts: list[int] = []
-        encoded = tokenizer.encode_batch(texts, dropout=dropout, seed=seed_of(dropout_seed, Stream.BPE_DROPOUT, number))
-        for piece, piece_ids in zip(batch, encoded, strict=True):
+        begins = batch.begins
+        encoded = self.tokenizer.encode_batch(texts, dropout=self.dropout, seed=seed)
+        for piece, piece_ids in zip(batch.pieces, encoded, strict=True):
             if begins:
-                n_before = n_tokens + len(ids)
-                if n_before and is_shared:
-                    starts.append(n_before - 1)
+                if is_shared and (batch.number > 0 or ids):
+                    starts.append(len(ids) - 1)
                 else:
-                    starts.append(n_before)
+                    starts.append(len(ids))
                     ids += [] if start_id is None or piece.is_cut_before else [start_id]
             ids += piece_ids
             if piece.ends_document and end_id is not None and (is_shared or not piece.is_cut_after):
                 ids.append(end_id)
             begins = piece.ends_document
-        n_tokens += len(ids)
-        n_bytes, n_characters = sum(len(text.encode()) for text in texts), sum(map(len, texts))
-        yield EncodedPart(np.array(ids, dtype=np.int64), np.array(starts, dtype=np.int64), n_bytes, n_characters)
+        return EncodedPart(
+            np.array(ids, dtype=id_dtype(self.tokenizer.vocab_size)),
+            np.array(starts, dtype=np.int64),
+            sum(len(text.encode()) for text in texts),
+            batch.n_characters,
+        )
 
 
-def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+def _batches(pieces: Iterable[Piece]) -> Iterator[_Batch]:
     batch: list[Piece] = []
-    n_characters = 0
+    number, n_characters, begins = 0, 0, True
     for piece in pieces:
         batch.append(piece)
         n_characters += len(piece.text)
         if n_characters >= BATCH_CHARACTERS:
-            yield batch
-            batch, n_characters = [], 0
+            yield _Batch(number, batch, n_characters, begins)
+            begins = piece.ends_document
+            batch, number, n_characters = [], number + 1, 0
     if batch:
-        yield batch
+        yield _Batch(number, batch, n_characters, begins)
 
 
 def content_hash(value: Any) -> str:
@@ -260,11 +299,10 @@ def id_dtype(vocab_size: int) -> str:
 def write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], tokenizer: Tokenizer) -> dict[str, Any]:
     """Write one stream part by part, and return its entry of the sidecar."""
     n_tokens = n_documents = n_bytes = n_characters = 0
-    dtype = id_dtype(tokenizer.vocab_size)
     paths = _stream_paths(folder, stem)
     with open(paths[0], "wb") as ids_file, open(paths[1], "wb") as starts_file:
         for part in parts:
-            ids_file.write(part.ids.astype(dtype).tobytes())
+            ids_file.write(part.ids.tobytes())
             starts_file.write(part.starts.astype("<i8").tobytes())
             n_tokens += len(part.ids)
             n_documents += len(part.starts)
@@ -275,7 +313,7 @@ def write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], tokenize
         "n_documents": n_documents,
         "n_bytes": n_bytes,
         "n_characters": n_characters,
-        "dtype": dtype,
+        "dtype": id_dtype(tokenizer.vocab_size),
         "files": {path.name: {"n_bytes": path.stat().st_size, "sha256": files.sha256(path)} for path in paths},
     }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -34,6 +34,10 @@ class ProcessGroup(Ranks):
         values = torch.tensor(numbers, dtype=torch.float64)  # few numbers: always through the CPU
         dist.all_reduce(values)
         return [float(value) for value in values]
+
+    def total(self, x: Tensor) -> Tensor:
+        dist.all_reduce(x)
+        return x
 
     def largest(self, *numbers: int) -> list[int]:
         values = torch.tensor(numbers, dtype=torch.int64)

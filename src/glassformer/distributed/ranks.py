@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from glassformer.config.train import TrainConfig
 from glassformer.evaluation.division import Division
@@ -31,6 +31,10 @@ class Ranks(Division):
         [0, 1, 2]
         """
         return range(self.rank, n, self.n)
+
+    def total(self, x: Tensor) -> Tensor:
+        """Return the sum of a tensor over all processes, without waiting for the device."""
+        return x
 
     def of_first(self, *numbers: float) -> list[float]:
         """Return the numbers of rank 0."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 
@@ -27,6 +28,8 @@ class Decodable(Protocol):
 
     Its state keeps the past of each row between steps and belongs to the caller. It has `lengths`, (B,) real tokens so
     far, and `select(rows)`, the state whose row i is row `rows[i]` of this one; it expands, reorders or drops rows.
+    Generation with a batch size, or with a context that slides, also needs `joined(other)`: the state with the rows of
+    this one, then those of `other`.
     """
 
     def start(
@@ -35,3 +38,21 @@ class Decodable(Protocol):
 
     def step(self, token_ids: Tensor, state: Any, attention_mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """Read (B, T) more tokens; return logits (B, T, V) and the new state."""
+
+
+@runtime_checkable
+class Reading(Protocol):
+    """Model that reads a prompt without the logits of all its tokens."""
+
+    def read_at(self, token_ids: Tensor, state: Any, attention_mask: Tensor | None, at: Tensor) -> tuple[Tensor, Any]:
+        """Read as `step` does; return the logits (B, V) of one token per row, number `at` (B,), and the new state."""
+
+
+def read_at(
+    model: Decodable, token_ids: Tensor, state: Any, attention_mask: Tensor | None, at: Tensor
+) -> tuple[Tensor, Any]:
+    """Read (B, T) more tokens; return the logits (B, V) of one token per row, number `at` (B,), and the new state."""
+    if isinstance(model, Reading):
+        return model.read_at(token_ids, state, attention_mask, at)
+    logits, state = model.step(token_ids, state, attention_mask)
+    return logits[torch.arange(len(at), device=at.device), at], state

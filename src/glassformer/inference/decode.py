@@ -1,5 +1,6 @@
-"""Generation with a cache, greedy or sampled, for many prompts at once: `start` once, then `step` per token."""
+"""Generation with a cache, greedy or sampled, for many prompts at once: read the prompts, then `step` per token."""
 
+import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,10 +11,10 @@ import torch
 from torch import Tensor
 
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import GenerationConfig
+from glassformer.config.run import GENERATION_BATCH, GenerationConfig
 from glassformer.data.batching import pad
 from glassformer.errors import UserError
-from glassformer.inference.decodable import Decodable
+from glassformer.inference.decodable import Decodable, read_at
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.models.build import Network
 from glassformer.nn.linear_layers import PackedWeights
@@ -24,8 +25,15 @@ from glassformer.tokenization.tokenizer import Tokenizer
 SourceBatch = tuple[Tensor, Tensor | None]
 """Source ids (B, S) and their mask (B, S), True = real; `None` instead of the mask if all are real."""
 
+RowGenerator = Callable[..., Iterator[dict[int, int]]]
+"""`generate_rows`, or a function with its arguments and results."""
+
 PREFILL = 256
-"""Number of prompt tokens read at once: limits the memory of their logits, of which only the last per row are used."""
+"""Number of prompt tokens read at once, which limits the memory of their hidden states."""
+REFILL = 1 / 4
+"""Fraction of a batch that must be free before new rows join it. To read prompts takes as long as one step or longer,
+because it also multiplies by all weights once. With fewer rows at a time, more calls read prompts; with more rows, more
+of the batch stays free."""
 
 
 def generate(
@@ -42,7 +50,41 @@ def generate(
     source: SourceBatch | None = None,
     samples: Sequence[int] = (0,),
 ) -> Iterator[list[int | None]]:
-    """Yield per step the new id of every row, or None for a row that has ended.
+    """Yield per step the new id of every row, or None for a row that has ended (`generate_rows` with one batch)."""
+    n_rows = len(prompts) * len(samples)
+    steps = generate_rows(
+        model,
+        prompts,
+        config,
+        max_len=max_len,
+        end_ids=end_ids,
+        suppress_ids=suppress_ids,
+        slide=slide,
+        device=device,
+        is_finished=is_finished,
+        source=source,
+        samples=samples,
+    )
+    for new in steps:
+        yield [new.get(row) for row in range(n_rows)]
+
+
+def generate_rows(
+    model: Decodable,
+    prompts: Sequence[Sequence[int]],
+    config: GenerationConfig,
+    *,
+    max_len: int,
+    end_ids: Sequence[int] = (),
+    suppress_ids: Sequence[int] = (),
+    slide: bool = False,
+    device: torch.device | str = "cpu",
+    is_finished: Callable[[int, int], bool] | None = None,
+    source: SourceBatch | None = None,
+    samples: Sequence[int] = (0,),
+    batch_size: int | None = None,
+) -> Iterator[dict[int, int]]:
+    """Yield per step the new id of each live row, by the number of the row; other rows have ended or wait.
 
     Each prompt has one row per item of `samples` (their numbers); all rows of the first prompt come first. A row ends
     with one of `end_ids` (which is yielded), if `is_finished(row, id)` returns True, after `config.max_new_tokens`, or
@@ -50,60 +92,130 @@ def generate(
     dropped and the rest is read again. `is_finished` is called after the step with that id was yielded. Ids in
     `suppress_ids` are never chosen.
 
+    At most `batch_size` rows are live; None = all. The others wait, in order. When `REFILL` of the batch is free, the
+    next rows are read together and join it (continuous batching; Yu 2022, section 3).
+
     With a `source` (ids and their mask), prompts are beginnings of targets: the decoder's start id, then forced ids.
 
     Sample i draws from stream `SAMPLES` of `seeds.py`, for every prompt. A row of a batch therefore gets the same ids
     as alone, and equal prompts get equal texts; use more samples to get different texts. Raises `UserError` for an
-    empty prompt, for a prompt longer than the context unless `slide`, and for several samples at temperature 0.
+    empty prompt, for a prompt longer than the context unless `slide`, for several samples at temperature 0, and for a
+    `batch_size` below 1.
     """
     check_samples(samples, config)
     if slide and source is not None:
         raise ValueError("slide: expected False with a source, because the beginning of a target cannot be dropped")
     check_prompts(prompts, max_len, slide)
-    if not prompts:
-        return
+    waiting = WaitingRows(prompts, samples, config.seed, max_len, batch_size)
 
-    def read(contexts: Sequence[Sequence[int]], n_new: int) -> tuple[Tensor, Any]:
-        return read_prompts(model, contexts, min(max_len, max(map(len, contexts)) + n_new), device, source)
+    def has_ended(row: Row) -> bool:
+        token, n_new = row.history[-1], len(row.history) - len(prompts[row.prompt])
+        if token in end_ids or (is_finished is not None and is_finished(row.number, token)):
+            return True
+        return n_new == config.max_new_tokens or (len(row.history) > max_len and not slide)
 
-    histories = [list(prompt) for prompt in prompts for _ in samples]
-    begins = [max(0, len(history) - max_len) for history in histories]  # start of each row's context
-    draws = [rng(config.seed, Stream.SAMPLES, sample) for _ in prompts for sample in samples]
-    rows = list(range(len(histories)))  # row of the state → row of all
-    packed = PackedWeights()
-    with packed:
-        logits, state = read([prompt[-max_len:] for prompt in prompts], config.max_new_tokens)
-    if len(samples) > 1:  # read a prompt once for all of its samples
-        of_prompts = torch.arange(len(prompts), device=device).repeat_interleave(len(samples))
-        logits, state = logits[of_prompts], state.select(of_prompts)
     banned = torch.tensor(list(suppress_ids), dtype=torch.long, device=device)
-    for n_left in reversed(range(config.max_new_tokens)):
-        chosen = _next_ids(logits, config, [histories[r] for r in rows], [draws[r] for r in rows], banned)
-        new: list[int | None] = [None] * len(histories)
-        for row, token in zip(rows, chosen, strict=True):
-            new[row] = token
-            histories[row].append(token)
-        yield new
-        alive = []
-        for place, (row, token) in enumerate(zip(rows, chosen, strict=True)):
-            ended = token in end_ids or (is_finished is not None and is_finished(row, token))
-            full = len(histories[row]) > max_len and not slide
-            if not (ended or full):
-                alive.append(place)
-        if not alive or not n_left:
+    packed = PackedWeights()
+    logits: Tensor
+    state: Any = None
+    cached: list[Row] = []  # rows of the state, in its order
+    slid: list[Row] = []  # live rows whose context has changed
+    while True:
+        unread = [*slid, *waiting.take(len(cached) + len(slid))]
+        if not cached and not unread:
             return
-        if len(alive) < len(rows):
-            keep = torch.tensor(alive, device=device)
-            rows, chosen, state = [rows[p] for p in alive], [chosen[p] for p in alive], state.select(keep)
-        if full_rows := [row for row in rows if len(histories[row]) - begins[row] > max_len]:
-            for row in full_rows:
-                begins[row] = len(histories[row]) - max(1, max_len // 2)
-            with packed:
-                logits, state = read([histories[row][begins[row] :] for row in rows], n_left)
-        else:
-            with packed, torch.inference_mode():
-                logits, state = model.step(torch.tensor(chosen, device=device)[:, None], state)
-            logits = logits[:, -1]
+        with packed, torch.inference_mode():
+            if cached:
+                last = torch.tensor([row.history[-1] for row in cached], device=device)
+                logits, state = model.step(last[:, None], state)
+                logits = logits[:, -1]
+            if unread:
+                first_logits, read = _read_rows(model, unread, config.max_new_tokens, max_len, device, source)
+                logits = torch.cat((logits, first_logits)) if cached else first_logits
+                state = state.joined(read) if cached else read
+        rows = cached + unread
+        chosen = _next_ids(logits, config, [row.history for row in rows], [row.draws for row in rows], banned)
+        for row, token in zip(rows, chosen, strict=True):
+            row.history.append(token)
+        yield {row.number: token for row, token in zip(rows, chosen, strict=True)}
+        live = [row for row in rows if not has_ended(row)]
+        slid = [row for row in live if row.n_context > max_len]
+        for row in slid:
+            row.begin = len(row.history) - max(1, max_len // 2)
+        cached = [row for row in live if row not in slid]
+        if 0 < len(cached) < len(rows):
+            places = {row: place for place, row in enumerate(rows)}
+            state = state.select(torch.tensor([places[row] for row in cached], device=device))
+
+
+@dataclass(eq=False)
+class Row:
+    """A row of a generation: one sample of one prompt."""
+
+    number: int
+    prompt: int
+    """Index of the prompt."""
+    history: list[int]
+    """Ids of the prompt, then new ids."""
+    draws: np.random.Generator
+    begin: int
+    """Start of the context in `history`."""
+
+    @property
+    def n_context(self) -> int:
+        return len(self.history) - self.begin
+
+
+class WaitingRows:
+    """Rows that wait for a place in a batch of at most `batch_size` rows (None = all), in order.
+
+    Raises `UserError` for a `batch_size` below 1.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        samples: Sequence[int],
+        seed: int,
+        max_len: int,
+        batch_size: int | None,
+    ) -> None:
+        if batch_size is not None and batch_size < 1:
+            raise UserError(f"batch_size is {batch_size} and must be at least 1: it is the number of rows at a time")
+        self.batch_size = batch_size or len(prompts) * len(samples)
+        self._rows = (
+            Row(number, prompt, list(ids), rng(seed, Stream.SAMPLES, sample), max(0, len(ids) - max_len))
+            for number, ((prompt, ids), sample) in enumerate(itertools.product(enumerate(prompts), samples))
+        )
+
+    def take(self, n_live: int) -> list[Row]:
+        """Return the rows that join `n_live` rows: none before `REFILL` of the batch is free."""
+        n_free = self.batch_size - n_live
+        return list(itertools.islice(self._rows, n_free if n_free >= REFILL * self.batch_size else 0))
+
+
+def _read_rows(
+    model: Decodable,
+    rows: Sequence[Row],
+    n_new: int,
+    max_len: int,
+    device: torch.device | str,
+    source: SourceBatch | None,
+) -> tuple[Tensor, Any]:
+    """Read the contexts of rows, equal ones of a prompt once; return their last logits (B, V) and the new state."""
+    of_rows = [(row.prompt, *row.history[row.begin :]) for row in rows]
+    distinct = {context: place for place, context in enumerate(dict.fromkeys(of_rows))}
+    if source is not None:
+        ids, mask = source
+        numbers = torch.tensor([prompt for prompt, *_ in distinct], device=ids.device)
+        source = ids[numbers], None if mask is None else mask[numbers]
+    contexts = [context for _, *context in distinct]
+    longest = min(max_len, max(map(len, contexts)) + n_new)
+    logits, state = read_prompts(model, contexts, longest, device, source)
+    if len(distinct) < len(rows):
+        places = torch.tensor([distinct[context] for context in of_rows], device=device)
+        logits, state = logits[places], state.select(places)
+    return logits, state
 
 
 def check_samples(samples: Sequence[int], config: GenerationConfig) -> None:
@@ -177,17 +289,26 @@ def read_prompts(
     source: SourceBatch | None = None,
 ) -> tuple[Tensor, Any]:
     """Read prompts of unequal length into a new state; return logits (B, V) at the end of each row and the state."""
-    token_ids, mask = (x.to(device) for x in pad(prompts, 0))
+    return read_more(model, prompts, model.start(len(prompts), max_len, *(source or ())), device)
+
+
+@torch.inference_mode()
+def read_more(
+    model: Decodable, rows: Sequence[Sequence[int]], state: Any, device: torch.device | str
+) -> tuple[Tensor, Any]:
+    """Read ids of every row of a state; return logits (B, V) at the end of each row and the state.
+
+    Rows may be empty, and then have undefined logits; at least one is not.
+    """
+    token_ids, mask = (x.to(device) for x in pad(rows, 0))
     lengths, width = mask.sum(dim=1), mask.shape[1]
     uneven = not bool(mask.all())
-    state = model.start(len(prompts), max_len, *(source or ()))
     last: Tensor | None = None
     for begin in range(0, width, PREFILL):
         end = min(begin + PREFILL, width)
-        logits, state = model.step(token_ids[:, begin:end], state, mask[:, begin:end] if uneven else None)
         here = (lengths > begin) & (lengths <= end)
         at = (lengths - 1 - begin).clamp(0, end - begin - 1)
-        found = logits.gather(1, at[:, None, None].expand(-1, 1, logits.shape[-1])).squeeze(1)
+        found, state = read_at(model, token_ids[:, begin:end], state, mask[:, begin:end] if uneven else None, at)
         last = found if last is None else torch.where(here[:, None], found, last)
     assert last is not None
     return last, state
@@ -246,34 +367,97 @@ def stream_texts(
     slide: bool,
     device: torch.device | str,
     samples: Sequence[int] = (0,),
-    generator: Callable[..., Iterator[list[int | None]]] = generate,
+    generator: RowGenerator = generate_rows,
 ) -> Iterator[list[str]]:
     """Continue prompts: yield the new text of every row per step, and at the end the text that was held back.
 
-    The ids are those of `generate`, or of another `generator` with its arguments: one row per sample of each prompt.
+    The ids are those of `generate_rows`, or of another `generator` with its arguments: one row per sample of a prompt.
     Prompt text and new pieces together read as the text of all ids: if a space separates them, the first piece begins
     with it, unless the prompt `is_spaced`. An incomplete character, and text that may become a stop text, wait for
     later tokens.
     """
-    ids = [prompt.ids for prompt in prompts]
-    check_ids(ids, min(tokenizer.vocab_size, network.config.vocab_size))
     rows = [_RowText(tokenizer, prompt, config.stop) for prompt in prompts for _ in samples]
     end_ids = end_ids_of(tokenizer, network.config)
-    steps = generator(
+    steps = _steps_of_texts(
+        generator,
+        network,
+        tokenizer,
+        prompts,
+        config,
+        slide=slide,
+        device=device,
+        samples=samples,
+        is_finished=lambda row, _: rows[row].watch.stopped,
+    )
+    for new in steps:
+        ids = [new.get(number) for number in range(len(rows))]
+        yield ["" if i is None or i in end_ids else row.push(i) for row, i in zip(rows, ids, strict=True)]
+    yield [row.flush() for row in rows]
+
+
+def finished_texts(
+    network: Network,
+    tokenizer: Tokenizer,
+    prompts: Sequence[EncodedPrompt],
+    config: GenerationConfig,
+    *,
+    slide: bool,
+    device: torch.device | str,
+    samples: Sequence[int] = (0,),
+    generator: RowGenerator = generate_rows,
+    batch_size: int = GENERATION_BATCH,
+) -> Iterator[tuple[int, str]]:
+    """Continue any number of prompts; yield the number and the new text of each row when the row has ended.
+
+    The rows and their texts are those of `stream_texts`; the batch has at most `batch_size` rows (`generate_rows`).
+    """
+    live: dict[int, tuple[_RowText, list[str]]] = {}
+    end_ids = end_ids_of(tokenizer, network.config)
+    steps = _steps_of_texts(
+        generator,
+        network,
+        tokenizer,
+        prompts,
+        config,
+        slide=slide,
+        device=device,
+        samples=samples,
+        is_finished=lambda row, _: live[row][0].watch.stopped,
+        batch_size=batch_size,
+    )
+    for new in itertools.chain(steps, ({},)):
+        for number in [number for number in live if number not in new]:
+            row, pieces = live.pop(number)
+            yield number, "".join([*pieces, row.flush()])
+        for number, token in new.items():
+            if number not in live:
+                live[number] = _RowText(tokenizer, prompts[number // len(samples)], config.stop), []
+            row, pieces = live[number]
+            if token not in end_ids:
+                pieces.append(row.push(token))
+
+
+def _steps_of_texts(
+    generator: RowGenerator,
+    network: Network,
+    tokenizer: Tokenizer,
+    prompts: Sequence[EncodedPrompt],
+    config: GenerationConfig,
+    **options: Any,
+) -> Iterator[dict[int, int]]:
+    """Return the steps of a generator with the context, the end and the vocabulary of a text model."""
+    ids = [prompt.ids for prompt in prompts]
+    check_ids(ids, min(tokenizer.vocab_size, network.config.vocab_size))
+    end_ids = end_ids_of(tokenizer, network.config)
+    return generator(
         network,
         ids,
         config,
         max_len=network.config.max_len,
         end_ids=end_ids,
         suppress_ids=[i for i in never_written(tokenizer, network.config.vocab_size) if i not in end_ids],
-        slide=slide,
-        device=device,
-        is_finished=lambda row, _: rows[row].watch.stopped,
-        samples=samples,
+        **options,
     )
-    for new in steps:
-        yield ["" if i is None or i in end_ids else row.push(i) for row, i in zip(rows, new, strict=True)]
-    yield [row.flush() for row in rows]
 
 
 class _RowText:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.errors import UserError
-from glassformer.inference.decodable import Branching
+from glassformer.inference.decodable import Branching, read_at
 from glassformer.inference.sampling import mean_log_probs
 from glassformer.models.build import Network
 
@@ -27,6 +27,9 @@ class EnsembleState:
 
     def select(self, rows: Tensor) -> "EnsembleState":
         return EnsembleState([member.select(rows) for member in self.members])
+
+    def joined(self, other: "EnsembleState") -> "EnsembleState":
+        return EnsembleState([mine.joined(its) for mine, its in zip(self.members, other.members, strict=True)])
 
     def branched(self) -> "EnsembleState":
         return EnsembleState([m.branched() if isinstance(m, Branching) else m for m in self.members])
@@ -72,3 +75,10 @@ class Ensemble(nn.Module):
         """Read (B, T) more tokens; return the log of the mean probability, (B, T, V), and the new state."""
         steps = [m.step(token_ids, s, attention_mask) for m, s in zip(self.models, state.members, strict=True)]
         return mean_log_probs([logits for logits, _ in steps]), EnsembleState([member for _, member in steps])
+
+    def read_at(
+        self, token_ids: Tensor, state: EnsembleState, attention_mask: Tensor | None, at: Tensor
+    ) -> tuple[Tensor, EnsembleState]:
+        """Read as `step` does; return the log-probabilities (B, V) of one token per row, number `at` (B,)."""
+        found = [read_at(m, token_ids, s, attention_mask, at) for m, s in zip(self.models, state.members, strict=True)]
+        return mean_log_probs([logits for logits, _ in found]), EnsembleState([member for _, member in found])

@@ -1,6 +1,6 @@
 """Speculative decoding: a drafter proposes several ids, and the model verifies all of them in one step.
 
-Greedy ids equal those of `generate`, the reference; sampled ids have the same distribution (Leviathan 2023,
+Greedy ids equal those of `generate_rows`, the reference; sampled ids have the same distribution (Leviathan 2023,
 Algorithm 1).
 """
 
@@ -16,10 +16,9 @@ from torch import Tensor
 from glassformer.config.run import GenerationConfig
 from glassformer.data.batching import pad
 from glassformer.inference.decodable import Croppable, Decodable
-from glassformer.inference.decode import PREFILL, check_prompts, check_samples, next_logits
+from glassformer.inference.decode import Row, WaitingRows, check_prompts, check_samples, next_logits, read_more
 from glassformer.inference.sampling import choose, draw
 from glassformer.nn.linear_layers import PackedWeights
-from glassformer.seeds import Stream, rng
 
 Ids = Sequence[int]
 Shape = Callable[[Tensor, Sequence[Ids]], Tensor]
@@ -59,10 +58,13 @@ class Drafter(Protocol):
     def draft(
         self, contexts: Sequence[Ids], limits: Sequence[int], draws: Sequence[np.random.Generator] | None, shape: Shape
     ) -> list[Draft]:
-        """Propose at most `limits[i]` ids that continue `contexts[i]`; `draws` is `None` at temperature 0."""
+        """Propose at most `limits[i]` ids that continue `contexts[i]`; `draws` is `None` at temperature 0.
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Drop or repeat rows: row i is row `rows[i]` of before."""
+        New rows come after those of the last call.
+        """
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Drop all rows but these, whose numbers increase."""
 
 
 class PromptLookup:
@@ -74,7 +76,7 @@ class PromptLookup:
     def draft(self, contexts: Sequence[Ids], limits: Sequence[int], draws: Any, shape: Any) -> list[Draft]:
         return [Draft(looked_up(ids, min(n, self.n_tokens))) for ids, n in zip(contexts, limits, strict=True)]
 
-    def select(self, rows: Sequence[int]) -> None:
+    def keep(self, rows: Sequence[int]) -> None:
         """Nothing to do: a draft depends only on the ids of its row."""
 
 
@@ -148,8 +150,8 @@ class ModelDrafter:
         n_parts = -(-max(0, length - self.reader.max_len) // self.part)
         return n_parts * self.part
 
-    def select(self, rows: Sequence[int]) -> None:
-        self.reader.select(rows)
+    def keep(self, rows: Sequence[int]) -> None:
+        self.reader.keep(rows)
 
 
 class Reader:
@@ -168,33 +170,44 @@ class Reader:
     def read(self, rows: Sequence[Ids], n_last: Sequence[int]) -> Tensor:
         """Return the logits (Σ n, V) at the last n = `n_last[i]` ids of each row; those of row 0 come first.
 
-        Raises `TypeError` if the state of the model cannot be cropped.
+        New rows come after those of the last call. Raises `TypeError` if the state of the model cannot be cropped.
         """
-        if self.state is None:
-            self.ids, self.state = [[] for _ in rows], self.model.start(len(rows), self.max_len)
-        if not isinstance(self.state, Croppable):
-            raise TypeError(f"speculative decoding needs a state with a method crop, got {type(self.state).__name__}")
         begins = [len(ids) - n for ids, n in zip(rows, n_last, strict=True)]
+        self._join([tuple(ids[:begin]) for ids, begin in zip(rows, begins, strict=True)][len(self.ids) :])
         kept = [min(n_shared(old, new), begin) for old, new, begin in zip(self.ids, rows, begins, strict=True)]
         self.state = self.state.crop(kept)
         before = [ids[n:begin] for ids, n, begin in zip(rows, kept, begins, strict=True)]
-        for at in range(0, max(map(len, before)), PREFILL):
-            self._step([ids[at : at + PREFILL] for ids in before])
-        logits, mask = self._step([ids[begin:] for ids, begin in zip(rows, begins, strict=True)])
+        if any(before):
+            _, self.state = read_more(self.model, before, self.state, self.device)
+        last = [ids[begin:] for ids, begin in zip(rows, begins, strict=True)]
+        token_ids, mask = (x.to(self.device) for x in pad(last, 0))
+        uneven = len(set(n_last)) > 1
+        logits, self.state = self.model.step(token_ids, self.state, mask if uneven else None)
         self.ids = list(rows)
         return logits[mask]
 
-    def _step(self, new: Sequence[Ids]) -> tuple[Tensor, Tensor]:
-        token_ids, mask = (x.to(self.device) for x in pad(new, 0))
-        uneven = len({len(ids) for ids in new}) > 1
-        logits, self.state = self.model.step(token_ids, self.state, mask if uneven else None)
-        return logits, mask
+    def _join(self, rows: Sequence[tuple[int, ...]]) -> None:
+        """Read new rows, equal ones once, into a state of their own, and join it to the state."""
+        if not rows:
+            return
+        distinct = {ids: place for place, ids in enumerate(dict.fromkeys(rows))}
+        state = self.model.start(len(distinct), self.max_len)
+        if not isinstance(state, Croppable):
+            raise TypeError(f"speculative decoding needs a state with a method crop, got {type(state).__name__}")
+        new: Any = state
+        if any(distinct):
+            _, new = read_more(self.model, list(distinct), new, self.device)
+        if len(distinct) < len(rows):
+            new = new.select(torch.tensor([distinct[ids] for ids in rows], device=self.device))
+        self.state = self.state.joined(new) if self.ids else new
+        self.ids += rows
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Drop or repeat rows: row i is row `rows[i]` of before."""
-        if self.state is not None:
-            self.state = self.state.select(torch.tensor(rows, device=self.device))
-            self.ids = [self.ids[row] for row in rows]
+    def keep(self, rows: Sequence[int]) -> None:
+        """Drop all rows but these, whose numbers increase; rows that were not read yet have no state."""
+        known = [row for row in rows if row < len(self.ids)]
+        if known:
+            self.state = self.state.select(torch.tensor(known, device=self.device))
+        self.ids = [self.ids[row] for row in known]
 
 
 def n_shared(a: Ids, b: Ids) -> int:
@@ -261,69 +274,72 @@ def generate_speculative(
     device: torch.device | str = "cpu",
     is_finished: Callable[[int, int], bool] | None = None,
     samples: Sequence[int] = (0,),
-) -> Iterator[list[int | None]]:
-    """Yield what `generate` yields, with fewer steps of the model; it needs a `drafter`, one per generation.
+    batch_size: int | None = None,
+) -> Iterator[dict[int, int]]:
+    """Yield what `generate_rows` yields, with fewer steps of the model; it needs a `drafter`, one per generation.
 
-    At temperature 0, the ids are those of `generate`. In sampling, they have the same distribution, and are others for
-    the same seed. A row draws only from its own stream, so it gets the same ids in a batch and alone. Rows advance by
-    different numbers of ids: those of a row that is ahead wait until all rows have one to yield.
+    At temperature 0, the ids are those of `generate_rows`. In sampling, they have the same distribution, and are others
+    for the same seed. A row draws only from its own stream, so it gets the same ids in a batch and alone. Rows advance
+    by different numbers of ids: those of a row that is ahead wait until all rows have one to yield. A row whose ids are
+    all chosen leaves the batch before, so more than `batch_size` rows may be in a dictionary.
 
     A step of several ids uses other kernels than a step of one id, so logits differ in the last bits. If two ids are
     almost equally probable, another one may be chosen; this is rare in fp32, and more frequent in bf16, fp16 and int8.
     """
     check_samples(samples, config)
     check_prompts(prompts, max_len, slide)
-    if not prompts:
-        return
+    waiting = WaitingRows(prompts, samples, config.seed, max_len, batch_size)
     banned = torch.tensor(list(suppress_ids), dtype=torch.long, device=device)
 
     def shape(logits: Tensor, before: Sequence[Ids]) -> Tensor:
         return next_logits(logits.to(device), config, before, banned)
 
-    histories = [list(prompt) for prompt in prompts for _ in samples]
-    ends = [len(history) + config.max_new_tokens for history in histories]
-    begins = [max(0, len(history) - max_len) for history in histories]  # start of each row's context
-    draws = [rng(config.seed, Stream.SAMPLES, sample) for _ in prompts for sample in samples]
-    waiting: list[deque[int]] = [deque() for _ in histories]  # ids that are chosen and not yielded
-    live = list(range(len(histories)))  # rows with ids to yield
-    rows = list(live)  # row of the state → row of all
-    done: set[int] = set()  # rows whose ids are all chosen
+    def n_left(row: Row) -> int:
+        return len(prompts[row.prompt]) + config.max_new_tokens - len(row.history)
+
+    rows: list[Row] = []  # rows of the state, in its order
+    ahead: dict[Row, deque[int]] = {}  # rows with ids to yield → ids that are chosen and not yielded
+    done: set[Row] = set()  # rows whose ids are all chosen
     reader, packed = Reader(model, max_len, device), PackedWeights()
-    if len(samples) > 1:  # read a prompt once for all of its samples
-        with packed:
-            reader.read([prompt[-max_len:] for prompt in prompts], [1] * len(prompts))
-        reader.select([number for number in range(len(prompts)) for _ in samples])
-    while live:
-        contexts = [histories[row][begins[row] :] for row in rows]
-        n_left = [ends[row] - len(histories[row]) for row in rows]
-        limits = [min(n - 1, max_len - len(ids)) for n, ids in zip(n_left, contexts, strict=True)]
-        chances = [draws[row] for row in rows] if config.temperature > 0 else None
+    while True:
+        new_rows = waiting.take(len(rows))
+        rows += new_rows
+        ahead |= {row: deque() for row in new_rows}
+        if not rows:
+            return
+        contexts = [row.history[row.begin :] for row in rows]
+        limits = [min(n_left(row) - 1, max_len - row.n_context) for row in rows]
+        chances = [row.draws for row in rows] if config.temperature > 0 else None
         with packed:
             drafts = drafter.draft(contexts, limits, chances, shape)
             n_read = [1 + len(draft.ids) for draft in drafts]
             logits = reader.read([[*ids, *x.ids] for ids, x in zip(contexts, drafts, strict=True)], n_read)
-        before = [[*histories[r], *x.ids[:n]] for r, x in zip(rows, drafts, strict=True) for n in range(1 + len(x.ids))]
+        before = [
+            [*row.history, *x.ids[:n]] for row, x in zip(rows, drafts, strict=True) for n in range(1 + len(x.ids))
+        ]
         chosen = _chosen(drafts, shape(logits, before).split(n_read), chances)
         drafter.counts.n_drafted += sum(len(draft.ids) for draft in drafts)
         drafter.counts.n_accepted += sum(len(ids) - 1 for ids in chosen)
         for row, ids in zip(rows, chosen, strict=True):
             new = ids[: next((n for n, token in enumerate(ids, 1) if token in end_ids), None)]
-            histories[row] += new
-            waiting[row] += new
-            full = len(histories[row]) - begins[row] > max_len
-            if new[-1] in end_ids or len(histories[row]) == ends[row] or (full and not slide):
+            row.history += new
+            ahead[row] += new
+            is_full = row.n_context > max_len
+            if new[-1] in end_ids or not n_left(row) or (is_full and not slide):
                 done.add(row)
-            elif full:
-                begins[row] = len(histories[row]) - max(1, max_len // 2)
-        while live and all(waiting[row] for row in live):
-            step = {row: waiting[row].popleft() for row in live}
-            yield [step.get(row) for row in range(len(histories))]
-            stopped = {r for r, i in step.items() if i not in end_ids and is_finished is not None and is_finished(r, i)}
-            live = [row for row in live if row not in stopped and (waiting[row] or row not in done)]
-        alive = [place for place, row in enumerate(rows) if row in live and row not in done]
-        if alive and len(alive) < len(rows):
-            reader.select(alive)
-            drafter.select(alive)
+            elif is_full:
+                row.begin = len(row.history) - max(1, max_len // 2)
+        while ahead and all(ahead.values()):
+            step = {row: ids.popleft() for row, ids in ahead.items()}
+            yield {row.number: token for row, token in step.items()}
+            for row, token in step.items():
+                is_stopped = token not in end_ids and is_finished is not None and is_finished(row.number, token)
+                if is_stopped or (row in done and not ahead[row]):
+                    del ahead[row]
+        alive = [place for place, row in enumerate(rows) if row in ahead and row not in done]
+        if len(alive) < len(rows):
+            reader.keep(alive)
+            drafter.keep(alive)
         rows = [rows[place] for place in alive]
 
 

@@ -1,5 +1,6 @@
 """Recurrent encoder-decoder, with the same interface as the Transformer."""
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -91,6 +92,13 @@ class RecurrentModel(nn.Module):
         """Return logits (B, T, V) for T more tokens per row (prefill, or T = 1) and the new state."""
         hidden, state = self.decoder(token_ids, state, attention_mask, scoped(tap, "decoder"))
         return self.head(hidden, attention_mask), state
+
+    def read_at(
+        self, token_ids: Tensor, state: RecurrentState, attention_mask: Tensor | None, at: Tensor
+    ) -> tuple[Tensor, RecurrentState]:
+        """Read as `step` does; return the logits (B, V) of one token per row, number `at` (B,), and the new state."""
+        hidden, state = self.decoder(token_ids, state, attention_mask)
+        return self.head(hidden[torch.arange(len(at), device=at.device), at]), state
 
     def first_state(self, encoding: Encoding, mask: Tensor | None) -> RecurrentState:
         """Return the decoder's state before the first token, for an encoded source and its `mask` (B, S)."""

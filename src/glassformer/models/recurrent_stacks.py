@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.nn.attention import Tap, scoped
+from glassformer.nn.kv_cache import join_masks, join_rows
 from glassformer.nn.linear_layers import Linear
 from glassformer.nn.recurrence import CellStep, States, Stepper, in_order, reading_order, run, run_masked, where
 from glassformer.nn.single_head_attention import SingleHeadAttention
@@ -92,6 +93,15 @@ class SourceMemory:
     mask: Tensor | None = None
     """(B, S) True = a real source token."""
 
+    def joined(self, other: "SourceMemory") -> "SourceMemory":
+        """Return the sources of this one, then those of `other`, padded to the larger size."""
+        summary = torch.cat((self.summary, other.summary))
+        if self.memory is None or other.memory is None:  # nothing reads the mask
+            return SourceMemory(summary)
+        (keys, values), (other_keys, other_values) = self.memory, other.memory
+        memory = join_rows(keys, other_keys, -2), join_rows(values, other_values, -2)
+        return SourceMemory(summary, memory, join_masks(self.mask, other.mask, keys, other_keys))
+
 
 @dataclass(frozen=True)
 class RecurrentState:
@@ -117,6 +127,21 @@ class RecurrentState:
                 memory=None if source.memory is None else (source.memory[0][rows], source.memory[1][rows]),
                 mask=None if source.mask is None else source.mask[rows],
             ),
+        )
+
+    def joined(self, other: "RecurrentState") -> "RecurrentState":
+        """Return the state with the rows of this one, then those of `other`; their sources may differ in size."""
+        attentional = self.attentional
+        if attentional is not None and other.attentional is not None:
+            attentional = torch.cat((attentional, other.attentional))
+        return RecurrentState(
+            lengths=torch.cat((self.lengths, other.lengths)),
+            layers=tuple(
+                tuple(torch.cat(parts) for parts in zip(*both, strict=True))
+                for both in zip(self.layers, other.layers, strict=True)
+            ),
+            attentional=attentional,
+            source=self.source.joined(other.source),
         )
 
     def or_else(self, old: "RecurrentState", rows: Tensor) -> "RecurrentState":

@@ -116,7 +116,7 @@ class Transformer(nn.Module):
             max_len=max_len,
             lengths=torch.zeros(n_rows, dtype=torch.long, device=weight.device),
             longest=0,
-            memory=None if memory is None else [b.cross_attn.project_memory(memory) for b in blocks],  # type: ignore[union-attr,operator]
+            memory=None if memory is None else [b.cross_attn.keep_memory(memory) for b in blocks],  # type: ignore[union-attr,operator]
             memory_mask=source_attention_mask,
         )
 
@@ -127,6 +127,14 @@ class Transformer(nn.Module):
         assert self.decoder is not None
         hidden, state = self.decoder.step(token_ids, state, attention_mask, scoped(tap, "decoder"))
         return self.head(hidden, attention_mask), state
+
+    def read_at(
+        self, token_ids: Tensor, state: TransformerState, attention_mask: Tensor | None, at: Tensor
+    ) -> tuple[Tensor, TransformerState]:
+        """Read as `step` does; return the logits (B, V) of one token per row, number `at` (B,), and the new state."""
+        assert self.decoder is not None
+        hidden, state = self.decoder.step(token_ids, state, attention_mask)
+        return self.head(hidden[torch.arange(len(at), device=at.device), at]), state
 
     def n_parameters(self) -> int:
         """Return the number of trained parameters; a tied table counts once."""

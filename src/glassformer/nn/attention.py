@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from glassformer.nn.attention_functions import attention_fused, attention_reference
-from glassformer.nn.kv_cache import FIRST_SLOTS, Grid, LayerCache, Slots
+from glassformer.nn.kv_cache import FIRST_SLOTS, Grid, LayerCache, Slots, kept_dtype
 from glassformer.nn.linear_layers import Linear
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormFactory
@@ -109,8 +109,10 @@ class MultiHeadAttention(nn.Module):
         if tap is None:
             context = attention_fused(query, key, value, mask, bias, self.scale, dropout)
         else:
-            query, key, value = tap("query", query), tap("key", key), tap("value", value)
+            dtype = query.dtype
+            query, key, value = tap("query", query.to(key.dtype)), tap("key", key), tap("value", value)
             context, _, _ = attention_reference(query, key, value, mask, bias, self.scale, dropout, tap)
+            context = context.to(dtype)
         context = context.transpose(1, 2).flatten(2)  # (B, T, H·W)
         context = context if grid is None else grid.unfold(context)
         return context if self.out_proj is None else self.out_proj(context)
@@ -149,6 +151,12 @@ class MultiHeadAttention(nn.Module):
         key = self.heads(self.k_proj(memory), self.k_norm)
         return key, self.heads(self.v_proj(memory), None, self.d_value)
 
+    def keep_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Project `memory` as `project_memory`, with the dtype of a cache."""
+        key, value = self.project_memory(memory)
+        dtype = kept_dtype(key)
+        return key.to(dtype), value.to(dtype)
+
     def heads(self, x: Tensor, norm: nn.Module | None, width: int | None = None, grid: Grid | None = None) -> Tensor:
         """Split (B, T, H·K) into heads (B, H, T, K); apply `norm` per head and fold the rows into `grid`, if given."""
         x = x if grid is None else grid.fold(x)
@@ -157,9 +165,11 @@ class MultiHeadAttention(nn.Module):
 
 
 def new_layer_cache(attention: MultiHeadAttention, n_rows: int, max_len: int, weight: Tensor) -> LayerCache:
-    """Return empty buffers for one layer, on the device of `weight` and with its dtype.
+    """Return empty buffers for one layer, on the device of `weight`, with `kept_dtype`.
 
     They grow up to `max_len` tokens plus one slot for padding.
     """
     shape = (n_rows, attention.n_kv_heads, min(FIRST_SLOTS, max_len + 1))
-    return LayerCache(weight.new_zeros(*shape, attention.d_head), weight.new_zeros(*shape, attention.d_value))
+    return LayerCache(
+        *(weight.new_zeros(*shape, width, dtype=kept_dtype(weight)) for width in (attention.d_head, attention.d_value))
+    )

@@ -93,10 +93,14 @@ def attention_fused(
     """Return the context of `attention_reference` from PyTorch's fused kernel, which never stores the weights.
 
     On a CPU in half precision, the kernel's backward, and its forward for a single query, are several times slower than
-    in fp32. So attention is computed by blocks in bfloat16 if there are enough keys, otherwise in fp32.
+    in fp32. So attention is computed by blocks in bfloat16 if there are enough keys, otherwise in fp32. Keys and values
+    of a cache may be in fp32 beside queries in half precision (`kv_cache.kept_dtype`); the context is like the queries.
     """
     by_blocks = _pays_by_blocks(query, key, bias)
-    if _is_half_on_cpu(query) and not by_blocks and (query.requires_grad or query.shape[2] == 1):
+    if by_blocks:
+        key, value = key.to(query.dtype), value.to(query.dtype)
+    is_kept_in_fp32 = key.dtype != query.dtype
+    if _is_half_on_cpu(query) and not by_blocks and (query.requires_grad or query.shape[2] == 1 or is_kept_in_fp32):
         with torch.autocast("cpu", enabled=False):
             context = attention_fused(query.float(), key.float(), value.float(), mask, bias, scale, dropout)
         return context.to(query.dtype)

@@ -14,9 +14,23 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 FIRST_SLOTS = 32
 """Number of slots of a new buffer, unless its state holds fewer tokens."""
+
+
+def kept_dtype(weight: Tensor) -> torch.dtype:
+    """Return the dtype of kept keys and values: that of `weight`, but fp32 for half precision on a CPU.
+
+    There, attention of one query would convert all keys and values to fp32 in each step, which takes longer than the
+    attention itself (`docs/log.md`).
+
+    >>> kept_dtype(torch.zeros(1, dtype=torch.bfloat16))
+    torch.float32
+    """
+    is_half_on_cpu = weight.device.type == "cpu" and weight.element_size() == 2
+    return torch.float32 if is_half_on_cpu else weight.dtype
 
 
 @dataclass
@@ -46,6 +60,13 @@ class LayerCache:
         """Return new buffers whose row i is row `rows[i]`: the first `n_filled` slots are copied, the others are 0."""
         return LayerCache(*(_copied(x[:, :, :n_filled].index_select(0, rows), self.n_slots) for x in self._buffers))
 
+    def joined(self, other: "LayerCache", n_filled: int, n_filled_of_other: int) -> "LayerCache":
+        """Return new buffers with the rows of this cache, then those of `other`; only filled slots are copied."""
+        n_slots = max(self.n_slots, other.n_slots)
+        buffers = zip(self._buffers, other._buffers, strict=True)
+        parts = ((x[:, :, :n_filled], y[:, :, :n_filled_of_other]) for x, y in buffers)
+        return LayerCache(*(torch.cat((_copied(x, n_slots), _copied(y, n_slots))) for x, y in parts))
+
     def branched(self, n_filled: int) -> "LayerCache":
         """Return new buffers that hold the first `n_filled` slots and one more."""
         return LayerCache(*(_copied(x[:, :, :n_filled], n_filled + 1) for x in self._buffers))
@@ -65,6 +86,28 @@ def _copied(filled: Tensor, n_slots: int) -> Tensor:
     new = filled.new_zeros(*filled.shape[:2], n_slots, filled.shape[3])
     new[:, :, : filled.shape[2]] = filled
     return new
+
+
+def join_rows(first: Tensor, second: Tensor, dim: int) -> Tensor:
+    """Return the rows of two tensors (B, …), then padded with 0 in dimension `dim` < 0 to the larger size.
+
+    >>> join_rows(torch.ones(1, 1), torch.ones(1, 3), -1)
+    tensor([[1., 0., 0.],
+            [1., 1., 1.]])
+    """
+    size = max(first.shape[dim], second.shape[dim])
+    return torch.cat([F.pad(x, (*[0, 0] * (-dim - 1), 0, size - x.shape[dim])) for x in (first, second)])
+
+
+def join_masks(first: Tensor | None, second: Tensor | None, keys: Tensor, others: Tensor) -> Tensor | None:
+    """Return the mask (B, S) of the joined rows of `keys` and `others` (B, …, S, ·); `None` if no key is padding."""
+    if first is None and second is None and keys.shape[-2] == others.shape[-2]:
+        return None
+    masks = [
+        x.new_ones(len(x), x.shape[-2], dtype=torch.bool) if mask is None else mask
+        for mask, x in ((first, keys), (second, others))
+    ]
+    return join_rows(masks[0], masks[1], -1)
 
 
 @dataclass(frozen=True)
@@ -226,6 +269,28 @@ class TransformerState:
             return self._select_branches(self.branches, rows)
         layers = [layer.select(rows, self.longest) for layer in self.layers]
         return replace(self._select_memory(rows), layers=layers, lengths=self.lengths[rows])
+
+    def joined(self, other: "TransformerState") -> "TransformerState":
+        """Return the state with the rows of this one, then those of `other`; lengths and sources may differ in size."""
+        if self.branches is not None or other.branches is not None:
+            raise ValueError("joined: expected two states that have not branched")
+        pairs = zip(self.layers, other.layers, strict=True)
+        state = replace(
+            self,
+            layers=[mine.joined(its, self.longest, other.longest) for mine, its in pairs],
+            max_len=max(self.max_len, other.max_len),
+            lengths=torch.cat((self.lengths, other.lengths)),
+            longest=max(self.longest, other.longest),
+            uniform=self.uniform and other.uniform and self.longest == other.longest,
+        )
+        if self.memory is None or other.memory is None:
+            return state
+        memory = [
+            (join_rows(key, its_key, -2), join_rows(value, its_value, -2))
+            for (key, value), (its_key, its_value) in zip(self.memory, other.memory, strict=True)
+        ]
+        mask = join_masks(self.memory_mask, other.memory_mask, self.memory[0][0], other.memory[0][0])
+        return replace(state, memory=memory, memory_mask=mask)
 
     def _select_branches(self, branches: Branches, rows: Tensor) -> "TransformerState":
         lengths = self.lengths[rows]

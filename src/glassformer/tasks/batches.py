@@ -44,6 +44,9 @@ class TrainingData:
     scores are needed. All processes call it and share the work."""
     has_one_shape: bool = False
     """True if all training batches have the same number of rows and tokens, and no padding."""
+    can_be_ahead: bool = True
+    """True if a thread may make a batch before its step: the batch depends on its number alone, and torch's random
+    generator is neither set nor used."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,19 @@ from glassformer.config.run import CausalConfig, GenerationConfig, Run
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
-from glassformer.inference.decode import EncodedPrompt, causal_frame, generate, stream_texts
+from glassformer.inference.decode import (
+    EncodedPrompt,
+    RowGenerator,
+    causal_frame,
+    finished_texts,
+    generate_rows,
+    stream_texts,
+)
 from glassformer.inference.score import Score, text_scores
-from glassformer.inference.speculative import DraftCounts, Drafter, ModelDrafter, PromptLookup, generate_speculative
+from glassformer.inference.speculative import Drafter, ModelDrafter, PromptLookup, generate_speculative
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
-from glassformer.tasks.task import ContinuesPrompts, Log, Prompt, ScoresTexts, TakesOver, TrainedModel
+from glassformer.tasks.task import Continuation, ContinuesPrompts, Log, Prompt, ScoresTexts, TakesOver, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextTask
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -58,25 +65,32 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
     # Use
 
     def stream(
-        self,
-        model: TrainedModel,
-        prompts: Sequence[EncodedPrompt],
-        config: GenerationConfig,
-        samples: Sequence[int],
-        slide: bool,
-        draft: TrainedModel | None = None,
-        counts: DraftCounts | None = None,
+        self, model: TrainedModel, prompts: Sequence[EncodedPrompt], options: Continuation
     ) -> Iterator[list[str]]:
-        drafter = drafter_for(model, draft, config, counts)
         return stream_texts(
             model.network,
             model.tokenizer,
             prompts,
-            config,
-            slide=slide,
+            options.config,
+            slide=options.slide,
             device=model.device,
-            samples=samples,
-            generator=generate if drafter is None else partial(generate_speculative, drafter=drafter),
+            samples=options.samples,
+            generator=generator_for(model, options),
+        )
+
+    def finished(
+        self, model: TrainedModel, prompts: Sequence[EncodedPrompt], options: Continuation, batch_size: int
+    ) -> Iterator[tuple[int, str]]:
+        return finished_texts(
+            model.network,
+            model.tokenizer,
+            prompts,
+            options.config,
+            slide=options.slide,
+            device=model.device,
+            samples=options.samples,
+            generator=generator_for(model, options),
+            batch_size=batch_size,
         )
 
     def encode_prompt(self, model: TrainedModel, prompt: Prompt) -> EncodedPrompt:
@@ -106,13 +120,18 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
         return run if self.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead) else None
 
 
-def drafter_for(
-    model: TrainedModel, draft: TrainedModel | None, config: GenerationConfig, counts: DraftCounts | None = None
-) -> Drafter | None:
-    """Return what proposes tokens in a generation: the model `draft`, or prompt lookup; `None` if both are off.
+def generator_for(model: TrainedModel, options: Continuation) -> RowGenerator:
+    """Return the function that generates ids: `generate_speculative` with drafts, otherwise `generate_rows`."""
+    drafter = drafter_for(model, options)
+    return generate_rows if drafter is None else partial(generate_speculative, drafter=drafter)
 
-    Raises `UserError` if both are on, if `draft` does not continue texts, or if it has another vocabulary.
+
+def drafter_for(model: TrainedModel, options: Continuation) -> Drafter | None:
+    """Return what proposes tokens in a generation: the draft model, or prompt lookup; `None` if both are off.
+
+    Raises `UserError` if both are on, if the draft model does not continue texts, or if it has another vocabulary.
     """
+    config, draft, counts = options.config, options.draft, options.counts
     if draft is None:
         return PromptLookup(config.prompt_lookup, counts) if config.prompt_lookup else None
     if config.prompt_lookup:

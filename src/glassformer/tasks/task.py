@@ -7,6 +7,7 @@ of only some tasks is a separate protocol, tested with `isinstance`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -172,6 +173,21 @@ class ScoresSome(Protocol):
         """Return the fraction of a batch's tokens that get logits, from 0 to 1."""
 
 
+@dataclass(frozen=True)
+class Continuation:
+    """Settings of the continuation of prompts."""
+
+    config: GenerationConfig
+    samples: Sequence[int] = (0,)
+    """Numbers of the samples of each prompt."""
+    slide: bool = False
+    """True if a full context drops its older half; otherwise it ends the text."""
+    draft: TrainedModel | None = None
+    """Model that proposes tokens (speculative decoding)."""
+    counts: DraftCounts | None = None
+    """Receives the numbers of proposed and accepted tokens."""
+
+
 @runtime_checkable
 class ContinuesPrompts(Protocol):
     """A task whose models continue a text."""
@@ -180,20 +196,14 @@ class ContinuesPrompts(Protocol):
         """Return the ids that the model reads: a text after its start tokens, or the given ids unchanged."""
 
     def stream(
-        self,
-        model: TrainedModel,
-        prompts: Sequence[EncodedPrompt],
-        config: GenerationConfig,
-        samples: Sequence[int],
-        slide: bool,
-        draft: TrainedModel | None = None,
-        counts: DraftCounts | None = None,
+        self, model: TrainedModel, prompts: Sequence[EncodedPrompt], options: Continuation
     ) -> Iterator[list[str]]:
-        """Yield the new text of each row at each step; each prompt has one row for each of `samples`.
+        """Yield the new text of each row at each step; each prompt has one row for each of the samples."""
 
-        A `draft` model proposes tokens (speculative decoding); `counts` receives the numbers of proposed and accepted
-        ones.
-        """
+    def finished(
+        self, model: TrainedModel, prompts: Sequence[EncodedPrompt], options: Continuation, batch_size: int
+    ) -> Iterator[tuple[int, str]]:
+        """Yield the number and the new text of each row when it has ended; the batch has at most `batch_size` rows."""
 
     def no_start(self, model: TrainedModel) -> str:
         """Return the warning for a model that was trained without start tokens."""

@@ -8,20 +8,32 @@ that occurred. The chunks are substrings of the text; `Pipeline.chunks` also con
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from glassformer.tokenization.pretokenize import Scheme, check_text, pipeline
+from glassformer.tokenization.processes import in_order
 
 _PROBES: dict[Scheme, str] = {"byte": "a1!", "whitespace": "a!", "word": "a", "whole_words": "a"}
 """One character of each class of a scheme. A character between two equal ones is of their class if all three form one
 chunk; if it forms one with none of them, it is white space."""
+BORDER = "\ud800"
+"""Separator of joined texts, and then a chunk of its own: a lone surrogate, which no text contains (`check_text`)."""
 _EXPRESSIONS: dict[Scheme, str] = {
-    "byte": r"'s|'t|'re|'ve|'m|'ll|'d| ?[{0}]+| ?[{1}]+| ?[^{0}{1}{space}]+|[{space}]+(?![^{space}])|[{space}]+",
-    "whitespace": r"[{0}]+|[^{0}{space}]+",
-    "word": r"[^{space}]+",
-    "whole_words": r"[^{space}]+",
+    "byte": r"'s|'t|'re|'ve|'m|'ll|'d| ?[{0}]+| ?[{1}]+| ?[^{0}{1}{space}{border}]+|"
+    r"[{space}]+(?![^{space}{border}])|[{space}]+|{border}",
+    "whitespace": r"[{0}]+|[^{0}{space}{border}]+|{border}",
+    "word": r"[^{space}{border}]+|{border}",
+    "whole_words": r"[^{space}{border}]+|{border}",
 }
 """The expression of each scheme, with the characters of the classes; that of `byte` is GPT-2's (Radford 2019)."""
+BLOCK_CHARACTERS = 1 << 16
+"""Texts are joined, cut and split so many characters at a time: their chunks stay in the processor's cache."""
+_LINE_END = re.compile(r"(?<=[!-~]\n)(?=[!-~])")
+"""The end of a line between two printable characters of ASCII, which ends a chunk in every scheme."""
+COUNTED_CHARACTERS = 1 << 20
+"""Chunks are counted so many characters at a time, and the counts are added: the work of one worker process."""
+PAYS_FROM = 8 << 20
+"""Number of characters after which worker processes count: they start in half a second, the time of this text."""
 _ASCII = "".join(map(chr, range(128)))
 _LOCK = threading.Lock()
 """Held while a splitter learns characters."""
@@ -33,8 +45,10 @@ class Splitter:
     def __init__(self, scheme: Scheme) -> None:
         self._scheme, self._chunks = scheme, pipeline(scheme).chunks
         self._classes: list[set[str]] = [set() for _ in (*_PROBES[scheme], "white space")]
-        self._known: set[str] = set()
         self._learn(_ASCII)
+
+    def __reduce__(self) -> tuple[type["Splitter"], tuple[Scheme]]:
+        return Splitter, (self._scheme,)
 
     @staticmethod
     def serves(scheme: Scheme) -> bool:
@@ -42,13 +56,15 @@ class Splitter:
         return scheme in _PROBES
 
     def split(self, text: str) -> list[str]:
-        """Return the chunks of a text, in order.
+        """Return the chunks of a text, in order; those of several texts, joined with `BORDER`, and the borders.
 
         >>> Splitter("byte").split("Don't go, é"), Splitter("word").split("Don't  go. ")
         (['Don', "'t", ' go', ',', ' é'], ["Don't", 'go.'])
+        >>> Splitter("byte").split("to  " + BORDER + "be") == ["to", "  ", BORDER, "be"]
+        True
         """
-        if not text.isascii() and (unknown := set(text) - self._known):
-            self._learn(sorted(unknown))
+        if not text.isascii() and (unknown := self._find_unknown(text)):
+            self._learn(sorted(set(unknown)))
         return self._find(text)
 
     def _learn(self, characters: Iterable[str]) -> None:
@@ -59,8 +75,41 @@ class Splitter:
                 of_class = (i for i, probe in enumerate(probes) if len(self._chunks(probe + character + probe)) == 1)
                 self._classes[next(of_class, len(probes))].add(character)
             *sets, space = ("".join(map(re.escape, sorted(found))) for found in self._classes)
-            self._find = re.compile(_EXPRESSIONS[self._scheme].format(*sets, space=space)).findall
-            self._known = set().union(*self._classes)  # last: another thread may split with the characters in it
+            expression = _EXPRESSIONS[self._scheme].format(*sets, space=space, border=BORDER)
+            self._find = re.compile(expression).findall
+            known = "".join([*sets, space, BORDER])
+            self._find_unknown = re.compile(f"[^{known}]").findall  # last: another thread may split with it
+
+
+def in_blocks(texts: Iterable[str], n_characters: int = BLOCK_CHARACTERS) -> Iterator[list[str]]:
+    """Yield the texts in lists of at least `n_characters` in total; the last list may have fewer.
+
+    >>> list(in_blocks(["to", "be", "or", "not"], 4))
+    [['to', 'be'], ['or', 'not']]
+    """
+    block: list[str] = []
+    n = 0
+    for text in texts:
+        block.append(text)
+        n += len(text)
+        if n >= n_characters:
+            yield block
+            block, n = [], 0
+    if block:
+        yield block
+
+
+def cut(text: str) -> Iterator[str]:
+    """Cut a text at ends of lines into parts of about `BLOCK_CHARACTERS`, whose chunks are those of the text.
+
+    >>> list(cut("to be")), [len(part) for part in cut("to be\\n" * 20_000)]
+    (['to be'], [65538, 54462])
+    """
+    begin = 0
+    while match := _LINE_END.search(text, begin + BLOCK_CHARACTERS):
+        yield text[begin : match.end()]
+        begin = match.end()
+    yield text[begin:]
 
 
 def count_chunks(texts: Iterable[str], scheme: Scheme, *, characters_only: bool = False) -> Counter[str]:
@@ -71,19 +120,47 @@ def count_chunks(texts: Iterable[str], scheme: Scheme, *, characters_only: bool 
     >>> count_chunks(["to be or", "not to be"], "whitespace")
     Counter({'to': 2, 'be': 2, 'or': 1, 'not': 1})
     """
-    parts, splitter = pipeline(scheme), Splitter(scheme) if Splitter.serves(scheme) else None
+    parts = pipeline(scheme)
     counts: Counter[str] = Counter()
-    for text in texts:
-        check_text(text)
-        if splitter is None or characters_only:
-            chunks = parts.chunks(text)
-            counts.update("".join(chunks) if characters_only else chunks)
-        else:
-            counts.update(splitter.split(text))
-    if splitter is None or characters_only:
+    if not (Splitter.serves(scheme) or characters_only):
+        for text in texts:  # lines rarely repeat, so their counts would take as long to send as to find
+            check_text(text)
+            counts.update(parts.chunks(text))
+        return counts
+    count = _BlockCounter(scheme, characters_only)
+    for of_block in in_order(count, in_blocks(texts, COUNTED_CHARACTERS), _n_characters, PAYS_FROM):
+        counts.update(of_block)
+    if characters_only:
         return counts
     in_symbols: Counter[str] = Counter()
     for chunk, n in counts.items():
         (symbols,) = parts.chunks(chunk)
         in_symbols[symbols] += n  # `word`: U+2423 and U+FFFD are the same symbol
     return in_symbols
+
+
+class _BlockCounter:
+    """Count the chunks, or the characters, of several texts."""
+
+    def __init__(self, scheme: Scheme, characters_only: bool) -> None:
+        self._scheme = scheme
+        self._splitter = None if characters_only else Splitter(scheme)
+
+    def __call__(self, texts: list[str]) -> Counter[str]:
+        for text in texts:
+            check_text(text)
+        counts: Counter[str] = Counter()
+        if self._splitter is None:
+            chunks = pipeline(self._scheme).chunks
+            for text in texts:
+                counts.update("".join(chunks(text)))
+            return counts
+        for block in in_blocks(texts):
+            for part in cut(BORDER.join(block)):
+                counts.update(self._splitter.split(part))
+        del counts[BORDER]
+        return counts
+
+
+def _n_characters(texts: list[str]) -> int:
+    return sum(map(len, texts))

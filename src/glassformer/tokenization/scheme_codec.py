@@ -2,6 +2,7 @@
 
 import random
 import re
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
@@ -9,18 +10,41 @@ from itertools import chain
 import tokenizers
 
 from glassformer.errors import UserError
-from glassformer.tokenization.chunks import Splitter
+from glassformer.tokenization.chunks import BORDER, Splitter, cut, in_blocks
 from glassformer.tokenization.decoding import TextStream, readable, token_bytes
-from glassformer.tokenization.pretokenize import END_OF_WORD, Scheme, check_text
+from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, END_OF_WORD, Scheme, check_text
 from glassformer.tokenization.reference import ReferenceEncoder
 
 SPLIT_HERE: tuple[Scheme, ...] = ("byte", "whitespace")
 """Schemes whose chunks are kept. Chunks between white space, as in `word`, repeat less: the library is faster there."""
 MAX_CHUNKS = 1 << 18
-"""Number of chunks whose ids are kept, and of new characters in one call: bounds of the memory."""
+"""Number of chunks whose ids are kept, and of their characters: bounds of the memory."""
 MAX_CHARACTERS = 1 << 22
-MIN_TEXT, MAX_NEW = 1 << 18, 0.25
+MIN_TEXT, MAX_NEW = 1 << 20, 0.25
 """A text of so many characters, in which new chunks have more than this share, ends the splitting."""
+_BORDER_ID = -1
+_SYMBOLS = dict(enumerate(BYTE_TO_CHARACTER))
+
+
+class _ChunkIds(dict[str, list[int]]):
+    """The ids of chunks. A chunk without ids gets an empty list in `new`, which `add_new` fills for all of them."""
+
+    def __init__(self) -> None:
+        super().__init__({BORDER: [_BORDER_ID]})
+        self.new: dict[str, list[int]] = {}
+        self.n_characters = 0
+
+    def __missing__(self, chunk: str) -> list[int]:
+        return self.new.setdefault(chunk, [])
+
+    def add_new(self, encode: Callable[[str], list[int]]) -> int:
+        """Encode the new chunks and keep their ids; return the number of their characters."""
+        for chunk, ids in self.new.items():
+            ids += encode(chunk)
+        self.update(self.new)
+        n_new = sum(map(len, self.new))
+        self.n_characters += n_new
+        return n_new
 
 
 class SchemeCodec:
@@ -41,7 +65,9 @@ class SchemeCodec:
         self._special_tokens, self._unknown, self._frequencies = special_tokens, unknown, frequencies
         self._known_characters: set[str] = set()
         self._splitter = Splitter(scheme) if scheme in SPLIT_HERE else None
-        self._ids: dict[str, list[int]] = {}
+        self._model = rust.model
+        self._ids, self._lock = _ChunkIds(), threading.Lock()
+        self._n_seen = self._n_new = 0  # characters since the last test of the share of new chunks
 
     @property
     def words_stand_alone(self) -> bool:
@@ -69,6 +95,11 @@ class SchemeCodec:
         self, texts: Iterable[str], allow_special: Collection[str], encode: Callable[[list[str]], list[list[int]]]
     ) -> list[list[int]]:
         """Split the texts at the allowed special tokens, and encode the text between them."""
+        if not allow_special:
+            texts = list(texts)
+            for text in texts:
+                self.check_piece(text)
+            return encode(texts)
         rows = [self._cut(text, allow_special) for text in texts]
         pieces = [piece for row in rows for piece in row[::2]]
         for piece in pieces:
@@ -84,8 +115,6 @@ class SchemeCodec:
 
     def _cut(self, text: str, allow_special: Collection[str]) -> list[str]:
         """Split a text: ordinary text at even indices, allowed special tokens at odd indices."""
-        if not allow_special:
-            return [text]
         longest_first = sorted(allow_special, key=len, reverse=True)
         return re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
 
@@ -99,19 +128,40 @@ class SchemeCodec:
 
     def _encode_chunks(self, pieces: list[str]) -> list[list[int]]:
         """Encode each distinct chunk once, and keep its ids: in text, about 95 % of the chunks have occurred before."""
-        splitter, ids = self._splitter, self._ids
-        if splitter is None:
-            return self._encode_in_rust(pieces)
-        rows = list(map(splitter.split, pieces))
-        new = list(set().union(*rows).difference(ids))
-        n_new, n_all = sum(map(len, new)), sum(map(len, pieces))
-        if n_all >= MIN_TEXT and n_new > MAX_NEW * n_all:
-            self._splitter = None  # too few chunks repeat: this text is encoded faster without splitting it here
-            return self._encode_in_rust(pieces)
-        ids.update(zip(new, self._encode_in_rust(new), strict=True))
-        if len(ids) > MAX_CHUNKS or n_new > MAX_CHARACTERS:
-            self._ids = {}  # this call keeps its own dictionary
-        return [list(chain.from_iterable(map(ids.__getitem__, chunks))) for chunks in rows]
+        rows: list[list[int]] = []
+        for block in in_blocks(pieces):
+            if (splitter := self._splitter) is None:
+                break
+            with self._lock:
+                rows += self._encode_block(block, splitter)
+        return rows + self._encode_in_rust(pieces[len(rows) :])
+
+    def _encode_block(self, pieces: list[str], splitter: Splitter) -> list[list[int]]:
+        joined: list[int] = []
+        for text in cut(BORDER.join(pieces)):
+            ids = self._ids
+            ids.new = {}
+            of_chunks = list(map(ids.__getitem__, splitter.split(text)))
+            self._n_new += ids.add_new(self._encode_chunk)
+            self._n_seen += len(text)
+            joined += chain.from_iterable(of_chunks)
+            if len(ids) > MAX_CHUNKS or ids.n_characters > MAX_CHARACTERS:
+                self._ids = _ChunkIds()
+        if self._n_seen >= MIN_TEXT:
+            if self._n_new > MAX_NEW * self._n_seen:
+                self._splitter = None  # too few chunks repeat: this text is encoded faster without splitting it here
+            self._n_seen = self._n_new = 0
+        rows, begin = [], 0
+        for _ in pieces[1:]:
+            end = joined.index(_BORDER_ID, begin)
+            rows.append(joined[begin:end])
+            begin = end + 1
+        return [*rows, joined[begin:] if rows else joined]
+
+    def _encode_chunk(self, chunk: str) -> list[int]:
+        """Encode one chunk with the model of the library alone, which is faster than all its steps."""
+        symbols = chunk.encode().decode("latin-1").translate(_SYMBOLS) if self._scheme == "byte" else chunk
+        return [token.id for token in self._model.tokenize(symbols)]
 
     def _encode_in_rust(self, pieces: list[str]) -> list[list[int]]:
         rows = [encoding.ids for encoding in self._rust.encode_batch_fast(pieces, add_special_tokens=False)]

@@ -292,6 +292,9 @@ class Tokenizer:
         """True for a tokenizer made by `imported`; its special tokens are in `roles`."""
         return self.roles is not None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self._rust.to_str(), self.frequencies, self.roles)
+
     def __repr__(self) -> str:
         return f"Tokenizer({self.scheme or 'imported'}, {self.vocab_size:,} tokens)"
 
@@ -471,6 +474,10 @@ class Tokenizer:
     def pieces(self) -> list[bytes]:
         """Bytes of each token, by id; they may be a part of a character."""
         return self._codec.pieces
+
+
+def _unpickled(text: str, frequencies: Sequence[int] | None, roles: Mapping[str, str] | None) -> Tokenizer:
+    return Tokenizer(tokenizers.Tokenizer.from_str(text), frequencies, roles)
 
 
 def _read(text: str) -> tuple[Any, tokenizers.Tokenizer]:

@@ -88,7 +88,7 @@ def train_module(
         module.to(host.device)
         optimizer = build_optimizer(module, config.optimizer)
         writer = Checkpointer(folder, write_model, in_background=config.background_saving, log=reporter.log)
-        training = TrainingData(_AnyObjective(loss), source, evaluations)
+        training = TrainingData(_AnyObjective(loss), source, evaluations, can_be_ahead=False)
         trainer = Trainer(config, module, optimizer, training, writer, host)
         trainer.way_on = "train_module(…, resume=True)"
         if resume:

@@ -4,9 +4,9 @@ import math
 import shlex
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,7 +14,8 @@ from torch import nn
 
 from glassformer import files
 from glassformer.config.train import TrainConfig
-from glassformer.devices import arithmetic, autocast_dtype, freed_memory_kept
+from glassformer.data.batching import Batch
+from glassformer.devices import arithmetic, autocast_dtype, freed_memory_kept, runs_ahead
 from glassformer.distributed.parts import own, part_of
 from glassformer.errors import Interrupted, UserError
 from glassformer.evaluation.loss import LossReport
@@ -23,6 +24,7 @@ from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.model_directory import WEIGHTS, has_weights_of, is_published, load_weights, publish, weights_of
 from glassformer.tasks.batches import TrainingData, require_losses
+from glassformer.training.ahead import Ahead
 from glassformer.training.averaging import ExponentialAverage, average_directories
 from glassformer.training.checkpointer import Checkpointer, Snapshot, chosen_step
 from glassformer.training.evaluations import Evaluations
@@ -32,7 +34,7 @@ from glassformer.training.non_finite import LossScale, NonFinite, answer, keep_b
 from glassformer.training.optimizers import load_state_tensors, set_learning_rates, state_tensors
 from glassformer.training.schedules import schedule_factor
 from glassformer.training.signals import StopRequest, stop_on_signals
-from glassformer.training.step import StepResult, TrainStep
+from glassformer.training.step import Pending, StepResult, TrainStep
 from glassformer.training.trainer_state import TrainerState, read_progress
 
 
@@ -74,8 +76,11 @@ class Trainer:
             device=host.device,
             compiled=config.compile,
             has_one_shape=data.has_one_shape,
+            defers=runs_ahead(host.device),
             ranks=host.ranks,
         )
+        self.unread: _Unread | None = None
+        """The last step, if its result was not read yet."""
 
     def train(self) -> dict[str, LossReport]:
         """Train to the end; return the reports of the last evaluation, which may precede an interruption.
@@ -110,52 +115,97 @@ class Trainer:
         reports: dict[str, LossReport] = {}
         if self.config.on_nonfinite == "rollback" and self.progress.step == 0 and self.checkpointer.writes:
             self._save(is_scheduled=True)  # for a rollback
-        clock, skips = Clock(self.progress), False
-        while self.progress.step < end and not self.progress.finished:
-            try:
-                if not skips:
-                    result = self._one_step()
-                    self.progress.n_skipped = 0
-                    self.progress.n_targets += result.n_targets
-                    clock.count(result)
-                self.progress.step += 1
-                reports = self._after_step(clock, stop) or reports
-                skips = False
-            except NonFinite as bad:
-                skips = self._recover(bad)
-                if not skips:
-                    clock = Clock(self.progress)
+        self.clock = Clock(self.progress)
+        with self._batches_of_steps(end) as self.batches_of:
+            while self.progress.step < end and not self.progress.finished:
+                with suppress(_RolledBack):
+                    self._one_step()
+                    self.progress.step += 1
+                    if self.progress.step == end:
+                        self._read_result()
+                    try:
+                        reports = self._after_step(stop) or reports
+                    except NonFinite as bad:
+                        self._recover(bad, self.progress.step)
         return reports
 
     # One step
 
-    def _one_step(self) -> StepResult:
-        """Set the learning rate, collate the micro-batches of this process, take a `TrainStep`, update the average."""
+    def _one_step(self) -> None:
+        """Set the learning rate and take a `TrainStep` on the micro-batches of this process.
+
+        If the step defers, its result is read in the next step while the device computes, or before it is needed.
+        """
         config, step = self.config, self.progress.step
         factor = schedule_factor(config.schedule, step, config.max_steps) * self.progress.rate_factor
         plateau = self.evaluations.plateau
         set_learning_rates(self.optimizer, factor * (plateau.factor if plateau else 1.0))
-        numbers = [step * config.grad_accumulation + i for i in self.ranks.share(config.grad_accumulation)]
-        objective, sampler = self.data.objective, self.data.sampler
-        self._micro_batches = [
-            objective.collate(sampler.batch(i), rng(config.seed, Stream.COLLATE, i)) for i in numbers
-        ]
-        result = self.step(self._micro_batches, [seed_of(config.seed, Stream.DROPOUT, number) for number in numbers])
+        batches = self.batches_of(step)
+        self.step.backward(batches, [seed_of(config.seed, Stream.DROPOUT, number) for number in self._numbers(step)])
+        self._read_result()  # of the step before
+        self.unread = _Unread(self.step.update(), step + 1, batches)
+        if not self.step.defers:
+            self._read_result()
+
+    def _read_result(self) -> None:
+        """Count the last step and update the average, before the weights change again; does nothing if this was done.
+
+        After NaN or Inf, `train.on_nonfinite` decides: the step is skipped, or `_RolledBack` or `UserError` is raised.
+        """
+        unread, self.unread = self.unread, None
+        if unread is None:
+            return
+        try:
+            result = unread.result.read()
+        except NonFinite as bad:
+            batch = None if bad.micro_batch is None else unread.micro_batches[bad.micro_batch]
+            self._recover(bad, unread.step, batch)
+            return
         if self.average is not None and result.is_taken:
             self.average.update()
-        return result
+        self.progress.n_skipped = 0
+        self.progress.n_targets += result.n_targets
+        self.clock.count(result)
+
+    def _numbers(self, step: int) -> list[int]:
+        """Return the numbers of this process's micro-batches of a step."""
+        n = self.config.grad_accumulation
+        return [step * n + i for i in self.ranks.share(n)]
+
+    def _micro_batches(self, step: int) -> list[Batch]:
+        objective, sampler, seed = self.data.objective, self.data.sampler, self.config.seed
+        return [objective.collate(sampler.batch(i), rng(seed, Stream.COLLATE, i)) for i in self._numbers(step)]
+
+    @contextmanager
+    def _batches_of_steps(self, end: int) -> Iterator[Callable[[int], list[Batch]]]:
+        """Yield the function that gives the micro-batches of a step below `end`, made ahead if that saves time."""
+        device = self.host.device
+        if not (self.data.can_be_ahead and runs_ahead(device)):
+            yield self._micro_batches
+            return
+
+        def prepared(step: int) -> list[Batch]:
+            made = self._micro_batches(step)
+            return [batch.pinned() for batch in made] if device.type == "cuda" else made
+
+        with closing(Ahead(prepared, end)) as ahead:
+            yield ahead.take
 
     # After each step
 
-    def _after_step(self, clock: "Clock", stop: StopRequest) -> dict[str, LossReport] | None:
+    def _after_step(self, stop: StopRequest) -> dict[str, LossReport] | None:
         """Log, evaluate, save and stop if due; return the reports of the evaluation, if any."""
-        config, progress, reports = self.config, self.progress, None
+        config, progress, reports, clock = self.config, self.progress, None, self.clock
         last = progress.step == config.max_steps
-        if (progress.step % config.log_every == 0 or last) and progress.unlogged:
+        logs = progress.step % config.log_every == 0 or last
+        evaluates = progress.step % config.eval_every == 0 or last
+        if logs or evaluates:
+            self._read_result()
+        if logs and progress.unlogged:
             values = clock.read() | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
             self.log.write(progress.step, **values)
             self.reporter.step(progress.step, config.max_steps, values)
-        if progress.step % config.eval_every == 0 or last:
+        if evaluates:
             with clock.paused():
                 reports, scores = self.evaluations.measure(progress.step, self.log, progress.best)
                 self.evaluations.conclude(progress, reports, scores)
@@ -165,6 +215,7 @@ class Trainer:
         is_due = progress.step % (config.checkpoint_every or config.eval_every) == 0
         is_scheduled = ends or is_due or progress.best_step == progress.step
         if is_scheduled or stops:
+            self._read_result()
             with clock.paused(is_saving=True):
                 self._save(is_scheduled=is_scheduled)
         if ends or stops or has_failed:
@@ -246,32 +297,34 @@ class Trainer:
 
     # After NaN or Inf
 
-    def _recover(self, bad: NonFinite) -> bool:
-        """Handle a non-finite step: return True to skip the step, False after a rollback.
+    def _recover(self, bad: NonFinite, step: int, batch: Batch | None = None) -> None:
+        """Handle a non-finite step, and its batch if that has the bad loss: return to skip the step.
 
-        A rollback goes to the last checkpoint that the recipe schedules, so that an interruption changes nothing.
-        Raises `UserError` if the run must stop, or if skips and rollbacks did not help.
+        A rollback goes to the last checkpoint that the recipe schedules, so that an interruption changes nothing; it
+        raises `_RolledBack`. Raises `UserError` if the run must stop, or if skips and rollbacks did not help.
         """
         progress = self.progress
-        what = f"{bad} in step {progress.step + bad.is_of_step}"
-        if bad.micro_batch is not None and self.checkpointer.writes:
-            what += keep_batch(self._micro_batches[bad.micro_batch], self.folder, progress.step + 1)
+        what = f"{bad} in step {step}"
+        if batch is not None and self.checkpointer.writes:
+            what += keep_batch(batch, self.folder, step)
         what_now = answer(bad, self.config.on_nonfinite, progress.n_skipped, progress.n_rollbacks)
         if what_now == "skip":
             progress.n_skipped += 1
-            self._tell(progress.step + 1, f"{what}: skipped, the weights are unchanged")
-            return True
+            self._tell(step, f"{what}: skipped, the weights are unchanged")
+            return
         self.checkpointer.wait()
         if what_now == "stop":
             kept = f"; earlier checkpoints stay in {self.folder}" if checkpoint.steps(self.folder) else ""
             raise UserError(f"{what}: lower train.optimizer.learning-rate{kept}")
+        self.optimizer.zero_grad(set_to_none=True)  # of the step that has begun
         self.restore(self._last_scheduled())
         self.progress.rate_factor = progress.rate_factor / 2
         self.progress.n_rollbacks = progress.n_rollbacks + 1
         self.log.back_to(self.progress.step)
         rate = f"the learning rate is × {self.progress.rate_factor:g} from now on"
         self._tell(self.progress.step, f"{what}: back to step {self.progress.step}, {rate}")
-        return False
+        self.clock = Clock(self.progress)
+        raise _RolledBack
 
     def _last_scheduled(self) -> Path:
         for step in reversed(self.progress.scheduled):
@@ -285,6 +338,20 @@ class Trainer:
     def _tell(self, step: int, event: str) -> None:
         self.reporter.log(event)
         self.log.write(step, event=event)
+
+
+@dataclass(frozen=True)
+class _Unread:
+    """A step whose result was not read yet."""
+
+    result: Pending
+    step: int
+    """Number of the step, from 1."""
+    micro_batches: Sequence[Batch]
+
+
+class _RolledBack(Exception):
+    """Ends the actions of a step after a rollback."""
 
 
 class Clock:

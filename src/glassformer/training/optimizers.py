@@ -192,6 +192,8 @@ class Muon(torch.optim.Optimizer):
                 group["fused"] = _can_fuse(group["params"])
             elif any(p.ndim != 2 for p in group["params"]):
                 raise ValueError("Muon updates matrices only: put other shapes into a group with orthogonal=False")
+        # As in torch's fused optimizers: if the tensor `found_inf` is set and 1, a step changes nothing.
+        self._step_supports_amp_scaling = all(group.get("fused", True) for group in self.param_groups)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -211,16 +213,27 @@ class Muon(torch.optim.Optimizer):
     def _step_matrices(self, parameters: list[Tensor], group: Group) -> None:
         gradients = [cast(Tensor, p.grad) for p in parameters]
         momenta = [self._moment(p, "momentum") for p in parameters]
-        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+        found_inf: Tensor | None = getattr(self, "found_inf", None)
+        kept = 1 - group["lr"] * group["weight_decay"]
+        if found_inf is None:
+            torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+        else:
+            is_bad = found_inf.bool()
+            gradients = [torch.where(is_bad, 0.0, gradient) for gradient in gradients]
+            kept = torch.where(is_bad, 1.0, kept)
+            weight = torch.where(is_bad, 0.0, 1 - group["momentum"])
+            for momentum, gradient in zip(momenta, gradients, strict=True):
+                momentum.lerp_(gradient, weight.to(momentum.dtype))
         directions = torch._foreach_lerp(gradients, momenta, group["momentum"])
         if group["weight_decay"]:
-            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_mul_(parameters, kept)
         # The parts of a fused weight are views: an update of a part updates the weight.
         matrices = [part for p in parameters for part in self._parts(p, p)]
         pairs = zip(parameters, directions, strict=True)
         parts = [part for p, direction in pairs for part in self._parts(p, direction)]
         dtype = self.dtype or _fast_dtype(matrices[0].device.type, matrices[0].dtype)
         for matrix, update in zip(matrices, orthogonalize(parts, group["ns_steps"], dtype), strict=True):
+            update = update if found_inf is None else torch.where(is_bad, 0.0, update)
             matrix.add_(update, alpha=-group["lr"] * update_scale(matrix.shape, group["adjust"]))
 
     def _step_others(self, parameters: list[Tensor], group: Group) -> None:
@@ -243,6 +256,7 @@ class Muon(torch.optim.Optimizer):
             weight_decay=group["weight_decay"],
             eps=group["eps"],
             maximize=False,
+            found_inf=getattr(self, "found_inf", None),
         )
 
     def _moment(self, parameter: Tensor, name: str) -> Tensor:

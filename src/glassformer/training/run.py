@@ -18,7 +18,7 @@ from glassformer.config.run import Run
 from glassformer.config.schema import apply_flags
 from glassformer.cost.memory import require_memory
 from glassformer.cost.room import require_room
-from glassformer.devices import repeats_bits
+from glassformer.devices import choose_precision, repeats_bits
 from glassformer.distributed.environment import is_first, is_several
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
@@ -148,6 +148,7 @@ def assemble(
         if _cannot_compile(run):  # earlier versions compiled the code between recurrent modules
             host.reporter.log(f"train.compile is ignored: {NOT_COMPILED}")
             run = replace(run, train=replace(run.train, compile=False))
+    run, reason = with_precision(run, host)
     room = room_of(host.device)
     require_memory(run.model)
     require_room(run, room)
@@ -169,7 +170,7 @@ def assemble(
     host.ranks.distribute(network, run.train)
     data = prepared.training_data(network, host.device)
     if is_new:
-        tell_of_new_run(run, n_parameters, prepared.summary, tokenizers, data, host)
+        tell_of_new_run(run, n_parameters, prepared.summary, tokenizers, data, host, reason)
 
     def write_model(into: Path, weights: Tensors) -> None:
         write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, label_names(run_data))
@@ -179,6 +180,15 @@ def assemble(
     in_background, ranks = run.train.background_saving, host.ranks
     checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=ranks, writes=writes)
     return run, Trainer(run.train, network, optimizer, data, checkpointer, host, run_data.corpus.digest)
+
+
+def with_precision(run: Run, host: Host) -> tuple[Run, str]:
+    """Replace the precision `auto` by that of rank 0; return the run, and why that precision was chosen."""
+    precision, reason = choose_precision(run.train.precision, run.model, host.device)
+    [is_half] = host.ranks.of_first(precision == "bf16")
+    if run.train.precision == "auto":
+        run = replace(run, train=replace(run.train, precision="bf16" if is_half else "fp32"))
+    return run, reason
 
 
 # Checks
@@ -202,9 +212,15 @@ def _require_same(newest: Path, ranks: Ranks) -> None:
 
 
 def tell_of_new_run(
-    run: Run, n_parameters: int, summary: str, tokenizers: Tokenizers, data: TrainingData, host: Host
+    run: Run,
+    n_parameters: int,
+    summary: str,
+    tokenizers: Tokenizers,
+    data: TrainingData,
+    host: Host,
+    reason: str,
 ) -> None:
-    """Report the model, its data and the device; `summary` describes the data."""
+    """Report the model, its data (`summary`), and the device with its precision and the `reason` for it."""
     asked = 0 if run.init.path is not None or run.tokenizer.path is not None else run.tokenizer.vocab_size
     target, source = tokenizers.target, tokenizers.separate_source
     fewer = f" (the text gives no {asked:,})" if target.vocab_size < asked else ""
@@ -215,7 +231,7 @@ def tell_of_new_run(
     facts = {
         "model": f"{describe_model(run.model)}, {n_parameters:,} parameters, {vocabulary}",
         "data": summary,
-        "device": f"{host}, {run.train.precision}{threads}",
+        "device": f"{host}, {run.train.precision}{f' ({reason})' if reason else ''}{threads}",
     }
     host.reporter.facts({"run": run.name} | facts)
     for sentence in few_targets(data):

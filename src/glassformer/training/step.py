@@ -6,7 +6,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from glassformer.data.batching import Batch
 from glassformer.distributed.parts import whole
@@ -29,13 +29,46 @@ class StepResult:
     """False if a scaled fp16 gradient overflowed: the scale is halved, the weights are unchanged."""
 
 
+class Pending:
+    """The result of a step, whose numbers the device may still be computing.
+
+    `numbers` are the nats of each micro-batch of this process, the nats of all processes, and the gradient norm.
+    """
+
+    def __init__(self, numbers: Tensor, n_targets: int, is_taken: bool = True) -> None:
+        self.numbers, self.n_targets, self.is_taken = numbers, n_targets, is_taken
+        self.copied: torch.cuda.Event | None = None
+        if numbers.device.type == "cuda":
+            self.numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            self.numbers.copy_(numbers, non_blocking=True)
+            self.copied = torch.cuda.Event()
+            self.copied.record(torch.cuda.current_stream(numbers.device))
+
+    def read(self) -> StepResult:
+        """Wait for the numbers; raise `NonFinite` if the loss or the gradient is NaN or Inf."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        *own, nats, norm = self.numbers.tolist()
+        if not math.isfinite(nats):
+            bad = [number for number, value in enumerate(own) if not math.isfinite(value)]
+            raise NonFinite(f"the loss is {nats}", bad[0] if bad else None)
+        if not self.is_taken:
+            return StepResult(nats, self.n_targets, 0.0, is_taken=False)
+        if not math.isfinite(norm):
+            raise NonFinite(f"the gradient is {norm}")
+        return StepResult(nats, self.n_targets, norm)
+
+
 class TrainStep:
     """Forward and backward pass over the micro-batches, clipping, update.
 
     The loss sums of all micro-batches of all processes are divided once by the number of all their targets. So neither
     accumulation nor the number of processes changes the result of one large batch, for any distribution of the targets.
     If the batches do not count their targets (`n_targets` 0), the losses count them, and the gradients are divided at
-    the end. Raises `NonFinite` in all processes alike, before the weights change.
+    the end. After a loss or gradient of NaN or Inf, the weights do not change, in all processes alike.
+
+    `defers`: the optimizer reads on the device whether the numbers are finite, so `update` does not wait for them. The
+    other optimizers and a scaled fp16 loss need the numbers on the CPU before the update.
 
     `compiled`: the loss of a batch is one graph. If batches differ in shape, the sizes are symbolic from the first
     step, and every batch has masks, so later batches need no other graph. With `has_one_shape`, sizes are constants.
@@ -52,6 +85,7 @@ class TrainStep:
         device: torch.device,
         compiled: bool,
         has_one_shape: bool = False,
+        defers: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
         self.network, self.optimizer = network, optimizer
@@ -59,6 +93,9 @@ class TrainStep:
         self.ranks = ranks or Ranks()
         self.scale = LossScale() if autocast is torch.float16 else None
         self.parameters = [p for p in network.parameters() if p.requires_grad]
+        is_on_device = all(p.device.type == device.type for p in self.parameters)  # not offloaded to the CPU
+        reads_found_inf = getattr(optimizer, "_step_supports_amp_scaling", False)
+        self.defers = defers and self.scale is None and is_on_device and reads_found_inf
         wrapped = self.ranks.wrapped(network)
 
         def loss(batch: Batch) -> LossSums:
@@ -71,7 +108,12 @@ class TrainStep:
         self.synchronised = lambda is_last: self.ranks.synchronised(wrapped, is_last)
 
     def __call__(self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None = None) -> StepResult:
-        """Take a step; `seeds` set the dropout generator for each micro-batch; None keeps its state."""
+        """Take a step and wait for its result."""
+        self.backward(micro_batches, seeds)
+        return self.update().read()
+
+    def backward(self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None = None) -> None:
+        """Compute the gradients; `seeds` set the dropout generator for each micro-batch; None keeps its state."""
         n_targets = int(self.ranks.sum(sum(batch.n_targets for batch in micro_batches))[0])
         # Wrappers for data parallelism average over processes; this factor makes it a sum.
         factor = self.ranks.n * (self.scale.factor if self.scale else 1.0) / max(1, n_targets)
@@ -94,27 +136,37 @@ class TrainStep:
             divisor *= max(1, n_targets)
         if divisor != 1:
             torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], divisor)
+        self.nats, self.n_targets = torch.stack(nats), n_targets
+
+    def update(self) -> Pending:
+        """Clip the gradients and update the weights, unless the loss or the gradient is not finite."""
         norm = whole(nn.utils.clip_grad_norm_(self.parameters, self.clip_norm or float("inf")))
-        own_nats = torch.stack(nats).tolist()
-        [all_nats] = self.ranks.sum(sum(own_nats))
         try:
-            return self._finished(own_nats, all_nats, n_targets, float(norm))
+            return self._update_on_device(norm) if self.defers else self._update_now(float(norm))
         finally:
             self.optimizer.zero_grad(set_to_none=True)
 
-    def _finished(self, own_nats: list[float], nats: float, n_targets: int, norm: float) -> StepResult:
-        is_finite = math.isfinite(norm)
-        if not math.isfinite(nats):
-            bad = [number for number, value in enumerate(own_nats) if not math.isfinite(value)]
-            raise NonFinite(f"the loss is {nats}", bad[0] if bad else None)
-        if self.scale is not None:
-            self.scale.update(is_finite)
-            if not is_finite and self.scale.factor >= SMALLEST_SCALE:
-                return StepResult(nats, n_targets, 0.0, is_taken=False)
-        if not is_finite:
-            raise NonFinite(f"the gradient is {norm}")
+    def _update_now(self, norm: float) -> Pending:
+        own_nats = self.nats.tolist()
+        [nats] = self.ranks.sum(sum(own_nats))
+        is_finite, is_taken = math.isfinite(norm), True
+        if math.isfinite(nats):
+            if self.scale is not None:
+                self.scale.update(is_finite)
+                is_taken = is_finite or self.scale.factor < SMALLEST_SCALE
+            if is_finite:
+                self.optimizer.step()
+        numbers = torch.tensor([*own_nats, nats, norm], dtype=torch.float64)
+        return Pending(numbers, self.n_targets, is_taken)
+
+    def _update_on_device(self, norm: Tensor) -> Pending:
+        own_nats = self.nats.double()
+        nats, norm = self.ranks.total(own_nats.sum()), norm.to(own_nats.device, torch.float64)
+        # Fused kernels change nothing if this number is 1; it was made for fp16 (`torch.amp.GradScaler`).
+        found_inf = (~(nats.isfinite() & norm.isfinite())).float()
+        setattr(self.optimizer, "found_inf", found_inf)  # noqa: B010
         self.optimizer.step()
-        return StepResult(nats, n_targets, norm)
+        return Pending(torch.cat([own_nats, nats[None], norm[None]]), self.n_targets)
 
 
 @contextmanager

@@ -175,12 +175,13 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         with self._progress(len(requests), "generate_until", disable_tqdm) as bar:
             for config, rows in groups.items():
                 room = self.max_len - config.max_new_tokens
-                for batch in self._batches(rows, [len(prompts[i]) for i in rows]):
-                    texts = self.model.generate([prompts[i][-room:] for i in batch], **asdict(config))
-                    for i, text in zip(batch, texts, strict=True):
-                        found[i] = text
-                        self.cache_hook.add_partial("generate_until", requests[i].args, text)
-                    bar.update(len(batch))
+                rows.sort(key=lambda i: -len(prompts[i]))  # an out-of-memory error occurs at the start
+                encoded = self.model.encode_prompts([prompts[i][-room:] for i in rows])
+                texts = self.model.generate_encoded(encoded, batch_size=self.batch_size, **asdict(config))
+                for place, text in texts:
+                    found[rows[place]] = text
+                    self.cache_hook.add_partial("generate_until", requests[rows[place]].args, text)
+                    bar.update()
         return found
 
     def _settings(self, of_task: dict[str, Any]) -> GenerationConfig:

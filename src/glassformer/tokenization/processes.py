@@ -1,0 +1,161 @@
+"""Worker processes for large texts: a function is applied to a stream of items, and the results are in order.
+
+A worker is a new interpreter, which imports only the module of the function, without torch. It reads items from its
+standard input and writes results to its standard output. It ends when its input ends, so also if this process is
+killed. `concurrent.futures.ProcessPoolExecutor` is not used: each of its new interpreters would import the main module
+again, and a script without `if __name__ == "__main__":` would then start its training again.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from itertools import chain
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from glassformer.errors import UserError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+MAX_WORKERS = 16
+"""More would wait for this process, which reads the text, sends it and writes the ids."""
+MAX_SIZE = 4 << 20
+"""Size of the items in flight per worker, in characters; one item may be larger."""
+_START = "import sys; sys.path[:] = sys.argv[1:]; from glassformer.tokenization.processes import serve; serve()"
+_ONE_THREAD = {"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # there is one worker per processor
+
+
+def n_processors() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(
+    function: Callable[[Item], Result], items: Iterable[Item], size: Callable[[Item], int], pays_from: int
+) -> Iterator[Result]:
+    """Yield `function(item)` for each item: the first items here, those after a size of `pays_from` in workers.
+
+    There is one worker per processor. `function` is pickled and sent to each worker once. At most two items per worker
+    are in flight, and fewer if they are large (`MAX_SIZE`), so memory use is bounded. The first error in the order of
+    the items is raised, as in one process, whether it is of `items` or of `function`.
+    """
+    items, n_workers, done = iter(items), min(n_processors(), MAX_WORKERS), 0
+    for item in items:
+        if n_workers > 1 and done >= pays_from:
+            with _Workers(function, n_workers) as workers:
+                yield from workers.map(chain([item], items), size)
+            return
+        done += size(item)
+        yield function(item)
+
+
+class _Workers:
+    """Workers that apply one function; a thread for each sends it an item and waits for the result."""
+
+    def __init__(self, function: Callable[[Any], Any], n_workers: int) -> None:
+        self._function = pickle.dumps(function)
+        command = [sys.executable, "-c", _START, *sys.path]
+        self._all = [
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=os.environ | _ONE_THREAD,
+                start_new_session=True,  # Ctrl-C reaches only this process, which then kills the workers
+            )
+            for _ in range(n_workers)
+        ]
+        self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+        for worker in self._all:
+            self._idle.put(worker)
+        self._new = set(self._all)
+        self._threads = ThreadPoolExecutor(n_workers)
+
+    def __enter__(self) -> "_Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._all:
+            worker.kill()
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._all:
+            worker.wait()
+            for pipe in (worker.stdin, worker.stdout):
+                assert pipe is not None
+                with suppress(OSError):  # what the killed worker has not read
+                    pipe.close()
+
+    def map(self, items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[Any]:
+        """Yield the results in order."""
+        waiting: deque[tuple[int, Future[Any]]] = deque()
+        items, end, failure = iter(items), object(), None
+        in_flight, n_workers = 0, len(self._all)
+        while failure is None:
+            try:
+                item = next(items, end)
+            except Exception as error:
+                failure = error  # after the results and errors of the earlier items
+                break
+            if item is end:
+                break
+            n = size(item)  # type: ignore[arg-type]
+            while waiting and (len(waiting) == 2 * n_workers or in_flight + n > MAX_SIZE * n_workers):
+                n_before, future = waiting.popleft()
+                in_flight -= n_before
+                yield future.result()
+            waiting.append((n, self._threads.submit(self._apply, item)))
+            in_flight += n
+        while waiting:
+            yield waiting.popleft()[1].result()
+        if failure is not None:
+            raise failure
+
+    def _apply(self, item: Any) -> Any:
+        worker = self._idle.get()
+        assert worker.stdin is not None and worker.stdout is not None
+        try:
+            if worker in self._new:
+                self._new.remove(worker)
+                worker.stdin.write(self._function)
+            pickle.dump(item, worker.stdin, pickle.HIGHEST_PROTOCOL)
+            worker.stdin.flush()
+            is_result, answer = pickle.load(worker.stdout)
+        except (EOFError, OSError) as error:
+            raise UserError(
+                f"a process that encodes the text ended with exit status {worker.wait()}; is there enough free memory?"
+            ) from error
+        finally:
+            self._idle.put(worker)
+        if not is_result:
+            raise answer
+        return answer
+
+
+def serve() -> None:
+    """Run a worker: read a function and then items from standard input, and write each result to standard output."""
+    source, target = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # printed text does not disturb the results
+    function = pickle.load(source)
+    while True:
+        try:
+            item = pickle.load(source)
+        except EOFError:
+            return
+        try:
+            answer = True, function(item)
+        except Exception as error:
+            if not isinstance(error, UserError):
+                error.add_note("".join(traceback.format_exception(error)))
+            answer = False, error
+        try:
+            pickle.dump(answer, target, pickle.HIGHEST_PROTOCOL)
+            target.flush()
+        except BrokenPipeError:
+            os._exit(1)  # the process that reads the results was killed

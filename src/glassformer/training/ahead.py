@@ -1,0 +1,48 @@
+"""Preparation of the next step's batches in a thread, while the device computes."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Ahead(Generic[T]):
+    """Items by number; after an item is taken, a thread makes the one that follows.
+
+    An item must depend on its number alone. So each is the same as without the thread, in every order: a number that
+    does not follow the last one, as after a rollback, is made at once. Two items are never made at the same time. An
+    error of the thread is raised when its item is taken.
+
+    >>> squares = Ahead(lambda number: number**2, end=9)
+    >>> squares.take(3), squares.take(4), squares.take(2)
+    (9, 16, 4)
+    >>> squares.close()
+    """
+
+    def __init__(self, make: Callable[[int], T], end: int) -> None:
+        """Set the function that makes an item, and the number from which there is no item."""
+        self.make, self.end = make, end
+        self._thread = ThreadPoolExecutor(1, "batches")
+        self._next: tuple[int, Future[T]] | None = None
+
+    def take(self, number: int) -> T:
+        """Return an item, and begin to make the one that follows."""
+        if self._next is not None and self._next[0] == number:
+            item = self._next[1].result()
+        else:
+            self._finish()
+            item = self.make(number)
+        follows = number + 1
+        self._next = (follows, self._thread.submit(self.make, follows)) if follows < self.end else None
+        return item
+
+    def close(self) -> None:
+        """Wait for the thread and end it."""
+        self._finish()
+        self._thread.shutdown()
+
+    def _finish(self) -> None:
+        if self._next is not None:
+            wait([self._next[1]])
+        self._next = None

@@ -1,0 +1,128 @@
+"""Fused attention, the loss by rows and generation give the results of the readable reference, or of the CPU."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from configs import CROSS, GENERATORS, RECURRENT, random_ids, random_model
+from glassformer.config.run import BeamConfig, GenerationConfig
+from glassformer.inference.beam import beam_search
+from glassformer.inference.decode import generate
+from glassformer.nn.attention_functions import attention_fused, attention_reference
+from glassformer.nn.masks import Mask
+from glassformer.objectives import cross_entropy, loss
+
+pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("default")]
+
+B, H, T, K = 3, 4, 80, 64
+KEYS = torch.ones(B, T, dtype=torch.bool)
+KEYS[1, 50:] = False
+KEYS[2] = False
+DOCUMENTS = torch.arange(T).repeat(B, 1) // 30
+MASKS = {
+    "all": Mask(),
+    "causal": Mask(causal=True),
+    "causal_window": Mask(causal=True, window=7),
+    "keys": Mask(keys=KEYS),
+    "causal_keys": Mask(causal=True, keys=KEYS),
+    "documents": Mask(causal=True, documents=(DOCUMENTS, DOCUMENTS)),
+}
+
+
+def moved(mask: Mask, device: torch.device) -> Mask:
+    def move(value: Any) -> Any:
+        return tuple(map(move, value)) if isinstance(value, tuple) else getattr(value, "to", lambda _: value)(device)
+
+    return replace(mask, **{field.name: move(getattr(mask, field.name)) for field in fields(mask)})
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("n_kv_heads", "d_value"), [(H, K), (1, K), (2, 32)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fused_attention_equals_the_reference(
+    mask: str, biased: bool, n_kv_heads: int, d_value: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Context and gradients; the reference uses fp32 from the same rounded inputs."""
+    shapes = [(B, H, T, K), (B, n_kv_heads, T, K), (B, n_kv_heads, T, d_value), (1, H, T, T)]
+    made = [torch.randn(shape).to(device, dtype) for shape in shapes]
+    where, results = moved(MASKS[mask], device), []
+    for path, kind in ((attention_fused, dtype), (attention_reference, torch.float32)):
+        leaves = [x.to(kind, copy=True).requires_grad_() for x in made]
+        out: Any = path(*leaves[:3], where, leaves[3] if biased else None)
+        context = out if isinstance(out, Tensor) else out[0]
+        context.float().sin().sum().backward()
+        results.append([context.detach().float(), *(x.grad.float() for x in leaves[: 3 + biased])])  # type: ignore[union-attr]
+    for fused, reference in zip(*results, strict=True):
+        assert fused.isfinite().all()
+        bound = 2e-4 if dtype == torch.float32 else 0.03 * float(reference.abs().max())
+        torch.testing.assert_close(fused, reference, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("n_kv_heads", [H, 1])
+def test_causal_attention_in_bfloat16_is_flash_attention(n_kv_heads: int, gpu: torch.device) -> None:
+    """Without the flash kernel, this raises an error."""
+    query, *rest = (torch.randn(B, n, T, K, device=gpu, dtype=torch.bfloat16) for n in (H, n_kv_heads, n_kv_heads))
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        attention_fused(query, *rest, Mask(causal=True))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_loss_by_rows_equals_that_of_torch(
+    smoothing: float, dtype: torch.dtype, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cross_entropy, "CHUNK_ELSEWHERE", 5 * 50)
+    logits = torch.randn(23, 50, device=device).to(dtype).requires_grad_()
+    labels = torch.arange(23, device=device)
+    labels[::4] = -100
+    found = cross_entropy.cross_entropy_by_rows(logits, labels, -100, smoothing)
+    expected = F.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=smoothing)
+    torch.testing.assert_close(found[0], expected)
+    gradients = [torch.autograd.grad(total, logits)[0] for total in (found[0], expected)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_large_loss_takes_little_memory(gpu: torch.device) -> None:
+    """Beside logits and their gradient, the peak is a few chunks in fp32 (of 256 MiB)."""
+    logits = torch.randn(8192, 50304, device=gpu, dtype=torch.bfloat16, requires_grad=True)
+    labels = torch.zeros(8192, device=gpu, dtype=torch.long)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    loss.token_cross_entropy(logits, labels, len(labels)).total.backward()
+    assert torch.cuda.max_memory_allocated() - before < logits.nbytes + 5 * 4 * cross_entropy.CHUNK_ELSEWHERE
+
+
+PROMPTS = [[3, 1, 4], [1], [5, 9, 2, 6, 5, 3, 5]]
+
+
+@pytest.mark.parametrize("name", [name for name in GENERATORS if name not in CROSS])
+def test_greedy_decoding_equals_that_of_the_cpu(name: str, device: torch.device) -> None:
+    config = GenerationConfig(max_new_tokens=10, temperature=0.0)
+    found = []
+    for place in (torch.device("cpu"), device):
+        model = random_model(name, dtype=torch.float32).to(place)
+        found.append(list(generate(model, PROMPTS, config, max_len=model.config.max_len, device=place)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", [*CROSS, *RECURRENT])
+def test_translation_equals_that_of_the_cpu(name: str, device: torch.device) -> None:
+    """Greedy decoding and beam search, with a source that has padding."""
+    greedy = GenerationConfig(max_new_tokens=8, temperature=0.0)
+    found = []
+    for place in (torch.device("cpu"), device):
+        model = random_model(name, dtype=torch.float32).to(place)
+        source = random_ids(model.config.encoder_vocab_size, 2, 7, seed=2).to(place)
+        mask = torch.ones_like(source, dtype=torch.bool)
+        mask[1, 5:] = False
+        where: Any = {"max_len": model.config.max_len}
+        ids = list(generate(model, [[1], [1]], greedy, device=place, source=(source, mask), **where))
+        beams = beam_search(model, source, mask, BeamConfig(beam=3, max_new_tokens=8), start_id=1, end_id=2, **where)
+        found.append((ids, [[hypothesis.ids for hypothesis in row] for row in beams]))
+    assert found[0] == found[1]

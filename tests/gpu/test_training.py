@@ -1,0 +1,245 @@
+"""Steps and whole runs on a GPU: the losses of the CPU, resume, equal bits, skipped steps, memory."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+
+from configs import RECURRENT, random_ids, random_model
+from faults.test_numbers import BAD, all_finite, spoiled
+from glassformer import api
+from glassformer.config.presets import preset
+from glassformer.config.schema import to_dict, to_toml
+from glassformer.config.train import AdamWConfig, MuonConfig, OptimizerConfig, ParallelConfig, TrainConfig
+from glassformer.cost.activations import Kernels, activations
+from glassformer.cost.flops import Shape
+from glassformer.cost.memory import training_memory
+from glassformer.data.batching import Batch
+from glassformer.devices import runs_ahead
+from glassformer.distributed.process_group import Replicated, Sharded
+from glassformer.distributed.ranks import Ranks
+from glassformer.models.build import build_model
+from glassformer.objectives.causal import CausalObjective
+from glassformer.store import checkpoint
+from glassformer.training.optimizers import build_optimizer
+from glassformer.training.step import TrainStep
+from runs import metrics, pair_run, tiny_run, write_text
+from training.test_compile import CASES, DROPOUTS, Case, batches, one_layer
+
+pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("default")]
+
+CPU = torch.device("cpu")
+
+
+def step_of(
+    network: Any,
+    device: torch.device,
+    objective: Any = None,
+    ranks: Ranks | None = None,
+    optimizer: OptimizerConfig | None = None,
+    **how: Any,
+) -> TrainStep:
+    """Return a step in fp32, not compiled, whose results are read later on a GPU, unless `how` replaces this."""
+    network.to(device)
+    return TrainStep(
+        network,
+        objective or CausalObjective(),
+        build_optimizer(network, optimizer or AdamWConfig(learning_rate=1e-3)),
+        **({"clip_norm": 1.0, "autocast": None, "compiled": False, "defers": runs_ahead(device)} | how),
+        device=device,
+        ranks=ranks,
+    )
+
+
+def losses(step: TrainStep, made: list[Batch]) -> list[float]:
+    """Train on each batch; return the losses in nats per target."""
+    results = [step([batch], [7]) for batch in made]
+    return [result.nats / result.n_targets for result in results]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_family_trains_in_bfloat16_as_on_the_cpu(name: str, device: torch.device) -> None:
+    """Batches of several lengths, with and without padding, and no dropout, whose numbers depend on the device."""
+    require_equal_training(CASES[name], device, compiled=False)
+
+
+def require_equal_training(case: Case, device: torch.device, compiled: bool) -> None:
+    config = replace(one_layer(case.config), **dict.fromkeys(DROPOUTS, 0.0))
+    made, found = batches(case), []
+    for place, how in ((CPU, {}), (device, {"autocast": torch.bfloat16, "compiled": compiled})):
+        torch._dynamo.reset()
+        step = step_of(random_model(config, seed=3, dtype=torch.float32), place, case.objective, **how)
+        found.append(losses(step, made))
+    assert found[1] == pytest.approx(found[0], rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["bahdanau", "luong", "sutskever"])
+def test_recurrent_models_train_as_on_the_cpu(name: str, device: torch.device) -> None:
+    vocab = RECURRENT[name].vocab_size
+    ids, source = random_ids(vocab, 3, 8), random_ids(RECURRENT[name].encoder_vocab_size, 3, 6, seed=2)
+    made = 3 * [Batch(token_ids=ids[:, :-1], labels=ids[:, 1:], n_targets=21, source_ids=source)]
+    own = losses(step_of(random_model(name, dtype=torch.float32), CPU), made)
+    other = losses(step_of(random_model(name, dtype=torch.float32), device, autocast=torch.bfloat16), made)
+    assert other == pytest.approx(own, rel=0.03)
+
+
+@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig()], ids=["adamw", "muon"])
+def test_a_step_in_fp32_equals_that_of_the_cpu(optimizer: OptimizerConfig, device: torch.device) -> None:
+    case, weights = CASES["llama, packed"], []
+    for place in (CPU, device):
+        network = random_model(case.config, seed=3, dtype=torch.float32)
+        losses(step_of(network, place, optimizer=optimizer), batches(case))
+        weights.append([p.detach().cpu() for p in network.parameters()])
+    bound = 1e-4 if isinstance(optimizer, AdamWConfig) else 5e-3  # Muon orthogonalises in bfloat16
+    for one, other in zip(*weights, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=bound)
+
+
+@pytest.mark.parametrize("make", [tiny_run, pair_run], ids=["text", "pairs"])
+def test_a_run_has_the_losses_of_the_cpu(make: Callable[..., Any], device: torch.device, tmp_path: Path) -> None:
+    given = write_text(tmp_path) if make is tiny_run else tmp_path
+    run = make(given, log_every=1, grad_accumulation=2)
+    api.train(run, tmp_path / "cpu")
+    there = {"device": str(device), "precision": "bf16"}
+    api.train(replace(run, train=replace(run.train, **there)), tmp_path / "gpu")
+    found = [[line["train/loss"] for line in metrics(tmp_path / f) if "train/loss" in line] for f in ("cpu", "gpu")]
+    assert len(found[0]) == 20 and found[1] == pytest.approx(found[0], rel=0.02)
+    assert api.load(tmp_path / "gpu", device=str(device)).network.n_parameters() > 0
+
+
+DETERMINISTIC = """
+import sys
+from pathlib import Path
+from glassformer import api
+from glassformer.errors import Interrupted
+from runs import remains, tiny_run, write_text
+
+folder, device = Path(sys.argv[1]), sys.argv[2]
+how = {"device": device, "precision": "bf16", "deterministic": True, "grad_accumulation": 2}
+run = tiny_run(write_text(folder), **how)
+api.train(run, folder / "whole")
+try:
+    api.train(tiny_run(folder / "text.txt", **how, max_time=1e-9), folder / "parts")
+except Interrupted:
+    api.resume(folder / "parts", flags={"train.max_time": "0"})
+whole, parts = remains(folder / "whole"), remains(folder / "parts")
+assert whole["tensors"] == parts["tensors"] and whole["metrics"] == parts["metrics"]
+assert not api.replay(folder / "parts").differing
+"""
+
+
+def test_a_deterministic_run_resumes_with_equal_bits(device: torch.device, tmp_path: Path) -> None:
+    """In a process of its own, because cuBLAS reads its setting once."""
+    words = [sys.executable, "-c", DETERMINISTIC, str(tmp_path), str(device)]
+    environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig()], ids=["adamw", "muon"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_step_never_waits_for_the_gpu(optimizer: OptimizerConfig, compiled: bool, gpu: torch.device) -> None:
+    """From pinned batches to the update, PyTorch raises an error where the program would wait."""
+    case = CASES["llama, groups, windows"]
+    network = random_model(case.config, seed=3, dtype=torch.float32)
+    step = step_of(network, gpu, optimizer=optimizer, autocast=torch.bfloat16, compiled=compiled)
+    made = [batch.pinned() for batch in batches(case)]
+    for batch in made:  # compiles, and allocates pinned memory
+        step([batch], [1])
+    assert step.defers
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        results = []
+        for number, batch in enumerate(made):
+            step.backward([batch, batch], [number, 7])
+            results.append(step.update())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(result.read().gradient_norm > 0 for result in results)
+
+
+def test_a_bad_step_is_skipped(device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run(write_text(tmp_path), grad_accumulation=2, on_nonfinite="skip", device=str(device))
+    spoiled(monkeypatch, {3, 4}, BAD["gradient is nan"])
+    api.train(run, tmp_path / "run")
+    events = [line["step"] for line in metrics(tmp_path / "run") if "event" in line]
+    assert events == [4, 5] and all_finite(tmp_path / "run")
+    optimizer = load_file(checkpoint.path_of(tmp_path / "run", 20) / checkpoint.OPTIMIZER)
+    assert {float(x) for name, x in optimizer.items() if name.endswith("/step")} == {18.0}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_plan_predicts_the_peak_memory(precision: Any, gpu: torch.device) -> None:
+    """Within a quarter: the plan counts neither the workspace of kernels nor the gaps between tensors."""
+    config = replace(preset("gpt2"), vocab_size=16384)
+    config = replace(config, decoder=replace(config.decoder, n_layers=4))  # type: ignore[type-var]
+    shape, train = Shape(8, 1024), TrainConfig(precision=precision)
+    planned = training_memory(config, train, activations(config, shape, Kernels(half=precision == "bf16"))).total
+    ids = torch.randint(config.vocab_size, (shape.n_rows, shape.n_tokens + 1))
+    batch = Batch(token_ids=ids[:, :-1].contiguous(), labels=ids[:, 1:], n_targets=shape.n_rows * shape.n_tokens)
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step = step_of(build_model(config), gpu, autocast=torch.bfloat16 if precision == "bf16" else None)
+    for _ in range(3):
+        step([batch])
+    assert 0.75 < (torch.cuda.max_memory_allocated() - before) / planned < 1.25
+
+
+# Several processes
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["fp32", "bf16"])
+def test_a_process_group_of_one_gpu_equals_no_group(
+    strategy: Any, autocast: torch.dtype | None, device: torch.device, tmp_path: Path
+) -> None:
+    """NCCL with one process: wrapped by DDP, or sharded by FSDP2 into one part."""
+    case, precision = CASES["llama, packed"], "fp32" if autocast is None else "bf16"
+    expected = losses(step_of(random_model(case.config, dtype=torch.float32), device, autocast=autocast), batches(case))
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(0)
+    dist.init_process_group(backend, store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        config = ParallelConfig(strategy)
+        ranks = Replicated(config, device) if strategy == "ddp" else Sharded(config, device)
+        network = random_model(case.config, dtype=torch.float32).to(device)
+        ranks.distribute(network, TrainConfig(precision=precision))
+        found = losses(step_of(network, device, ranks=ranks, autocast=autocast), batches(case))
+    finally:
+        dist.destroy_process_group()
+    assert found == pytest.approx(expected, rel=1e-4 if autocast is None else 0.02)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_all_gpus_together_equal_one(strategy: Any, gpu: torch.device, tmp_path: Path) -> None:
+    """`torchrun` starts one process per GPU."""
+    n = torch.cuda.device_count()
+    if n < 2:
+        pytest.skip("one GPU only")
+    run = tiny_run(write_text(tmp_path), log_every=1, grad_accumulation=n, device="cuda")
+    api.train(run, tmp_path / "one")
+    (tmp_path / "run.toml").write_text(to_toml(to_dict(replace(run, parallel=ParallelConfig(strategy)))))
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n), "-m", "glassformer", "train"]
+    words += [str(tmp_path / "run.toml"), "--out", str(tmp_path / "all")]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [[line["train/loss"] for line in metrics(tmp_path / f) if "train/loss" in line] for f in ("one", "all")]
+    assert len(found[0]) == 20 and found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+# Compiled, which takes longest, at the end
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_family_trains_compiled_as_on_the_cpu(name: str, device: torch.device) -> None:
+    require_equal_training(CASES[name], device, compiled=True)

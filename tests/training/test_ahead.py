@@ -1,0 +1,353 @@
+"""Results that are read later, and batches that a thread makes, give the run of a CPU, bit for bit."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from configs import random_model
+from faults.children import ranks_done
+from faults.test_numbers import BAD, batch, spoiled
+from glassformer import api
+from glassformer.config.run import Run
+from glassformer.config.train import (
+    AdamConfig,
+    AdamWConfig,
+    EarlyStopping,
+    MuonConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    TrainConfig,
+)
+from glassformer.data.batching import FreshCuts
+from glassformer.errors import Interrupted, UserError
+from glassformer.objectives.causal import CausalObjective
+from glassformer.store import checkpoint
+from glassformer.training import loop
+from glassformer.training.ahead import Ahead
+from glassformer.training.any_module import train_module
+from glassformer.training.non_finite import MAX_SKIPPED, NonFinite
+from glassformer.training.optimizers import build_optimizer
+from glassformer.training.step import Pending, TrainStep
+from runs import MODEL, Recording, metrics, pair_run, remains, signal_at, tiny_run, write_text
+
+MUON = MuonConfig(weight_decay=0.1)
+
+
+def works_ahead(patch: pytest.MonkeyPatch) -> None:
+    """Train on the CPU as on a GPU."""
+    patch.setattr(loop, "runs_ahead", lambda device: True)
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The order of backward passes and of results that are read."""
+    found: list[str] = []
+    for cls, name in ((TrainStep, "backward"), (Pending, "read")):
+        real = getattr(cls, name)
+        monkeypatch.setattr(cls, name, lambda *a, real=real, name=name: (found.append(name), real(*a))[1])
+    return found
+
+
+def both(run: Run, tmp_path: Path, work: Callable[[Path], object] | None = None) -> tuple[Path, Path]:
+    """Train a run at once and ahead of the device; return the folders. `work` replaces the training."""
+    for name in ("once", "ahead"):
+        with pytest.MonkeyPatch.context() as patch:
+            if name == "ahead":
+                works_ahead(patch)
+            (work or (lambda folder: api.train(run, folder)))(tmp_path / name)
+    return tmp_path / "once", tmp_path / "ahead"
+
+
+@pytest.mark.parametrize("optimizer", [AdamWConfig(), AdamConfig(), MUON], ids=["adamw", "adam", "muon"])
+def test_results_that_are_read_later_change_nothing(
+    optimizer: OptimizerConfig, tmp_path: Path, order: list[str]
+) -> None:
+    """With dropout, accumulation and a moving average; a step is read during the next one, or when it is needed."""
+    model = replace(MODEL, residual_dropout=0.2)
+    how = {"grad_accumulation": 2, "ema_decay": 0.9, "log_every": 3, "checkpoint_every": 4, "optimizer": optimizer}
+    run = tiny_run(write_text(tmp_path), model=model, **how)
+    reads: list[str] = []
+
+    def work(folder: Path) -> None:
+        order.clear()
+        api.train(run, folder)
+        reads.append("".join(name[0] for name in order))
+
+    once, ahead = both(run, tmp_path, work)
+    assert remains(once) == remains(ahead)
+    assert reads[0] == "br" * 20
+    needed = {step for step in range(1, 21) if step % 3 == 0 or step % 4 == 0 or step % 10 == 0}
+    expected, unread = "", False
+    for step in range(1, 21):
+        expected += "br" if unread else "b"
+        unread = step not in needed
+        expected += "" if unread else "r"
+    assert reads[1] == expected
+
+
+def test_batches_that_are_made_ahead_change_nothing(tmp_path: Path) -> None:
+    """Pairs in buckets; early stopping leaves a batch unused."""
+    stopping = EarlyStopping("perplexity", patience=2, higher_is_better=True)
+    run = pair_run(tmp_path, grad_accumulation=2, max_steps=50, eval_every=2, early_stopping=stopping)
+    once, ahead = both(run, tmp_path)
+    assert remains(once) == remains(ahead)
+    assert checkpoint.steps(ahead)[-1] == 6
+
+
+def test_fresh_tokens_of_each_epoch_are_made_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With BPE-dropout, the thread encodes the text again; a rollback returns to earlier batches."""
+    how = {"grad_accumulation": 2, "on_nonfinite": "rollback", "checkpoint_every": 5}
+    run = tiny_run(write_text(tmp_path, 30), max_steps=40, **how)
+    run = replace(run, tokenizer=replace(run.tokenizer, bpe_dropout=0.1))
+    epochs: set[int] = set()
+    real = FreshCuts.batch
+    monkeypatch.setattr(
+        FreshCuts, "batch", lambda cuts, step: (epochs.add(step // cuts.n_steps_per_epoch), real(cuts, step))[1]
+    )
+    found = []
+    both(run, tmp_path, lambda folder: found.append(outcome(run, folder, {33}, "gradient is nan", once=True)))
+    assert found[1]["taken"] == [*range(35), *range(30, 40)] and len(epochs) > 3
+    for one in found:
+        del one["taken"]
+    assert found[0] == found[1] and any("back to step 30" in line for line in found[0]["messages"])
+
+
+def outcome(run: Run, folder: Path, bad: set[int], what: str, once: bool = False) -> dict[str, Any]:
+    """Train with bad steps; return all that can be seen from outside."""
+    reporter = Recording()
+    steps = set(bad)
+    found: dict[str, Any] = {"error": ""}
+    with pytest.MonkeyPatch.context() as patch:
+        found["taken"] = spoiled(
+            patch, steps, (lambda sums: (steps.clear(), BAD[what](sums))[1]) if once else BAD[what]
+        )
+        try:
+            api.train(run, folder, reporter)
+        except UserError as error:
+            found["error"] = str(error)
+    strip = str(folder)
+    found["error"] = found["error"].replace(strip, "")
+    found["messages"] = [line.replace(strip, "") for line in reporter.messages if "step" in line]
+    found["events"] = [{key: str(value).replace(strip, "") for key, value in line.items()} for line in metrics(folder)]
+    found["batches"] = {path.name: path.read_bytes() for path in folder.glob("bad-batch-*")}
+    found["remains"] = remains(folder)["tensors"], remains(folder)["numbers"]
+    return found
+
+
+@pytest.mark.parametrize("what", ["loss is nan", "gradient is inf"])
+@pytest.mark.parametrize("policy", ["stop", "skip", "rollback"])
+@pytest.mark.parametrize("bad", [{7}, {9}, {0, 12}], ids=["unread", "read at once", "first"])
+def test_13_a_bad_step_has_the_same_consequences(policy: Any, what: str, bad: set[int], tmp_path: Path) -> None:
+    """Message, log, saved batch, checkpoints; the step that begins meanwhile leaves no trace."""
+    how = {"grad_accumulation": 2, "ema_decay": 0.9, "checkpoint_every": 5, "on_nonfinite": policy}
+    run = tiny_run(write_text(tmp_path), **how)
+    if policy == "stop" and 0 in bad:
+        bad = {6}
+    found = []
+    both(run, tmp_path, lambda folder: found.append(outcome(run, folder, bad, what, once=policy == "rollback")))
+    taken = [one.pop("taken") for one in found]
+    assert found[0] == found[1]
+    begun_in_vain = policy != "skip" and 9 not in bad
+    assert len(taken[1]) - len(taken[0]) == begun_in_vain
+    last = {"stop": "lower train.optimizer", "skip": "skipped", "rollback": "back to step"}[policy]
+    assert last in found[0]["error"] + "".join(found[0]["messages"])
+
+
+def test_13_too_many_bad_steps_end_the_run_at_the_same_step(tmp_path: Path) -> None:
+    run = tiny_run(write_text(tmp_path), grad_accumulation=2, on_nonfinite="skip", checkpoint_every=2)
+    found = []
+    both(run, tmp_path, lambda folder: found.append(outcome(run, folder, set(range(2, 20)), "loss is inf")))
+    last = 2 + MAX_SKIPPED + 1
+    assert [len(one.pop("taken")) for one in found] == [last, last + 1]
+    assert found[0] == found[1] and f"in step {last}" in found[0]["error"]
+
+
+def test_an_interruption_saves_a_result_that_was_not_read(tmp_path: Path) -> None:
+    """A signal in a step that neither logs nor saves; that step is bad and is skipped."""
+    run = tiny_run(write_text(tmp_path), grad_accumulation=2, on_nonfinite="skip", ema_decay=0.9)
+
+    def work(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            spoiled(patch, {12}, BAD["gradient is nan"])
+            api.train(run, folder / "whole")
+            with pytest.MonkeyPatch.context() as signals:
+                signal_at(signals, 12)
+                with pytest.raises(Interrupted, match="saved at step 13"):
+                    api.train(run, folder / "parts")
+            api.resume(folder / "parts")
+        assert remains(folder / "whole") == remains(folder / "parts")
+
+    once, ahead = both(run, tmp_path, work)
+    assert remains(once / "parts") == remains(ahead / "parts")
+
+
+def test_a_replay_reads_its_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint of a signal, at a step that is not due."""
+    works_ahead(monkeypatch)
+    with monkeypatch.context() as patch:
+        signal_at(patch, 12)
+        with pytest.raises(Interrupted):
+            api.train(tiny_run(write_text(tmp_path)), tmp_path / "run")
+    replay = api.replay(tmp_path / "run")
+    assert (replay.begin, replay.end, replay.differing) == (10, 13, [])
+
+
+def test_any_module_gets_its_batches_in_the_thread_of_the_caller(tmp_path: Path) -> None:
+    """Its collation may use torch's random generator; results are read later all the same."""
+    points = [(torch.tensor([x / 8]), torch.tensor([x / 4])) for x in range(8)]
+    threads = set()
+
+    def collate(examples: list[Any]) -> Any:
+        threads.add(threading.current_thread())
+        return [torch.stack(part) + 0.01 * torch.randn(1) for part in zip(*examples, strict=True)]
+
+    def squares(line: Any, made: Any) -> tuple[torch.Tensor, int]:
+        return (nn.functional.dropout(line(made[0])) - made[1]).square().sum(), len(made[0])
+
+    def work(folder: Path) -> None:
+        torch.manual_seed(0)
+        config = TrainConfig(max_steps=7, batch_size=3, eval_every=5)
+        train_module(nn.Linear(1, 1), squares, points, folder, valid=points, config=config, collate=collate)
+
+    once, ahead = both(tiny_run(write_text(tmp_path)), tmp_path, work)
+    assert (once / "model.safetensors").read_bytes() == (ahead / "model.safetensors").read_bytes()
+    assert threads == {threading.main_thread()}
+
+
+# The step
+
+
+def step_of(optimizer: OptimizerConfig | None, defers: bool = True, autocast: torch.dtype | None = None) -> TrainStep:
+    network = random_model("gpt", seed=3, dtype=torch.float32)
+    made = torch.optim.SGD(network.parameters(), lr=0.1)
+    return TrainStep(
+        network,
+        CausalObjective(),
+        made if optimizer is None else build_optimizer(network, optimizer),
+        clip_norm=1.0,
+        autocast=autocast,
+        device=torch.device("cpu"),
+        compiled=False,
+        defers=defers,
+    )
+
+
+@pytest.mark.parametrize("optimizer", [AdamWConfig(), AdamConfig(), MUON], ids=["adamw", "adam", "muon"])
+def test_the_device_refuses_a_gradient_that_is_not_finite(optimizer: OptimizerConfig) -> None:
+    """Weights and moments keep their bits; the steps before and after equal those that are read at once."""
+    deferred, direct = step_of(optimizer), step_of(optimizer, defers=False)
+    assert deferred.defers and not direct.defers
+    for number, is_bad in enumerate([False, True, False, True]):
+        hook = None
+        if is_bad:
+            before = [x.clone() for x in state_of(deferred)]
+            *_, last = deferred.parameters
+            hook = last.register_hook(lambda gradient: gradient * torch.nan)
+        deferred.backward([batch([3, 4, 5, number])])
+        pending = deferred.update()
+        if hook is None:
+            assert pending.read() == direct([batch([3, 4, 5, number])])
+            assert all(map(torch.equal, state_of(deferred), state_of(direct)))
+        else:
+            hook.remove()
+            with pytest.raises(NonFinite, match="the gradient is nan"):
+                pending.read()
+            assert all(map(torch.equal, state_of(deferred), before))
+
+
+def state_of(step: TrainStep) -> list[torch.Tensor]:
+    moments = (x for state in step.optimizer.state.values() for x in state.values())
+    return [x.detach() for x in (*step.network.parameters(), *moments)]
+
+
+def test_what_cannot_defer_reads_at_once() -> None:
+    assert not step_of(None).defers, "SGD does not read found_inf"
+    assert not step_of(AdamWConfig(), autocast=torch.float16).defers, "the next step needs the loss scale"
+    step = step_of(AdamWConfig())
+    assert not TrainStep(
+        step.network,
+        step.loss,  # type: ignore[arg-type]
+        step.optimizer,
+        clip_norm=1.0,
+        autocast=None,
+        device=torch.device("meta"),
+        compiled=False,
+        defers=True,
+    ).defers, "the weights are on another device"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_13_several_processes_skip_together_without_reading(
+    strategy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss of one process is NaN."""
+    run = tiny_run(write_text(tmp_path), grad_accumulation=4, on_nonfinite="skip")
+    run = replace(run, parallel=ParallelConfig(strategy, timeout=60))
+
+    def work(folder: Path) -> None:
+        if os.environ["RANK"] == "1":
+            spoiled(monkeypatch, {3, 9}, BAD["loss is nan"])
+        api.train(run, folder)
+
+    once, ahead = tmp_path / "once", tmp_path / "ahead"
+    assert ranks_done(2, lambda: work(once)) == [0, 0]
+    assert ranks_done(2, lambda: (works_ahead(monkeypatch), work(ahead))) == [0, 0]
+    steps = {float(x) for x in load_file(checkpoint.path_of(ahead, 20) / checkpoint.OPTIMIZER).values() if not x.shape}
+    assert steps == {18.0}
+    assert [line["step"] for line in metrics(ahead) if "event" in line] == [4, 10]
+    a, b = remains(once), remains(ahead)
+    assert a["tensors"] == b["tensors"] and a["numbers"] == b["numbers"]
+
+
+# The thread
+
+
+def test_items_are_made_once_in_order_and_one_at_a_time() -> None:
+    made: list[int] = []
+    busy = threading.Lock()
+
+    def make(number: int) -> int:
+        assert busy.acquire(blocking=False), "two items at the same time"
+        time.sleep(0.002)
+        made.append(number)
+        busy.release()
+        return 10 * number
+
+    ahead = Ahead(make, end=5)
+    assert [ahead.take(number) for number in (0, 1, 2)] == [0, 10, 20]
+    assert ahead.take(1) == 10, "after a rollback"
+    assert [ahead.take(number) for number in (2, 3, 4)] == [20, 30, 40]
+    ahead.close()
+    assert made == [0, 1, 2, 3, 1, 2, 3, 4], "nothing from the end on"
+
+
+def test_an_item_is_made_while_the_caller_works() -> None:
+    begun = threading.Event()
+    ahead = Ahead(lambda number: begun.set() if number else None, end=9)
+    ahead.take(0)
+    assert begun.wait(60)
+    ahead.close()
+
+
+def test_an_error_of_the_thread_belongs_to_its_item() -> None:
+    def make(number: int) -> int:
+        if number == 1:
+            raise UserError("the text is gone")
+        return number
+
+    ahead = Ahead(make, end=9)
+    assert ahead.take(0) == 0
+    assert ahead.take(3) == 3, "an item that is not taken has no error"
+    assert ahead.take(0) == 0
+    with pytest.raises(UserError, match="the text is gone"):
+        ahead.take(1)
+    ahead.close()
