@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from glassformer.config.presets import preset
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.cost.flops import Shape, training_flops
-from glassformer.data.batching import Batch
+from glassformer.data.batching import NOT_SCORED, Batch
 from glassformer.models.build import build_model
-from glassformer.objectives.loss import NOT_SCORED
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.tokenization.word_boundaries import WordBoundaries
 

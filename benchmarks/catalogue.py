@@ -141,6 +141,9 @@ def decode_gpt2(device: str = "auto", batches: Sequence[int] = (1, 16), precisio
             work |= {"device": device}
             setting = f"{precision}, batch {batch}"
             candidates.append(Candidate(OURS, "decode_gpt2:ours", work, setting, precision))
+            if device == "auto" and (precision, batch) == ("bf16", 1):
+                int8 = work | {"int8_weights": True}
+                candidates.append(Candidate(f"{OURS}, int8 weights", "decode_gpt2:ours", int8, setting, precision))
             for cache in ("dynamic", "static"):
                 arguments = work | {"cache": cache}
                 peer = Candidate(f"transformers, {cache} cache", "decode_gpt2:transformers_gpt2", arguments)

@@ -9,17 +9,26 @@ from torch import nn
 import gpt_peers
 from glassformer.config.run import GenerationConfig
 from glassformer.inference.decode import generate
+from glassformer.models.transforms import convert
 from rates import DTYPES, choose_device, wait_for
 from task import Precision, Task
 
 
 def ours(
-    precision: Precision, batch: int, n_prompt: int, n_new: int, sizes: dict[str, int], device: str = "auto"
+    precision: Precision,
+    batch: int,
+    n_prompt: int,
+    n_new: int,
+    sizes: dict[str, int],
+    device: str = "auto",
+    int8_weights: bool = False,
 ) -> Task:
-    """Decode with `inference.decode.generate`."""
+    """Decode with `inference.decode.generate`; with `int8_weights`, the weights are those of `--dtype int8`."""
     torch.manual_seed(0)
     place, shape = choose_device(device), gpt_peers.Decoder(**sizes)
     network = gpt_peers.ours(shape).to(place, DTYPES[precision]).eval()
+    if int8_weights:
+        convert(network, torch.int8)
     prompts = _prompts(shape, batch, n_prompt).tolist()
     config = GenerationConfig(max_new_tokens=n_new, temperature=0.0)
 
@@ -27,7 +36,7 @@ def ours(
         steps = list(generate(network, prompts, config, max_len=shape.context, device=place))  # type: ignore[arg-type]
         assert len(steps) == n_new, f"expected {n_new} steps, got {len(steps)}"
 
-    return _task(decode, network, shape, precision, batch, n_prompt, n_new, place)
+    return _task(decode, network, shape, precision, batch, n_prompt, n_new, place, 1 if int8_weights else 0)
 
 
 def transformers_gpt2(
@@ -67,11 +76,16 @@ def _prompts(shape: gpt_peers.Decoder, batch: int, n_prompt: int) -> torch.Tenso
     return torch.randint(shape.vocab_size, (batch, n_prompt), generator=torch.Generator().manual_seed(0))
 
 
-def bytes_read(shape: gpt_peers.Decoder, size: int, batch: int, n_prompt: int, n_new: int) -> float:
-    """Return the bytes of weights and cache that `n_new` steps read; `size` is the bytes of a number."""
+def bytes_read(
+    shape: gpt_peers.Decoder, size: int, batch: int, n_prompt: int, n_new: int, weight_size: int = 0
+) -> float:
+    """Return the bytes of weights and cache that `n_new` steps read.
+
+    `size` is the bytes of a number, and `weight_size` those of a weight if they differ.
+    """
     weights = 12 * shape.n_layers * shape.d_model**2 + shape.vocab_size * shape.d_model
     cached = sum(n_prompt + step for step in range(n_new)) * batch * 2 * shape.n_layers * shape.d_model
-    return float(size * (n_new * weights + cached))
+    return float((weight_size or size) * n_new * weights + size * cached)
 
 
 def _task(
@@ -83,11 +97,12 @@ def _task(
     n_prompt: int,
     n_new: int,
     place: torch.device,
+    weight_size: int = 0,
 ) -> Task:
     return Task(
         decode,
         amount=batch * n_new,
-        bytes_read=bytes_read(shape, DTYPES[precision].itemsize, batch, n_prompt, n_new),
+        bytes_read=bytes_read(shape, DTYPES[precision].itemsize, batch, n_prompt, n_new, weight_size),
         parameters=sum(p.numel() for p in network.parameters()),
         wait=lambda: wait_for(place),
     )

@@ -22,7 +22,7 @@ LAYERS = [  # from the bottom up; a package imports its own layer's members only
     {"tokenization"},
     {"nn"},
     {"recipes", "data", "models"},
-    {"store", "devices"},
+    {"store", "devices", "fitting"},
     {"inference"},
     {"objectives"},
     {"evaluation"},

@@ -1,6 +1,7 @@
 """Device, arithmetic and mode of a network: device selection, autocast type, determinism, evaluation mode."""
 
 import ctypes
+import gc
 import os
 import platform
 from collections.abc import Iterator
@@ -172,6 +173,15 @@ def freed_memory_kept() -> Iterator[None]:
         libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         libc.mallopt(_M_TRIM_THRESHOLD, 64 << 20)
         libc.malloc_trim(0)
+
+
+def give_back_memory() -> None:
+    """Return all freed memory to the system: of the CPU (with glibc) and of an accelerator."""
+    gc.collect()
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager

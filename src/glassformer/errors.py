@@ -4,8 +4,13 @@ import difflib
 import os
 import re
 import signal
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from glassformer.formatting import size
 
 
 class UserError(Exception):
@@ -17,6 +22,14 @@ class UserError(Exception):
 
 class Note(UserWarning):
     """A notice that needs no action; the command line prints it as one line."""
+
+
+def warn(text: str) -> None:
+    """Warn at the line that called into this package."""
+    level, frame, inside = 1, sys._getframe(), str(Path(__file__).parent)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, Note, stacklevel=level)
 
 
 TIME_IS_UP = 75
@@ -82,14 +95,24 @@ def enough_memory(advice: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not _OUT_OF_MEMORY.search(str(error)):
+        if not is_out_of_memory(error):
             raise
         found = _ASKED.search(str(error))
         asked = ""
         if found is not None:
             n_bytes = float(found[1]) * 1024 ** " KMGT".index(found[2][0].upper() if found[2] != "bytes" else " ")
-            asked = f" for another {_size(n_bytes)}"
+            asked = f" for another {size(n_bytes)}"
         raise UserError(f"not enough memory{asked}: {advice}") from error
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return True if Python or torch (CPU, CUDA, MPS) could not allocate memory.
+
+    >>> is_out_of_memory(RuntimeError("CUDA out of memory.")), is_out_of_memory(RuntimeError("shapes differ"))
+    (True, False)
+    """
+    is_of_torch = isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
+    return isinstance(error, MemoryError) or is_of_torch
 
 
 @contextmanager
@@ -108,17 +131,13 @@ def needs(what: str, extra: str) -> Iterator[None]:
 
 
 _OUT_OF_MEMORY = re.compile(
-    r"out of memory|can't allocate memory|not enough memory|can't start new thread|could not create a primitive", re.I
+    r"out of memory|can't allocate memory|not enough memory|can't start new thread|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|^could not create a primitive$",
+    re.I,
 )
-"""Pattern of the out-of-memory messages in RuntimeErrors of torch (CPU, oneDNN, CUDA, MPS) and Python."""
+"""Pattern of the out-of-memory messages in RuntimeErrors of torch (CPU, CUDA, MPS), its libraries and Python. The last
+one is of oneDNN, when it has no memory for the code of a kernel."""
 _ASKED = re.compile(r"(?:tried to allocate|unable to allocate) ([\d.]+) ?(bytes|[KMGT]i?B)", re.I)
-
-
-def _size(n_bytes: float) -> str:
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if n_bytes >= size:
-            return f"{n_bytes / size:,.1f} {unit}"
-    return f"{n_bytes:,.0f} bytes"
 
 
 class Interrupted(Exception):

@@ -1,4 +1,4 @@
-"""Human-readable durations and counts."""
+"""Human-readable durations, counts and sizes."""
 
 
 def duration(seconds: float) -> str:
@@ -26,3 +26,15 @@ def count(n: int) -> str:
         if n >= 0.99995 * size:
             return f"{n / size:.1f} {unit}"
     return str(n)
+
+
+def size(n_bytes: float) -> str:
+    """Format a number of bytes with one decimal and a binary unit.
+
+    >>> size(512), size(5 * 2**20)
+    ('512 bytes', '5.0 MiB')
+    """
+    for unit, n in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if n_bytes >= n:
+            return f"{n_bytes / n:,.1f} {unit}"
+    return f"{n_bytes:,.0f} bytes"

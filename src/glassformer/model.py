@@ -16,7 +16,7 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import GENERATION_BATCH, BeamConfig, GenerationConfig, Run
 from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device
-from glassformer.errors import UserError
+from glassformer.errors import UserError, warn
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
 from glassformer.inference.decode import EncodedPrompt, check_prompts, with_settings
@@ -28,7 +28,6 @@ from glassformer.inference.speculative import DraftCounts
 from glassformer.inference.translator import Translation, Translator
 from glassformer.models.build import Network
 from glassformer.one_or_list import PROMPT, is_prompt, is_row, is_sentence, one_or_list, one_or_streams, texts_of
-from glassformer.reporting import warn
 from glassformer.store.model_directory import save_model
 from glassformer.tasks import one_stack
 from glassformer.tasks import task as tasks

@@ -1,7 +1,5 @@
 """Reports of a run: the protocol that receives its progress, its outcome, and notes as warnings."""
 
-import sys
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -10,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from glassformer import notebook
 from glassformer.config.run import Run
-from glassformer.errors import Note
 
 if TYPE_CHECKING:
     from glassformer.evaluation.loss import LossReport
@@ -81,11 +78,3 @@ class Outcome:
     def _repr_html_(self) -> str:
         rows = [{"split": split} | asdict(report) for split, report in self.reports.items()]
         return notebook.frame(rows, f"{self.run.name}: {self.folder}")
-
-
-def warn(text: str) -> None:
-    """Warn at the line that called into this package."""
-    level, frame, inside = 1, sys._getframe(), str(Path(__file__).parent)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, Note, stacklevel=level)

@@ -115,6 +115,7 @@ WRITTEN = [
     (r"^  .*(│.*|…)$", "PIECES"),  # the sample of an evaluation
     (r"  \d+:\d\d left$", ""),
     (r", \d+ threads?$", ", THREADS"),
+    (r"^memory .*", "MEMORY"),
     (r"^(\w+\t)[01]\.\d+\t", "LABEL "),  # classify
     (r"^-?[01]\.\d{4}\t.*", "NEAREST"),  # embed
     (r"^\d+\t-\d+\.\d+\t.*", "TARGET"),  # translate --n-best

@@ -12,7 +12,7 @@ from glassformer.config.run import ExampleRows, LoraConfig, PairData, Run, TextD
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.cost.memory import require_memory
-from glassformer.cost.room import Room, least_memory, require_room, room_of_machine
+from glassformer.cost.room import MARGIN, Room, least_memory, parts_that_fit, room_of_machine, step_memory
 from glassformer.data.corpus import Corpus
 from glassformer.errors import UserError
 from glassformer.reporting import Silent
@@ -47,28 +47,48 @@ def test_one_micro_batch_is_counted() -> None:
     assert needed(TrainConfig(batch_size=64), TextData(context=32)) < once / 2
 
 
-def test_a_batch_beyond_the_memory_is_refused_with_both_figures() -> None:
-    run = Run(model=MODEL, train=TrainConfig(batch_size=100_000))
+def test_a_batch_beyond_the_memory_is_computed_in_the_fewest_parts_that_fit() -> None:
+    run = Run(model=MODEL, train=TrainConfig(batch_size=10_000))
+    n_parts = parts_that_fit(run, SMALL)
+    assert n_parts & (n_parts - 1) == 0 and n_parts > 1
+    assert least_memory(run, True, n_parts).total <= SMALL.total < least_memory(run, True, n_parts // 2).total
+    assert parts_that_fit(replace(run, train=TrainConfig(batch_size=4)), SMALL) == 1
+
+
+def test_a_batch_beyond_the_memory_in_parts_is_refused_with_both_figures() -> None:
+    run = Run(model=MODEL, train=TrainConfig(batch_size=1 << 24))
     with pytest.raises(UserError) as error:
-        require_room(run, SMALL)
-    needed = least_memory(run, on_cpu=True).total / GIB
-    assert f"a step of 100,000 rows takes at least {needed:,.1f} GiB" in str(error.value)
+        parts_that_fit(run, SMALL)
+    needed = least_memory(run, True, 1024).total / GIB
+    assert f"a step of 16,777,216 rows takes at least {needed:,.1f} GiB in 1,024 parts" in str(error.value)
     assert "this machine has 2.0 GiB (1.0 GiB free): lower train.batch_size" in str(error.value)
 
 
 def test_a_model_beyond_the_memory_is_refused_with_its_size() -> None:
     run = Run(model=replace(MODEL, decoder=Stack(200, 2, d_ff=4096), d_model=1024))
     with pytest.raises(UserError, match=r"the weights, gradients and optimizer take [\d.]+ GiB.*: lower model.d_model"):
-        require_room(run, SMALL)
+        parts_that_fit(run, SMALL)
 
 
-def test_a_run_below_the_margin_is_not_refused() -> None:
-    run = Run(model=MODEL, train=TrainConfig(batch_size=1000))
-    needed = least_memory(run, on_cpu=True).total
-    require_room(run, Room("x", int(needed / 1.5) + 1, 0, is_cpu=True))
+@pytest.mark.parametrize("n_rows", [1, 3, 1000])
+def test_a_row_below_the_margin_is_not_refused(n_rows: int) -> None:
+    run = Run(model=MODEL, train=TrainConfig(batch_size=n_rows))
+    least = least_memory(run, True, n_rows).total
+    n_parts = parts_that_fit(run, Room("x", int(least / MARGIN) + 1, 0, is_cpu=True))
+    assert n_parts <= n_rows
     with pytest.raises(UserError):
-        require_room(run, Room("x", int(needed / 1.5) - 1, 0, is_cpu=True))
-    require_room(run, None)
+        parts_that_fit(run, Room("x", int(least / MARGIN) - 1, 0, is_cpu=True))
+    assert parts_that_fit(run, Room("x", least, 0, is_cpu=True)) == n_rows
+    assert parts_that_fit(run, None) == 1
+
+
+def test_the_memory_of_a_step_counts_whole_batches_trained_weights_and_shards() -> None:
+    run = Run(model=MODEL, data=PairData(path="x", batch_tokens=1024), train=TrainConfig())
+    whole = step_memory(run, True, 1, 1.0, 1)
+    assert whole.total > least_memory(run, True).total
+    assert step_memory(run, True, 8, 1.0, 1).logits * 8 == whole.logits
+    assert step_memory(run, True, 1, 0.5, 1).optimizer * 2 == whole.optimizer
+    assert step_memory(run, True, 1, 1.0, 4).weights * 4 == whole.weights
 
 
 @pytest.mark.parametrize(
@@ -94,7 +114,9 @@ def test_shards_of_other_processes_are_not_counted() -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_kind_of_model_has_an_estimate(name: str) -> None:
-    assert least_memory(Run(model=CONFIGS[name]), on_cpu=True).total > 0
+    run = Run(model=CONFIGS[name])
+    assert least_memory(run, on_cpu=True).total > 0
+    assert step_memory(run, True, 1, 1.0, 1).total > 0
 
 
 def test_an_unknown_vocabulary_counts_the_special_ids() -> None:
@@ -105,7 +127,7 @@ def test_an_unknown_vocabulary_counts_the_special_ids() -> None:
 def test_every_recipe_fits_on_one_h200() -> None:
     h200 = Room("the GPU", 141 * GIB, 141 * GIB, is_cpu=False)
     for name in recipes.names():
-        require_room(recipes.load(name), h200)
+        assert parts_that_fit(recipes.load(name), h200) == 1
 
 
 def test_the_run_is_refused_before_its_data_is_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +137,7 @@ def test_the_run_is_refused_before_its_data_is_prepared(tmp_path: Path, monkeypa
     run = tiny_run(write_text(tmp_path), batch_size=1 << 24)
     require_memory(run.model)
     monkeypatch.setattr(Corpus, "news", prepared)
-    with pytest.raises(UserError, match=r"a step of 16,777,216 rows takes at least [\d,.]+ GiB, and this machine has"):
+    monkeypatch.setattr("glassformer.training.run.room_of", lambda device: replace(SMALL, total=GIB // 8))
+    with pytest.raises(UserError, match=r"a step of 16,777,216 rows takes at least [\d,.]+ GiB in 1,024 parts, and"):
         train_run(run, tmp_path / "run", Silent())
     assert not (tmp_path / "run").exists()

@@ -26,13 +26,12 @@ from glassformer.devices import evaluation_mode
 from glassformer.distributed import process_group
 from glassformer.distributed import processes as joining
 from glassformer.distributed.processes import processes, watchdog_note
-from glassformer.errors import UserError
+from glassformer.errors import UserError, warn
 from glassformer.evaluation import loss
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.loss import evaluate_loss
 from glassformer.evaluation.text import translation_scores
 from glassformer.inference import beam, classify
-from glassformer.reporting import warn
 from glassformer.tasks.batches import Places
 from glassformer.tasks.label_data import label_scores
 from glassformer.tasks.text_data import TextRunData
@@ -225,6 +224,18 @@ def test_a_divided_evaluation_equals_one_process_to_the_bit(name: str, tmp_path:
     assert ranks_done(2, of_two) == [0, 0]
 
 
+class StandIn:
+    """A batch of one row, without tensors."""
+
+    n_rows = n_targets = 1
+
+    def to(self, device: torch.device) -> "StandIn":
+        return self
+
+    def rows(self, part: range) -> "StandIn":
+        return self
+
+
 @pytest.mark.parametrize("n_batches", range(1, 8))
 def test_processes_with_parts_run_equally_many_forwards(n_batches: int) -> None:
     """Each forward gathers weights from all processes: if one had no batch left, the others would wait."""
@@ -236,7 +247,7 @@ def test_processes_with_parts_run_equally_many_forwards(n_batches: int) -> None:
         label_smoothing = 0.0
 
         def collate(self, examples: Any, rng: Any) -> Any:
-            return type("Batch", (), {"n_targets": 1, "to": lambda self, device: self})()
+            return StandIn()
 
         def loss(self, model: Any, batch: Any) -> Any:
             model.n_forwards += 1
@@ -266,7 +277,7 @@ def test_divided_sums_are_added_in_the_order_of_the_batches() -> None:
         label_smoothing = 0.1
 
         def collate(self, examples: Any, rng: Any) -> Any:
-            return type("Batch", (), {"n_targets": 1, "to": lambda self, device: self})()
+            return StandIn()
 
         def loss(self, model: Any, batch: Any) -> Any:
             return loss_sums(1.0)

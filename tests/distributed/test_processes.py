@@ -35,6 +35,7 @@ from glassformer.models.build import build_model
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.training import checkpointer
+from glassformer.training.trainer_state import read_progress
 from runs import MODEL, Recording, label_run, metrics, pair_run, text_run_of, tiny_run, write_documents, write_text
 
 STRATEGIES = ["ddp", "fsdp", "hybrid"]
@@ -93,6 +94,41 @@ def test_two_processes_equal_one(name: str, strategy: Any, tmp_path: Path) -> No
     require_equal(tmp_path / "two", tmp_path / "one")
     Manifest.read(tmp_path / "two").verify(tmp_path / "two")
     api.load(tmp_path / "two")
+
+
+@pytest.mark.parametrize(("name", "strategy"), [*((next(iter(RUNS)), one) for one in STRATEGIES), ("pairs", "fsdp")])
+def test_two_processes_compute_micro_batches_in_parts_like_one(
+    name: str, strategy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By estimate, process 0 needs 2 parts and process 1 needs 1: both take 2."""
+    monkeypatch.setattr("glassformer.training.run.parts_that_fit", lambda run, room: 2 - int(os.environ.get("RANK", 0)))
+    run = RUNS[name](tmp_path)
+    assert done(lambda: api.train(run, tmp_path / "one")) == 0
+    together = replace(run, parallel=ParallelConfig(strategy, shard_size=1 if strategy == "hybrid" else 0, timeout=60))
+    assert ranks_done(2, lambda: api.train(together, tmp_path / "two")) == [0, 0]
+    require_equal(tmp_path / "two", tmp_path / "one")
+    assert read_progress(checkpoint.path_of(tmp_path / "two", 20)).n_parts == 2
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_process_without_memory_ends_the_run_with_one_sentence(
+    strategy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = replace(padded_text(tmp_path), parallel=ParallelConfig(strategy, timeout=20))
+
+    def full(*args: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    def refused() -> None:
+        fails = os.environ["RANK"] == "1"
+        if fails:
+            monkeypatch.setattr("glassformer.objectives.causal.CausalObjective.loss", full)
+        with pytest.raises(
+            UserError, match="not enough memory for another 2.0 GiB: lower" if fails else "process 0 of 2"
+        ):
+            api.train(run, tmp_path / "run")
+
+    assert ranks_done(2, refused) == [0, 0]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

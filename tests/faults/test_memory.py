@@ -13,7 +13,8 @@ from faults.children import done
 from glassformer import api
 from glassformer.config.run import Run
 from glassformer.config.transformer import Stack
-from glassformer.errors import UserError, enough_memory
+from glassformer.errors import Note, UserError, enough_memory
+from glassformer.fitting import InParts
 from glassformer.store import checkpoint
 from glassformer.training import loop
 from runs import MODEL, tiny_run, write_text
@@ -42,9 +43,23 @@ def refused(run: Run, folder: Path, *words: str) -> None:
         assert word in text, text
 
 
-def test_a_batch_that_is_too_large_is_one_sentence(tmp_path: Path) -> None:
-    run = tiny_run(write_text(tmp_path), batch_size=20_000)
-    limited(lambda: refused(run, tmp_path / "run", "for another ", "iB: ", "(now 20,000)"))
+def test_a_batch_that_is_too_large_is_computed_in_parts() -> None:
+    """The real allocator refuses 2 GiB, and gives a part of it after the failed attempt."""
+
+    def work(rows: range) -> float:
+        return float(torch.ones(len(rows), 1 << 23).sum())  # 32 MiB per row
+
+    def in_parts() -> None:
+        with pytest.warns(Note, match="batches are now computed in"):
+            assert sum(InParts()(range(64), work)) == 64 << 23
+
+    limited(in_parts)
+
+
+def test_a_row_that_is_too_large_is_one_sentence(tmp_path: Path) -> None:
+    model = replace(MODEL, max_len=4096, decoder=Stack(200, 2, d_ff=4096))
+    run = tiny_run(write_text(tmp_path, 1000), model=model, batch_size=2)
+    limited(lambda: refused(run, tmp_path / "run", "for another ", "iB: ", "(now 2)"))
     assert checkpoint.steps(tmp_path / "run") == []
 
 

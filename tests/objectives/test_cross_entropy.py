@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from glassformer.data.batching import NOT_SCORED
 from glassformer.objectives import cross_entropy, loss
 from glassformer.objectives.cross_entropy import cross_entropy_by_rows
-from glassformer.objectives.loss import NOT_SCORED, token_cross_entropy
+from glassformer.objectives.loss import token_cross_entropy
 
 
 @pytest.fixture(autouse=True, params=[1, 40, 1 << 20])

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from glassformer.config.transformer import Stack, TokenHead, TransformerConfig
-from glassformer.data.batching import Example
+from glassformer.data.batching import NOT_SCORED, Example
 from glassformer.models.build import build_model
 from glassformer.objectives.classification import RegressionObjective
-from glassformer.objectives.loss import NOT_SCORED, token_cross_entropy
+from glassformer.objectives.loss import token_cross_entropy
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.seq2seq import DenoisingObjective, Seq2SeqObjective, infilling, spans
 from glassformer.tokenization.tokenizer import Tokenizer

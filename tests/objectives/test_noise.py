@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glassformer.data.batching import NOT_SCORED
 from glassformer.inference.fill import restore_spans
-from glassformer.objectives.loss import NOT_SCORED
 from glassformer.objectives.noise import corrupt_spans, infill, mask_tokens, permute_sentences
 
 Ids = npt.NDArray[np.int64]

@@ -191,7 +191,7 @@ def plan_run(
         run = replace(run, train=replace(run.train, precision="bf16" if gpu.has_bf16 else "fp32"))
     config, assumptions = _complete(run)
     batch = micro_batch(run)
-    shape = _shape(batch, config, context)
+    shape = full_shape(batch, config, context)
     train, half = run.train, run.train.precision in HALF
     gpu.flops(train.precision)  # raises if the GPU does not support it
     plain, recomputed = (activations(config, shape, Kernels(half), on) for on in (False, True))
@@ -318,7 +318,7 @@ def _asked(name: str, vocab_size: int) -> int:
     return vocab_size
 
 
-def _shape(batch: MicroBatch, config: ModelConfig, context: int | None) -> Shape:
+def full_shape(batch: MicroBatch, config: ModelConfig, context: int | None = None) -> Shape:
     """Return a full micro-batch: rows of the context length, or as many of them as the token budget allows."""
     n_tokens = context or batch.row_length or config.max_len
     if n_tokens > config.max_len or n_tokens < 1:

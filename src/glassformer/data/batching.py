@@ -28,6 +28,8 @@ from glassformer.seeds import Stream, rng, seed_of
 from glassformer.tokenization import padding
 
 Ids = npt.NDArray[np.int64]
+NOT_SCORED = -100
+"""Label of a position that is not a target."""
 WIDTH_OF_A_BUCKET = 1.1
 """Largest ratio between two lengths in one bucket of `TokenBudget`."""
 
@@ -68,6 +70,29 @@ class Batch:
     def model_inputs(self) -> dict[str, Tensor]:
         """Return the keyword arguments of a model's forward: all tensors that are not None, without the labels."""
         return {name: x for name, x in self.tensors().items() if name != "labels"}
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.token_ids)
+
+    def rows(self, part: range) -> "Batch":
+        """Return consecutive rows of the batch, with their padding.
+
+        >>> ids = torch.tensor([[1, 2], [3, 4]])
+        >>> batch = Batch(token_ids=ids, labels=ids, n_targets=4, loss_positions=torch.arange(4))
+        >>> batch.rows(range(1, 2)).loss_positions.tolist()
+        [0, 1]
+        """
+        if len(part) == self.n_rows:
+            return self
+        width, places = self.token_ids.shape[1], self.loss_positions
+        cut: dict[str, Any] = {name: x[part.start : part.stop] for name, x in self.tensors().items()}
+        if places is not None:
+            places = places[(places >= part.start * width) & (places < part.stop * width)]
+            cut["loss_positions"] = places - part.start * width
+        labels = cut["labels"]
+        cut["n_targets"] = len(labels) if labels.is_floating_point() else int((labels != NOT_SCORED).sum())
+        return dataclasses.replace(self, **cut)
 
     def with_masks(self) -> "Batch":
         """Replace masks of None by masks of True, so that batches with and without padding share a compiled graph."""

@@ -26,6 +26,8 @@ _FAILED = -1
 class ProcessGroup(Ranks):
     """One of several processes, with the communication between them."""
 
+    repeats_steps = False
+
     def __init__(self, config: ParallelConfig, device: torch.device) -> None:
         self.config, self.device = config, device
         self.rank, self.n = dist.get_rank(), dist.get_world_size()
@@ -157,6 +159,12 @@ class Sharded(ProcessGroup):
                     fully_shard(block, **policy)
         fully_shard(network, **policy)
 
+    @property
+    def n_shards(self) -> int:  # type: ignore[override]
+        if self.config.strategy == "fsdp":
+            return self.n
+        return self.config.shard_size or int(os.environ["LOCAL_WORLD_SIZE"])
+
     @contextmanager
     def evaluating(self, network: nn.Module) -> Iterator[None]:
         yield
@@ -176,7 +184,7 @@ class Sharded(ProcessGroup):
     def _mesh(self) -> Any:
         if self.config.strategy == "fsdp":
             return init_device_mesh(self.device.type, (self.n,))
-        size = self.config.shard_size or int(os.environ["LOCAL_WORLD_SIZE"])
+        size = self.n_shards
         if self.n % size:
             raise UserError(
                 f"parallel.shard_size: expected a divisor of the number of processes ({self.n}), got {size}"

@@ -20,6 +20,11 @@ class Ranks(Division):
     which step is the best) are made by rank 0, or by all processes together.
     """
 
+    n_shards = 1
+    """Number of processes that divide the weights among them."""
+    repeats_steps = True
+    """True if a process can compute its gradients again, because no other process waits for it in the meantime."""
+
     @property
     def is_first(self) -> bool:
         return self.rank == 0

@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 
@@ -11,6 +12,7 @@ from glassformer import notebook
 from glassformer.data.batching import Batch, Example, evaluation_windows
 from glassformer.data.tokens import TokenFile
 from glassformer.evaluation.division import ALONE, Division
+from glassformer.fitting import InParts
 from glassformer.objectives.loss import Forward, Objective
 from glassformer.seeds import Stream, rng
 
@@ -87,10 +89,17 @@ def evaluate_loss(
     processes; the sums are added in the order of the batches, so the report is bit-identical to that of one process.
     """
 
-    def sums_of(batch: Batch) -> tuple[float, float, int]:
+    in_parts = InParts(may_split=not division.holds_parts and not getattr(objective, "couples_rows", False))
+
+    def sums_of_rows(batch: Batch, rows: range) -> tuple[float, float, int]:
         with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
-            sums = objective.loss(model, batch.to(device))
+            sums = objective.loss(model, batch.rows(rows).to(device))
         return float(sums.nats), float(sums.total), sums.n_targets
+
+    def sums_of(batch: Batch) -> tuple[float, float, int]:
+        parts = in_parts(range(batch.n_rows), partial(sums_of_rows, batch))
+        nats, totals, counts = zip(*parts, strict=True)
+        return sum(nats), sum(totals), sum(counts)
 
     found: list[float] = []  # three numbers per batch, zeros for batches of other processes
     n_done, draw = 0, rng(0, Stream.EVALUATION)

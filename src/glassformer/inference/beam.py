@@ -29,6 +29,7 @@ from torch.nn import functional as F
 from glassformer.config.run import BeamConfig
 from glassformer.data.batching import batches_by_length, pad
 from glassformer.errors import UserError
+from glassformer.fitting import InParts
 from glassformer.inference.decodable import Branching, Decodable
 from glassformer.inference.sampling import log_softmax
 from glassformer.nn.linear_layers import PackedWeights
@@ -325,18 +326,16 @@ def decode_sorted(
 ) -> list[list[Hypothesis]]:
     """Run `beam_search` on all `sources` (ids with their end tokens); result i belongs to source i.
 
-    Every target begins with `prefix`. The longest sources are decoded first, so that a batch too large for the memory
-    fails at once. `progress(done, total)` is called after every batch. If `takes` is given, batches for whose number it
-    returns False are skipped, and their sources have no result.
+    Every target begins with `prefix`. The longest sources are decoded first; a batch that does not fit in memory is
+    decoded in parts. `progress(done, total)` is called after every batch. If `takes` is given, batches for whose number
+    it returns False are skipped, and their sources have no result.
     """
     found: list[list[Hypothesis]] = [[] for _ in sources]
-    n_done = 0
-    batches = batches_by_length([len(source) for source in sources], max_tokens // config.beam)
-    for number, batch in enumerate(batches):
-        if takes is not None and not takes(number):
-            continue
+    n_done, in_parts = 0, InParts()
+
+    def results_of(batch: Sequence[int]) -> list[list[Hypothesis]]:
         source_ids, mask = pad([sources[i] for i in batch], 0)
-        results = beam_search(
+        return beam_search(
             model,
             source_ids.to(device),
             None if bool(mask.all()) else mask.to(device),
@@ -348,6 +347,12 @@ def decode_sorted(
             prefixes=[prefix] * len(batch),
             suppress_ids=suppress_ids,
         )
+
+    batches = batches_by_length([len(source) for source in sources], max_tokens // config.beam)
+    for number, batch in enumerate(batches):
+        if takes is not None and not takes(number):
+            continue
+        results = (result for part in in_parts(batch, results_of) for result in part)
         for i, result in zip(batch, results, strict=True):
             found[i] = result
         n_done += len(batch)

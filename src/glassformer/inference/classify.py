@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from glassformer.data.batching import Example, evaluation_places, example_rows, pad
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.devices import evaluation_mode
+from glassformer.fitting import InParts
 from glassformer.inference.ensemble import Ensemble
 from glassformer.models.build import Network
 from glassformer.tokenization.special_tokens_template import Frame
@@ -79,22 +80,40 @@ def predict(
     If `takes` is given, batches for whose number it returns False are skipped, and their rows have empty logits.
     """
     found: list[Tensor] = [torch.empty(0)] * len(rows)
+
+    def values_of(inputs: Inputs, mask: Tensor) -> Tensor:
+        values: Tensor = network(**inputs)
+        return values
+
     with evaluation_mode(network):
-        for number, (places, _, inputs) in enumerate(in_batches(rows, device)):
-            if takes is not None and not takes(number):
-                continue
-            for place, values in zip(places, network(**inputs).float().cpu(), strict=True):
-                labels = rows[place].labels
-                found[place] = values if labels is None else values[torch.from_numpy(np.flatnonzero(labels != -100))]
+        for place, values in of_rows(values_of, rows, device, takes):
+            labels = rows[place].labels
+            found[place] = values if labels is None else values[torch.from_numpy(np.flatnonzero(labels != -100))]
     return found
 
 
-def in_batches(rows: Sequence[Example], device: torch.device | str) -> Iterator[tuple[list[int], Tensor, Inputs]]:
-    """Yield batches of rows of similar length: row indices, mask of real tokens (B, T), and inputs of the network."""
-    for places in evaluation_places(example_rows(rows, "texts"), BATCH_TOKENS):
+def of_rows(
+    forward: Callable[[Inputs, Tensor], Tensor],
+    rows: Sequence[Example],
+    device: torch.device | str,
+    takes: Callable[[int], bool] | None = None,
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield the index and the result of each row, in fp32 on the CPU, in batches of rows of similar length.
+
+    `forward` maps the inputs of the network and the mask of real tokens (B, T) to B results. A batch that does not fit
+    in memory is computed in parts. `takes` is that of `predict`.
+    """
+    in_parts = InParts()
+
+    def results(places: Sequence[int]) -> Tensor:
         examples = [rows[place] for place in places]
         token_ids, mask = pad([e.token_ids for e in examples], 0)
         types = [e.token_types for e in examples if e.token_types is not None]
         inputs = {"token_ids": token_ids} | ({} if mask.all() else {"attention_mask": mask})
         inputs |= {"token_types": pad(types, 0)[0]} if types else {}
-        yield places, mask.to(device), {name: x.to(device) for name, x in inputs.items()}
+        return forward({name: x.to(device) for name, x in inputs.items()}, mask.to(device)).float().cpu()
+
+    for number, places in enumerate(evaluation_places(example_rows(rows, "texts"), BATCH_TOKENS)):
+        if takes is None or takes(number):
+            found = (result for part in in_parts(places, results) for result in part)
+            yield from zip(places, found, strict=True)

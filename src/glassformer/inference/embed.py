@@ -10,7 +10,7 @@ from torch import Tensor
 from glassformer.config.transformer import Head, VectorHead
 from glassformer.data.batching import Example
 from glassformer.devices import evaluation_mode
-from glassformer.inference.classify import in_batches
+from glassformer.inference.classify import Inputs, of_rows
 from glassformer.models.build import Network
 from glassformer.models.heads import pool
 from glassformer.models.transformer import Transformer
@@ -29,15 +29,17 @@ def embed(
     """
     assert isinstance(network, Transformer)
     found = np.zeros((len(rows), network.config.d_model), dtype=np.float32)
+
+    def vectors(inputs: Inputs, mask: Tensor) -> Tensor:
+        if isinstance(network.config.head, VectorHead):
+            return network(**inputs)
+        types = inputs.get("token_types")
+        hidden = network.hidden(inputs["token_ids"], inputs.get("attention_mask"), token_types=types)
+        return pool(hidden, _without_first(mask, n_before), "mean")
+
     with evaluation_mode(network):
-        for places, mask, inputs in in_batches(rows, device):
-            if isinstance(network.config.head, VectorHead):
-                vectors = network(**inputs)
-            else:
-                types = inputs.get("token_types")
-                hidden = network.hidden(inputs["token_ids"], inputs.get("attention_mask"), token_types=types)
-                vectors = pool(hidden, _without_first(mask, n_before), "mean")
-            found[places] = vectors.float().cpu().numpy()
+        for place, vector in of_rows(vectors, rows, device):
+            found[place] = vector.numpy()
     return found
 
 

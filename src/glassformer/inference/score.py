@@ -10,6 +10,7 @@ from torch import Tensor
 from glassformer import notebook
 from glassformer.data.batching import batches_by_length, pad
 from glassformer.errors import UserError
+from glassformer.fitting import InParts
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.decode import read_prompts
 from glassformer.inference.sampling import log_softmax
@@ -114,7 +115,9 @@ def continuation_scores(
     given = list(zip(map(tuple, sources or [()] * len(contexts)), map(tuple, contexts), strict=True))
     sizes = [len(s) + len(context) + len(t) for (s, context), t in zip(given, targets, strict=True)]
     found = [ForcedScore([]) for _ in targets]
-    for batch in batches_by_length(sizes, max_tokens):
+    in_parts = InParts()
+
+    def scores_of(batch: Sequence[int]) -> list[ForcedScore]:
         distinct = {key: row for row, key in enumerate(dict.fromkeys(given[i] for i in batch))}
         rows = torch.tensor([distinct[given[i]] for i in batch], device=device)
         source = None
@@ -131,9 +134,16 @@ def continuation_scores(
             rest, _ = model.step(inputs.to(device), state, None if bool(mask.all()) else mask.to(device))
             parts.append(_judge(rest, labels[:, 1:].to(device)))
         log_probs, is_best = (torch.cat(half, dim=1).tolist() for half in zip(*parts, strict=True))
-        for i, values, bests in zip(batch, log_probs, is_best, strict=True):
-            n = len(targets[i])
-            found[i] = ForcedScore(values[:n], all(bests[:n]))
+        lengths = [len(targets[i]) for i in batch]
+        return [
+            ForcedScore(values[:n], all(bests[:n]))
+            for n, values, bests in zip(lengths, log_probs, is_best, strict=True)
+        ]
+
+    for batch in batches_by_length(sizes, max_tokens):
+        scores = (score for part in in_parts(batch, scores_of) for score in part)
+        for i, score in zip(batch, scores, strict=True):
+            found[i] = score
     return found
 
 

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from glassformer import notebook
 from glassformer.config.transformer import TokenHead
+from glassformer.data.batching import NOT_SCORED
 from glassformer.errors import UserError
 from glassformer.inspection.capture import Trace
 from glassformer.inspection.measures import next_labels, predicts_next_token
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.transformer import Transformer
-from glassformer.objectives.loss import NOT_SCORED
 
 NAMES = ("*.embeddings", "*.residual")
 """Names that `capture` must store for the lens; its default includes them."""

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.transformer import SequenceHead, TokenHead, VectorHead
+from glassformer.data.batching import NOT_SCORED
 from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError
 from glassformer.models.build import Network
-from glassformer.objectives.loss import NOT_SCORED
 
 
 @dataclass(frozen=True)

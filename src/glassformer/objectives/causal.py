@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from glassformer.data.batching import Batch, Example, pad
-from glassformer.objectives.loss import NOT_SCORED, TokenObjective
+from glassformer.data.batching import NOT_SCORED, Batch, Example, pad
+from glassformer.objectives.loss import TokenObjective
 
 
 class CausalObjective(TokenObjective):

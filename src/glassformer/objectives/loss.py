@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.data.batching import Batch, Example
+from glassformer.data.batching import NOT_SCORED, Batch, Example
 from glassformer.nn.linear_layers import is_transformed
 from glassformer.objectives.cross_entropy import cross_entropy_by_rows
 
-NOT_SCORED = -100
-"""Label of a position that is not a target."""
 MIN_LOGITS = 1 << 18
 """Number of logits from which `cross_entropy_by_rows` is faster than `F.cross_entropy`."""
 Forward = Callable[..., Tensor]
@@ -57,7 +55,9 @@ def token_cross_entropy(logits: Tensor, labels: Tensor, n_targets: int, label_sm
 class Objective(Protocol):
     """Training objective: makes batches from examples and computes their loss; the training loop uses nothing else.
 
-    An objective with `is_density = True` has a loss whose exponential is not a perplexity, for example for numbers.
+    An objective with `is_density = True` has a loss whose exponential is not a perplexity, for example for numbers. One
+    with `couples_rows = True` has a loss of a row that depends on the other rows: its batches are never computed in
+    parts.
     """
 
     @property

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glassformer.data.batching import Batch, Example, pad
-from glassformer.objectives.loss import NOT_SCORED, Forward, LossSums, token_cross_entropy
+from glassformer.data.batching import NOT_SCORED, Batch, Example, pad
+from glassformer.objectives.loss import Forward, LossSums, token_cross_entropy
 from glassformer.objectives.noise import mask_tokens
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.word_boundaries import WordBoundaries

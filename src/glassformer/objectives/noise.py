@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.objectives.loss import NOT_SCORED
+from glassformer.data.batching import NOT_SCORED
 
 Ids = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

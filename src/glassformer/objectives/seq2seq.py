@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from glassformer.data.batching import Batch, Example, pad
-from glassformer.objectives.loss import NOT_SCORED, Forward, LossSums, TokenObjective
+from glassformer.data.batching import NOT_SCORED, Batch, Example, pad
+from glassformer.objectives.loss import Forward, LossSums, TokenObjective
 from glassformer.objectives.noise import corrupt_spans, infill, permute_sentences
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.word_boundaries import WordBoundaries

@@ -210,12 +210,16 @@ class AnyBatch:
     """A batch whose content only the loss function reads."""
 
     n_targets = 0  # counted by the loss
+    n_rows = 1  # unknown, so the batch is never split
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
     def to(self, device: torch.device) -> "AnyBatch":
         return AnyBatch(_moved(self.value, device))
+
+    def rows(self, part: range) -> "AnyBatch":
+        return self
 
     def with_masks(self) -> "AnyBatch":
         return self

@@ -140,8 +140,13 @@ class Trainer:
         factor = schedule_factor(config.schedule, step, config.max_steps) * self.progress.rate_factor
         plateau = self.evaluations.plateau
         set_learning_rates(self.optimizer, factor * (plateau.factor if plateau else 1.0))
-        batches = self.batches_of(step)
-        self.step.backward(batches, [seed_of(config.seed, Stream.DROPOUT, number) for number in self._numbers(step)])
+        batches, n_parts = self.batches_of(step), self.step.n_parts
+        seeds = [seed_of(config.seed, Stream.DROPOUT, number) for number in self._numbers(step)]
+        try:
+            self.step.backward(batches, seeds)
+        finally:
+            if self.step.n_parts > n_parts:
+                self._tell(step + 1, f"step {step + 1} did not fit in memory: {computed_in(self.step.n_parts)}")
         self._read_result()  # of the step before
         self.unread = _Unread(self.step.update(), step + 1, batches)
         if not self.step.defers:
@@ -268,6 +273,7 @@ class Trainer:
     def _snapshot(self) -> Snapshot:
         progress, average, plateau = self.progress, self.average, self.evaluations.plateau
         progress.scaler = None if self.step.scale is None else asdict(self.step.scale)
+        progress.n_parts = self.step.n_parts
         progress.plateau = None if plateau is None else plateau.state()
         weights = weights_of(self.network)
         state = TrainingState(
@@ -287,6 +293,7 @@ class Trainer:
         load_weights(self.network, checkpoint.weights_path(folder), part_of)
         assert isinstance(state.optimizer, dict) and not isinstance(state.average, Path)
         load_state_tensors(self.optimizer, state.optimizer)
+        self.step.n_parts = max(self.step.n_parts, self.progress.n_parts)
         plateau = self.evaluations.plateau
         if self.average is not None and state.average is not None:
             self.average.load_state_tensors(state.average)
@@ -352,6 +359,14 @@ class _Unread:
 
 class _RolledBack(Exception):
     """Ends the actions of a step after a rollback."""
+
+
+def computed_in(n_parts: int) -> str:
+    """Describe the computation in parts for a message."""
+    return (
+        f"each micro-batch is computed in {n_parts:,} parts; the result is the same, up to rounding and the masks of "
+        "dropout"
+    )
 
 
 class Clock:

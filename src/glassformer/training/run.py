@@ -10,19 +10,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer import files
 from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.run import Run
 from glassformer.config.schema import apply_flags
 from glassformer.cost.memory import require_memory
-from glassformer.cost.room import require_room
+from glassformer.cost.plan import full_shape
+from glassformer.cost.room import Room, parts_that_fit, step_memory
 from glassformer.devices import choose_precision, repeats_bits
 from glassformer.distributed.environment import is_first, is_several
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
+from glassformer.formatting import size
 from glassformer.models.build import build_model
 from glassformer.reporting import LaunchReporter, Outcome, Silent
 from glassformer.store import checkpoint
@@ -32,13 +34,14 @@ from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, WEIGHTS, StoredModel, read_model, read_run, write_model_files
 from glassformer.store.tensors import read_tensors
 from glassformer.tasks.batches import TrainingData, few_targets
+from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import label_names
 from glassformer.tokenization.tokenizer import Tokenizers
 from glassformer.training import init_from
 from glassformer.training.checkpointer import Checkpointer, Snapshot, put_right
 from glassformer.training.host import Host, host_of, room_of
-from glassformer.training.loop import Trainer
+from glassformer.training.loop import Trainer, computed_in
 from glassformer.training.optimizers import build_optimizer
 from glassformer.training.run_folder import holding, is_restarted, require_apart, require_new, require_run
 from glassformer.training.trainer_state import TrainerState
@@ -151,12 +154,12 @@ def assemble(
     run, reason = with_precision(run, host)
     room = room_of(host.device)
     require_memory(run.model)
-    require_room(run, room)
+    n_parts = parts_that_fit(run, room)
     run_data = trainable_task(run).open(run)
     if stored is None:
         tokenizers = init_from.learned_tokenizers(run, start, run_data, host)
         run = init_from.completed(run, tokenizers, run_data, host.ranks)
-        require_room(run, room)  # again, with the known vocabulary size
+        n_parts = parts_that_fit(run, room)  # again, with the known vocabulary size
     else:
         tokenizers = init_from.stored_tokenizers(stored, run_data, host)
     with host.ranks.first_alone():
@@ -169,8 +172,12 @@ def assemble(
     n_parameters = network.n_parameters()
     host.ranks.distribute(network, run.train)
     data = prepared.training_data(network, host.device)
+    [n_parts] = host.ranks.largest(n_parts)
     if is_new:
-        tell_of_new_run(run, n_parameters, prepared.summary, tokenizers, data, host, reason)
+        memory = "" if room is None else memory_of_step(run, network, n_parts, room, host.ranks)
+        tell_of_new_run(run, n_parameters, prepared.summary, tokenizers, data, memory, host, reason)
+        if n_parts > 1:
+            log(f"a step does not fit in memory, by estimate: {computed_in(n_parts)}")
 
     def write_model(into: Path, weights: Tensors) -> None:
         write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, label_names(run_data))
@@ -179,7 +186,9 @@ def assemble(
     optimizer = build_optimizer(network, run.train.optimizer, scales)
     in_background, ranks = run.train.background_saving, host.ranks
     checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=ranks, writes=writes)
-    return run, Trainer(run.train, network, optimizer, data, checkpointer, host, run_data.corpus.digest)
+    trainer = Trainer(run.train, network, optimizer, data, checkpointer, host, run_data.corpus.digest)
+    trainer.step.n_parts = n_parts
+    return run, trainer
 
 
 def with_precision(run: Run, host: Host) -> tuple[Run, str]:
@@ -217,10 +226,11 @@ def tell_of_new_run(
     summary: str,
     tokenizers: Tokenizers,
     data: TrainingData,
+    memory: str,
     host: Host,
     reason: str,
 ) -> None:
-    """Report the model, its data (`summary`), and the device with its precision and the `reason` for it."""
+    """Report the model, its data (`summary`), the device, its precision and the `reason` for it, memory and steps."""
     asked = 0 if run.init.path is not None or run.tokenizer.path is not None else run.tokenizer.vocab_size
     target, source = tokenizers.target, tokenizers.separate_source
     fewer = f" (the text gives no {asked:,})" if target.vocab_size < asked else ""
@@ -232,10 +242,30 @@ def tell_of_new_run(
         "model": f"{describe_model(run.model)}, {n_parameters:,} parameters, {vocabulary}",
         "data": summary,
         "device": f"{host}, {run.train.precision}{f' ({reason})' if reason else ''}{threads}",
+        "memory": memory,
+        "steps": _length(run, data),
     }
     host.reporter.facts({"run": run.name} | facts)
     for sentence in few_targets(data):
         host.reporter.log(sentence)
+
+
+def _length(run: Run, data: TrainingData) -> str:
+    """Describe the number of steps, their size and the epochs."""
+    batch, n = micro_batch(run), run.train.grad_accumulation
+    shape = full_shape(batch, run.model)
+    n_tokens = n * (batch.budget or shape.n_rows * shape.n_tokens)
+    n_epochs = run.train.max_steps * n / data.sampler.n_steps_per_epoch
+    return f"{run.train.max_steps:,} of at most {n_tokens:,} tokens, {n_epochs:,.1f} epochs"
+
+
+def memory_of_step(run: Run, network: nn.Module, n_parts: int, room: Room, ranks: Ranks) -> str:
+    """Describe the memory that a step will take, and that of the device before the run."""
+    sizes = [(p.numel(), p.requires_grad) for p in network.parameters()]
+    trained_share = sum(n for n, is_trained in sizes if is_trained) / sum(n for n, _ in sizes)
+    memory = step_memory(run, room.is_cpu, n_parts, trained_share, ranks.n_shards)
+    of = "a step" if ranks.n == 1 else "a step of each process"
+    return f"about {size(memory.total)} for {of}, {size(room.free)} of {size(room.total)} free"
 
 
 def tell_of_resumed_run(run: Run, stored: Path, progress: TrainerState, host: Host) -> None:
@@ -264,7 +294,7 @@ def differing(found: Snapshot, folder: Path) -> list[str]:
     """Return the names of numbers (except times) and tensors that differ between a snapshot and a checkpoint."""
     stored = checkpoint.load_state(folder)
     now, before = json.loads(json.dumps(found.state.numbers)), stored.numbers
-    names = [name for name in now if name not in ("seconds", "made_with") and now[name] != before.get(name)]
+    names = [name for name in now if name not in ("seconds", "made_with") and now[name] != before.get(name, now[name])]
     for tensors, on_disk in (
         (found.weights, read_tensors(folder / WEIGHTS)),
         (found.state.weights or found.weights, read_tensors(checkpoint.weights_path(folder))),

@@ -12,6 +12,7 @@ from glassformer.data.batching import Batch
 from glassformer.distributed.parts import whole
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
+from glassformer.fitting import fitted, split
 from glassformer.objectives.loss import LossSums, Objective
 from glassformer.training.non_finite import SMALLEST_SCALE, LossScale, NonFinite
 
@@ -70,6 +71,10 @@ class TrainStep:
     `defers`: the optimizer reads on the device whether the numbers are finite, so `update` does not wait for them. The
     other optimizers and a scaled fp16 loss need the numbers on the CPU before the update.
 
+    If memory is not sufficient for forward and backward, the gradients are computed again with twice as many parts per
+    micro-batch. Sums are divided once, so the gradient is the same up to rounding and the masks of dropout. This needs
+    a single process: with several, other processes would wait for the one that failed.
+
     `compiled`: the loss of a batch is one graph. If batches differ in shape, the sizes are symbolic from the first
     step, and every batch has masks, so later batches need no other graph. With `has_one_shape`, sizes are constants.
     """
@@ -92,6 +97,9 @@ class TrainStep:
         self.clip_norm, self.autocast, self.device = clip_norm, autocast, device
         self.ranks = ranks or Ranks()
         self.scale = LossScale() if autocast is torch.float16 else None
+        self.n_parts = 1
+        """Parts of each micro-batch; the number doubles when a part does not fit in memory."""
+        self.may_split = not getattr(objective, "couples_rows", False)
         self.parameters = [p for p in network.parameters() if p.requires_grad]
         is_on_device = all(p.device.type == device.type for p in self.parameters)  # not offloaded to the CPU
         reads_found_inf = getattr(optimizer, "_step_supports_amp_scaling", False)
@@ -117,26 +125,54 @@ class TrainStep:
         n_targets = int(self.ranks.sum(sum(batch.n_targets for batch in micro_batches))[0])
         # Wrappers for data parallelism average over processes; this factor makes it a sum.
         factor = self.ranks.n * (self.scale.factor if self.scale else 1.0) / max(1, n_targets)
-        nats, counted = [], 0
-        self.network.train()
-        for number, batch in enumerate(micro_batches):
-            if seeds is not None:
-                torch.manual_seed(seeds[number])
-            batch = batch.with_masks() if self.gives_masks else batch
-            is_last = number == len(micro_batches) - 1
-            with self.synchronised(is_last), _compiler_errors_told() if self.compiled else nullcontext():
-                with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
-                    sums = self.loss(batch.to(self.device))
-                (sums.total * factor).backward()
-            nats.append(sums.nats)
-            counted += sums.n_targets
+        most = self._most_parts(micro_batches)
+        (nats, counted), n_parts = fitted(
+            lambda n: self._accumulate(micro_batches, seeds, factor, n),
+            min(self.n_parts, most),
+            most if self.ranks.repeats_steps else 1,
+        )
+        self.n_parts = max(self.n_parts, n_parts)
         divisor = self.scale.factor if self.scale else 1.0
         if not n_targets:
             n_targets = int(self.ranks.sum(counted)[0])
             divisor *= max(1, n_targets)
         if divisor != 1:
             torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], divisor)
-        self.nats, self.n_targets = torch.stack(nats), n_targets
+        self.nats, self.n_targets = nats, n_targets
+
+    def _most_parts(self, micro_batches: Sequence[Batch]) -> int:
+        """Return the number of parts up to which more parts make each forward smaller."""
+        n_rows = [batch.n_rows for batch in micro_batches] if self.may_split else [1]
+        if self.ranks.holds_parts and self.n_parts > 1:  # all processes must run the same number of forwards
+            return -self.ranks.largest(-min(n_rows))[0]
+        return max(n_rows, default=1)
+
+    def _accumulate(
+        self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None, factor: float, n_parts: int
+    ) -> tuple[Tensor, int]:
+        """Compute the gradients of the sum of the losses × `factor`; return nats per micro-batch and counted targets.
+
+        Dropout is drawn once per micro-batch, from part to part.
+        """
+        self.optimizer.zero_grad(set_to_none=True)  # after an attempt in fewer parts
+        nats, counted = [], 0
+        self.network.train()
+        for number, batch in enumerate(micro_batches):
+            if seeds is not None:
+                torch.manual_seed(seeds[number])
+            batch = batch.with_masks() if self.gives_masks else batch
+            parts = [batch.rows(rows) for rows in split(range(batch.n_rows), n_parts)]
+            of_parts = []
+            for place, part in enumerate(parts, 1):
+                is_last = number == len(micro_batches) - 1 and place == len(parts)
+                with self.synchronised(is_last), _compiler_errors_told() if self.compiled else nullcontext():
+                    with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
+                        sums = self.loss(part.to(self.device))
+                    (sums.total * factor).backward()
+                of_parts.append(sums.nats)
+                counted += sums.n_targets
+            nats.append(torch.stack(of_parts).sum())
+        return torch.stack(nats), counted
 
     def update(self) -> Pending:
         """Clip the gradients and update the weights, unless the loss or the gradient is not finite."""

@@ -39,6 +39,8 @@ class TrainerState:
     """Steps of the newest checkpoints that the recipe schedules; a checkpoint after a signal is not included."""
     n_skipped: int = 0
     """Number of consecutive steps, up to now, with a non-finite loss or gradient."""
+    n_parts: int = 1
+    """Parts in which each micro-batch is computed so that it fits in memory."""
     made_with: dict[str, Any] = field(default_factory=dict)
     """Machine and versions; equal bits are guaranteed only with the same ones."""
 
@@ -51,7 +53,7 @@ class _PlateauState:
 
 
 _TABLES: dict[str, type] = {"scaler": LossScale, "plateau": _PlateauState, "valid": LossReport}
-_LATER = ("scaler", "scheduled", "rate_factor", "n_rollbacks", "n_skipped", "made_with")
+_LATER = ("scaler", "scheduled", "rate_factor", "n_rollbacks", "n_skipped", "n_parts", "made_with")
 """Fields that older checkpoints lack."""
 
 
