@@ -421,7 +421,14 @@ def test_evaluating_the_validation_text_equals_the_trainers_loss(tmp_path: Path)
 
 
 SMALL = {"max_steps": 2, "eval_every": 1, "batch_size": 2, "log_every": 1, "device": "cpu", "n_layers": 1}
-SMALL |= {"d_model": 16, "n_heads": 2, "d_ff": 32, "model.max_len": 16, "tokenizer.vocab_size": 290}
+SMALL |= {
+    "d_model": 16,
+    "n_heads": 2,
+    "d_ff": 32,
+    "model.max_len": 16,
+    "tokenizer.vocab_size": 290,
+    "precision": "fp32",
+}
 """Keys of a run that takes about one second."""
 
 
@@ -544,3 +551,12 @@ def test_resume_takes_settings_by_name(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         glassformer.train(run, tmp_path / "run", max_time=1e-3)
     assert glassformer.resume(tmp_path / "run", max_time=600).reports["valid"].loss > 0
+
+
+def test_a_model_is_loaded_with_fused_projections(trained: Outcome, model: Model, tmp_path: Path) -> None:
+    apart, fused = model, api.load(trained.folder, device="cpu", fused_qkv=True)
+    assert fused.config.fused_qkv and not apart.config.fused_qkv
+    greedy = {"max_new_tokens": 8, "temperature": 0.0}
+    assert fused.generate("the", **greedy) == apart.generate("the", **greedy)
+    fused.save(tmp_path / "fused")
+    assert api.load(tmp_path / "fused").config.fused_qkv

@@ -17,16 +17,24 @@ if TYPE_CHECKING:
     from glassformer.training.run import Replay
 
 
-def load(folder: str | Path, *, step: int | None = None, device: str = "auto", dtype: str | None = None) -> "Model":
+def load(
+    folder: str | Path,
+    *,
+    step: int | None = None,
+    device: str = "auto",
+    dtype: str | None = None,
+    fused_qkv: bool = False,
+) -> "Model":
     """Load and verify a model directory; `step` selects one of a run's checkpoints.
 
     `dtype` "bf16", "fp16" or "int8" converts the weights once, for inference; "fp32" keeps them. By default the weights
-    are in fp32 too, and `evaluate` uses the precision of the run. Raises `UserError` for an unknown type, and for a
+    are in fp32 too, and `evaluate` uses the precision of the run. `fused_qkv` gives each self-attention one matrix for
+    queries, keys and values, which is a little faster. Raises `UserError` for an unknown type, and for a
     type that the device does not support.
     """
     from glassformer.loading import load_model
 
-    return load_model(folder, step, device, dtype)
+    return load_model(folder, step, device, dtype, fused_qkv)
 
 
 def ensemble(models: "Sequence[Model | str | Path]") -> "Model":

@@ -11,14 +11,20 @@ from glassformer import files
 from glassformer.devices import choose_device
 from glassformer.errors import UserError
 from glassformer.model import Model
-from glassformer.models.transforms import convert, weights_dtype
+from glassformer.models.transforms import convert, fuse_qkv, weights_dtype
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from glassformer.tasks.task import Votes
 from glassformer.training.trainer_state import TrainerState, read_progress
 
 
-def load_model(folder: str | Path, step: int | None = None, device: str = "auto", dtype: str | None = None) -> Model:
+def load_model(
+    folder: str | Path,
+    step: int | None = None,
+    device: str = "auto",
+    dtype: str | None = None,
+    fused_qkv: bool = False,
+) -> Model:
     """Load the model of a directory, or of one of a run's checkpoints; see `api.load`."""
     path = files.as_path(folder, "folder")
     if step is not None:
@@ -28,6 +34,8 @@ def load_model(folder: str | Path, step: int | None = None, device: str = "auto"
     stored = read_model(path)
 
     network = stored.network.to(where)
+    if fused_qkv:
+        fuse_qkv(network)
     if weights is not None and weights != torch.float32:
         convert(network, weights)
     progress = stored_progress(path)

@@ -1,5 +1,6 @@
 """Low-rank adaptation starts without effect and trains only its updates; loaded weights are bit-equal."""
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from glassformer.models.build import build_model
 from glassformer.models.transforms import (
     LoraLinear,
     add_lora,
+    fuse_qkv,
     merge_lora,
     take_weights,
 )
@@ -278,3 +280,33 @@ def test_a_longer_position_table_is_not_extended() -> None:
     longer = random_model(replace(GPT, max_len=30), seed=1)
     taken = take_weights(longer, weights_of(random_model(GPT)))
     assert taken.new == taken.left == ["decoder.embeddings.positions.table.weight"]
+
+
+# One matrix for queries, keys and values
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_fused_projections_give_equal_results(name: str) -> None:
+    apart = random_model(name)
+    fused = copy.deepcopy(apart)
+    fuse_qkv(fused)
+    names = [name for name, _ in fused.named_parameters()]
+    assert not any("self_attn.q_proj" in name for name in names) and any("self_attn.qkv_proj" in name for name in names)
+    assert build_model(fused.config).load_state_dict(fused.state_dict(), strict=False).unexpected_keys == []
+    inputs = random_inputs(apart)
+    with torch.inference_mode():
+        found, expected = (model(inputs.token_ids, **inputs.others) for model in (fused, apart))
+    torch.testing.assert_close(found, expected)
+
+
+def test_fused_projections_are_for_transformers_and_include_updates() -> None:
+    with pytest.raises(UserError, match="a recurrent model has no self-attention"):
+        fuse_qkv(random_model("bahdanau"))
+    apart = random_model("llama")
+    add_lora(apart, ("*_proj",), 2, 4.0)
+    for parameter in apart.parameters():
+        parameter.data += 0.01
+    fused = copy.deepcopy(apart)
+    fuse_qkv(fused)
+    ids = random_inputs(apart).token_ids
+    torch.testing.assert_close(fused.eval()(ids), apart.eval()(ids))
