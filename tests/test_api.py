@@ -1,5 +1,6 @@
 """The Python interface: load, evaluate and generate with a trained model, and train one."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -12,11 +13,12 @@ import glassformer
 from glassformer import api, recipes
 from glassformer.cli.train import run_for
 from glassformer.config.presets import preset
-from glassformer.config.run import MaskedConfig, Run
+from glassformer.config.run import MaskedConfig, Run, TokenizerConfig
 from glassformer.config.train import AdamWConfig
 from glassformer.data.batching import Example
 from glassformer.errors import Interrupted, UserError
 from glassformer.inference.decode import generate, never_written
+from glassformer.inference.speculative import DraftCounts
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.reporting import Outcome
@@ -255,6 +257,66 @@ def test_generating_without_a_seed_draws_a_new_one(model: Model) -> None:
 def test_an_id_outside_the_vocabulary_is_named(model: Model, wrong: int) -> None:
     with pytest.raises(UserError, match=f"prompt 2 has the id {wrong}, and the vocabulary has 290 tokens"):
         model.generate([[8, 9], [8, wrong]])
+
+
+def test_drafts_change_no_greedy_text(model: Model) -> None:
+    prompts = ["abc", "the the the the", "a", model.prompt_ids("cab") * 3]
+    settings: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 40}
+    for more in ({}, {"slide": True}, {"stop": ("e", "ab")}, {"repetition_penalty": 1.4}):
+        expected = model.generate(prompts, **settings, **more)
+        for drafts in ({"prompt_lookup": 5}, {"draft": model}, {"draft": model, "draft_tokens": 9}):
+            counts = DraftCounts()
+            assert model.generate(prompts, **settings, **more, **drafts, counts=counts) == expected
+            assert counts.n_drafted > 0 and ("draft" not in drafts or counts.acceptance_rate == 1)
+    assert "".join(model.stream("abc", prompt_lookup=3, **settings)) == model.generate("abc", **settings)
+
+
+@pytest.mark.parametrize("kind", ["lookup", "model"])
+def test_drafts_for_a_list_do_not_depend_on_the_batch_size(model: Model, kind: str) -> None:
+    """Greedy texts are those without drafts; sampled ones are those of a larger batch."""
+    fresh = replace(model, network=build_model(model.network.config).eval())
+    prompts = ["abc", "a b c d ", "é日", "abc", "d d d d", "a", "b c"]
+    drafts: dict[str, Any] = {"prompt_lookup": 4} if kind == "lookup" else {"draft": model, "draft_tokens": 3}
+    free = fresh.generate(prompts, **DRAWN, n=3, **drafts)
+    stops = tuple(text[1 + 3 * i : 3 + 3 * i] for i, text in enumerate(free[0]))  # rows end at different places
+    drawn, greedy = DRAWN | {"n": 3, "stop": stops}, {"temperature": 0.0, "max_new_tokens": 20}
+    expected, sampled = fresh.generate(prompts, **greedy), fresh.generate(prompts, **drawn, **drafts)
+    assert len(set(map(len, itertools.chain(*sampled)))) > 2 and len(set(expected)) > 3
+    assert sampled != fresh.generate(prompts, **drawn)
+    for batch_size in (1, 3):
+        counts = DraftCounts()
+        found = fresh.generate(prompts, batch_size=batch_size, counts=counts, **greedy, **drafts)
+        assert found == expected and counts.n_drafted > 0
+        assert fresh.generate(prompts, batch_size=batch_size, **drawn, **drafts) == sampled
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
+def test_drafts_take_every_type_of_weights(trained: Outcome, dtype: str) -> None:
+    model, counts = api.load(trained.folder, device="cpu", dtype=dtype), DraftCounts()
+    assert len(model.generate("abc", n=3, draft=model, counts=counts, **DRAWN)) == 3
+    assert counts.acceptance_rate > 0.9
+    assert model.generate(["abc"], n=3, prompt_lookup=4, **DRAWN)[0][1] == model.generate(
+        "abc", sample=1, prompt_lookup=4, **DRAWN
+    )
+
+
+def test_a_draft_model_needs_the_same_vocabulary(model: Model, tmp_path: Path) -> None:
+    run = replace(tiny_run(write_text(tmp_path), max_steps=1), tokenizer=TokenizerConfig(vocab_size=280))
+    other = api.train(run, tmp_path / "other").model
+    with pytest.raises(
+        UserError, match=r"other and .* have different vocabularies \(280 and 290 tokens\): use a draft"
+    ):
+        model.generate("abc", draft=other)
+    same_size = replace(model, tokenizer=Tokenizer.train([made_up_text(150, seed=8)], vocab_size=290))
+    with pytest.raises(UserError, match="have different vocabularies"):
+        model.generate("abc", draft=same_size)
+    with pytest.raises(UserError, match=r"a draft model is given, and prompt_lookup is 2: use one of them"):
+        model.generate("abc", draft=model, prompt_lookup=2)
+    with pytest.raises(UserError, match=r"draft: expected a Model, such as glassformer.load\(DIR\), got 'runs/small'"):
+        model.generate("abc", draft="runs/small")
+    masked = api.train(text_run_of(tmp_path, MaskedConfig(), max_steps=1), tmp_path / "masked").model
+    with pytest.raises(UserError, match="masked cannot draft tokens, because it does not continue texts"):
+        model.generate("abc", draft=masked)
 
 
 def test_special_tokens_are_never_generated(model: Model) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from glassformer.config.run import Run
     from glassformer.config.transformer import Stack, TransformerConfig
     from glassformer.errors import UserError
+    from glassformer.inference.speculative import DraftCounts
     from glassformer.interop.export import export
     from glassformer.interop.importing import import_model
     from glassformer.model import Model
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "DraftCounts": "glassformer.inference.speculative",
     "Model": "glassformer.model",
     "Run": "glassformer.config.run",
     "Stack": "glassformer.config.transformer",
@@ -55,6 +57,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "DraftCounts",
     "Model",
     "Run",
     "Stack",

@@ -24,6 +24,7 @@ from glassformer.inference.embed import Vectors
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.fill import Filling
 from glassformer.inference.score import Score
+from glassformer.inference.speculative import DraftCounts
 from glassformer.inference.translator import Translation, Translator
 from glassformer.models.build import Network
 from glassformer.one_or_list import PROMPT, is_prompt, is_row, is_sentence, one_or_list, one_or_streams, texts_of
@@ -234,6 +235,11 @@ class Model:
         the vocabulary, and `n` above 1 at temperature 0. `batch_size` rows (prompts × samples) are generated at a time,
         and others follow as rows end. It does not change the texts; with more rows, generation is faster and needs more
         memory.
+
+        Speculative decoding: `draft`, a smaller model with the same tokenizer, proposes `draft_tokens` tokens per step,
+        or `prompt_lookup=k` copies k tokens from earlier in the text. This model verifies them in one step. Greedy
+        texts stay the same; sampled ones have the same distribution. `counts`, a `DraftCounts`, receives the numbers of
+        proposed and accepted tokens.
         """
         encoded = self.encode_prompts(prompt, slide=slide)
         rows = self.generate_encoded(encoded, n=n, sample=sample, slide=slide, batch_size=batch_size, **settings)
@@ -255,36 +261,38 @@ class Model:
         encoded = self.encode_prompts(prompts, slide=slide)
         yield from self.stream_encoded(encoded, n=n, sample=sample, slide=slide, **settings)
 
-    def stream_encoded(
-        self, prompts: Sequence[EncodedPrompt], *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any
-    ) -> Iterator[list[str]]:
-        """Stream the continuations of encoded prompts (`encode_prompts`); see `stream`."""
+    def stream_encoded(self, prompts: Sequence[EncodedPrompt], **settings: Any) -> Iterator[list[str]]:
+        """Stream the continuations of encoded prompts (`encode_prompts`); `settings` are those of `stream`."""
         task = self._able(tasks.ContinuesPrompts, "generate")
-        yield from task.stream(self, prompts, self._sampling(settings), range(sample, sample + n), slide)
+        yield from task.stream(self, prompts, self._continuation(**settings))
 
     def generate_encoded(
+        self, prompts: Sequence[EncodedPrompt], *, batch_size: int = GENERATION_BATCH, **settings: Any
+    ) -> Iterator[tuple[int, str]]:
+        """Yield (row, continuation) of encoded prompts (`encode_prompts`) as each row ends.
+
+        Row `j · n + i` is sample `sample + i` of prompt j; `settings` are those of `generate`.
+        """
+        task = self._able(tasks.ContinuesPrompts, "generate")
+        yield from task.finished(self, prompts, self._continuation(**settings), batch_size)
+
+    def _continuation(
         self,
-        prompts: Sequence[EncodedPrompt],
         *,
         n: int = 1,
         sample: int = 0,
         slide: bool = False,
-        batch_size: int = GENERATION_BATCH,
+        draft: "Model | None" = None,
+        counts: DraftCounts | None = None,
         **settings: Any,
-    ) -> Iterator[tuple[int, str]]:
-        """Yield (row, continuation) of encoded prompts (`encode_prompts`) as each row ends; see `generate`.
-
-        Row `j · n + i` is sample `sample + i` of prompt j.
-        """
-        task = self._able(tasks.ContinuesPrompts, "generate")
-        samples = range(sample, sample + n)
-        yield from task.finished(self, prompts, self._sampling(settings), samples, slide, batch_size)
-
-    def _sampling(self, settings: dict[str, Any]) -> GenerationConfig:
-        """Return the model's sampling configuration with some settings replaced."""
+    ) -> tasks.Continuation:
+        """Return how prompts are continued: the model's sampling configuration with some settings replaced."""
+        if not (draft is None or isinstance(draft, Model)):
+            raise UserError(f"draft: expected a Model, such as glassformer.load(DIR), got {draft!r:.60}")
         if not isinstance(self.generation, GenerationConfig):
             raise wrong_verb(self.task, self, "generate")
-        return with_settings(self.generation, settings)
+        config = with_settings(self.generation, settings)
+        return tasks.Continuation(config, range(sample, sample + n), slide, draft, counts)
 
     def encode_prompts(self, prompts: Sequence[Prompt], *, slide: bool = False) -> list[EncodedPrompt]:
         """Encode and validate all prompts; raise `UserError` if the model cannot continue one of them."""

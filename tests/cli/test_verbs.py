@@ -152,6 +152,33 @@ def test_generate_passes_its_options(glassformer: Glassformer, trained: Outcome)
     assert found.out == f"abc{expected}\n"
 
 
+@pytest.mark.parametrize("drafts", [["--prompt-lookup", 5], ["--draft", "DIR", "--draft-tokens", 3]])
+def test_generate_with_drafts_prints_the_same_text(
+    glassformer: Glassformer, trained: Outcome, drafts: list[str]
+) -> None:
+    drafts = [trained.folder if word == "DIR" else word for word in drafts]
+    greedy = [trained.folder, "--prompt", "abc abc", "--temperature", 0, "--max-new-tokens", 12, "--checkpoint", 20]
+    plain, drafted = glassformer("generate", *greedy), glassformer("generate", *greedy, *drafts)
+    assert drafted.code == 0 and drafted.out == plain.out
+    assert re.fullmatch(r"accepted \d+ of \d+ drafted tokens \(\d+%\)\n", drafted.err.removeprefix(plain.err))
+
+
+@pytest.mark.parametrize("drafts", [["--prompt-lookup", 5], ["--draft", "DIR", "--draft-tokens", 3]])
+def test_generate_with_drafts_writes_the_same_file(
+    glassformer: Glassformer, trained: Outcome, tmp_path: Path, drafts: list[str]
+) -> None:
+    """Seven prompts in batches of three: one line for each, in order, as without drafts."""
+    drafts = [trained.folder if word == "DIR" else word for word in drafts]
+    prompts = ["ab ab ab", "cd", "a", "the the", "b", "cab", "e"]
+    (tmp_path / "in").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    greedy = [trained.folder, "--input", tmp_path / "in", "--temperature", 0, "--max-new-tokens", 15]
+    plain = glassformer("generate", *greedy)
+    assert [json.loads(line)["prompt"] for line in plain.out.splitlines()] == prompts
+    drafted = glassformer("generate", *greedy, *drafts, "--batch-size", 3, "--output", tmp_path / "out")
+    assert drafted.code == 0 and "drafted tokens" in drafted.err
+    assert (tmp_path / "out").read_text() == plain.out
+
+
 def test_generate_reads_prompts_from_a_terminal(glassformer: Glassformer, trained: Outcome) -> None:
     typed = "\n".join(["abc", "", "abc " * 100, "cab", ""])
     found = glassformer("generate", trained.folder, "--max-new-tokens", 4, stdin=typed, terminal=True)

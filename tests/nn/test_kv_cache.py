@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from configs import random_ids, random_model
 from glassformer.nn.kv_cache import LayerCache, Slots, TransformerState
 
 N_ROWS, G, MAX_LEN, K, W = 3, 2, 6, 4, 5
@@ -132,3 +133,43 @@ def test_a_growing_buffer_drops_the_slot_of_padding() -> None:
     cache.grow(8)
     for buffer, before in zip((cache.keys, cache.values), kept, strict=True):
         assert buffer.shape[2] == 8 and torch.equal(buffer[:, :, :3], before) and buffer[:, :, 3:].abs().sum() == 0
+
+
+@pytest.mark.parametrize("lengths", [[0, 3, 1], [2, 2, 2], [5, 5, 5], [1, 4, 0]])
+@pytest.mark.parametrize("name", ["gpt", "llama", "alibi_window", "relative"])
+def test_a_cropped_state_gives_the_logits_of_the_remaining_tokens(name: str, lengths: list[int]) -> None:
+    """Rows are cropped to equal or other lengths, some to no token, and read one and several tokens."""
+    model, tokens = random_model(name), random_ids(19, 3, 5)
+    with torch.inference_mode():
+        _, cropped = model.step(tokens, model.start(3, 20))
+        cropped = cropped.crop(lengths)
+        assert cropped.lengths.tolist() == lengths and cropped.uniform == (len(set(lengths)) == 1)
+        rows = [tokens[row, :n] for row, n in enumerate(lengths)]
+        for n_new in (1, 3, 1):
+            new = random_ids(19, 3, n_new, seed=n_new)
+            logits, cropped = model.step(new, cropped)
+            rows = [torch.cat(pair) for pair in zip(rows, new, strict=True)]
+            for row, found in zip(rows, logits, strict=True):
+                torch.testing.assert_close(found, model(row[None])[0, -n_new:], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("lengths", [[3, 3, 3], [3, 1, 2]])
+def test_a_cropped_state_of_half_precision_forgets_its_last_tokens(dtype: torch.dtype, lengths: list[int]) -> None:
+    """Keys and values stay in fp32, and the logits are those of a state that never had the tokens, bit for bit."""
+    model, tokens = random_model("llama", dtype=dtype), random_ids(19, 3, 5)
+    mask = torch.arange(3) < torch.tensor(lengths)[:, None]
+    with torch.inference_mode():
+        _, state = model.step(tokens[:, :3], model.start(3, 20), mask)
+        _, longer = model.step(random_ids(19, 3, 4, seed=1), model.step(tokens[:, :3], model.start(3, 20), mask)[1])
+        cropped = longer.crop(lengths)
+        assert {layer.keys.dtype for layer in cropped.layers} == {torch.float32}
+        expected, found = model.step(tokens[:, 3:], state)[0], model.step(tokens[:, 3:], cropped)[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_crop_refuses_more_tokens_and_branched_rows() -> None:
+    with pytest.raises(ValueError, match="expected at most 4 tokens, got 5"):
+        state().crop([2, 5, 1])
+    with pytest.raises(ValueError, match="branched rows share their slots"):
+        state().branched().crop([1, 1, 1])

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +31,7 @@ def main(
     sample: int = 0,
     context: Literal["refuse", "slide"] = "refuse",
     batch_size: int = GENERATION_BATCH,
+    draft: Path | None = None,
     sampling: Sampling,
     loading: Loading,
 ) -> int:
@@ -45,6 +47,7 @@ def main(
         context: What to do when the text exceeds the model's context: refuse = reject a long prompt and stop when the
             context is full; slide = drop the older half.
         batch_size: Number of rows (prompts × samples) of --input at a time; more are faster and need more memory.
+        draft: The directory of a smaller model with the same tokenizer; it proposes --draft-tokens tokens per step.
     """
     if prompt is not None and input is not None:
         raise UserError("give --prompt or --input, not both")
@@ -52,17 +55,23 @@ def main(
     if prompts is not None and not prompts:
         raise UserError(f'{input} has no prompt; each line must be an object with a text field "prompt"')
     if output is not None:
-        require_output(output, [directory, input])
+        require_output(output, [directory, draft, input])
     model = loading.model(directory)
+    from glassformer.inference.speculative import DraftCounts
+
+    counts = DraftCounts()
+    settings = sampling | {"draft": draft and replace(loading, checkpoint=None).model(draft), "counts": counts}
     slide, samples = context == "slide", range(sample, sample + n)
     if prompts is not None:
-        _from_file(model, prompts, output, samples, slide, batch_size, sampling)
+        _from_file(model, prompts, output, samples, slide, batch_size, settings)
     elif prompt is not None:
-        _write(model, prompt, samples, slide, sampling)
+        _write(model, prompt, samples, slide, settings)
     elif sys.stdin.isatty():
-        _converse(model, samples, slide, sampling)
+        _converse(model, samples, slide, settings)
     else:
         raise UserError("no prompt given: give --prompt TEXT or --input FILE.jsonl, or run on a terminal")
+    if counts.n_drafted:
+        err(str(counts))
     return 0
 
 

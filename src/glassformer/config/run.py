@@ -168,6 +168,12 @@ class GenerationConfig:
     repetition_penalty: float = setting(1.0, "factor that reduces the logits of tokens seen before; 1 = off", "> 0")
     stop: tuple[str, ...] = setting((), "texts that end the generation; the output does not include them")
     seed: int = setting(0, "sampling seed", "≥ 0")
+    prompt_lookup: int = setting(
+        0,
+        "number of tokens that are copied from earlier in the text as a draft, per step; 0 = off",
+        between(0, MAX_LEN),
+    )
+    draft_tokens: int = setting(4, "number of tokens that a draft model proposes per step", between(1, MAX_LEN))
 
 
 GENERATION_BATCH = 32

@@ -1,5 +1,6 @@
 """Interfaces that generation needs; Transformers and recurrent models implement them."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -12,6 +13,14 @@ class Branching(Protocol):
 
     def branched(self) -> Any:
         """Return the same rows; afterwards a step adds one token per row."""
+
+
+@runtime_checkable
+class Croppable(Protocol):
+    """Decoding state that can forget the last tokens of its rows; a recurrent state cannot."""
+
+    def crop(self, lengths: Sequence[int]) -> Any:
+        """Return the state of the first `lengths[i]` tokens of row i."""
 
 
 class Decodable(Protocol):

@@ -25,6 +25,9 @@ from glassformer.tokenization.tokenizer import Tokenizer
 SourceBatch = tuple[Tensor, Tensor | None]
 """Source ids (B, S) and their mask (B, S), True = real; `None` instead of the mask if all are real."""
 
+RowGenerator = Callable[..., Iterator[dict[int, int]]]
+"""`generate_rows`, or a function with its arguments and results."""
+
 PREFILL = 256
 """Number of prompt tokens read at once, which limits the memory of their hidden states."""
 REFILL = 1 / 4
@@ -102,16 +105,10 @@ def generate_rows(
     check_samples(samples, config)
     if slide and source is not None:
         raise ValueError("slide: expected False with a source, because the beginning of a target cannot be dropped")
-    if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size is {batch_size} and must be at least 1: it is the number of rows at a time")
     check_prompts(prompts, max_len, slide)
-    batch_size = batch_size or len(prompts) * len(samples)
-    waiting = (
-        _Row(number, prompt, list(ids), rng(config.seed, Stream.SAMPLES, sample), max(0, len(ids) - max_len))
-        for number, ((prompt, ids), sample) in enumerate(itertools.product(enumerate(prompts), samples))
-    )
+    waiting = WaitingRows(prompts, samples, config.seed, max_len, batch_size)
 
-    def has_ended(row: _Row) -> bool:
+    def has_ended(row: Row) -> bool:
         token, n_new = row.history[-1], len(row.history) - len(prompts[row.prompt])
         if token in end_ids or (is_finished is not None and is_finished(row.number, token)):
             return True
@@ -121,11 +118,10 @@ def generate_rows(
     packed = PackedWeights()
     logits: Tensor
     state: Any = None
-    cached: list[_Row] = []  # rows of the state, in its order
-    slid: list[_Row] = []  # live rows whose context has changed
+    cached: list[Row] = []  # rows of the state, in its order
+    slid: list[Row] = []  # live rows whose context has changed
     while True:
-        n_free = batch_size - len(cached) - len(slid)
-        unread = [*slid, *itertools.islice(waiting, n_free if n_free >= REFILL * batch_size else 0)]
+        unread = [*slid, *waiting.take(len(cached) + len(slid))]
         if not cached and not unread:
             return
         with packed, torch.inference_mode():
@@ -153,8 +149,8 @@ def generate_rows(
 
 
 @dataclass(eq=False)
-class _Row:
-    """A row of `generate_rows`: one sample of one prompt."""
+class Row:
+    """A row of a generation: one sample of one prompt."""
 
     number: int
     prompt: int
@@ -170,9 +166,37 @@ class _Row:
         return len(self.history) - self.begin
 
 
+class WaitingRows:
+    """Rows that wait for a place in a batch of at most `batch_size` rows (None = all), in order.
+
+    Raises `UserError` for a `batch_size` below 1.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        samples: Sequence[int],
+        seed: int,
+        max_len: int,
+        batch_size: int | None,
+    ) -> None:
+        if batch_size is not None and batch_size < 1:
+            raise UserError(f"batch_size is {batch_size} and must be at least 1: it is the number of rows at a time")
+        self.batch_size = batch_size or len(prompts) * len(samples)
+        self._rows = (
+            Row(number, prompt, list(ids), rng(seed, Stream.SAMPLES, sample), max(0, len(ids) - max_len))
+            for number, ((prompt, ids), sample) in enumerate(itertools.product(enumerate(prompts), samples))
+        )
+
+    def take(self, n_live: int) -> list[Row]:
+        """Return the rows that join `n_live` rows: none before `REFILL` of the batch is free."""
+        n_free = self.batch_size - n_live
+        return list(itertools.islice(self._rows, n_free if n_free >= REFILL * self.batch_size else 0))
+
+
 def _read_rows(
     model: Decodable,
-    rows: Sequence[_Row],
+    rows: Sequence[Row],
     n_new: int,
     max_len: int,
     device: torch.device | str,
@@ -265,10 +289,20 @@ def read_prompts(
     source: SourceBatch | None = None,
 ) -> tuple[Tensor, Any]:
     """Read prompts of unequal length into a new state; return logits (B, V) at the end of each row and the state."""
-    token_ids, mask = (x.to(device) for x in pad(prompts, 0))
+    return read_more(model, prompts, model.start(len(prompts), max_len, *(source or ())), device)
+
+
+@torch.inference_mode()
+def read_more(
+    model: Decodable, rows: Sequence[Sequence[int]], state: Any, device: torch.device | str
+) -> tuple[Tensor, Any]:
+    """Read ids of every row of a state; return logits (B, V) at the end of each row and the state.
+
+    Rows may be empty, and then have undefined logits; at least one is not.
+    """
+    token_ids, mask = (x.to(device) for x in pad(rows, 0))
     lengths, width = mask.sum(dim=1), mask.shape[1]
     uneven = not bool(mask.all())
-    state = model.start(len(prompts), max_len, *(source or ()))
     last: Tensor | None = None
     for begin in range(0, width, PREFILL):
         end = min(begin + PREFILL, width)
@@ -287,15 +321,22 @@ def _next_ids(
     draws: Sequence[np.random.Generator],
     banned: Tensor,
 ) -> list[int]:
+    uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64) if config.temperature > 0 else None
+    return choose(next_logits(logits, config, histories, banned), uniform).tolist()
+
+
+def next_logits(logits: Tensor, config: GenerationConfig, histories: Sequence[Sequence[int]], banned: Tensor) -> Tensor:
+    """Shape the logits (N, V) of the ids that follow `histories`; `banned` ids get -inf.
+
+    The result is on the CPU, because not every device has the double precision that sampling needs.
+    """
     seen = None
     if config.repetition_penalty != 1:
         seen = torch.zeros_like(logits, dtype=torch.bool)
         for place, history in enumerate(histories):
             seen[place, torch.tensor(history, device=logits.device)] = True
     logits = logits.float().index_fill(-1, banned, -torch.inf)
-    shaped = shape_logits(logits, config, seen)
-    uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64) if config.temperature > 0 else None
-    return choose(shaped.cpu(), uniform).tolist()  # on the CPU, because not every device has double precision
+    return shape_logits(logits, config, seen).cpu()
 
 
 @dataclass(frozen=True)
@@ -326,16 +367,19 @@ def stream_texts(
     slide: bool,
     device: torch.device | str,
     samples: Sequence[int] = (0,),
+    generator: RowGenerator = generate_rows,
 ) -> Iterator[list[str]]:
     """Continue prompts: yield the new text of every row per step, and at the end the text that was held back.
 
-    The rows are those of `generate`: one per sample of each prompt. Prompt text and new pieces together read as the
-    text of all ids: if a space separates them, the first piece begins with it, unless the prompt `is_spaced`. An
-    incomplete character, and text that may become a stop text, wait for later tokens.
+    The ids are those of `generate_rows`, or of another `generator` with its arguments: one row per sample of a prompt.
+    Prompt text and new pieces together read as the text of all ids: if a space separates them, the first piece begins
+    with it, unless the prompt `is_spaced`. An incomplete character, and text that may become a stop text, wait for
+    later tokens.
     """
     rows = [_RowText(tokenizer, prompt, config.stop) for prompt in prompts for _ in samples]
     end_ids = end_ids_of(tokenizer, network.config)
     steps = _steps_of_texts(
+        generator,
         network,
         tokenizer,
         prompts,
@@ -360,15 +404,17 @@ def finished_texts(
     slide: bool,
     device: torch.device | str,
     samples: Sequence[int] = (0,),
+    generator: RowGenerator = generate_rows,
     batch_size: int = GENERATION_BATCH,
 ) -> Iterator[tuple[int, str]]:
     """Continue any number of prompts; yield the number and the new text of each row when the row has ended.
 
-    The rows and their texts are those of `stream_texts`; at most `batch_size` rows are live (`generate_rows`).
+    The rows and their texts are those of `stream_texts`; the batch has at most `batch_size` rows (`generate_rows`).
     """
     live: dict[int, tuple[_RowText, list[str]]] = {}
     end_ids = end_ids_of(tokenizer, network.config)
     steps = _steps_of_texts(
+        generator,
         network,
         tokenizer,
         prompts,
@@ -392,17 +438,18 @@ def finished_texts(
 
 
 def _steps_of_texts(
+    generator: RowGenerator,
     network: Network,
     tokenizer: Tokenizer,
     prompts: Sequence[EncodedPrompt],
     config: GenerationConfig,
     **options: Any,
 ) -> Iterator[dict[int, int]]:
-    """Return the steps of `generate_rows` with the context, the end and the vocabulary of a text model."""
+    """Return the steps of a generator with the context, the end and the vocabulary of a text model."""
     ids = [prompt.ids for prompt in prompts]
     check_ids(ids, min(tokenizer.vocab_size, network.config.vocab_size))
     end_ids = end_ids_of(tokenizer, network.config)
-    return generate_rows(
+    return generator(
         network,
         ids,
         config,

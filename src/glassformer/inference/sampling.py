@@ -84,9 +84,18 @@ def choose(logits: Tensor, uniform: Tensor | None) -> Tensor:
     """
     if uniform is None:
         return logits.argmax(dim=-1)
-    cumulative = logits.double().softmax(dim=-1).cumsum(dim=-1)
+    return draw(logits.double().softmax(dim=-1), uniform)
+
+
+def draw(weights: Tensor, uniform: Tensor) -> Tensor:
+    """Draw ids (B,) with probabilities proportional to `weights` (B, V), by the numbers `uniform` (B,) in [0, 1).
+
+    >>> draw(torch.tensor([[1.0, 0.0, 3.0]]), torch.tensor([0.3]))
+    tensor([2])
+    """
+    cumulative = weights.cumsum(dim=-1)
     target = uniform.to(cumulative)[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp(max=logits.shape[-1] - 1)
+    return torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp(max=weights.shape[-1] - 1)
 
 
 def log_softmax(logits: Tensor) -> Tensor:

@@ -307,6 +307,19 @@ class TransformerState:
         memory = [(key.index_select(0, rows), value.index_select(0, rows)) for key, value in self.memory]
         return replace(self, memory=memory, memory_mask=None if self.memory_mask is None else self.memory_mask[rows])
 
+    def crop(self, lengths: Sequence[int]) -> "TransformerState":
+        """Return the state of the first `lengths[i]` tokens of row i; later steps write over the slots of the others.
+
+        Raises `ValueError` for more tokens than the state has, and for rows that have branched.
+        """
+        if self.branches is not None:
+            raise ValueError("crop: expected rows that have not branched, because branched rows share their slots")
+        longest = max(lengths)
+        if longest > self.longest:
+            raise ValueError(f"lengths: expected at most {self.longest} tokens, got {longest}")
+        kept = torch.tensor(lengths, device=self.lengths.device)
+        return replace(self, lengths=kept, longest=longest, uniform=min(lengths) == longest)
+
     def branched(self) -> "TransformerState":
         """Return the same rows, ready to branch: then `select` moves no keys, and a step adds one token per row."""
         layers = [layer.branched(self.longest) for layer in self.layers]

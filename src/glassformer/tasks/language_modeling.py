@@ -1,6 +1,7 @@
 """Causal language modelling: predict each token of a text from the tokens before it."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 
@@ -8,11 +9,19 @@ from glassformer.config.run import CausalConfig, GenerationConfig, Run
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
-from glassformer.inference.decode import EncodedPrompt, causal_frame, finished_texts, stream_texts
+from glassformer.inference.decode import (
+    EncodedPrompt,
+    RowGenerator,
+    causal_frame,
+    finished_texts,
+    generate_rows,
+    stream_texts,
+)
 from glassformer.inference.score import Score, text_scores
+from glassformer.inference.speculative import Drafter, ModelDrafter, PromptLookup, generate_speculative
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
-from glassformer.tasks.task import ContinuesPrompts, Log, Prompt, ScoresTexts, TakesOver, TrainedModel
+from glassformer.tasks.task import Continuation, ContinuesPrompts, Log, Prompt, ScoresTexts, TakesOver, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextTask
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -56,33 +65,31 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
     # Use
 
     def stream(
-        self,
-        model: TrainedModel,
-        prompts: Sequence[EncodedPrompt],
-        config: GenerationConfig,
-        samples: Sequence[int],
-        slide: bool,
+        self, model: TrainedModel, prompts: Sequence[EncodedPrompt], options: Continuation
     ) -> Iterator[list[str]]:
-        network, tokenizer = model.network, model.tokenizer
-        return stream_texts(network, tokenizer, prompts, config, slide=slide, device=model.device, samples=samples)
+        return stream_texts(
+            model.network,
+            model.tokenizer,
+            prompts,
+            options.config,
+            slide=options.slide,
+            device=model.device,
+            samples=options.samples,
+            generator=generator_for(model, options),
+        )
 
     def finished(
-        self,
-        model: TrainedModel,
-        prompts: Sequence[EncodedPrompt],
-        config: GenerationConfig,
-        samples: Sequence[int],
-        slide: bool,
-        batch_size: int,
+        self, model: TrainedModel, prompts: Sequence[EncodedPrompt], options: Continuation, batch_size: int
     ) -> Iterator[tuple[int, str]]:
         return finished_texts(
             model.network,
             model.tokenizer,
             prompts,
-            config,
-            slide=slide,
+            options.config,
+            slide=options.slide,
             device=model.device,
-            samples=samples,
+            samples=options.samples,
+            generator=generator_for(model, options),
             batch_size=batch_size,
         )
 
@@ -111,6 +118,37 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         return run if self.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead) else None
+
+
+def generator_for(model: TrainedModel, options: Continuation) -> RowGenerator:
+    """Return the function that generates ids: `generate_speculative` with drafts, otherwise `generate_rows`."""
+    drafter = drafter_for(model, options)
+    return generate_rows if drafter is None else partial(generate_speculative, drafter=drafter)
+
+
+def drafter_for(model: TrainedModel, options: Continuation) -> Drafter | None:
+    """Return what proposes tokens in a generation: the draft model, or prompt lookup; `None` if both are off.
+
+    Raises `UserError` if both are on, if the draft model does not continue texts, or if it has another vocabulary.
+    """
+    config, draft, counts = options.config, options.draft, options.counts
+    if draft is None:
+        return PromptLookup(config.prompt_lookup, counts) if config.prompt_lookup else None
+    if config.prompt_lookup:
+        raise UserError(
+            f"a draft model is given, and prompt_lookup is {config.prompt_lookup}: use one of them "
+            "(prompt_lookup = 0 is off)"
+        )
+    if not draft.is_causal_lm:
+        raise UserError(f"{draft.name} cannot draft tokens, because it does not continue texts: use a language model")
+    sizes = draft.network.config.vocab_size, model.network.config.vocab_size
+    if sizes[0] != sizes[1] or draft.tokenizer.vocab != model.tokenizer.vocab:
+        raise UserError(
+            f"the draft model {draft.name} and {model.name} have different vocabularies ({sizes[0]:,} and {sizes[1]:,} "
+            "tokens): use a draft model that was trained with the same tokenizer"
+        )
+    max_len = draft.network.config.max_len
+    return ModelDrafter(draft.network, config.draft_tokens, max_len=max_len, device=draft.device, counts=counts)
 
 
 def unscored_start(run: Run, tokenizer: Tokenizer) -> int | None:

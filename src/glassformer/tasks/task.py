@@ -7,6 +7,7 @@ of only some tasks is a separate protocol, tested with `isinstance`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from glassformer.inference.ensemble import Ensemble
     from glassformer.inference.fill import Filling
     from glassformer.inference.score import Score
+    from glassformer.inference.speculative import DraftCounts
     from glassformer.inference.translator import Translator
     from glassformer.models.build import Network
     from glassformer.reporting import LaunchReporter
@@ -65,6 +67,9 @@ class TrainedModel(Protocol):
 
     @property
     def device(self) -> torch.device: ...
+
+    @property
+    def is_causal_lm(self) -> bool: ...
 
     @property
     def data_digest(self) -> str | None: ...
@@ -168,6 +173,21 @@ class ScoresSome(Protocol):
         """Return the fraction of a batch's tokens that get logits, from 0 to 1."""
 
 
+@dataclass(frozen=True)
+class Continuation:
+    """Settings of the continuation of prompts."""
+
+    config: GenerationConfig
+    samples: Sequence[int] = (0,)
+    """Numbers of the samples of each prompt."""
+    slide: bool = False
+    """True if a full context drops its older half; otherwise it ends the text."""
+    draft: TrainedModel | None = None
+    """Model that proposes tokens (speculative decoding)."""
+    counts: DraftCounts | None = None
+    """Receives the numbers of proposed and accepted tokens."""
+
+
 @runtime_checkable
 class ContinuesPrompts(Protocol):
     """A task whose models continue a text."""
@@ -176,25 +196,14 @@ class ContinuesPrompts(Protocol):
         """Return the ids that the model reads: a text after its start tokens, or the given ids unchanged."""
 
     def stream(
-        self,
-        model: TrainedModel,
-        prompts: Sequence[EncodedPrompt],
-        config: GenerationConfig,
-        samples: Sequence[int],
-        slide: bool,
+        self, model: TrainedModel, prompts: Sequence[EncodedPrompt], options: Continuation
     ) -> Iterator[list[str]]:
-        """Yield the new text of each row at each step; each prompt has one row for each of `samples`."""
+        """Yield the new text of each row at each step; each prompt has one row for each of the samples."""
 
     def finished(
-        self,
-        model: TrainedModel,
-        prompts: Sequence[EncodedPrompt],
-        config: GenerationConfig,
-        samples: Sequence[int],
-        slide: bool,
-        batch_size: int,
+        self, model: TrainedModel, prompts: Sequence[EncodedPrompt], options: Continuation, batch_size: int
     ) -> Iterator[tuple[int, str]]:
-        """Yield the number and the new text of each row when it has ended; at most `batch_size` rows at a time."""
+        """Yield the number and the new text of each row when it has ended; the batch has at most `batch_size` rows."""
 
     def no_start(self, model: TrainedModel) -> str:
         """Return the warning for a model that was trained without start tokens."""

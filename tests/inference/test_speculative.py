@@ -1,0 +1,326 @@
+"""Speculative decoding: greedy ids equal those of `generate_rows`, and sampled ids have the model's distribution."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from configs import CONFIGS, CROSS, GENERATORS, random_model
+from glassformer.config.run import GenerationConfig
+from glassformer.config.transformer import Stack, TokenHead, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.inference import decode
+from glassformer.inference.decode import generate_rows
+from glassformer.inference.sampling import shape_logits
+from glassformer.inference.speculative import (
+    Draft,
+    DraftCounts,
+    Drafter,
+    ModelDrafter,
+    PromptLookup,
+    Reader,
+    generate_speculative,
+    looked_up,
+    verified,
+)
+from glassformer.nn import attention
+
+GREEDY = GenerationConfig(max_new_tokens=40, temperature=0.0)
+DRAWN = GenerationConfig(max_new_tokens=20, temperature=1.3, top_k=9, top_p=0.95, repetition_penalty=1.2, seed=5)
+DECODERS = [name for name in GENERATORS if name not in CROSS and isinstance(CONFIGS[name].head, TokenHead)]
+PROMPTS = [[i % 5 for i in range(20)], [3], [1, 2, 1, 2]]
+TINY = replace(CONFIGS["llama"], decoder=Stack(1, 2, d_ff=8), d_model=8, vocab_size=6, max_len=12)
+
+
+def rows_of(steps: Iterable[dict[int, int]]) -> dict[int, list[int]]:
+    """Return the ids of every row; check that no row returns after its end."""
+    found: dict[int, list[int]] = {}
+    before: dict[int, int] = {}
+    for step in steps:
+        assert not (found.keys() - before.keys()) & step.keys()
+        for row, token in step.items():
+            found.setdefault(row, []).append(token)
+        before = step
+    assert list(found) == sorted(found)  # rows begin in order
+    return found
+
+
+def smaller(config: TransformerConfig) -> TransformerConfig:
+    assert config.decoder is not None
+    return replace(config, decoder=replace(config.decoder, n_layers=1))
+
+
+@pytest.mark.parametrize("slide", [False, True])
+@pytest.mark.parametrize("name", DECODERS)
+def test_greedy_ids_equal_those_of_generate_rows(name: str, slide: bool) -> None:
+    """In fp32, for rows of unequal length that accept different numbers of ids, with end ids and full contexts."""
+    config = CONFIGS[name]
+    model, small = random_model(config).float(), random_model(smaller(config)).float()
+    options: dict[str, Any] = {"max_len": 24, "slide": slide, "end_ids": [7], "suppress_ids": [2]}
+    expected = list(generate_rows(model, PROMPTS, GREEDY, **options))
+    drafters: list[Drafter] = [
+        PromptLookup(5),
+        ModelDrafter(small, 4, max_len=24),
+        ModelDrafter(small, 3, max_len=9),  # a shorter context than the model's
+        ModelDrafter(model, 30, max_len=24),
+    ]
+    for drafter in drafters:
+        assert list(generate_speculative(model, PROMPTS, GREEDY, drafter, **options)) == expected
+        assert 0 <= drafter.counts.n_accepted <= drafter.counts.n_drafted > 0
+    assert drafters[-1].counts.acceptance_rate == 1  # the model agrees with itself
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_greedy_ids_are_equal_for_random_shapes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small first buffers, prompts in parts, a penalty, rows that a caller ends: ids and calls are the same."""
+    draw = np.random.default_rng(seed)
+    monkeypatch.setattr(attention, "FIRST_SLOTS", int(draw.integers(1, 4)))
+    monkeypatch.setattr(decode, "PREFILL", int(draw.integers(1, 9)))
+    max_len, windows = int(draw.integers(8, 30)), tuple(draw.integers(0, 6, size=draw.integers(0, 3)).tolist())
+    config = replace(CONFIGS[DECODERS[seed % len(DECODERS)]], max_len=max_len)
+    assert config.decoder is not None
+    config = replace(config, decoder=replace(config.decoder, window_pattern=windows))
+    model, small = random_model(config), random_model(smaller(config))
+    slide = bool(draw.integers(2))
+    longest = max_len + 5 if slide else max_len
+    prompts = [draw.integers(19, size=draw.integers(1, longest + 1)).tolist() for _ in range(draw.integers(1, 5))]
+    settings = replace(GREEDY, max_new_tokens=int(draw.integers(1, 2 * max_len)), repetition_penalty=1.3)
+    length = int(draw.integers(1, 30))
+
+    def run(generator: Callable[..., Any], *drafter: Drafter) -> tuple[list[dict[int, int]], list[list[int]]]:
+        rows: list[list[int]] = [[] for _ in prompts]
+
+        def is_finished(row: int, token: int) -> bool:
+            rows[row].append(token)
+            return len(rows[row]) == length + 3 * row
+
+        options: dict[str, Any] = {"max_len": max_len, "slide": slide, "end_ids": [5], "is_finished": is_finished}
+        return list(generator(model, prompts, settings, *drafter, **options)), rows
+
+    expected = run(generate_rows)
+    k = int(draw.integers(1, 9))
+    assert run(generate_speculative, PromptLookup(k)) == expected
+    assert run(generate_speculative, ModelDrafter(small, k, max_len=int(draw.integers(1, max_len + 1)))) == expected
+
+
+class Counting:
+    """A model that records the shape of each step."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.shapes = model, list[tuple[int, ...]]()
+        self.read = list[tuple[int, ...]]()
+
+    def start(self, *args: Any) -> Any:
+        return self.model.start(*args)
+
+    def step(self, token_ids: Tensor, *args: Any) -> Any:
+        self.shapes.append(tuple(token_ids.shape))
+        return self.model.step(token_ids, *args)
+
+
+def test_a_step_reads_the_last_id_and_the_draft() -> None:
+    """A drafter that is always right: after the prompt, each step of the model and each draft reads only new ids."""
+    model, small = Counting(random_model("gpt")), Counting(random_model("gpt"))
+    drafter = ModelDrafter(small, 3, max_len=24)
+    steps = list(generate_speculative(model, [[1, 2, 3]], replace(GREEDY, max_new_tokens=10), drafter, max_len=24))
+    assert len(steps) == 10
+    assert model.shapes == [(1, 2), (1, 4), (1, 4), (1, 2)]  # ids 1 to 4, 5 to 8, and a draft of the last but one
+    assert small.shapes == [(1, 2), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1)]
+    assert (drafter.counts.n_drafted, drafter.counts.n_accepted) == (7, 7)
+    assert str(drafter.counts) == "accepted 7 of 7 drafted tokens (100%)"
+
+
+def test_looked_up_ids_follow_the_latest_occurrence_of_the_longest_ending() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(1000):
+        ids = draw.integers(1, int(draw.integers(3, 9)), size=int(draw.integers(1, 14))).tolist()
+        expected: list[int] = []
+        for n in (1, 2, 3):
+            for end in range(n, len(ids)):
+                if ids[end - n : end] == ids[-n:]:
+                    expected = (ids[end:] * 8)[:5]
+        assert looked_up(ids, 5) == expected
+
+
+class Scripted:
+    """A generator whose `random` returns the given numbers."""
+
+    def __init__(self, *numbers: float) -> None:
+        self.numbers = list(numbers)
+
+    def random(self) -> float:
+        return self.numbers.pop(0)
+
+
+P = torch.tensor([[2, 4, 2, 0], [2, 2, 0, 4]]).double() / 8
+Q = torch.tensor([4, 2, 1, 1]).double() / 8
+GRID = [(i + 0.5) / 12 for i in range(12)]
+"""Midpoints. All p/q and cumulative remainders are multiples of 1/12, so a mean over the grid is an exact integral."""
+
+
+@pytest.mark.parametrize("q", [Q, *torch.eye(4).double()], ids=["drawn", "id 0", "id 1", "id 2", "id 3"])
+def test_the_first_id_has_exactly_the_distribution_of_the_model(q: Tensor) -> None:
+    """Σ over drafts x of q(x) · P(first id = y | x) = p(y), and the second id has its own p (Leviathan 2023, A.1)."""
+    is_drawn = bool((q < 1).all())
+    first, both = torch.zeros(4).double(), torch.zeros(4, 4).double()
+    for x in range(4):
+        draft = Draft([x], q[None] if is_drawn else None)
+        for u, v in product(GRID, GRID):
+            ids = verified(draft, P, Scripted(u, v))  # type: ignore[arg-type]
+            first[ids[0]] += q[x] / len(GRID) ** 2
+            assert len(ids) == 1 or ids[0] == x
+            if len(ids) == 2:
+                both[tuple(ids)] += q[x] / len(GRID) ** 2
+    torch.testing.assert_close(first, P[0], rtol=0, atol=1e-12)
+    accepted = torch.minimum(P[0], q)
+    torch.testing.assert_close(both, accepted[:, None] * P[1], rtol=0, atol=1e-12)
+
+
+def exact(model: Any, prompt: Sequence[int], config: GenerationConfig, n: int) -> dict[tuple[int, ...], float]:
+    """Return the probability of every sequence of n ids, from `forward`, with the rules applied at each position."""
+    found: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(n):
+        longer = {}
+        for ids, probability in found.items():
+            before = torch.tensor([[*prompt, *ids]])
+            with torch.inference_mode():
+                logits = model(before)[:, -1]
+            seen = torch.zeros_like(logits, dtype=torch.bool)
+            seen[0, before[0]] = True
+            for token, p in enumerate(shape_logits(logits, config, seen).double().softmax(dim=-1)[0].tolist()):
+                if p:
+                    longer[(*ids, token)] = probability * p
+        found = longer
+    return found
+
+
+RULES = {
+    "plain": GenerationConfig(),
+    "rules": GenerationConfig(temperature=1.5, top_k=5, top_p=0.9, min_p=0.05, repetition_penalty=0.7),
+}
+
+
+@pytest.mark.parametrize("kind", ["lookup", "model"])
+@pytest.mark.parametrize("rules", RULES)
+def test_sampled_ids_have_the_joint_distribution_of_the_model(rules: str, kind: str) -> None:
+    """A chi-square test of the sequences of 3 ids in 4,000 samples; the bound is five standard deviations."""
+    model, small, n_samples = random_model(TINY), random_model(replace(TINY, d_model=4)), 4000
+    config, prompt = replace(RULES[rules], max_new_tokens=3, seed=3), [1, 2, 0, 1, 2]
+    drafter = PromptLookup(2) if kind == "lookup" else ModelDrafter(small, 2, max_len=12)
+    options: dict[str, Any] = {"max_len": 12, "samples": range(n_samples)}
+    steps = list(generate_speculative(model, [prompt], config, drafter, **options))
+    counts = dict.fromkeys(exact(model, prompt, config, 3), 0)
+    for ids in rows_of(steps).values():
+        counts[tuple(ids)] += 1  # an impossible sequence raises KeyError
+    expected = {ids: n_samples * p for ids, p in exact(model, prompt, config, 3).items()}
+    common = [ids for ids, n in expected.items() if n >= 5]
+    pairs = [(counts[ids], expected[ids]) for ids in common]
+    pairs.append((n_samples - sum(n for n, _ in pairs), n_samples - sum(n for _, n in pairs) + 1e-9))
+    chi_square, freedom = sum((n - m) ** 2 / m for n, m in pairs if m >= 5), len(common)
+    assert len(common) > 20 and abs(chi_square - freedom) < 5 * (2 * freedom) ** 0.5
+    assert 0 < drafter.counts.n_accepted < drafter.counts.n_drafted
+
+
+@pytest.mark.parametrize("slide", [False, True])
+def test_a_sampled_row_is_the_same_in_a_batch_and_alone(slide: bool) -> None:
+    model, small = random_model("llama"), random_model(smaller(CONFIGS["llama"]))
+
+    def rows(prompts: Sequence[Sequence[int]], samples: Sequence[int], **options: Any) -> list[list[int]]:
+        found = []
+        for drafter in (PromptLookup(4), ModelDrafter(small, 3, max_len=24)):
+            options |= {"max_len": 24, "slide": slide, "samples": samples, "end_ids": [7]}
+            found += rows_of(generate_speculative(model, prompts, DRAWN, drafter, **options)).values()
+        return found
+
+    together = rows(PROMPTS, range(3))
+    alone = [rows([prompt], [sample]) for prompt in PROMPTS for sample in range(3)]
+    assert together == [row[0] for row in alone] + [row[1] for row in alone]
+
+
+@pytest.mark.parametrize("config", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("slide", [False, True])
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_a_row_does_not_depend_on_the_batch_that_it_joins(name: str, slide: bool, config: GenerationConfig) -> None:
+    """In fp32, with rows of very unequal lengths: end ids, rows that a caller ends, full contexts, several samples."""
+    model, small = random_model(CONFIGS[name]).float(), random_model(smaller(CONFIGS[name])).float()
+    prompts = [[(i * j) % 7 for j in range(1, 2 + (5 * i) % 22)] for i in range(11)]
+    samples = (2, 0) if config.temperature else (0,)
+    n = len(samples)
+
+    def rows(generator: Callable[..., Any], some: Sequence[int], **more: Any) -> list[list[int]]:
+        counts = dict.fromkeys(range(n * len(some)), 0)
+
+        def is_finished(row: int, token: int) -> bool:
+            counts[row] += 1
+            return counts[row] == 4 + some[row // n] % 5 * 5
+
+        options: dict[str, Any] = {"max_len": 24, "slide": slide, "samples": samples, "end_ids": [5], **more}
+        steps = generator(model, [prompts[i] for i in some], config, is_finished=is_finished, **options)
+        return list(rows_of(steps).values())
+
+    plain = rows(generate_rows, range(11))
+    for drafter in (lambda: PromptLookup(4), lambda: ModelDrafter(small, 3, max_len=13)):
+        alone = [row for i in range(11) for row in rows(generate_speculative, [i], drafter=drafter())]
+        assert config.temperature or alone == plain
+        assert len({len(row) for row in alone}) > 3
+        for batch_size in (1, 3, 8, 100):
+            assert rows(generate_speculative, range(11), drafter=drafter(), batch_size=batch_size) == alone
+
+
+def test_prompts_join_the_batch_and_equal_ones_are_read_once_without_their_logits() -> None:
+    """Six prompts with two samples each, four rows at a time; only ids to verify get logits (B, T, V)."""
+
+    class Reading(Counting):
+        def read_at(self, token_ids: Tensor, *args: Any) -> Any:
+            self.read.append(tuple(token_ids.shape))
+            return self.model.read_at(token_ids, *args)
+
+    model, prompts = Reading(random_model("gpt")), [[1, 2, 3, 4, i] for i in range(6)]
+    config = GenerationConfig(max_new_tokens=2, seed=1)
+    options: dict[str, Any] = {"max_len": 24, "samples": (0, 1), "batch_size": 4}
+    found = rows_of(generate_speculative(model, prompts, config, PromptLookup(3), **options))
+    assert [len(row) for row in found.values()] == [2] * 12
+    assert model.read[0] == (1, 4)  # the first two prompts begin with the same four ids
+    assert all(n_rows <= 2 and width == 4 for n_rows, width in model.read)
+    assert all(n_rows <= 4 and width <= 2 for n_rows, width in model.shapes)
+    with pytest.raises(UserError, match="batch_size is 0 and must be at least 1"):
+        next(generate_speculative(model, prompts, config, PromptLookup(3), max_len=24, batch_size=0))
+
+
+def test_a_reader_keeps_rows_that_it_has_not_read() -> None:
+    """Row 2 joined and was not read: it stays new, after the others."""
+    model = random_model("llama")
+    reader, alone = Reader(model, 24, "cpu"), Reader(model, 24, "cpu")
+    reader.read([[1, 2, 3], [4, 5]], [1, 1])
+    reader.keep([1, 2])
+    found = reader.read([[4, 5, 6], [7, 8, 9]], [1, 2])
+    torch.testing.assert_close(found, alone.read([[4, 5, 6], [7, 8, 9]], [1, 2]))
+
+
+def test_a_draft_beyond_an_end_is_not_generated() -> None:
+    """The model would continue after the end id 4."""
+    model = random_model("gpt")
+    free = [step[0] for step in generate_rows(model, [[1, 2]], GREEDY, max_len=24)]
+    end = free[4]
+    steps = generate_speculative(model, [[1, 2]], GREEDY, ModelDrafter(model, 9, max_len=24), max_len=24, end_ids=[end])
+    assert [step[0] for step in steps] == free[: free.index(end) + 1]
+
+
+def test_a_state_that_cannot_be_cropped_is_an_error() -> None:
+    class Uncropped(Counting):
+        def start(self, *args: Any) -> Any:
+            return self.model.start(*args).lengths
+
+    steps = generate_speculative(Uncropped(random_model("gpt")), [[1]], GREEDY, PromptLookup(2), max_len=24)
+    with pytest.raises(TypeError, match="needs a state with a method crop, got Tensor"):
+        next(steps)
+
+
+def test_no_prompts_give_no_output() -> None:
+    assert list(generate_speculative(random_model("gpt"), [], GREEDY, PromptLookup(2), max_len=24)) == []
+    assert DraftCounts().acceptance_rate == 0
