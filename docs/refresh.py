@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STAGE = re.compile(r"[a-z ]+: [\d.]+ s")
 """The time of a stage, which is printed on slow machines only, so pages leave it out."""
-N_FIRST, N_LAST = 8, 8
+N_FIRST, N_LAST = 12, 10
 """Lines of a long output that are kept."""
 
 

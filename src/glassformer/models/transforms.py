@@ -269,6 +269,6 @@ class Int8Linear(nn.Module):
         if x.device.type == "cpu" and len(rows) <= self.FEW_ROWS and self.in_features % self.UNIT == 0:
             found = torch._weight_int8pack_mm(rows.contiguous(), self.weight, self.scales)
         else:
-            found = F.linear(rows, self.weight.bfloat16() * self.scales[:, None])
+            found = F.linear(rows, self.weight.bfloat16()) * self.scales
         found = found if self.bias is None else found + self.bias
         return found.view(*x.shape[:-1], self.out_features)
