@@ -33,9 +33,11 @@ def load_model(
     weights = None if dtype is None else weights_dtype(dtype, where)
     stored = read_model(path)
 
-    network = stored.network.to(where)
+    network, run = stored.network.to(where), stored.run
     if fused_qkv:
         fuse_qkv(network)
+    if fused_qkv or weights == torch.int8:
+        run = replace(run, lora=None)  # its updates are merged
     if weights is not None and weights != torch.float32:
         convert(network, weights)
     progress = stored_progress(path)
@@ -44,7 +46,7 @@ def load_model(
         stored.tokenizer,
         stored.source_tokenizer or stored.tokenizer,
         stored.generation,
-        stored.run,
+        run,
         where,
         stored.labels,
         folder=Path(folder),

@@ -152,6 +152,20 @@ def test_generate_passes_its_options(glassformer: Glassformer, trained: Outcome)
     assert found.out == f"abc{expected}\n"
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--output", "texts.jsonl"], "--output is for --input"),
+        (["--draft-tokens", "3"], "--draft-tokens is for --draft"),
+    ],
+)
+def test_generate_refuses_options_without_effect(
+    glassformer: Glassformer, trained: Outcome, options: list[str], words: str
+) -> None:
+    found = glassformer("generate", trained.folder, "--prompt", "the", *options)
+    assert found.code != 0 and words in found.err
+
+
 @pytest.mark.parametrize("drafts", [["--prompt-lookup", 5], ["--draft", "DIR", "--draft-tokens", 3]])
 def test_generate_with_drafts_prints_the_same_text(
     glassformer: Glassformer, trained: Outcome, drafts: list[str]

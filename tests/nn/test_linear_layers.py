@@ -164,3 +164,22 @@ def test_a_wide_layer_in_bfloat16_gives_the_gradients_of_autocast(part: int, mon
     for wide, plain in zip(*results, strict=True):
         assert wide.dtype == plain.dtype
         torch.testing.assert_close(wide, plain)
+
+
+def test_packed_copies_of_a_network_are_freed() -> None:
+    large = Linear(512, 512)
+    with PackedWeights(), torch.inference_mode():
+        large(torch.zeros(1, 512))
+    assert large in module._packed
+    module.forget_packed(nn.Sequential(large))
+    assert large not in module._packed
+
+
+def test_bfloat16_weights_are_not_packed_by_a_processor_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN raises an error for them on x86 processors without AVX-512."""
+    monkeypatch.setattr(module, "_packs_bfloat16", lambda: False)
+    large, x = Linear(512, 512).bfloat16(), torch.randn(1, 512).bfloat16()
+    with PackedWeights(), torch.inference_mode():
+        found = large(x)
+    assert large not in module._packed
+    assert torch.equal(found, F.linear(x, large.weight, large.bias))

@@ -12,7 +12,7 @@ import glassformer.models
 import glassformer.nn
 
 INNER = {"Branches", "CellStep", "Grid", "Kept", "Stepper", "in_order", "reading_order", "run", "run_masked", "scoped"}
-INNER |= {"kept_dtype", "where"}
+INNER |= {"join_masks", "join_rows", "kept_dtype", "where"}
 """Parts of the caches and of the recurrent loop that no other code needs."""
 
 

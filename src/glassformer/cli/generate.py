@@ -51,6 +51,12 @@ def main(
     """
     if prompt is not None and input is not None:
         raise UserError("give --prompt or --input, not both")
+    if output is not None and input is None:
+        raise UserError(
+            "--output is for --input FILE.jsonl; the text of --prompt is printed: write it to a file with >"
+        )
+    if "draft_tokens" in sampling and draft is None:
+        raise UserError("--draft-tokens is for --draft DIR; --prompt-lookup K has its own number of tokens, K")
     prompts = None if input is None else list(_prompts(input))
     if prompts is not None and not prompts:
         raise UserError(f'{input} has no prompt; each line must be an object with a text field "prompt"')

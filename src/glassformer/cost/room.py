@@ -119,7 +119,7 @@ def step_memory(run: Run, on_cpu: bool, n_parts: int, trained_share: float, n_sh
     config, train = run.model, run.train
     shape = full_shape(micro_batch(run), config)
     shape = replace(shape, n_rows=-(-shape.n_rows // n_parts))
-    kept = activations(config, shape, Kernels(train.precision != "fp32", on_cpu), train.activation_checkpointing)
+    kept = activations(config, shape, Kernels(train.precision in HALF, on_cpu), train.activation_checkpointing)
     memory = training_memory(config, train, kept)
     trained = {name: int(getattr(memory, name) * trained_share) for name in ("gradients", "optimizer")}
     memory = replace(memory, **trained)

@@ -220,7 +220,8 @@ def convert(network: nn.Module, dtype: torch.dtype) -> None:
     The last projection, from hidden states to logits, stays in fp32 and reads its input in fp32, so that logits are
     not rounded to half precision. An embedding table tied to it also stays in fp32, and the embeddings of tokens are
     rounded to `dtype`. Buffers, such as rotary frequencies, do not change. With int8, all linear layers become
-    `Int8Linear`, the last projection included, and all other weights are in bfloat16.
+    `Int8Linear`, the last projection included, so that logits are rounded to bfloat16; all other weights are in
+    bfloat16.
     """
     if dtype == torch.int8:
         merge_lora(network)

@@ -24,7 +24,7 @@ from glassformer.nn.blocked_attention import attention_blocked, bfloat16_instruc
 from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward, gelu_tanh, relu2
 from glassformer.nn.kv_cache import LayerCache, Slots, TransformerState
-from glassformer.nn.linear_layers import Linear, PackedWeights, is_transformed, linear, prefers_onednn
+from glassformer.nn.linear_layers import Linear, PackedWeights, forget_packed, is_transformed, linear, prefers_onednn
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.norms import LayerNorm, RMSNorm, layer_norm_reference, rms_norm_reference
 from glassformer.nn.positions import (
@@ -72,6 +72,7 @@ __all__ = [
     "attention_fused",
     "attention_reference",
     "bfloat16_instructions",
+    "forget_packed",
     "gelu_tanh",
     "gru_step",
     "is_transformed",

@@ -76,6 +76,12 @@ def _has_onednn() -> bool:
     return is_x86 and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
+@functools.cache
+def _packs_bfloat16() -> bool:
+    """Return True if oneDNN can pack weights in bfloat16: with AVX-512 or AVX-NE-CONVERT, not on older processors."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def _on_plain_cpu(x: Tensor, weight: Tensor) -> bool:
     """Return True for tensors that oneDNN can read: not traced, not distributed, and not cast by autocast."""
     return _is_plain(x, weight) and not torch.is_autocast_enabled("cpu")
@@ -220,6 +226,17 @@ class PackedWeights:
         return self._checked[id(layer)]
 
 
+def forget_packed(network: nn.Module) -> None:
+    """Free the packed copies of the weights of a network, for example because they are about to change.
+
+    >>> forget_packed(Linear(2, 3))
+    """
+    with _lock:
+        for module in network.modules():
+            if isinstance(module, Linear):
+                _packed.pop(module, None)
+
+
 def _pack(layer: Linear) -> Tensor | None:
     """Return the packed weight; None for a small weight, and beyond `MAX_PACKED_BYTES`."""
     weight = layer.weight
@@ -227,7 +244,7 @@ def _pack(layer: Linear) -> Tensor | None:
     is_fit = weight.is_contiguous() and layer.in_features * weight.element_size() % 8 == 0  # for `_identity`
     if not is_fit or weight.numel() < MIN_PACKED or weight.dtype not in (torch.float32, torch.bfloat16):
         return None
-    if not _has_onednn():
+    if not _has_onednn() or (weight.dtype == torch.bfloat16 and not _packs_bfloat16()):
         return None
     with _lock:
         found = _packed.get(layer)

@@ -127,7 +127,7 @@ class _Workers:
             pickle.dump(item, worker.stdin, pickle.HIGHEST_PROTOCOL)
             worker.stdin.flush()
             is_result, answer = pickle.load(worker.stdout)
-        except (EOFError, OSError) as error:
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
             raise UserError(
                 f"a process that encodes the text ended with exit status {worker.wait()}; is there enough free memory?"
             ) from error
@@ -142,11 +142,12 @@ def serve() -> None:
     """Run a worker: read a function and then items from standard input, and write each result to standard output."""
     source, target = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # printed text does not disturb the results
-    function = pickle.load(source)
+    function = None
     while True:
         try:
+            function = pickle.load(source) if function is None else function
             item = pickle.load(source)
-        except EOFError:
+        except (EOFError, pickle.UnpicklingError):  # the other process has ended
             return
         try:
             answer = True, function(item)

@@ -10,6 +10,7 @@ from torch import nn
 from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
 from glassformer.devices import autocast_dtype, evaluation_mode
 from glassformer.evaluation.loss import LossReport, evaluate_loss
+from glassformer.nn.linear_layers import forget_packed
 from glassformer.reporting import Evaluation
 from glassformer.tasks.batches import TrainingData
 from glassformer.training.averaging import ExponentialAverage
@@ -47,7 +48,10 @@ class Evaluations:
         """
         if not self.data.evaluations:
             return {}, {}
-        reports, scores, sample = self._measured()
+        try:
+            reports, scores, sample = self._measured()
+        finally:
+            forget_packed(self.network)  # the next step changes the weights
         if self.host.ranks.any(not all(math.isfinite(report.loss) for report in reports.values())):
             raise NonFinite("an evaluated loss is not finite", is_of_step=False)
         values: dict[str, Any] = {

@@ -26,6 +26,7 @@ from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
 from glassformer.formatting import size
 from glassformer.models.build import build_model
+from glassformer.nn.blocked_attention import bfloat16_instructions
 from glassformer.reporting import LaunchReporter, Outcome, Silent
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors
@@ -100,7 +101,10 @@ def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] 
         with host_of(run, folder, reporter, began) as host:
             host.ranks.raise_together(lambda: _require_same(newest, host.ranks))
             run, trainer = assemble(run, folder, host, stored=newest)
+            n_parts = trainer.step.n_parts
             trainer.restore(newest)
+            if n_parts > trainer.progress.n_parts:
+                log(f"a step does not fit in memory here, by estimate: {computed_in(n_parts)}, not bit for bit")
             put_right(folder, run.train, trainer.progress, host)
             tell_of_resumed_run(run, newest, trainer.progress, host)
             return Outcome(folder, trainer.train(), run)
@@ -274,6 +278,8 @@ def tell_of_resumed_run(run: Run, stored: Path, progress: TrainerState, host: Ho
         host.reporter.log(
             f"the run was made with {'; '.join(other)}: the result is equal up to rounding, not bit for bit"
         )
+    if run.train.precision == "bf16" and host.device.type == "cpu" and not bfloat16_instructions():
+        host.reporter.log("the run was started in bf16, and this CPU has no bf16 instructions: its steps are slow here")
     if not repeats_bits(run.train, host.device):
         host.reporter.log(f"on {host.device.type} without train.deterministic the result is equal up to rounding")
     done = progress.finished or progress.step >= run.train.max_steps
