@@ -136,7 +136,9 @@ def outcome(run: Run, folder: Path, bad: set[int], what: str, once: bool = False
             found["error"] = str(error)
     strip = str(folder)
     found["error"] = found["error"].replace(strip, "")
-    found["messages"] = [line.replace(strip, "") for line in reporter.messages if "step" in line]
+    found["messages"] = [
+        line.replace(strip, "") for line in reporter.messages if "step" in line and not line.startswith("memory")
+    ]
     found["events"] = [{key: str(value).replace(strip, "") for key, value in line.items()} for line in metrics(folder)]
     found["batches"] = {path.name: path.read_bytes() for path in folder.glob("bad-batch-*")}
     found["remains"] = remains(folder)["tensors"], remains(folder)["numbers"]
