@@ -141,3 +141,13 @@ def test_the_run_is_refused_before_its_data_is_prepared(tmp_path: Path, monkeypa
     with pytest.raises(UserError, match=r"a step of 16,777,216 rows takes at least [\d,.]+ GiB in 1,024 parts, and"):
         train_run(run, tmp_path / "run", Silent())
     assert not (tmp_path / "run").exists()
+
+
+def test_logits_in_half_precision_count_with_their_gradient_once() -> None:
+    """The loss of a large vocabulary is computed a few rows at a time, so no copy of the logits is in fp32."""
+    model = replace(MODEL, vocab_size=1 << 14)
+    fp32, bf16 = (
+        least_memory(Run(model=model, train=TrainConfig(batch_size=64, precision=precision)), on_cpu=True)
+        for precision in ("fp32", "bf16")
+    )
+    assert bf16.logits * 2 == fp32.logits == 64 * model.max_len * (1 << 14) * 8

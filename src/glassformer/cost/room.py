@@ -70,6 +70,8 @@ def least_memory(run: Run, on_cpu: bool, n_parts: int = 1) -> Memory:
     n_scored = max(1, int(batch.scored_share * n_tokens)) if batch.scored_share < 1 else 0
     shape = Shape(-(-(batch.n_rows or 1) // n_parts), n_tokens, int(config.is_encoder_decoder), n_scored)
     kept = activations(config, shape, Kernels(train.precision in HALF, on_cpu), train.activation_checkpointing)
+    if train.precision in HALF:  # the loss of a few rows at a time keeps logits and their gradient in half precision
+        kept = replace(kept, logits=kept.logits // 2)
     if train.compile or run.lora is not None or run.init.freeze:
         kept = Activations(0, 0)
     memory = training_memory(config, train, kept)
