@@ -10,12 +10,14 @@ import torch
 
 from glassformer import api
 from glassformer.config.run import ExampleRows, PackedRows, Run
+from glassformer.data import sources, tokens
 from glassformer.data.batching import Example, FreshCuts
 from glassformer.errors import Interrupted
 from glassformer.models.build import build_model
 from glassformer.reporting import Silent
 from glassformer.tasks.batches import TrainingData
 from glassformer.tasks.registry import trainable_task
+from glassformer.tokenization import processes
 from glassformer.tokenization.tokenizer import Tokenizers
 from glassformer.training.init_from import with_present_rules
 from runs import label_run, pair_run, remains, signal_at, tiny_run, write_documents, write_text
@@ -127,6 +129,35 @@ def test_pitfall_23_a_resumed_run_has_equal_cuts(name: str, tmp_path: Path, monk
     assert outcome.reports == whole.reports
     assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
     assert api.load(tmp_path / "parts", step=20).evaluate() == whole.reports["valid"]
+
+
+@pytest.mark.parametrize("name", ["windows", "pairs"])
+def test_ranks_that_encode_at_the_same_time_share_the_processors(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 alone encodes the first epoch, and the others wait; all ranks of a machine encode the later epochs."""
+    started = []
+
+    class Counted(processes._Workers):
+        def __init__(self, function: Callable[[object], object], n_workers: int) -> None:
+            started.append(n_workers)
+            super().__init__(function, n_workers)
+
+    run = with_present_rules(dropped(RUNS[name](tmp_path)))
+    monkeypatch.setattr(processes, "_Workers", Counted)
+    monkeypatch.setattr(processes, "n_processors", lambda: 4)
+    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 50)
+    monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 100)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    task, _ = prepared(run)
+    assert set(started) == {4}
+    started.clear()
+    task.sampler.batch(task.sampler.n_steps_per_epoch)
+    assert set(started) == {2}
+    started.clear()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    task.sampler.batch(2 * task.sampler.n_steps_per_epoch)
+    assert started == []  # the ranks encode, without workers
 
 
 @pytest.mark.parametrize("name", ["examples", "pairs", "labels", "tags"])

@@ -99,6 +99,7 @@ def prepare(
     dropout_seed: int = 0,
     progress: Progress | None = None,
     checks_hashes: bool = True,
+    in_every_rank: bool = False,
 ) -> TokenSplits:
     """Return the tokens of a corpus: from the cache if complete and unchanged, else by encoding the text.
 
@@ -114,6 +115,7 @@ def prepare(
     reproducible by `dropout_seed`. The validation text is encoded without dropout.
 
     With `checks_hashes=False` only the size of the ids is checked, if another process of the run checks the hashes.
+    With `in_every_rank` all ranks of a run encode at the same time, and share the processors.
     """
     key: list[Any] = [FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout]
     key += [dropout_seed] if dropout_seed else []
@@ -145,6 +147,7 @@ def prepare(
                 dropout=dropout if side == "train" else 0.0,
                 dropout_seed=dropout_seed,
                 always_in_pieces=corpus.reading == 1,
+                in_every_rank=in_every_rank,
             )
             with closing(encoded) as parts:  # an error ends the worker processes at once
                 sidecar[side] = write_stream(temporary, side, map(advance, parts), tokenizer)
@@ -207,6 +210,7 @@ def encode_pieces(
     dropout: float = 0.0,
     dropout_seed: int = 0,
     always_in_pieces: bool = False,
+    in_every_rank: bool = False,
 ) -> Generator[EncodedPart, None, None]:
     """Encode a stream of pieces, about a million characters at a time, of a large text in several processes.
 
@@ -221,7 +225,7 @@ def encode_pieces(
     encode = _BatchEncoder(tokenizer, end_id, start_id, dropout, dropout_seed)
     pays_from = PAYS_FROM if dropout == 0.0 else BATCH_CHARACTERS  # dropout takes some seconds per batch
     n_tokens = 0
-    for part in in_order(encode, _batches(pieces), lambda batch: batch.n_characters, pays_from):
+    for part in in_order(encode, _batches(pieces), lambda batch: batch.n_characters, pays_from, in_every_rank):
         yield replace(part, starts=part.starts + n_tokens)
         n_tokens += len(part.ids)
 
@@ -426,6 +430,7 @@ def prepare_pairs(
     dropout_seed: int = 0,
     progress: Progress | None = None,
     checks_hashes: bool = True,
+    in_every_rank: bool = False,
 ) -> PairSplits:
     """Return the tokens of a corpus of pairs: from the cache if complete and unchanged, else by encoding, as `prepare`.
 
@@ -448,7 +453,7 @@ def prepare_pairs(
         for side, pairs in sides.items():
             for stem, (of_side, share) in of_sides.items():
                 texts = [getattr(pair, stem) for pair in pairs]
-                parts = _encoded_texts(texts, of_side, share if side == "train" else 0.0, dropout_seed)
+                parts = _encoded_texts(texts, of_side, share if side == "train" else 0.0, dropout_seed, in_every_rank)
                 sidecar[f"{side}.{stem}"] = write_stream(temporary, f"{side}.{stem}", parts, of_side)
                 done += len(texts)
                 if progress is not None:
@@ -468,9 +473,14 @@ def _whole(name: str, source: TokenFile, target: TokenFile) -> PairFile:
     return PairFile(name, source, target, np.arange(source.n_documents))
 
 
-def _encoded_texts(texts: list[str], tokenizer: Tokenizer, dropout: float = 0.0, seed: int = 0) -> list[EncodedPart]:
+def _encoded_texts(
+    texts: list[str], tokenizer: Tokenizer, dropout: float = 0.0, seed: int = 0, in_every_rank: bool = False
+) -> list[EncodedPart]:
     pieces = (Piece(text, ends_document=True) for text in texts)
-    return list(encode_pieces(pieces, tokenizer, None, dropout=dropout, dropout_seed=seed))
+    parts = encode_pieces(
+        pieces, tokenizer, None, dropout=dropout, dropout_seed=seed, in_every_rank=in_every_rank
+    )
+    return list(parts)
 
 
 def _open_pairs(folder: Path, checks_hashes: bool = True) -> PairSplits | None:

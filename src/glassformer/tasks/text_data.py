@@ -185,7 +185,7 @@ class PreparedText:
             return SAMPLERS[type(data.packing)](tokens, context, run.train.batch_size, seed)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
-            cut = prepared_tokens(task, run, self.corpus, self.tokenizer, dropout_seed=seed)
+            cut = prepared_tokens(task, run, self.corpus, self.tokenizer, dropout_seed=seed, in_every_rank=True)
             return sampler_of(cut.train, seed), cut.folder
 
         seed = preparation.first_dropout_seed(run)
@@ -266,6 +266,7 @@ def prepared_tokens(
     dropout_seed: int | None = None,
     *,
     checks_hashes: bool = True,
+    in_every_rank: bool = False,
 ) -> TokenSplits:
     """Return the tokens of a run's text, from the cache if possible; the default seed is that of the first epoch."""
     return prepare(
@@ -277,6 +278,7 @@ def prepared_tokens(
         dropout_seed=preparation.first_dropout_seed(run) if dropout_seed is None else dropout_seed,
         progress=progress,
         checks_hashes=checks_hashes,
+        in_every_rank=in_every_rank,
     )
 
 

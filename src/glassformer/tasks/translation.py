@@ -215,7 +215,7 @@ class PreparedPairs:
         run, data = self.run, data_of(self.run, PairData)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
-            cut = self.splits_of(dropout_seed=seed)
+            cut = self.splits_of(dropout_seed=seed, in_every_rank=True)
             train = within(cut.train, run.model, self.tokenizers, lambda _: None)  # logged for the first epoch
             return TokenBudget(pair_rows(train), data.batch_tokens, seed), cut.folder
 

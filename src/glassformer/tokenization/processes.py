@@ -37,19 +37,32 @@ def n_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def n_workers(in_every_rank: bool) -> int:
+    """Return the number of worker processes: one per processor, divided among the ranks if all encode at a time.
+
+    `torchrun` sets the number of ranks on this machine. Without `in_every_rank`, the other ranks wait for this one.
+    """
+    n_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if in_every_rank else 1
+    return max(1, min(n_processors() // n_ranks, MAX_WORKERS))
+
+
 def in_order(
-    function: Callable[[Item], Result], items: Iterable[Item], size: Callable[[Item], int], pays_from: int
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    size: Callable[[Item], int],
+    pays_from: int,
+    in_every_rank: bool = False,
 ) -> Iterator[Result]:
     """Yield `function(item)` for each item: the first items here, those after a size of `pays_from` in workers.
 
-    There is one worker per processor. `function` is pickled and sent to each worker once. At most two items per worker
+    `n_workers` is the number of workers; one is this process. `function` is pickled and sent to each worker once. At most two items per worker
     are in flight, and fewer if they are large (`MAX_SIZE`), so memory use is bounded. The first error in the order of
     the items is raised, as in one process, whether it is of `items` or of `function`.
     """
-    items, n_workers, done = iter(items), min(n_processors(), MAX_WORKERS), 0
+    items, n, done = iter(items), n_workers(in_every_rank), 0
     for item in items:
-        if n_workers > 1 and done >= pays_from:
-            with _Workers(function, n_workers) as workers:
+        if n > 1 and done >= pays_from:
+            with _Workers(function, n) as workers:
                 yield from workers.map(chain([item], items), size)
             return
         done += size(item)
