@@ -188,6 +188,38 @@ def test_wrong_settings_suggest_the_nearest_name(models: dict[str, Model]) -> No
         models["causal"].generate("abc", temperature="high")
 
 
+WRONG: dict[str, tuple[str, Callable[[Model], Any], str]] = {
+    "rows": ("causal", lambda m: m.generate("ab", batch_size=2.5), "batch_size is 2.5 and must be an integer: it is"),
+    "no rows": ("causal", lambda m: m.generate("ab", batch_size=0), "batch_size is 0 and must be at least 1: it is"),
+    "a bool": ("causal", lambda m: m.generate("ab", batch_size=True), "batch_size is True and must be an integer"),
+    "n": ("causal", lambda m: m.generate("ab", n="2"), "n is '2' and must be an integer: it is the number of samples"),
+    "no samples": ("causal", lambda m: m.generate("ab", n=0), "n is 0 and must be at least 1: it is the number of"),
+    "streams": ("causal", lambda m: list(m.stream("ab", n=1.0)), "n is 1.0 and must be an integer"),
+    "sample": ("causal", lambda m: m.generate("ab", sample=0.5), "sample is 0.5 and must be an integer"),
+    "negative": ("causal", lambda m: m.generate("ab", sample=-1), "sample is -1 and must not be negative"),
+    "counts": ("causal", lambda m: m.generate("ab", counts=3), "counts: expected a DraftCounts, .* got 3"),
+    "slide": ("causal", lambda m: m.generate("ab", slide="no"), "slide: expected True or False, got 'no'"),
+    "ids": ("causal", lambda m: m.generate([[1, 2.5]]), "prompt 1 has the id 2.5, and the vocabulary has"),
+    "length": ("causal", lambda m: m.generate("ab", max_new_tokens=2.5), "max_new_tokens must be integer, not 2.5"),
+    "n_best": ("pairs", lambda m: m.translations("a", n_best=1.5), "n_best is 1.5 and must be an integer"),
+    "no target": ("pairs", lambda m: m.translations("a", n_best=0), "n_best is 0 and must be at least 1"),
+    "prefix": ("pairs", lambda m: m.translate("a", prefix=3), "prefix: expected a text, .* got 3"),
+    "beam": ("pairs", lambda m: m.translate("a", beam=True), "beam must be integer, not True"),
+    "drafts": ("pairs", lambda m: m.translate("a", prompt_lookup=3), "prompt_lookup: a beam search has no drafts"),
+    "a draft": ("pairs", lambda m: m.translate("a", draft=m), "draft: a beam search has no drafts"),
+    "candidates": ("masked", lambda m: m.fill("a [MASK]", n="3"), "n is '3' and must be an integer"),
+    "no candidate": ("masked", lambda m: m.fill("a [MASK]", n=-1), "n is -1 and must be at least 1"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_value_of_an_argument_is_one_sentence(models: dict[str, Model], name: str) -> None:
+    kind, use, sentence = WRONG[name]
+    with pytest.raises(UserError, match=sentence) as refused:
+        use(models[kind])
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize("kind", ["causal", "pairs", "masked", "classes", "regression", "tags", "lora"])
 def test_save_and_load_give_the_same_model(models: dict[str, Model], kind: str, tmp_path: Path) -> None:
     model = models[kind]

@@ -1,6 +1,7 @@
 """Exceptions shown to the user: `UserError` for a mistake, `Interrupted` for a run that was stopped."""
 
 import difflib
+import errno
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from numbers import Integral
 from pathlib import Path
 
 from glassformer.formatting import size
@@ -83,6 +85,20 @@ def did_you_mean(name: object, known: Iterable[str], there_are: str = "known nam
     return f"{there_are} {', '.join(known)}" if near is None else f"did you mean {near}?"
 
 
+def require_integer(name: str, value: object, least: int, what: str) -> None:
+    """Raise `UserError` unless `value` is an integer of at least `least`; `what` is its meaning.
+
+    >>> require_integer("n", 2.5, 1, "the number of samples")
+    Traceback (most recent call last):
+    glassformer.errors.UserError: n is 2.5 and must be an integer: it is the number of samples
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise UserError(f"{name} is {value!r:.40} and must be an integer: it is {what}")
+    if int(value) < least:
+        must = f"be at least {least}" if least else "not be negative"
+        raise UserError(f"{name} is {value} and must {must}: it is {what}")
+
+
 @contextmanager
 def enough_memory(advice: str) -> Iterator[None]:
     """Convert an out-of-memory error in the block to a `UserError` with the requested size and `advice`.
@@ -94,7 +110,7 @@ def enough_memory(advice: str) -> Iterator[None]:
     """
     try:
         yield
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, OSError) as error:
         if not is_out_of_memory(error):
             raise
         found = _ASKED.search(str(error))
@@ -106,13 +122,14 @@ def enough_memory(advice: str) -> Iterator[None]:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return True if Python or torch (CPU, CUDA, MPS) could not allocate memory.
+    """Return True if Python, torch (CPU, CUDA, MPS) or the operating system could not allocate memory or map a file.
 
     >>> is_out_of_memory(RuntimeError("CUDA out of memory.")), is_out_of_memory(RuntimeError("shapes differ"))
     (True, False)
     """
     is_of_torch = isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
-    return isinstance(error, MemoryError) or is_of_torch
+    is_of_system = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or is_of_torch or is_of_system
 
 
 @contextmanager
@@ -131,13 +148,13 @@ def needs(what: str, extra: str) -> Iterator[None]:
 
 
 _OUT_OF_MEMORY = re.compile(
-    r"out of memory|can't allocate memory|not enough memory|can't start new thread|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|^could not create a primitive$",
+    r"out of memory|(?:can't|cannot) allocate memory|not enough memory|can't start new thread"
+    r"|CUBLAS_STATUS_ALLOC_FAILED|^could not create a primitive$",
     re.I,
 )
 """Pattern of the out-of-memory messages in RuntimeErrors of torch (CPU, CUDA, MPS), its libraries and Python. The last
 one is of oneDNN, when it has no memory for the code of a kernel."""
-_ASKED = re.compile(r"(?:tried to allocate|unable to allocate) ([\d.]+) ?(bytes|[KMGT]i?B)", re.I)
+_ASKED = re.compile(r"(?:tried to allocate|unable to allocate|unable to mmap) ([\d.]+) ?(bytes|[KMGT]i?B)", re.I)
 
 
 class Interrupted(Exception):

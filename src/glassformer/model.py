@@ -16,7 +16,7 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import GENERATION_BATCH, BeamConfig, GenerationConfig, Run
 from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device
-from glassformer.errors import UserError, warn
+from glassformer.errors import UserError, require_integer, warn
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
 from glassformer.inference.decode import EncodedPrompt, check_prompts, with_settings
@@ -289,6 +289,12 @@ class Model:
         """Return how prompts are continued: the model's sampling configuration with some settings replaced."""
         if not (draft is None or isinstance(draft, Model)):
             raise UserError(f"draft: expected a Model, such as glassformer.load(DIR), got {draft!r:.60}")
+        if not (counts is None or isinstance(counts, DraftCounts)):
+            raise UserError(f"counts: expected a DraftCounts, which receives numbers of drafts, got {counts!r:.60}")
+        if not isinstance(slide, bool):
+            raise UserError(f"slide: expected True or False, got {slide!r:.60}")
+        require_integer("n", n, 1, "the number of samples per prompt")
+        require_integer("sample", sample, 0, "the number of the first sample, from 0")
         if not isinstance(self.generation, GenerationConfig):
             raise wrong_verb(self.task, self, "generate")
         config = with_settings(self.generation, settings)
@@ -317,6 +323,7 @@ class Model:
         """Return the best target of a source, or of each of several; a source gives the same target in any batch.
 
         `settings` are fields of `BeamConfig` that replace the model's defaults; every target begins with `prefix`.
+        Drafts (`draft`, `prompt_lookup`) are for `generate`.
         """
         return [found[0].text for found in self.translations(source, prefix=prefix, **settings)]
 
@@ -339,6 +346,8 @@ class Model:
         **settings: Any,
     ) -> list[list[Translation]]:
         """Return the `n_best` targets of encoded sources (`encode_source`), best first, with ids and scores."""
+        if not isinstance(prefix, str):
+            raise UserError(f"prefix: expected a text, with which every target begins, got {prefix!r:.60}")
         config = beam(self, settings)
         return self.translator.translate_ids(sources, config, n_best=n_best, prefix=prefix, progress=progress)
 

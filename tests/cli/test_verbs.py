@@ -89,6 +89,8 @@ def test_generate_reads_prompts_from_a_file(glassformer: Glassformer, trained: O
     assert two.out == found.out
     none = glassformer("generate", trained.folder, "--input", "-", "--batch-size", 0, stdin=stdin)
     assert none.code != 0 and "batch_size is 0 and must be at least 1" in none.err
+    unused = glassformer("generate", trained.folder, "--prompt", "ab", "-n", 3, "--batch-size", 2)
+    assert unused.code == 2 and "--batch-size is for --input FILE.jsonl" in unused.err
     (tmp_path / "in.jsonl").write_text(stdin, "utf-8")
     out = tmp_path / "new" / "out.jsonl"
     written = glassformer(
@@ -116,7 +118,7 @@ def test_generate_writes_several_samples(glassformer: Glassformer, trained: Outc
     assert last.out == "".join(f"--- sample {i}\nabc{texts[0][i]}\n" for i in (1, 2))
     for wrong, words in (
         (["-n", 2, "--temperature", 0], "all samples would be equal"),
-        (["-n", 0], "n must be at least 1"),
+        (["-n", 0], "n is 0 and must be at least 1"),
         (["--sample", -1], "sample is -1 and must not be negative"),
     ):
         refused = glassformer("generate", trained.folder, "--prompt", "abc", *wrong)

@@ -1,7 +1,7 @@
 """Generation with the cache equals full recomputation, alone and in batches; stops, streams, contexts."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -397,6 +397,43 @@ def test_a_slid_row_is_read_again_without_the_others() -> None:
 def test_a_batch_size_below_one_is_refused(batch_size: int) -> None:
     with pytest.raises(UserError, match=f"batch_size is {batch_size} and must be at least 1"):
         next(generate_rows(random_model("gpt"), [[1]], GREEDY, max_len=9, batch_size=batch_size))
+
+
+@dataclass
+class Unjoined:
+    """A state without `joined`."""
+
+    state: Any
+
+    @property
+    def lengths(self) -> Tensor:
+        return self.state.lengths
+
+    def select(self, rows: Tensor) -> "Unjoined":
+        return Unjoined(self.state.select(rows))
+
+
+class WithoutJoin(Counting):
+    """A model of a user, whose state has only `lengths` and `select`."""
+
+    def start(self, *args: Any) -> Any:
+        return Unjoined(self.model.start(*args))
+
+    def step(self, token_ids: Tensor, state: Any, *args: Any) -> Any:
+        logits, state = self.model.step(token_ids, state.state, *args)
+        return logits, Unjoined(state)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"slide": True}, {"batch_size": 2, "is_finished": lambda row, _: row == 0}],
+    ids=["slide", "batch_size"],
+)
+def test_a_state_that_cannot_be_joined_is_an_error(options: dict[str, Any]) -> None:
+    model, prompts = WithoutJoin(random_model("gpt")), [[1] * 23, [2, 3], [4]]
+    assert len(list(generate(model, prompts[1:], GREEDY, max_len=24))) == GREEDY.max_new_tokens  # it is not needed
+    with pytest.raises(TypeError, match=r"batch size, or of several rows .* a method joined, got Unjoined$"):
+        list(generate_rows(model, prompts, GREEDY, max_len=24, **options))
 
 
 def test_no_prompts_give_no_output() -> None:

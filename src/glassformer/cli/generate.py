@@ -30,7 +30,7 @@ def main(
     n: int = 1,
     sample: int = 0,
     context: Literal["refuse", "slide"] = "refuse",
-    batch_size: int = GENERATION_BATCH,
+    batch_size: int | None = None,
     draft: Path | None = None,
     sampling: Sampling,
     loading: Loading,
@@ -46,7 +46,8 @@ def main(
         sample: Index of the first sample to draw, from 0; the same index and seed draw the same sample again.
         context: What to do when the text exceeds the model's context: refuse = reject a long prompt and stop when the
             context is full; slide = drop the older half.
-        batch_size: Number of rows (prompts × samples) of --input at a time; more are faster and need more memory.
+        batch_size: Number of rows (prompts × samples) of --input at a time, 32 by default; more are faster and need
+            more memory.
         draft: The directory of a smaller model with the same tokenizer; it proposes --draft-tokens tokens per step.
     """
     if prompt is not None and input is not None:
@@ -55,6 +56,8 @@ def main(
         raise UserError(
             "--output is for --input FILE.jsonl; the text of --prompt is printed: write it to a file with >"
         )
+    if batch_size is not None and input is None:
+        raise UserError("--batch-size is for --input FILE.jsonl; all samples of a --prompt are drawn together")
     if "draft_tokens" in sampling and draft is None:
         raise UserError("--draft-tokens is for --draft DIR; --prompt-lookup K has its own number of tokens, K")
     prompts = None if input is None else list(_prompts(input))
@@ -69,7 +72,8 @@ def main(
     settings = sampling | {"draft": draft and replace(loading, checkpoint=None).model(draft), "counts": counts}
     slide, samples = context == "slide", range(sample, sample + n)
     if prompts is not None:
-        _from_file(model, prompts, output, samples, slide, batch_size, settings)
+        n_rows = GENERATION_BATCH if batch_size is None else batch_size
+        _from_file(model, prompts, output, samples, slide, n_rows, settings)
     elif prompt is not None:
         _write(model, prompt, samples, slide, settings)
     elif sys.stdin.isatty():

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from glassformer.config.run import BeamConfig
 from glassformer.data.batching import batches_by_length, pad
-from glassformer.errors import UserError
+from glassformer.errors import UserError, require_integer
 from glassformer.fitting import InParts
 from glassformer.inference.decodable import Branching, Decodable
 from glassformer.inference.sampling import log_softmax
@@ -296,7 +296,8 @@ def _read(
 
 
 def _check(config: BeamConfig, n_best: int, prefixes: Sequence[Ids], limits: Sequence[int], end_id: int) -> None:
-    if not 1 <= n_best <= config.beam:
+    require_integer("n_best", n_best, 1, "the number of targets per source")
+    if n_best > config.beam:
         raise UserError(f"n_best is {n_best} and must be from 1 to the beam, {config.beam}: change n_best or the beam")
     for number, (prefix, limit) in enumerate(zip(prefixes, limits, strict=True), 1):
         if len(prefix) > limit:

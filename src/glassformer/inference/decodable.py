@@ -23,13 +23,20 @@ class Croppable(Protocol):
         """Return the state of the first `lengths[i]` tokens of row i."""
 
 
+@runtime_checkable
+class Joinable(Protocol):
+    """Decoding state that takes more rows."""
+
+    def joined(self, other: Any) -> Any:
+        """Return the state with the rows of this one, then those of `other`."""
+
+
 class Decodable(Protocol):
     """Model that generates one token at a time.
 
     Its state keeps the past of each row between steps and belongs to the caller. It has `lengths`, (B,) real tokens so
     far, and `select(rows)`, the state whose row i is row `rows[i]` of this one; it expands, reorders or drops rows.
-    Generation with a batch size, or with a context that slides, also needs `joined(other)`: the state with the rows of
-    this one, then those of `other`.
+    Generation with a batch size, or of several rows with a context that slides, also needs a `Joinable` state.
     """
 
     def start(
@@ -46,6 +53,16 @@ class Reading(Protocol):
 
     def read_at(self, token_ids: Tensor, state: Any, attention_mask: Tensor | None, at: Tensor) -> tuple[Tensor, Any]:
         """Read as `step` does; return the logits (B, V) of one token per row, number `at` (B,), and the new state."""
+
+
+def joined(state: Any, other: Any) -> Any:
+    """Return the state with the rows of `state`, then those of `other`; raise `TypeError` if it is not `Joinable`."""
+    if not isinstance(state, Joinable):
+        raise TypeError(
+            "generation with a batch size, or of several rows with a context that slides, needs a state with a method "
+            f"joined, got {type(state).__name__}"
+        )
+    return state.joined(other)
 
 
 def read_at(

@@ -4,6 +4,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from torch import Tensor
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import GENERATION_BATCH, GenerationConfig
 from glassformer.data.batching import pad
-from glassformer.errors import UserError
-from glassformer.inference.decodable import Decodable, read_at
+from glassformer.errors import UserError, require_integer
+from glassformer.inference.decodable import Decodable, joined, read_at
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.models.build import Network
 from glassformer.nn.linear_layers import PackedWeights
@@ -132,7 +133,7 @@ def generate_rows(
             if unread:
                 first_logits, read = _read_rows(model, unread, config.max_new_tokens, max_len, device, source)
                 logits = torch.cat((logits, first_logits)) if cached else first_logits
-                state = state.joined(read) if cached else read
+                state = joined(state, read) if cached else read
         rows = cached + unread
         chosen = _next_ids(logits, config, [row.history for row in rows], [row.draws for row in rows], banned)
         for row, token in zip(rows, chosen, strict=True):
@@ -169,7 +170,7 @@ class Row:
 class WaitingRows:
     """Rows that wait for a place in a batch of at most `batch_size` rows (None = all), in order.
 
-    Raises `UserError` for a `batch_size` below 1.
+    Raises `UserError` for a `batch_size` that is not an integer of at least 1.
     """
 
     def __init__(
@@ -180,8 +181,8 @@ class WaitingRows:
         max_len: int,
         batch_size: int | None,
     ) -> None:
-        if batch_size is not None and batch_size < 1:
-            raise UserError(f"batch_size is {batch_size} and must be at least 1: it is the number of rows at a time")
+        if batch_size is not None:
+            require_integer("batch_size", batch_size, 1, "the number of rows at a time")
         self.batch_size = batch_size or len(prompts) * len(samples)
         self._rows = (
             Row(number, prompt, list(ids), rng(seed, Stream.SAMPLES, sample), max(0, len(ids) - max_len))
@@ -219,11 +220,10 @@ def _read_rows(
 
 
 def check_samples(samples: Sequence[int], config: GenerationConfig) -> None:
-    """Raise `UserError` for no samples, a negative sample number, or several samples that would be equal."""
-    if not samples:
-        raise UserError("n must be at least 1: it is the number of samples per prompt")
-    if min(samples) < 0:
-        raise UserError(f"sample is {min(samples)} and must not be negative: sample numbers start at 0")
+    """Raise `UserError` for no samples, a wrong sample number, or several samples that would be equal."""
+    require_integer("n", len(samples), 1, "the number of samples per prompt")
+    for sample in samples:
+        require_integer("sample", sample, 0, "the number of a sample, from 0")
     if len(samples) > 1 and config.temperature == 0:
         raise UserError(
             f"n is {len(samples)} and temperature is 0: all samples would be equal; set a temperature above 0, or n = 1"
@@ -239,10 +239,10 @@ def check_ids(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
     """
     for number, prompt in enumerate(prompts, 1):
         for token in prompt:
-            if not 0 <= token < vocab_size:
+            if not (isinstance(token, Integral) and 0 <= token < vocab_size):
                 raise UserError(
-                    f"prompt {number} has the id {token}, and the vocabulary has {vocab_size:,} tokens, with the ids 0 "
-                    f"to {vocab_size - 1}"
+                    f"prompt {number} has the id {token!r:.40}, and the vocabulary has {vocab_size:,} tokens, with the "
+                    f"ids 0 to {vocab_size - 1}"
                 )
 
 

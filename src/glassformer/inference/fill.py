@@ -9,7 +9,7 @@ import torch
 
 from glassformer import notebook
 from glassformer.config.run import BeamConfig
-from glassformer.errors import UserError, quoted
+from glassformer.errors import UserError, quoted, require_integer
 from glassformer.inference.beam import decode_sorted
 from glassformer.inference.decode import never_written
 from glassformer.models.build import Network
@@ -72,8 +72,7 @@ def fill_masks(
     network: Network, tokenizer: Tokenizer, text: str, n: int, device: torch.device | str = "cpu"
 ) -> Filling:
     """Return the `n` most probable tokens for each mask independently, in one forward with all masks in place."""
-    if n < 1:
-        raise UserError(f"n is {n} and must be at least 1: it is the number of candidates per mask")
+    require_integer("n", n, 1, "the number of candidates per mask")
     row = tokenizer.frames.text.around(masked_ids(tokenizer, text))
     _require_room(row, network.config.max_len)
     places = [place for place, token in enumerate(row) if token == tokenizer.mask_id]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from glassformer.config.run import GenerationConfig
 from glassformer.data.batching import pad
-from glassformer.inference.decodable import Croppable, Decodable
+from glassformer.inference.decodable import Croppable, Decodable, joined
 from glassformer.inference.decode import Row, WaitingRows, check_prompts, check_samples, next_logits, read_more
 from glassformer.inference.sampling import choose, draw
 from glassformer.nn.linear_layers import PackedWeights
@@ -199,7 +199,7 @@ class Reader:
             _, new = read_more(self.model, list(distinct), new, self.device)
         if len(distinct) < len(rows):
             new = new.select(torch.tensor([distinct[ids] for ids in rows], device=self.device))
-        self.state = self.state.joined(new) if self.ids else new
+        self.state = joined(self.state, new) if self.ids else new
         self.ids += rows
 
     def keep(self, rows: Sequence[int]) -> None:

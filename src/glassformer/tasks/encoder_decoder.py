@@ -25,7 +25,13 @@ def objective_of(model: ModelConfig, tokenizers: Tokenizers, label_smoothing: fl
 
 
 def beam(model: TrainedModel, settings: Mapping[str, Any]) -> BeamConfig:
-    """Return the model's beam search settings, with `settings` in place of some of them."""
+    """Return the model's beam search settings, with `settings` in place of some of them.
+
+    Raises `UserError` for a setting of drafts, which only models that continue texts have.
+    """
+    for name in ("draft", "draft_tokens", "prompt_lookup", "counts"):
+        if name in settings:
+            raise UserError(f"{name}: a beam search has no drafts; leave it out, or use a model that continues texts")
     config = model.generation if isinstance(model.generation, BeamConfig) else BeamConfig()
     return replace(config, **settings)
 

@@ -55,9 +55,9 @@ def in_order(
 ) -> Iterator[Result]:
     """Yield `function(item)` for each item: the first items here, those after a size of `pays_from` in workers.
 
-    `n_workers` is the number of workers; one is this process. `function` is pickled and sent to each worker once. At most two items per worker
-    are in flight, and fewer if they are large (`MAX_SIZE`), so memory use is bounded. The first error in the order of
-    the items is raised, as in one process, whether it is of `items` or of `function`.
+    There are `n_workers` workers, or none instead of one. `function` is pickled and sent to each worker once. At most
+    two items per worker are in flight, and fewer if they are large (`MAX_SIZE`), so memory use is bounded. The first
+    error in the order of the items is raised, as in one process, whether it is of `items` or of `function`.
     """
     items, n, done = iter(items), n_workers(in_every_rank), 0
     for item in items:
