@@ -1,5 +1,7 @@
 """Too little memory: one sentence with the requested size and the setting to lower; checkpoints are kept."""
 
+import errno
+import os
 import resource
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,12 +12,16 @@ import pytest
 import torch
 
 from faults.children import done
-from glassformer import api
+from glassformer import api, files
 from glassformer.config.run import Run
 from glassformer.config.transformer import Stack
+from glassformer.data.corpus import Corpus
+from glassformer.data.tokens import content_hash, open_streams, prepare
 from glassformer.errors import Note, UserError, enough_memory
 from glassformer.fitting import InParts
 from glassformer.store import checkpoint
+from glassformer.store.tensors import read_tensors, save_tensors
+from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training import loop
 from runs import MODEL, tiny_run, write_text
 
@@ -99,6 +105,11 @@ def test_out_of_memory_during_a_run_keeps_the_checkpoints(tmp_path: Path, monkey
             "for another 2.0 GiB: do",
         ),
         (RuntimeError("MPS backend out of memory (x). Tried to allocate 256.00 MB on"), "for another 256.0 MiB: do"),
+        (
+            RuntimeError("unable to mmap 3145728 bytes from file <m.safetensors>: Cannot allocate memory (12)"),
+            "not enough memory for another 3.0 MiB: do",
+        ),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "not enough memory: do"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 512 bytes."), "512 bytes: do"),
     ],
 )
@@ -106,6 +117,36 @@ def test_memory_errors_of_torch_and_numpy_are_one_sentence(error: Exception, exp
     with pytest.raises(UserError) as found, enough_memory("do"):
         raise error
     assert str(found.value).endswith(expected)
+
+
+def test_tokens_that_cannot_be_mapped_are_not_replaced(tmp_path: Path) -> None:
+    """The folder is intact, so it is not encoded again, and the disk is not blamed."""
+    corpus = Corpus([write_text(tmp_path)])
+    folder = prepare(corpus, Tokenizer.train(["ab"], vocab_size=0), tmp_path / "cache").folder
+    os.truncate(folder / "train.bin", 4 * ROOM)  # takes no room on the disk
+    sidecar = files.read_json(folder / "tokens.json")
+    del sidecar["sha256"]
+    sidecar["train"]["files"]["train.bin"]["n_bytes"] = 4 * ROOM
+    files.write_json(folder / "tokens.json", {"sha256": content_hash(sidecar), **sidecar})
+
+    def opened() -> None:
+        with pytest.raises(UserError, match=r"^not enough memory: do$"), enough_memory("do"):
+            open_streams(folder, {"train": "the training text"}, checks_hashes=False)
+
+    assert open_streams(folder, {"train": "the training text"}, checks_hashes=False) is not None
+    limited(opened)
+
+
+def test_weights_that_cannot_be_mapped_are_one_sentence(tmp_path: Path) -> None:
+    """safetensors maps the file, and then torch maps it once more."""
+    save_tensors({"x": torch.zeros(1 << 25)}, tmp_path / "x.safetensors")
+
+    def read() -> None:
+        with pytest.raises(UserError, match=r"^not enough memory.*: do$"), enough_memory("do"):
+            read_tensors(tmp_path / "x.safetensors")
+
+    for room in (1 << 26, 5 << 25):
+        limited(read, room)
 
 
 def test_other_errors_are_unchanged(tmp_path: Path) -> None:

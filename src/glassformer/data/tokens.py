@@ -33,7 +33,7 @@ from glassformer import files
 from glassformer.data.corpus import Corpus, SplitSide
 from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.sources import Piece, cut, joined
-from glassformer.errors import UserError
+from glassformer.errors import UserError, is_out_of_memory
 from glassformer.seeds import Stream, seed_of
 from glassformer.tokenization.processes import in_order
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -342,7 +342,9 @@ def open_streams(folder: Path, names: Mapping[str, str], checks_hashes: bool = T
             raise ValueError(f"{folder / SIDECAR} has changed since it was written")
         n_shared = _n_shared(sidecar.get("start_id"), sidecar.get("end_id"))
         return {s: _open_stream(folder, s, sidecar[s], name, n_shared, checks_hashes) for s, name in names.items()}
-    except (UserError, OSError, AttributeError, KeyError, TypeError, ValueError):
+    except (UserError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        if is_out_of_memory(error):  # too little address space for the mapped files
+            raise
         return None
 
 
@@ -477,9 +479,7 @@ def _encoded_texts(
     texts: list[str], tokenizer: Tokenizer, dropout: float = 0.0, seed: int = 0, in_every_rank: bool = False
 ) -> list[EncodedPart]:
     pieces = (Piece(text, ends_document=True) for text in texts)
-    parts = encode_pieces(
-        pieces, tokenizer, None, dropout=dropout, dropout_seed=seed, in_every_rank=in_every_rank
-    )
+    parts = encode_pieces(pieces, tokenizer, None, dropout=dropout, dropout_seed=seed, in_every_rank=in_every_rank)
     return list(parts)
 
 
