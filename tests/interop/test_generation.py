@@ -27,6 +27,15 @@ def test_sampling_is_imported() -> None:
     assert messages == []
 
 
+@pytest.mark.parametrize("settings", [{}, {"do_sample": True}])
+def test_prompt_lookup_is_imported_for_a_decoder(settings: dict[str, Any]) -> None:
+    found, messages = read(settings | {"prompt_lookup_num_tokens": 7})
+    assert found.prompt_lookup == 7 and messages == []
+    found, messages = read({"num_beams": 2, "early_stopping": "never", "prompt_lookup_num_tokens": 7}, PAPER)
+    assert isinstance(found, BeamConfig)
+    assert messages == ["not imported from the generation defaults: prompt_lookup_num_tokens = 7"]
+
+
 def test_missing_top_k_means_50() -> None:
     """transformers omits its own defaults from the file: Llama 3's file has only these keys."""
     found, _ = read({"do_sample": True, "temperature": 0.6, "top_p": 0.9})

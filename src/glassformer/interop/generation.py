@@ -13,6 +13,8 @@ from glassformer.tokenization.tokenizer import Tokenizer, sentinel_ids
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Sampling settings with the same name and meaning in transformers and glassformer."""
 BEAM = {"num_beams": "beam", "length_penalty": "length_penalty", "max_new_tokens": "max_new_tokens"}
+LOOKUP = "prompt_lookup_num_tokens"
+"""Number of tokens that are copied as a draft; glassformer's `prompt_lookup`, for a model that continues texts."""
 UNSET_MAX_LENGTH = 20
 """Default `max_length` in files of transformers: this value means that no length is set."""
 _NEUTRAL_AT_0 = """
@@ -28,10 +30,10 @@ bad_words_ids exponential_decay_length_penalty suppress_tokens begin_suppress_to
 force_words_ids constraints watermarking_config stop_strings
 """
 NEUTRAL: dict[str, tuple[Any, ...]] = {"max_length": (UNSET_MAX_LENGTH,), "top_k": (0, 50)}
-NEUTRAL |= dict.fromkeys(_NEUTRAL_AT_0.split(), (0,))  # 0 is False, too
+NEUTRAL |= dict.fromkeys((*_NEUTRAL_AT_0.split(), LOOKUP), (0,))  # 0 is False, too
 NEUTRAL |= dict.fromkeys(_NEUTRAL_AT_1.split(), (1,))
 NEUTRAL |= dict.fromkeys(_NEVER_NEUTRAL.split(), ())
-"""Settings that change a generated text → values that have no effect (or only end a search earlier)."""
+"""Settings that change a generated text, or its drafts → values without effect (or that only end a search earlier)."""
 
 NOT_TAKEN_OVER = "not imported from the generation defaults"
 
@@ -59,7 +61,8 @@ def read_generation(
         if said.get("do_sample") is True:
             found = {"top_k": 50}  # the default of transformers
             found |= {key: said[key] for key in ("max_new_tokens", *SAMPLING) if key in said}
-        left = NEUTRAL.keys() - found.keys()
+        found |= {"prompt_lookup": said[LOOKUP]} if LOOKUP in said else {}
+        left = NEUTRAL.keys() - found.keys() - {LOOKUP}
         left -= {"max_length"} if said.get("max_length") == config.max_len else set()
     never = never_written(tokenizer, config.vocab_size)
     suppressed = said.get("suppress_tokens")
