@@ -1,0 +1,105 @@
+"""Every benchmark runs, with tiny sizes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark_files import load
+
+GPT = {"n_layers": 1, "n_heads": 2, "d_model": 16, "vocab_size": 50, "context": 16, "batch": 2}
+PAIR = {"n_layers": 1, "n_heads": 2, "d_model": 16, "d_ff": 32, "vocab_size": 50}
+SIZES: dict[str, dict[str, Any]] = {
+    "train:gpt": {"sizes": GPT, "compiled": False, "calls": 1, "device": "cpu"},
+    "train:translation": {"sizes": PAIR | {"batch": 2, "n_source": 5, "n_target": 4}},
+    "train:bert": {
+        "sizes": {"n_layers": 1, "n_heads": 2, "d_model": 16, "vocab_size": 200, "n_tokens": 8, "n_masked": 2}
+    },
+    "train:bahdanau": {"sizes": {"d_embedding": 8, "d_encoder": 6, "d_decoder": 10, "vocab_size": 50, "batch": 3}},
+    "multi30k:train": {"sizes": PAIR | {"vocab_size": 300}},
+    "decode_gpt2:ours": {"sizes": GPT, "n_prompt": 4, "n_new": 3, "device": "cpu"},
+    "decode_gpt2:transformers_gpt2": {"sizes": GPT, "n_prompt": 4, "n_new": 3, "device": "cpu"},
+    "decode_translation:ours": {"sizes": PAIR, "n_sentences": 2, "n_source": 3, "n_new": 4},
+    "decode_translation:marian": {"sizes": PAIR, "n_sentences": 2, "n_source": 3, "n_new": 4},
+    "decode_ct2:translator": {},
+    "text:encode": {"n_bytes": 20_000, "vocab_size": 300},
+    "text:learn": {"n_bytes": 20_000, "vocab_size": 300},
+    "start:command": {},
+}
+"""Arguments that replace those of the catalogue."""
+PREPARED: dict[str, dict[str, Any]] = {
+    "multi30k:prepared": {"vocab_size": 300, "batch_tokens": 64, "n_batches": 2},
+    "decode_translation:exported": {"sizes": PAIR, "n_sentences": 2, "n_source": 3, "n_new": 4},
+    "start:trained": {},
+}
+
+
+def function(make: str) -> Callable[..., Any]:
+    module, name = make.split(":")
+    return getattr(load(module), name)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # x-transformers, at import
+@pytest.mark.parametrize("name", ["train-shakespeare", "train-gpt2", "train-translation", "train-bert",
+    "train-bahdanau", "multi30k", "decode-gpt2", "decode-translation", "encode", "learn", "train-gpt2-on-gpu",
+    "decode-gpt2-on-gpu"])  # fmt: skip
+def test_every_candidate_runs(name: str, tmp_path: Path) -> None:
+    """Each candidate of the catalogue runs one round, and the candidates of a setting do the same work."""
+    catalogue, worker = load("catalogue"), load("worker")
+    benchmark = (catalogue.BENCHMARKS | catalogue.ON_GPU)[name]()
+    if benchmark.prepare is not None:
+        make, arguments = benchmark.prepare
+        data = {"data": str(tmp_path)} if benchmark.needs_data else {}
+        for language in ("de", "en"):
+            lines = (f"{language} {number} the lazy dog{' jumps' * (number % 5)}" for number in range(60))
+            (tmp_path / f"train.{language}").write_text("\n".join(lines) + "\n", "utf-8")
+        function(make)(folder=str(tmp_path), **arguments | PREPARED[make] | data)
+    work: dict[str, set[tuple[float, float]]] = {}
+    done = set()
+    for candidate in benchmark.candidates:
+        arguments = {**candidate.arguments, **SIZES[candidate.make]}
+        arguments |= {"folder": str(tmp_path)} if "folder" in arguments else {}
+        if (key := (candidate.make, repr(arguments))) in done:
+            continue  # a setting without a tiny variant, such as compiled
+        done.add(key)
+        task = function(candidate.make)(**arguments)
+        assert worker.seconds_of(task) > 0, candidate.label
+        assert task.amount > 0
+        if candidate.arguments.get("encoder") != "reference" and "int8" not in candidate.name:
+            work.setdefault(candidate.setting, set()).add((task.amount, task.flops or task.bytes_read))
+        assert not benchmark.share or task.flops or task.bytes_read, candidate.label
+    assert all(len(amounts) == 1 for amounts in work.values()), work
+
+
+def test_all_encoders_return_the_same_ids() -> None:
+    text = load("text")
+    arguments = {"scheme": "byte", "vocab_size": 300, "n_bytes": 20_000}
+    own, other, reference = (
+        text.encode(name, **arguments).call() for name in ("glassformer", "tokenizers", "reference")
+    )
+    assert own == other and own[: len(reference)] == reference and reference
+
+
+def test_only_training_steps_of_glassformer_keep_freed_memory() -> None:
+    catalogue = load("catalogue")
+    for name, make in (catalogue.BENCHMARKS | catalogue.ON_GPU).items():
+        for candidate in make().candidates:
+            trains = name.startswith("train-") or name == "multi30k"
+            assert candidate.keeps_memory == (trains and candidate.name == "glassformer"), candidate.label
+
+
+def test_the_commands_of_start_run(tmp_path: Path) -> None:
+    benchmark, worker = load("catalogue").start(), load("worker")
+    make, _ = benchmark.prepare
+    function(make)(folder=str(tmp_path))
+    help_, generate = benchmark.candidates[1:]
+    for candidate in (help_, generate):
+        task = function(candidate.make)(**{**candidate.arguments, "folder": str(tmp_path)})
+        assert worker.seconds_of(task) > 0
+        assert worker.peak_bytes(task.runs_programs) > 1 << 20
+
+
+def test_the_rates_of_the_machine_are_positive() -> None:
+    found = load("rates").measured("cpu", sizes=[32, 64], copied_bytes=1 << 16).found
+    assert found.keys() == {"fp32", "bf16", "copy"} and min(found.values()) > 0
