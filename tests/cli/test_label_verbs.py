@@ -154,8 +154,14 @@ def test_mistakes_are_one_sentence(glassformer: Glassformer, models: dict[str, O
     require_one_sentence(glassformer("classify", masked, "a"), "learned to fill masks: use it with fill")
     require_one_sentence(glassformer("translate", classes, "--input", table), "use it with classify, not translate")
     require_one_sentence(
-        glassformer("embed", classes, "--query", "a", "--n", 0, stdin="b\n"), "--n: expected at least 1, got 0"
+        glassformer("embed", classes, "--query", "a", "--n", 0, stdin="b\n"), "n is 0 and must be at least 1"
     )
+    require_one_sentence(glassformer("embed", classes, "--output", tmp_path / "v", "--n", 2, stdin="b\n"), "--query")
+    require_one_sentence(glassformer("classify", classes, "a", "--n", 2, "--json"), "--n has no effect with --json")
+    require_one_sentence(glassformer("classify", classes, "a", "--n", 0), "n is 0 and must be at least 1")
+    require_one_sentence(glassformer("evaluate", classes, "--beam", 2), "--beam has no effect, because no targets")
+    greedy = [models["spans"].folder, "a [MASK]", "--beam", 1, "--length-penalty", 2]
+    require_one_sentence(glassformer("fill", *greedy), "--length-penalty has no effect with a beam of 1")
     require_one_sentence(glassformer("classify", classes, stdin="a\n\nb\n"), "standard input:2", "empty")
     require_one_sentence(glassformer("classify", models["tags"].folder, "a"), "use it with tag")
     require_one_sentence(glassformer("tag", classes, "a"), "use it with classify")

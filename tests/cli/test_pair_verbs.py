@@ -163,6 +163,18 @@ def test_a_missing_scores_package_suggests_loss_only(
     require_one_sentence(glassformer("compare", pairs.folder), "glassformer[eval]")
 
 
+def test_options_of_a_search_without_effect_are_refused(
+    glassformer: Glassformer, pairs: Outcome, tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_text("the dog\n")
+    translate = ["translate", pairs.folder, "--input", tmp_path / "in", "--beam", 1]
+    for option in (["--length-penalty", 2], ["--length-penalty-type", "average"], ["--early-stopping", "never"]):
+        require_one_sentence(glassformer(*translate, *option), f"{option[0]} has no effect with a beam of 1")
+    assert glassformer(*translate, "--max-ratio", 2).code == 0
+    require_one_sentence(glassformer("evaluate", pairs.folder, "--beam", 1, "--early-stopping", "never"), "no effect")
+    require_one_sentence(glassformer("evaluate", pairs.folder, "--loss-only", "--beam", 2), "--beam has no effect")
+
+
 def test_evaluate_prints_the_loss_and_the_scores(glassformer: Glassformer, pairs: Outcome) -> None:
     found = json.loads(glassformer("evaluate", pairs.folder, "--beam", 1, "--json").out)
     assert found["loss"] == pairs.reports["valid"].loss

@@ -120,6 +120,9 @@ def test_generate_writes_several_samples(glassformer: Glassformer, trained: Outc
         (["-n", 2, "--temperature", 0], "all samples would be equal"),
         (["-n", 0], "n is 0 and must be at least 1"),
         (["--sample", -1], "sample is -1 and must not be negative"),
+        (["--temperature", 0, "--top-k", 5], "--top-k has no effect at temperature 0"),
+        (["--temperature", 0, "--seed", 1], "--seed has no effect at temperature 0"),
+        (["--temperature", 0, "--sample", 1], "--sample has no effect at temperature 0"),
     ):
         refused = glassformer("generate", trained.folder, "--prompt", "abc", *wrong)
         assert refused.code == 2 and words in refused.err and refused.out == ""

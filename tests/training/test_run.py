@@ -274,6 +274,23 @@ def test_pitfall_22_training_batches_hold_no_validation_document(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"init.model": "recipe"}, "init.model recipe has no effect without init.path"),
+        (
+            {"parallel.cpu_offload": True},
+            "parallel.cpu_offload has no effect with parallel.strategy ddp: it is for fsdp",
+        ),
+        ({"parallel.strategy": "fsdp", "parallel.shard_size": 2}, "parallel.shard_size has no effect with .* fsdp"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        api.train(tiny_run(write_text(tmp_path)), tmp_path / "run", changes=changes)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
         ({"device": "cuda:99"}, "device 'cuda:99' is not available"),
         ({"device": "gpu"}, "device 'gpu' is not available"),
         ({"early_stopping": EarlyStopping(metric="bleu")}, "choose one of loss, perplexity, bits_per_byte"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from glassformer.cli.inputs_outputs import Loading, directories_and_text, given_texts
 from glassformer.cli.progress import bar
 from glassformer.cli.translate import cell
-from glassformer.errors import UserError
+from glassformer.errors import UserError, require_integer
 
 if TYPE_CHECKING:
     from glassformer.model import Model
@@ -16,7 +16,7 @@ def main(
     *models: Annotated[str, "DIR… [TEXT]"],
     second: str | None = None,
     input: str | None = None,
-    n: int = 1,
+    n: int | None = None,
     json_: bool = False,
     loading: Loading,
 ) -> int:
@@ -26,16 +26,20 @@ def main(
         models: Model directories (several form an ensemble), then the text: the last argument if it is not a folder.
         second: The second text of a pair; in a file, put a tab between the two texts of a line.
         input: A file with one text per line, or - for standard input, which is the default if no text is given.
-        n: Number of classes to print per text, the most probable first.
+        n: Number of classes to print per text, the most probable first; 1 by default.
         json_: Print one JSON object per text, with the probability of every class.
     """
-    if n < 1:
-        raise UserError(f"--n: expected at least 1, got {n}")
+    if n is not None and json_:
+        raise UserError("--n has no effect with --json, which prints every class: remove one of them")
+    if n is not None:
+        require_integer("n", n, 1, "the number of classes per text")
     directories, text = directories_and_text(models)
     given = given_texts(text, input)
     if second is not None and given.source is not None:
         raise UserError("--second needs a text on the command line; in a file, put a tab between the two texts")
     model = loading.ensemble(directories)
+    if n is not None and model.is_regression:
+        raise UserError(f"--n has no effect: {model.name} predicts a number, not classes; remove it")
     rows = []
     for place, one in enumerate(given.texts):
         with given.at(place):
@@ -50,7 +54,7 @@ def main(
         elif model.is_regression:
             print(f"{found['number']:.4f}\t{cell(shown)}")
         else:
-            for label, probability in sorted(found.items(), key=lambda item: -item[1])[:n]:
+            for label, probability in sorted(found.items(), key=lambda item: -item[1])[: n or 1]:
                 print(f"{label}\t{probability:.4f}\t{cell(shown)}")
     return 0
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from glassformer.cli.arguments import Dirs, Search
-from glassformer.cli.inputs_outputs import Loading, Measured
+from glassformer.cli.inputs_outputs import Loading, Measured, require_effect
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
 from glassformer.tasks.task import HasPairs
@@ -35,6 +35,12 @@ def main(
     """
     model = loading.ensemble(directories)
     places = data.places
+    if search and (loss_only or not isinstance(model.task, HasPairs)):
+        raise UserError(
+            f"--{next(iter(search)).replace('_', '-')} has no effect, because no targets are searched: it is for the "
+            "scores of a model that generates targets; remove it"
+        )
+    require_effect(model, search)
     try:
         if not loss_only and isinstance(model.task, HasPairs):
             model.task.require_scores(model.run)

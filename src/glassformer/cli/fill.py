@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 
 from glassformer.cli.arguments import Dir, File, Search
-from glassformer.cli.inputs_outputs import Loading, given_texts
+from glassformer.cli.inputs_outputs import Loading, given_texts, require_effect
 from glassformer.cli.translate import one_line
 from glassformer.errors import UserError
 from glassformer.tasks.task import Translates
@@ -44,6 +44,8 @@ def main(
     if search and not is_denoiser:
         name = next(iter(search)).replace("_", "-")
         raise UserError(f"{directory} gives candidates for each mask without beam search; remove --{name}")
+    if is_denoiser:
+        require_effect(model, search)
     for place, one in enumerate(given.texts):
         with given.at(place):
             filling = model.fill(one, 5 if n is None else n, **search)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -66,6 +66,7 @@ def main(
     if output is not None:
         require_output(output, [directory, draft, input])
     model = loading.model(directory)
+    _require_effect(model, sampling, sample)
     from glassformer.inference.speculative import DraftCounts
 
     counts = DraftCounts()
@@ -83,6 +84,16 @@ def main(
     if counts.n_drafted:
         err(str(counts))
     return 0
+
+
+def _require_effect(model: "Model", sampling: Mapping[str, Any], sample: int) -> None:
+    """Raise `UserError` for an option of sampling at temperature 0, where nothing is drawn."""
+    given = [name for name in ("top_k", "top_p", "min_p", "seed") if name in sampling] + ["sample"] * (sample > 0)
+    if given and sampling.get("temperature", getattr(model.generation, "temperature", None)) == 0:
+        raise UserError(
+            f"--{given[0].replace('_', '-')} has no effect at temperature 0, which takes the most probable token: "
+            "remove it, or set --temperature above 0"
+        )
 
 
 def _write(model: "Model", prompt: str, samples: range, slide: bool, settings: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Inputs and outputs of verbs: models, texts, and output files, which never replace an input."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from glassformer.model import Model
 
 NOT_ON_DISK = (PREFIX, "hub:")
+
+
+def require_effect(model: "Model", search: Mapping[str, Any]) -> None:
+    """Raise `UserError` for an option of beam search that has no effect with a beam of 1."""
+    from glassformer.tasks.encoder_decoder import beam
+
+    given = [name for name in ("length_penalty", "length_penalty_type", "early_stopping") if name in search]
+    if given and beam(model, search).beam == 1:
+        raise UserError(
+            f"--{given[0].replace('_', '-')} has no effect with a beam of 1, a greedy search: remove it, or set --beam "
+            "above 1"
+        )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer import files
 from glassformer.cli.arguments import Dirs, File, Search, read_stdin
-from glassformer.cli.inputs_outputs import Loading, require_output
+from glassformer.cli.inputs_outputs import Loading, require_effect, require_output
 from glassformer.cli.progress import err
 from glassformer.data.records import lines
 from glassformer.errors import UserError
@@ -44,6 +44,7 @@ def main(
         require_output(output, [*directories, input])
     model = loading.ensemble(directories)
     model.require_source()
+    require_effect(model, search)
     if interactive:
         return _interactive(model, settings)
     with TerminalReporter() as reporter, reporter.phase("translating") as progress:

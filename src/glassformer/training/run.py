@@ -75,6 +75,7 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         return resume_run(folder, reporter)
     require_new(folder)
     files.require_writable(folder)
+    require_effect(run)
     start = None if run.init.path is None else read_model(Path(run.init.path))
     run = init_from.as_new(run, start)
     if _cannot_compile(run):
@@ -85,6 +86,18 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         run, trainer = assemble(run, folder, host, start=start)
         with holding(folder, host.ranks.is_first, is_new=True, max_steps=run.train.max_steps):
             return Outcome(folder, trainer.train(), run)
+
+
+def require_effect(run: Run) -> None:
+    """Raise `UserError` for a setting that has no effect with the others; runs of earlier versions may have one."""
+    if run.init.model != "same" and run.init.path is None:
+        raise UserError(f"init.model {run.init.model} has no effect without init.path: set init.path, or leave it out")
+    for name, strategies in (("cpu_offload", ("fsdp", "hybrid")), ("shard_size", ("hybrid",))):
+        if getattr(run.parallel, name) and run.parallel.strategy not in strategies:
+            raise UserError(
+                f"parallel.{name} has no effect with parallel.strategy {run.parallel.strategy}: it is for "
+                f"{' and '.join(strategies)}; leave it out"
+            )
 
 
 def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | None = None) -> Outcome:
