@@ -14,7 +14,7 @@ quick: .venv/dev  ## lint and the tests of tests/quick.txt: under a minute on tw
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto @tests/quick.txt
 
 test: .venv/dev  ## all tests, doctests included; one thread per process, because competing threads are slower
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal
 
 faults: .venv/dev  ## full fault injection; prints the table of docs/reliability.md
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/faults/table.py

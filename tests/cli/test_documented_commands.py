@@ -24,6 +24,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
@@ -303,8 +304,9 @@ def differences(shown: tuple[str, ...], result: Result) -> list[str]:
 class World:
     """The folder in which all commands of the documents run, one after another."""
 
-    def __init__(self, folder: Path, glassformer: Glassformer) -> None:
-        self.folder, self.glassformer = folder, glassformer
+    def __init__(self, folder: Path, glassformer: Glassformer, made: Path) -> None:
+        """Take the folder of a document, and a folder for the runs that several documents use."""
+        self.folder, self.glassformer, self.made = folder, glassformer, made
         self.done: dict[tuple[str, ...], Result] = {}
         make_files(folder)
 
@@ -346,7 +348,11 @@ class World:
     def make_runs(self, text: str) -> None:
         for name, line in RUNS.items():
             if re.search(rf"(?<!--out ){name}\b(?!-)", text) and not Path(name).exists():
-                self.result(line.split())
+                if not (kept := self.made / name).exists():
+                    self.result(line.split())
+                    shutil.copytree(name, kept)
+                else:
+                    shutil.copytree(kept, name)
 
     def result(self, words: list[str]) -> Result:
         key = tuple(words)
@@ -428,6 +434,12 @@ def minilm() -> Path:
     return Path(found.origin).parent / "model"
 
 
+@pytest.fixture(scope="session")
+def made_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of runs that several documents use: each is made once per process and copied."""
+    return tmp_path_factory.mktemp("made")
+
+
 @pytest.fixture
 def servers_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the inspector listen on a free port and end before it waits for requests; `train --inspect` only trains."""
@@ -441,9 +453,11 @@ def servers_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("servers_end_at_once")
 @pytest.mark.filterwarnings("ignore:.* was not trained to start a text:UserWarning")  # as in docs/ecosystem.md
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
-def test_every_command_runs_and_prints_what_the_document_shows(glassformer: Glassformer, path: Path) -> None:
+def test_every_command_runs_and_prints_what_the_document_shows(
+    glassformer: Glassformer, path: Path, made_runs: Path
+) -> None:
     folder = Path.cwd()
-    shell, world = Shell(folder), World(folder, glassformer)
+    shell, world = Shell(folder), World(folder, glassformer, made_runs)
     wrong = []
     for command in commands(path, shell):
         what = f"{command.where} {shlex.join(command.words) if isinstance(command, Command) else 'python'}"
@@ -477,9 +491,11 @@ class Bigrams(nn.Module):
         ("python train.py", "no rule for this program"),
     ],
 )
-def test_a_wrong_command_is_found(glassformer: Glassformer, block: str, expected: str | None) -> None:
+def test_a_wrong_command_is_found(
+    glassformer: Glassformer, block: str, expected: str | None, made_runs: Path
+) -> None:
     folder = Path.cwd()
-    shell, world = Shell(folder), World(folder, glassformer)
+    shell, world = Shell(folder), World(folder, glassformer, made_runs)
     document = folder / "document.md"
     document.write_text(f"```\n{block}\n```\n")
     wrong = [what for command in commands(document, shell) for what in world.run(command)]
@@ -494,9 +510,11 @@ def test_a_wrong_command_is_found(glassformer: Glassformer, block: str, expected
         ("glassformer: nowhere.txt is empty", ["not printed: glassformer: nowhere.txt is empty"]),
     ],
 )
-def test_the_output_of_a_command_block_is_compared(glassformer: Glassformer, shown: str, expected: list[str]) -> None:
+def test_the_output_of_a_command_block_is_compared(
+    glassformer: Glassformer, shown: str, expected: list[str], made_runs: Path
+) -> None:
     folder = Path.cwd()
-    shell, world = Shell(folder), World(folder, glassformer)
+    shell, world = Shell(folder), World(folder, glassformer, made_runs)
     document = folder / "document.md"
     document.write_text(f"```shell\nglassformer data report nowhere.txt\n```\n\n```text\n{shown}\n```\n")
     wrong = [what for command in commands(document, shell) for what in world.run(command)]

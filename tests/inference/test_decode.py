@@ -303,7 +303,7 @@ def test_pitfall_32_a_row_does_not_depend_on_the_batch_that_it_joins(
 ) -> None:
     """In fp32, with rows of very unequal lengths: end tokens, full contexts, several samples."""
     model = random_model(name, dtype=torch.float32)
-    config = replace(config, max_new_tokens=30)
+    config = replace(config, max_new_tokens=14)
     samples = (2, 0) if config.temperature else (0,)
     free = refilled(model, MANY, config, None, samples=samples, slide=slide)
     ends = [free[0][2], free[2 * len(samples)][6]]
