@@ -491,9 +491,7 @@ class Bigrams(nn.Module):
         ("python train.py", "no rule for this program"),
     ],
 )
-def test_a_wrong_command_is_found(
-    glassformer: Glassformer, block: str, expected: str | None, made_runs: Path
-) -> None:
+def test_a_wrong_command_is_found(glassformer: Glassformer, block: str, expected: str | None, made_runs: Path) -> None:
     folder = Path.cwd()
     shell, world = Shell(folder), World(folder, glassformer, made_runs)
     document = folder / "document.md"
