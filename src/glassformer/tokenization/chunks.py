@@ -25,7 +25,7 @@ _EXPRESSIONS: dict[Scheme, str] = {
     "word": r"[^{space}{border}]+|{border}",
     "whole_words": r"[^{space}{border}]+|{border}",
 }
-"""The expression of each scheme, with the characters of the classes; that of `byte` is GPT-2's (Radford 2019), shortened."""
+"""The expression of each scheme, with the characters of the classes; that of `byte` equals GPT-2's (Radford 2019)."""
 _WORDS = r"[{space}{border}]*[^{space}{border}]*"
 """The expression of words, in every scheme; at the end of a text, it also finds an empty word."""
 BLOCK_CHARACTERS = 1 << 16
