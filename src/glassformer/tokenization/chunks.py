@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from glassformer.tokenization.pretokenize import Scheme, check_text, pipeline
+from glassformer.tokenization.pretokenize import Scheme, check_text, pipeline, symbols_of
 from glassformer.tokenization.processes import in_order
 
 _PROBES: dict[Scheme, str] = {"byte": "a1!", "whitespace": "a!", "word": "a", "whole_words": "a"}
@@ -19,13 +19,15 @@ chunk; if it forms one with none of them, it is white space."""
 BORDER = "\ud800"
 """Separator of joined texts, and then a chunk of its own: a lone surrogate, which no text contains (`check_text`)."""
 _EXPRESSIONS: dict[Scheme, str] = {
-    "byte": r"'s|'t|'re|'ve|'m|'ll|'d| ?[{0}]+| ?[{1}]+| ?[^{0}{1}{space}{border}]+|"
+    "byte": r"'(?:[stmd]|re|ve|ll)| ?(?:[{0}]+|[{1}]+|[^{0}{1}{space}{border}]+)|"
     r"[{space}]+(?![^{space}{border}])|[{space}]+|{border}",
     "whitespace": r"[{0}]+|[^{0}{space}{border}]+|{border}",
     "word": r"[^{space}{border}]+|{border}",
     "whole_words": r"[^{space}{border}]+|{border}",
 }
-"""The expression of each scheme, with the characters of the classes; that of `byte` is GPT-2's (Radford 2019)."""
+"""The expression of each scheme, with the characters of the classes; that of `byte` equals GPT-2's (Radford 2019)."""
+_WORDS = r"[{space}{border}]*[^{space}{border}]*"
+"""The expression of words, in every scheme; at the end of a text, it also finds an empty word."""
 BLOCK_CHARACTERS = 1 << 16
 """Texts are joined, cut and split so many characters at a time: their chunks stay in the processor's cache."""
 _LINE_END = re.compile(r"(?<=[!-~]\n)(?=[!-~])")
@@ -63,9 +65,27 @@ class Splitter:
         >>> Splitter("byte").split("to  " + BORDER + "be") == ["to", "  ", BORDER, "be"]
         True
         """
+        self._learn_from(text)
+        return self._find(text)
+
+    def words(self, text: str) -> list[str]:
+        r"""Cut a text before each run of white space and borders; the chunks of the words are those of the text.
+
+        No cut is inside a chunk, because in no scheme a chunk has white space, or a border, after another character.
+        A word has the same chunks alone as in the text. Expressions match from left to right, so only the character
+        after the word could make a difference. It is white space or a border, which no expression matches after the
+        other characters of the word; so it ends the last chunk as the end of the text does. White space at the start
+        of a word is followed by the rest of the word, so `(?!\S)` of GPT-2's expression reads the same characters.
+
+        >>> Splitter("byte").words("def f(x):\n    return x\n"), Splitter("byte").split("\n    return")
+        (['def', ' f(x):', '\n    return', ' x', '\n', ''], ['\n   ', ' return'])
+        """
+        self._learn_from(text)
+        return self._find_words(text)
+
+    def _learn_from(self, text: str) -> None:
         if not text.isascii() and (unknown := self._find_unknown(text)):
             self._learn(sorted(set(unknown)))
-        return self._find(text)
 
     def _learn(self, characters: Iterable[str]) -> None:
         """Add characters to their classes, and compile the expression of all."""
@@ -75,8 +95,8 @@ class Splitter:
                 of_class = (i for i, probe in enumerate(probes) if len(self._chunks(probe + character + probe)) == 1)
                 self._classes[next(of_class, len(probes))].add(character)
             *sets, space = ("".join(map(re.escape, sorted(found))) for found in self._classes)
-            expression = _EXPRESSIONS[self._scheme].format(*sets, space=space, border=BORDER)
-            self._find = re.compile(expression).findall
+            chunks, words = (x.format(*sets, space=space, border=BORDER) for x in (_EXPRESSIONS[self._scheme], _WORDS))
+            self._find, self._find_words = re.compile(chunks).findall, re.compile(words).findall
             known = "".join([*sets, space, BORDER])
             self._find_unknown = re.compile(f"[^{known}]").findall  # last: another thread may split with it
 
@@ -134,8 +154,7 @@ def count_chunks(texts: Iterable[str], scheme: Scheme, *, characters_only: bool 
         return counts
     in_symbols: Counter[str] = Counter()
     for chunk, n in counts.items():
-        (symbols,) = parts.chunks(chunk)
-        in_symbols[symbols] += n  # `word`: U+2423 and U+FFFD are the same symbol
+        in_symbols[symbols_of(chunk, scheme)] += n  # `word`: U+2423 and U+FFFD are the same symbol
     return in_symbols
 
 

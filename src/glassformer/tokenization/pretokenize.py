@@ -46,6 +46,7 @@ def byte_characters() -> list[str]:
 
 
 BYTE_TO_CHARACTER = byte_characters()
+_CHARACTER_OF_BYTE = dict(enumerate(BYTE_TO_CHARACTER))
 CHARACTER_TO_BYTE = {character: byte for byte, character in enumerate(BYTE_TO_CHARACTER)}
 
 
@@ -92,6 +93,17 @@ def pipeline(scheme: Scheme) -> Pipeline:
     if scheme == "whole_words":
         return Pipeline(None, pre_tokenizers.WhitespaceSplit(), None)
     raise UserError(f"unknown tokenizer scheme {scheme!r}; use one of {', '.join(get_args(Scheme))}")
+
+
+def symbols_of(chunk: str, scheme: Scheme) -> str:
+    """Return the symbols of one chunk of a text, as `Pipeline.chunks` does.
+
+    >>> symbols_of(" é", "byte"), symbols_of("go.", "word"), symbols_of("go", "whitespace")
+    ('ĠÃ©', 'go.␣', 'go')
+    """
+    if scheme == "byte":
+        return chunk.encode().decode("latin-1").translate(_CHARACTER_OF_BYTE)
+    return chunk.replace(END_OF_WORD, "\ufffd") + END_OF_WORD if scheme == "word" else chunk
 
 
 def check_text(text: str) -> None:

@@ -12,39 +12,9 @@ import tokenizers
 from glassformer.errors import UserError
 from glassformer.tokenization.chunks import BORDER, Splitter, cut, in_blocks
 from glassformer.tokenization.decoding import TextStream, readable, token_bytes
-from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, END_OF_WORD, Scheme, check_text
+from glassformer.tokenization.pretokenize import END_OF_WORD, Scheme, check_text, symbols_of
 from glassformer.tokenization.reference import ReferenceEncoder
-
-SPLIT_HERE: tuple[Scheme, ...] = ("byte", "whitespace")
-"""Schemes whose chunks are kept. Chunks between white space, as in `word`, repeat less: the library is faster there."""
-MAX_CHUNKS = 1 << 18
-"""Number of chunks whose ids are kept, and of their characters: bounds of the memory."""
-MAX_CHARACTERS = 1 << 22
-MIN_TEXT, MAX_NEW = 1 << 20, 0.25
-"""A text of so many characters, in which new chunks have more than this share, ends the splitting."""
-_BORDER_ID = -1
-_SYMBOLS = dict(enumerate(BYTE_TO_CHARACTER))
-
-
-class _ChunkIds(dict[str, list[int]]):
-    """The ids of chunks. A chunk without ids gets an empty list in `new`, which `add_new` fills for all of them."""
-
-    def __init__(self) -> None:
-        super().__init__({BORDER: [_BORDER_ID]})
-        self.new: dict[str, list[int]] = {}
-        self.n_characters = 0
-
-    def __missing__(self, chunk: str) -> list[int]:
-        return self.new.setdefault(chunk, [])
-
-    def add_new(self, encode: Callable[[str], list[int]]) -> int:
-        """Encode the new chunks and keep their ids; return the number of their characters."""
-        for chunk, ids in self.new.items():
-            ids += encode(chunk)
-        self.update(self.new)
-        n_new = sum(map(len, self.new))
-        self.n_characters += n_new
-        return n_new
+from glassformer.tokenization.word_ids import CharacterIds, WordIds, split_rows
 
 
 class SchemeCodec:
@@ -63,11 +33,15 @@ class SchemeCodec:
         rust.encode_special_tokens = True  # special tokens in a text are ordinary text; the file cannot store this
         self._rust, self._scheme, self._vocab, self._merges = rust, scheme, vocab, merges
         self._special_tokens, self._unknown, self._frequencies = special_tokens, unknown, frequencies
+        self._drops_unknown = scheme != "byte" and unknown is None
         self._known_characters: set[str] = set()
-        self._splitter = Splitter(scheme) if scheme in SPLIT_HERE else None
-        self._model = rust.model
-        self._ids, self._lock = _ChunkIds(), threading.Lock()
-        self._n_seen = self._n_new = 0  # characters since the last test of the share of new chunks
+        self._model, self._id_objects = rust.model, list(vocab.values())
+        self._lock = threading.Lock()
+        self._ids_of: WordIds | CharacterIds | None = None
+        if Splitter.serves(scheme):
+            self._ids_of = WordIds(scheme, self._encode_chunk)
+        elif not merges:
+            self._ids_of = CharacterIds(self._ordinary, None if unknown is None else vocab[unknown])
 
     @property
     def words_stand_alone(self) -> bool:
@@ -98,7 +72,8 @@ class SchemeCodec:
         if not allow_special:
             texts = list(texts)
             for text in texts:
-                self.check_piece(text)
+                if self._drops_unknown or not text.isascii():  # saves a call for most lines
+                    self.check_piece(text)
             return encode(texts)
         rows = [self._cut(text, allow_special) for text in texts]
         pieces = [piece for row in rows for piece in row[::2]]
@@ -121,47 +96,37 @@ class SchemeCodec:
     def check_piece(self, piece: str) -> None:
         """Raise `UserError` for text that the Rust encoder cannot encode, or would drop silently."""
         check_text(piece)
-        if self._scheme != "byte" and self._unknown is None:
+        if self._drops_unknown:
             for character in sorted(set(piece) - self._known_characters):
                 self.reference.encode(character)
                 self._known_characters.add(character)
 
     def _encode_chunks(self, pieces: list[str]) -> list[list[int]]:
-        """Encode each distinct chunk once, and keep its ids: in text, about 95 % of the chunks have occurred before."""
+        """Encode by looking up words or characters; by the library for `char` with merges, or if this does not pay."""
         rows: list[list[int]] = []
         for block in in_blocks(pieces):
-            if (splitter := self._splitter) is None:
+            if (ids_of := self._ids_of) is None:
                 break
             with self._lock:
-                rows += self._encode_block(block, splitter)
+                joined = chain.from_iterable(map(ids_of, cut(BORDER.join(block))))
+                rows += split_rows(list(joined), len(block))
+            if not ids_of.pays:
+                self._ids_of = None
         return rows + self._encode_in_rust(pieces[len(rows) :])
-
-    def _encode_block(self, pieces: list[str], splitter: Splitter) -> list[list[int]]:
-        joined: list[int] = []
-        for text in cut(BORDER.join(pieces)):
-            ids = self._ids
-            ids.new = {}
-            of_chunks = list(map(ids.__getitem__, splitter.split(text)))
-            self._n_new += ids.add_new(self._encode_chunk)
-            self._n_seen += len(text)
-            joined += chain.from_iterable(of_chunks)
-            if len(ids) > MAX_CHUNKS or ids.n_characters > MAX_CHARACTERS:
-                self._ids = _ChunkIds()
-        if self._n_seen >= MIN_TEXT:
-            if self._n_new > MAX_NEW * self._n_seen:
-                self._splitter = None  # too few chunks repeat: this text is encoded faster without splitting it here
-            self._n_seen = self._n_new = 0
-        rows, begin = [], 0
-        for _ in pieces[1:]:
-            end = joined.index(_BORDER_ID, begin)
-            rows.append(joined[begin:end])
-            begin = end + 1
-        return [*rows, joined[begin:] if rows else joined]
 
     def _encode_chunk(self, chunk: str) -> list[int]:
         """Encode one chunk with the model of the library alone, which is faster than all its steps."""
-        symbols = chunk.encode().decode("latin-1").translate(_SYMBOLS) if self._scheme == "byte" else chunk
-        return [token.id for token in self._model.tokenize(symbols)]
+        if self._scheme == "whole_words":
+            assert self._unknown is not None
+            return [self._ordinary.get(chunk, self._vocab[self._unknown])]
+        tokens = self._model.tokenize(symbols_of(chunk, self._scheme))
+        return [self._id_objects[token.id] for token in tokens]  # the same objects for all chunks: less memory
+
+    @cached_property
+    def _ordinary(self) -> dict[str, int]:
+        """The vocabulary without special tokens."""
+        special = set(self._special_tokens)
+        return {token: i for token, i in self._vocab.items() if token not in special}
 
     def _encode_in_rust(self, pieces: list[str]) -> list[list[int]]:
         rows = [encoding.ids for encoding in self._rust.encode_batch_fast(pieces, add_special_tokens=False)]
