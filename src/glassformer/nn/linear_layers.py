@@ -9,6 +9,7 @@ import functools
 import platform
 import threading
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -36,6 +37,23 @@ class Linear(nn.Linear):
         if block is not None and (packed := block.of(self, x)) is not None:
             return _product(x, packed, self.bias)
         return linear(x, self.weight, self.bias)
+
+
+@torch.no_grad()
+def stacked(layers: Sequence[nn.Linear]) -> Linear:
+    """Return one layer whose output is that of several layers with the same input, one after the other.
+
+    >>> first, second, x = Linear(2, 3), Linear(2, 1), torch.ones(1, 2)
+    >>> torch.allclose(stacked([first, second])(x), torch.cat([first(x), second(x)], dim=1))
+    True
+    """
+    weight, bias = layers[0].weight, layers[0].bias
+    n_out = sum(layer.out_features for layer in layers)
+    one = Linear(layers[0].in_features, n_out, bias is not None, device=weight.device, dtype=weight.dtype)
+    one.weight.copy_(torch.cat([layer.weight for layer in layers]))
+    if bias is not None:
+        one.bias.copy_(torch.cat([layer.bias for layer in layers]))
+    return one.train(layers[0].training)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
