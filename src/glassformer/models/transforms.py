@@ -274,7 +274,7 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map `x` (…, in) to (…, out) in bfloat16."""
         rows = x.reshape(-1, self.in_features).bfloat16()
-        if x.device.type == "cpu" and len(rows) <= self.FEW_ROWS and self.in_features % self.UNIT == 0:
+        if x.is_cpu and rows.shape[0] <= self.FEW_ROWS and self.in_features % self.UNIT == 0:
             found = torch._weight_int8pack_mm(rows.contiguous(), self.weight, self.scales)
         else:
             found = F.linear(rows, self.weight.bfloat16()) * self.scales

@@ -232,16 +232,15 @@ class PackedWeights:
 
     def of(self, layer: Linear, x: Tensor) -> Tensor | None:
         """Return the packed weight of a layer; None if it is not to be used for `x`."""
-        if (
-            torch.is_grad_enabled()
-            or not x.numel()
-            or x.dtype != layer.weight.dtype
-            or not _on_plain_cpu(x, layer.weight)
-        ):
+        if torch.is_grad_enabled() or is_transformed() or torch.is_autocast_enabled("cpu"):
             return None
         if id(layer) not in self._checked:
+            if x.dtype != layer.weight.dtype or not _is_plain(x, layer.weight):
+                return None
             self._checked[id(layer)] = _pack(layer)
-        return self._checked[id(layer)]
+        packed = self._checked[id(layer)]
+        is_fit = packed is not None and x.dtype == packed.dtype and x.is_cpu and type(x) is Tensor and x.numel()
+        return packed if is_fit else None
 
 
 def forget_packed(network: nn.Module) -> None:
