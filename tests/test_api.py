@@ -554,7 +554,7 @@ def test_resume_takes_settings_by_name(tmp_path: Path) -> None:
 
 
 def test_a_model_is_loaded_with_fused_projections(trained: Outcome, model: Model, tmp_path: Path) -> None:
-    apart, fused = model, api.load(trained.folder, device="cpu", fused_qkv=True)
+    apart, fused = model, api.load(trained.folder, device="cpu", fused=True)
     assert fused.config.fused_qkv and not apart.config.fused_qkv
     greedy = {"max_new_tokens": 8, "temperature": 0.0}
     assert fused.generate("the", **greedy) == apart.generate("the", **greedy)

@@ -395,7 +395,7 @@ def test_a_translator_is_built_once_per_device(models: dict[str, Model]) -> None
 
 def test_a_fused_model_with_merged_updates_is_saved_and_loaded(models: dict[str, Model], tmp_path: Path) -> None:
     adapted = models["lora"]
-    fused = glassformer.load(adapted.folder, device="cpu", fused_qkv=True)
+    fused = glassformer.load(adapted.folder, device="cpu", fused=True)
     fused.save(tmp_path / "fused")
     again = glassformer.load(tmp_path / "fused", device="cpu")
     assert again.run.lora is None

@@ -23,18 +23,18 @@ def load(
     step: int | None = None,
     device: str = "auto",
     dtype: str | None = None,
-    fused_qkv: bool = False,
+    fused: bool = False,
 ) -> "Model":
     """Load and verify a model directory; `step` selects one of a run's checkpoints.
 
     `dtype` "bf16", "fp16" or "int8" converts the weights once, for inference; "fp32" keeps them. By default the weights
-    are in fp32 too, and `evaluate` uses the precision of the run. `fused_qkv` gives each self-attention one matrix for
-    queries, keys and values, which is a little faster. Raises `UserError` for an unknown type, and for a
-    type that the device does not support.
+    are in fp32 too, and `evaluate` uses the precision of the run. `fused` joins the matrices of queries, keys and
+    values, and those of gated feed-forward layers, which is a little faster. Raises `UserError` for an unknown type,
+    and for a type that the device does not support.
     """
     from glassformer.loading import load_model
 
-    return load_model(folder, step, device, dtype, fused_qkv)
+    return load_model(folder, step, device, dtype, fused)
 
 
 def ensemble(models: "Sequence[Model | str | Path]") -> "Model":

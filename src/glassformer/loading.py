@@ -11,7 +11,7 @@ from glassformer import files
 from glassformer.devices import choose_device
 from glassformer.errors import UserError
 from glassformer.model import Model
-from glassformer.models.transforms import convert, fuse_qkv, weights_dtype
+from glassformer.models.transforms import convert, fuse, weights_dtype
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from glassformer.tasks.task import Votes
@@ -23,7 +23,7 @@ def load_model(
     step: int | None = None,
     device: str = "auto",
     dtype: str | None = None,
-    fused_qkv: bool = False,
+    fused: bool = False,
 ) -> Model:
     """Load the model of a directory, or of one of a run's checkpoints; see `api.load`."""
     path = files.as_path(folder, "folder")
@@ -34,9 +34,9 @@ def load_model(
     stored = read_model(path)
 
     network, run = stored.network.to(where), stored.run
-    if fused_qkv:
-        fuse_qkv(network)
-    if fused_qkv or weights == torch.int8:
+    if fused:
+        fuse(network)
+    if fused or weights == torch.int8:
         run = replace(run, lora=None)  # its updates are merged
     if weights is not None and weights != torch.float32:
         convert(network, weights)

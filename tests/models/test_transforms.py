@@ -15,7 +15,8 @@ from glassformer.models.build import build_model
 from glassformer.models.transforms import (
     LoraLinear,
     add_lora,
-    fuse_qkv,
+    convert,
+    fuse,
     merge_lora,
     take_weights,
 )
@@ -282,31 +283,65 @@ def test_a_longer_position_table_is_not_extended() -> None:
     assert taken.new == taken.left == ["decoder.embeddings.positions.table.weight"]
 
 
-# One matrix for queries, keys and values
+# Matrices that read the same input
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_fused_projections_give_equal_results(name: str) -> None:
     apart = random_model(name)
     fused = copy.deepcopy(apart)
-    fuse_qkv(fused)
+    fuse(fused)
     names = [name for name, _ in fused.named_parameters()]
     assert not any("self_attn.q_proj" in name for name in names) and any("self_attn.qkv_proj" in name for name in names)
-    assert build_model(fused.config).load_state_dict(fused.state_dict(), strict=False).unexpected_keys == []
+    has_gates = apart.config.gated_ff and any(stack.d_ff for stack in apart.config.stacks.values())
+    assert not any("ff.gate_proj" in name for name in names)
+    assert any("ff.gate_up_proj" in name for name in names) == has_gates
     inputs = random_inputs(apart)
     with torch.inference_mode():
         found, expected = (model(inputs.token_ids, **inputs.others) for model in (fused, apart))
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8])
+def test_fused_projections_are_converted_as_separate_ones(dtype: torch.dtype) -> None:
+    apart = random_model("llama", dtype=torch.float32)
+    fused = copy.deepcopy(apart)
+    fuse(fused)
+    ids = random_inputs(apart).token_ids
+    for network in (apart, fused):
+        convert(network, dtype)
+    with torch.inference_mode():
+        torch.testing.assert_close(fused(ids), apart(ids), rtol=0.02, atol=0.02)
+    if dtype == torch.int8:
+        with pytest.raises(ValueError, match="fuse first, then convert"):
+            fuse(apart)
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama", "fused_qkv", "gated_biases"])
+def test_a_fused_network_is_stored_as_one_of_its_configuration(name: str) -> None:
+    config = replace(CONFIGS["gpt"], gated_ff=True) if name == "gated_biases" else CONFIGS[name]
+    fused = random_model(config)
+    fuse(fused)
+    fuse(fused)  # changes nothing more
+    stored = weights_of(fused)
+    again = build_model(fused.config).double().eval()
+    again.load_state_dict(fused.state_dict())
+    assert {name: x.shape for name, x in stored.items()} == {name: x.shape for name, x in weights_of(again).items()}
+    ids = random_inputs(fused).token_ids
+    torch.testing.assert_close(again(ids), fused(ids))
+    other = random_model(again.config, seed=1)
+    fused.load_state_dict(other.state_dict())
+    torch.testing.assert_close(fused(ids), other(ids))
+
+
 def test_fused_projections_are_for_transformers_and_include_updates() -> None:
     with pytest.raises(UserError, match="a recurrent model has no self-attention"):
-        fuse_qkv(random_model("bahdanau"))
+        fuse(random_model("bahdanau"))
     apart = random_model("llama")
     add_lora(apart, ("*_proj",), 2, 4.0)
     for parameter in apart.parameters():
         parameter.data += 0.01
     fused = copy.deepcopy(apart)
-    fuse_qkv(fused)
+    fuse(fused)
     ids = random_inputs(apart).token_ids
     torch.testing.assert_close(fused.eval()(ids), apart.eval()(ids))

@@ -335,7 +335,9 @@ def next_logits(logits: Tensor, config: GenerationConfig, histories: Sequence[Se
         seen = torch.zeros_like(logits, dtype=torch.bool)
         for place, history in enumerate(histories):
             seen[place, torch.tensor(history, device=logits.device)] = True
-    logits = logits.float().index_fill(-1, banned, -torch.inf)
+    logits = logits.float()
+    if len(banned):
+        logits = logits.index_fill(-1, banned, -torch.inf)
     return shape_logits(logits, config, seen).cpu()
 
 

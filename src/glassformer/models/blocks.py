@@ -39,9 +39,7 @@ class BlockInputs:
     rotary: tuple[Tensor, Tensor] | None = None
     memory: Tensor | None = None
     memory_mask: Mask | None = None
-    cache: LayerCache | None = None
     slots: Slots | None = None
-    memory_kv: tuple[Tensor, Tensor] | None = None
     grid: Grid | None = None
     tap: Tap | None = None
 
@@ -77,8 +75,14 @@ class Block(nn.Module):
         self.connect = connect
         self.residual_dropout = dropout
 
-    def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
-        """Apply the block to `x` (B, T, D); return (B, T, D)."""
+    def forward(
+        self,
+        x: Tensor,
+        inputs: BlockInputs,
+        cache: LayerCache | None = None,
+        memory_kv: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Apply the block to `x` (B, T, D); return (B, T, D). `cache` and `memory_kv` are those of the block."""
         tap = inputs.tap
 
         def look_around(h: Tensor) -> Tensor:
@@ -87,7 +91,7 @@ class Block(nn.Module):
                 mask=inputs.mask,
                 bias=inputs.bias,
                 rotary=inputs.rotary,
-                cache=inputs.cache,
+                cache=cache,
                 slots=inputs.slots,
                 grid=inputs.grid,
                 tap=scoped(tap, "self_attn"),
@@ -99,7 +103,7 @@ class Block(nn.Module):
                 h,
                 inputs.memory,
                 mask=inputs.memory_mask,
-                memory_kv=inputs.memory_kv,
+                memory_kv=memory_kv,
                 grid=inputs.grid,
                 tap=scoped(tap, "cross_attn"),
             )

@@ -85,12 +85,11 @@ class _BlockStack(nn.Module):
         x = x if tap is None else tap("embeddings", x)
         for i, block in enumerate(self.blocks):
             of_block = by_window[self.windows[i]]
-            if state is not None:
-                memory_kv = None if state.memory is None else state.memory[i]
-                of_block = replace(of_block, cache=state.layers[i], memory_kv=memory_kv)
             if tap is not None:
                 of_block = replace(of_block, tap=tap.scope(f"blocks.{i}"))
-            if self.activation_checkpointing and self.training:
+            if state is not None:
+                x = block(x, of_block, state.layers[i], None if state.memory is None else state.memory[i])
+            elif self.activation_checkpointing and self.training:
                 x = checkpoint(block, x, of_block, use_reentrant=False)
             else:
                 x = block(x, of_block)

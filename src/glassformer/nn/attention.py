@@ -3,12 +3,11 @@
 import math
 from typing import Protocol
 
-import torch
 from torch import Tensor, nn
 
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.kv_cache import FIRST_SLOTS, Grid, LayerCache, Slots, kept_dtype
-from glassformer.nn.linear_layers import Linear
+from glassformer.nn.linear_layers import Linear, stacked
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormFactory
 from glassformer.nn.positions import apply_rotary
@@ -147,19 +146,12 @@ class MultiHeadAttention(nn.Module):
         q, k = self.heads(q, self.q_norm, grid=grid), self.heads(k, self.k_norm, grid=grid)
         return q, k, self.heads(v, None, self.d_value, grid)
 
-    @torch.no_grad()
     def fuse_qkv(self) -> None:
         """Replace the projections of queries, keys and values of a self-attention by one matrix, in place."""
         if self.fused_qkv:
             return
-        parts = [self.q_proj, self.k_proj, self.v_proj]
-        weight, has_bias = parts[0].weight, parts[0].bias is not None
-        fused = Linear(self.d_model, sum(self.split_sizes), has_bias, device=weight.device, dtype=weight.dtype)
-        fused.weight.copy_(torch.cat([part.weight for part in parts]))
-        if has_bias:
-            fused.bias.copy_(torch.cat([part.bias for part in parts]))
+        self.qkv_proj, self.fused_qkv = stacked([self.q_proj, self.k_proj, self.v_proj]), True
         del self.q_proj, self.k_proj, self.v_proj
-        self.qkv_proj, self.fused_qkv = fused, True
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project `memory` (B, S, D) to key (B, G, S, K) and value (B, G, S, W)."""

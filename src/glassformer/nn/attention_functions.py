@@ -5,6 +5,7 @@ Letters: B batch, H heads, T query length, S key length, K key width, W value wi
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -101,7 +102,8 @@ def attention_fused(
         key, value = key.to(query.dtype), value.to(query.dtype)
     is_kept_in_fp32 = key.dtype != query.dtype
     if _is_half_on_cpu(query) and not by_blocks and (query.requires_grad or query.shape[2] == 1 or is_kept_in_fp32):
-        with torch.autocast("cpu", enabled=False):
+        # Entering the block costs as much as the kernel.
+        with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext():
             context = attention_fused(query.float(), key.float(), value.float(), mask, bias, scale, dropout)
         return context.to(query.dtype)
     is_causal = bias is None and mask.is_only_causal and query.shape[2] == key.shape[2]

@@ -9,6 +9,7 @@ import functools
 import platform
 import threading
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -36,6 +37,23 @@ class Linear(nn.Linear):
         if block is not None and (packed := block.of(self, x)) is not None:
             return _product(x, packed, self.bias)
         return linear(x, self.weight, self.bias)
+
+
+@torch.no_grad()
+def stacked(layers: Sequence[nn.Linear]) -> Linear:
+    """Return one layer whose output is that of several layers with the same input, one after the other.
+
+    >>> first, second, x = Linear(2, 3), Linear(2, 1), torch.ones(1, 2)
+    >>> torch.allclose(stacked([first, second])(x), torch.cat([first(x), second(x)], dim=1))
+    True
+    """
+    weight, bias = layers[0].weight, layers[0].bias
+    n_out = sum(layer.out_features for layer in layers)
+    one = Linear(layers[0].in_features, n_out, bias is not None, device=weight.device, dtype=weight.dtype)
+    one.weight.copy_(torch.cat([layer.weight for layer in layers]))
+    if bias is not None:
+        one.bias.copy_(torch.cat([layer.bias for layer in layers]))
+    return one.train(layers[0].training)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -214,16 +232,15 @@ class PackedWeights:
 
     def of(self, layer: Linear, x: Tensor) -> Tensor | None:
         """Return the packed weight of a layer; None if it is not to be used for `x`."""
-        if (
-            torch.is_grad_enabled()
-            or not x.numel()
-            or x.dtype != layer.weight.dtype
-            or not _on_plain_cpu(x, layer.weight)
-        ):
+        if torch.is_grad_enabled() or is_transformed() or torch.is_autocast_enabled("cpu"):
             return None
         if id(layer) not in self._checked:
+            if x.dtype != layer.weight.dtype or not _is_plain(x, layer.weight):
+                return None
             self._checked[id(layer)] = _pack(layer)
-        return self._checked[id(layer)]
+        packed = self._checked[id(layer)]
+        is_fit = packed is not None and x.dtype == packed.dtype and x.is_cpu and type(x) is Tensor and x.numel()
+        return packed if is_fit else None
 
 
 def forget_packed(network: nn.Module) -> None:
