@@ -14,6 +14,7 @@ PAIR_MODELS = (OURS, "transformers Marian", "torch.nn")
 SHAKESPEARE = {"n_layers": 4, "n_heads": 4, "d_model": 128, "vocab_size": 65, "context": 64, "batch": 12}
 GPT2 = {"n_layers": 12, "n_heads": 12, "d_model": 768, "vocab_size": 50257, "context": 256, "batch": 4}
 GPT2_ON_GPU = GPT2 | {"vocab_size": 50304, "context": 1024, "batch": 16}
+PACKED_ON_GPU = GPT2_ON_GPU | {"n_layers": 6, "context": 4096, "batch": 4}
 CAPTIONS = {"n_layers": 3, "n_heads": 4, "d_model": 256, "d_ff": 1024, "vocab_size": 8000}
 SCHEMES = ("byte", "char", "word")
 MB = 1_000_000
@@ -98,6 +99,24 @@ def train_gpt2_on_gpu() -> Benchmark:
         warmups=1,
         work="tokens",
         share="matrix products",
+        device="cuda",
+    )
+
+
+def train_packed_on_gpu() -> Benchmark:
+    """Fill rows with documents of 341 tokens in the mean; both candidates are glassformer."""
+    work = {"sizes": PACKED_ON_GPU, "mean_length": 341, "n_batches": 2}
+    work |= {"precision": "bf16", "compiled": True, "calls": 5, "device": "cuda"}
+    setting = "bf16, compiled"
+    return Benchmark(
+        "Training step on packed documents on a GPU: 6 layers, width 768, context 4096, batch 4",
+        [
+            Candidate(OURS, "train:packed", work, setting, "bf16", keeps_memory=True),
+            Candidate("dense mask", "train:packed", {**work, "flex": False}, setting, "bf16"),
+        ],
+        rounds=8,
+        warmups=1,
+        work="tokens",
         device="cuda",
     )
 
@@ -251,6 +270,7 @@ BENCHMARKS: dict[str, Callable[[], Benchmark]] = {
 }
 ON_GPU: dict[str, Callable[[], Benchmark]] = {
     "train-gpt2-on-gpu": train_gpt2_on_gpu,
+    "train-packed-on-gpu": train_packed_on_gpu,
     "decode-gpt2-on-gpu": decode_gpt2_on_gpu,
 }
 """Benchmarks of `gpu.py`."""

@@ -20,6 +20,7 @@ import translation_peers
 from glassformer.config.train import AdamWConfig
 from glassformer.data.batching import Batch
 from glassformer.devices import runs_ahead
+from glassformer.nn import flex_attention
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import Objective
 from glassformer.training.optimizers import build_optimizer
@@ -57,6 +58,20 @@ def gpt(model: str, sizes: Sizes, **how: Any) -> Task:
         return own_step(gpt_peers.ours(shape), CausalObjective(), [batch], shape.step_flops, How(**how))
     network = gpt_peers.MODELS[model](shape)
     return plain_step(network, _of_tokens, [batch], shape.step_flops, How(**how))
+
+
+def packed(sizes: Sizes, mean_length: int, n_batches: int, flex: bool = True, **how: Any) -> Task:
+    """Train a decoder of GPT-2's shape on rows of documents: with FlexAttention where it is preferred, or never."""
+    torch.manual_seed(0)
+    if not flex:
+        flex_attention.DEVICES = ()
+    shape = gpt_peers.Decoder(**sizes)
+    batches = []
+    for _ in range(n_batches):
+        (token_ids,), labels = shape.inputs(torch.device("cpu"))
+        documents = (torch.rand(token_ids.shape) < 1 / mean_length).cumsum(1)
+        batches.append(Batch(token_ids=token_ids, labels=labels, n_targets=labels.numel(), document_ids=documents))
+    return own_step(gpt_peers.ours(shape), CausalObjective(), batches, 0.0, How(**how))
 
 
 def translation(model: str, sizes: Sizes, **how: Any) -> Task:

@@ -12,6 +12,7 @@ GPT = {"n_layers": 1, "n_heads": 2, "d_model": 16, "vocab_size": 50, "context": 
 PAIR = {"n_layers": 1, "n_heads": 2, "d_model": 16, "d_ff": 32, "vocab_size": 50}
 SIZES: dict[str, dict[str, Any]] = {
     "train:gpt": {"sizes": GPT, "compiled": False, "calls": 1, "device": "cpu"},
+    "train:packed": {"sizes": GPT, "mean_length": 3, "compiled": False, "calls": 1, "device": "cpu"},
     "train:translation": {"sizes": PAIR | {"batch": 2, "n_source": 5, "n_target": 4}},
     "train:bert": {
         "sizes": {"n_layers": 1, "n_heads": 2, "d_model": 16, "vocab_size": 200, "n_tokens": 8, "n_masked": 2}
@@ -43,7 +44,7 @@ def function(make: str) -> Callable[..., Any]:
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # x-transformers, at import
 @pytest.mark.parametrize("name", ["train-shakespeare", "train-gpt2", "train-translation", "train-bert",
     "train-bahdanau", "multi30k", "decode-gpt2", "decode-translation", "encode", "learn", "train-gpt2-on-gpu",
-    "decode-gpt2-on-gpu"])  # fmt: skip
+    "train-packed-on-gpu", "decode-gpt2-on-gpu"])  # fmt: skip
 def test_every_candidate_runs(name: str, tmp_path: Path) -> None:
     """Each candidate of the catalogue runs one round, and the candidates of a setting do the same work."""
     catalogue, worker = load("catalogue"), load("worker")

@@ -14,6 +14,7 @@ from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.inference.beam import beam_search
 from glassformer.inference.decode import generate
 from glassformer.nn.attention_functions import attention_fused, attention_reference
+from glassformer.nn.flex_attention import with_blocks
 from glassformer.nn.masks import Mask
 from glassformer.objectives import cross_entropy, loss
 
@@ -70,6 +71,66 @@ def test_causal_attention_in_bfloat16_is_flash_attention(n_kv_heads: int, gpu: t
     query, *rest = (torch.randn(B, n, T, K, device=gpu, dtype=torch.bfloat16) for n in (H, n_kv_heads, n_kv_heads))
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         attention_fused(query, *rest, Mask(causal=True))
+
+
+def packed(n_rows: int, n_tokens: int, seed: int, device: torch.device) -> Tensor:
+    """Draw documents of about 100 tokens, (B, T), with padding at the end of the last row."""
+    ids = (torch.rand(n_rows, n_tokens, generator=torch.Generator().manual_seed(seed)) < 0.01).cumsum(1)
+    ids[-1, n_tokens - n_tokens // 5 :] = -1
+    return ids.to(device)
+
+
+@pytest.mark.parametrize(
+    ("causal", "window", "padded", "n_kv_heads", "width", "d_value"),
+    [
+        (True, 0, False, H, 64, 64),
+        (True, 0, True, 1, 128, 128),
+        (True, 100, True, 2, 32, 64),
+        (False, 0, True, H, 16, 16),
+        (False, 100, False, 2, 64, 64),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_flex_attention_equals_the_reference(
+    causal: bool, window: int, padded: bool, n_kv_heads: int, width: int, d_value: int, dtype: torch.dtype,
+    gpu: torch.device,
+) -> None:  # fmt: skip
+    """Context and gradients on packed rows; with padding, one row has no key. Tolerances as for the fused kernels."""
+    torch._dynamo.reset()  # torch compiles a function eight times only
+    documents = packed(B, 600, 0, gpu)
+    keys = documents >= 0
+    keys[0] &= not padded
+    mask = Mask(causal=causal, window=window, keys=keys if padded else None, documents=(documents, documents))
+    shapes = [(B, 600, H, width), (B, 600, n_kv_heads, width), (B, 600, n_kv_heads, d_value)]
+    made, results = [torch.randn(shape).transpose(1, 2).to(gpu, dtype) for shape in shapes], []
+    flex = with_blocks(mask, gpu)
+    for path, where, kind in ((attention_fused, flex, dtype), (attention_reference, mask, torch.float32)):
+        leaves = [x.to(kind, copy=True).requires_grad_() for x in made]
+        out: Any = path(*leaves, where)
+        context = out if isinstance(out, Tensor) else out[0]
+        context.float().sin().sum().backward()
+        results.append([context.detach().float(), *(x.grad.float() for x in leaves)])  # type: ignore[union-attr]
+    for found, reference in zip(*results, strict=True):
+        assert found.isfinite().all()
+        bound = 2e-4 if dtype == torch.float32 else 0.03 * float(reference.abs().max())
+        torch.testing.assert_close(found, reference, rtol=0, atol=bound)
+
+
+def test_flex_attention_takes_less_memory_than_a_dense_mask(gpu: torch.device) -> None:
+    """Forward and backward on rows of 8192 tokens; FlexAttention needs less than one mask of bool."""
+    leaves = [torch.randn(B, H, 8192, K, device=gpu, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    documents = packed(B, 8192, 0, gpu)
+    mask, peaks = Mask(causal=True, documents=(documents, documents)), []
+    for make in (with_blocks, lambda mask, device: mask.worked_out(8192, 8192, device)):
+        for _ in range(2):  # the first compiles
+            torch.cuda.empty_cache()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            context = attention_fused(*leaves, make(mask, gpu))
+            torch.autograd.grad(context, leaves, torch.ones_like(context))
+            del context
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+    assert peaks[0] < B * 8192**2 < peaks[1]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

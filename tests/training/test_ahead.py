@@ -1,6 +1,8 @@
 """Results that are read later, and batches that a thread makes, give the run of a CPU, bit for bit."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -223,6 +225,32 @@ def test_any_module_gets_its_batches_in_the_thread_of_the_caller(tmp_path: Path)
     once, ahead = both(tiny_run(write_text(tmp_path)), tmp_path, work)
     assert (once / "model.safetensors").read_bytes() == (ahead / "model.safetensors").read_bytes()
     assert threads == {threading.main_thread()}
+
+
+INTERRUPTED = """
+import signal, threading
+from contextlib import closing
+from glassformer.training.ahead import Ahead
+
+signal.signal(signal.SIGUSR1, signal.default_int_handler)
+main = threading.main_thread().ident
+
+def make(number):
+    if number == 1:
+        while True:  # the main thread waits in `close` when this arrives, or just before
+            threading.Event().wait(0.2)
+            signal.pthread_kill(main, signal.SIGUSR1)
+    return number
+
+with closing(Ahead(make, 9)) as ahead:
+    assert ahead.take(0) == 0
+"""
+
+
+def test_a_second_interruption_does_not_wait_for_a_batch() -> None:
+    """The thread never ends its batch: the process ends all the same."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
+    assert "KeyboardInterrupt" in done.stderr, done.stderr[-3000:]
 
 
 # The step

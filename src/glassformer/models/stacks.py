@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from glassformer.models.blocks import Block, BlockInputs
 from glassformer.nn.attention import Tap
 from glassformer.nn.embeddings import Embeddings
+from glassformer.nn.flex_attention import prefers_flex, with_blocks
 from glassformer.nn.kv_cache import Branches, Slots, TransformerState
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.positions import LearnedPositions
@@ -80,7 +82,10 @@ class _BlockStack(nn.Module):
         by_window = {}  # blocks with the same window share one mask
         for window in set(self.windows):
             mask = replace(inputs.mask, window=window)
-            mask = mask.worked_out(x.shape[1], n_keys, x.device, always=inputs.bias is not None)
+            if mask.documents is not None and bias is None and tap is None and self._prefers_flex(mask, x):
+                mask = with_blocks(mask, x.device)
+            else:
+                mask = mask.worked_out(x.shape[1], n_keys, x.device, always=bias is not None)
             by_window[window] = replace(inputs, mask=mask)
         x = x if tap is None else tap("embeddings", x)
         for i, block in enumerate(self.blocks):
@@ -95,6 +100,11 @@ class _BlockStack(nn.Module):
                 x = block(x, of_block)
         x = x if self.final_norm is None else self.final_norm(x)
         return x if tap is None else tap("final", x)
+
+    def _prefers_flex(self, mask: Mask, x: Tensor) -> bool:
+        attention = cast(Block, self.blocks[0]).self_attn  # the others have the same shape
+        dropout = attention.dropout if self.training else 0.0
+        return prefers_flex(mask, x, (attention.d_head, attention.d_value), dropout)
 
     def token_positions(self, token_ids: Tensor, attention_mask: Tensor | None, positions: Tensor | None) -> Tensor:
         """Return the given positions, else positions among the real tokens of each row, else 0 … T-1."""

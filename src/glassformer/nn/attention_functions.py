@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.nn.blocked_attention import attention_blocked, bfloat16_instructions
+from glassformer.nn.flex_attention import attention_flex
 from glassformer.nn.linear_layers import is_transformed
 from glassformer.nn.masks import Mask
 
@@ -96,7 +97,10 @@ def attention_fused(
     On a CPU in half precision, the kernel's backward, and its forward for a single query, are several times slower than
     in fp32. So attention is computed by blocks in bfloat16 if there are enough keys, otherwise in fp32. Keys and values
     of a cache may be in fp32 beside queries in half precision (`kv_cache.kept_dtype`); the context is like the queries.
+    A mask with a `block_mask` is for FlexAttention, which has neither bias nor dropout.
     """
+    if mask.block_mask is not None and bias is None and not dropout:
+        return attention_flex(query, key, value, mask.block_mask, scale)
     by_blocks = _pays_by_blocks(query, key, bias)
     if by_blocks:
         key, value = key.to(query.dtype), value.to(query.dtype)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Mask:
     """(B, T, S) bool: the keys that each query sees, at least one."""
     allowed: Tensor | None = None
     """(B or 1, 1, T, S) bool: the precomputed dense mask, shared by the blocks of a stack."""
+    block_mask: BlockMask | None = None
+    """The rules for FlexAttention, in place of `allowed`: which keys a block of queries reads."""
 
     @property
     def is_trivial(self) -> bool:

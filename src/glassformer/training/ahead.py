@@ -1,7 +1,8 @@
 """Preparation of the next step's batches in a thread, while the device computes."""
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
+from threading import Thread
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -23,7 +24,6 @@ class Ahead(Generic[T]):
     def __init__(self, make: Callable[[int], T], end: int) -> None:
         """Set the function that makes an item, and the number from which there is no item."""
         self.make, self.end = make, end
-        self._thread = ThreadPoolExecutor(1, "batches")
         self._next: tuple[int, Future[T]] | None = None
 
     def take(self, number: int) -> T:
@@ -34,13 +34,28 @@ class Ahead(Generic[T]):
             self._finish()
             item = self.make(number)
         follows = number + 1
-        self._next = (follows, self._thread.submit(self.make, follows)) if follows < self.end else None
+        self._next = (follows, self._begin(follows)) if follows < self.end else None
         return item
 
     def close(self) -> None:
-        """Wait for the thread and end it."""
+        """Wait for an item that the thread is making, because it reads and writes files of the run.
+
+        This takes the time of one batch; with BPE-dropout, the first batch of an epoch encodes the text again. A second
+        Ctrl-C ends the process at once, because Python does not wait for daemon threads.
+        """
         self._finish()
-        self._thread.shutdown()
+
+    def _begin(self, number: int) -> Future[T]:
+        future: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(self.make(number))
+            except BaseException as error:
+                future.set_exception(error)
+
+        Thread(target=work, name="batches", daemon=True).start()
+        return future
 
     def _finish(self) -> None:
         if self._next is not None:

@@ -1,0 +1,104 @@
+"""Attention over packed rows on a GPU by FlexAttention (Dong 2024), which skips blocks of keys that no query may see.
+
+With a dense mask, the kernel of PyTorch computes all T² scores of a row, also those between documents. FlexAttention
+compiles the rules of a mask into a kernel of flash attention, and computes only the blocks of 128 queries and 128 keys
+with an allowed pair. `attention_reference` is the readable version.
+
+PyTorch's flash kernel for sequences of different lengths (`varlen_attn`) skips the same scores, but it needs the
+boundaries of the documents as a tensor whose length depends on the data, so a compiled step would have to wait for the
+GPU or be compiled again; and it has neither masks of keys nor values of another width.
+
+Letters: B batch, H heads, G key-value heads, T tokens, K key width, W value width.
+"""
+
+import functools
+import math
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from glassformer.nn.linear_layers import is_transformed
+from glassformer.nn.masks import Mask
+
+_HAS_COMPILER = bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
+DEVICES: tuple[str, ...] = ("cuda",) if find_spec("triton") is not None and _HAS_COMPILER else ()
+"""Types of devices on which packed rows use FlexAttention; with (), they use a dense mask everywhere. FlexAttention
+needs Triton, and Triton needs a C compiler."""
+DTYPES: tuple[torch.dtype, ...] = (torch.bfloat16,)
+"""In fp32, its backward has blocks of 16 tokens only; GPUs that train in fp16 have no tuned sizes of blocks."""
+WIDTHS = (16, 32, 64, 128, 256)
+"""Widths of keys and values for which its kernel pads nothing."""
+MIN_TOKENS = 512
+"""Length of rows from which there are enough blocks to skip; compiling the kernel takes some seconds."""
+
+_HIDDEN = torch.iinfo(torch.int64).min
+"""The document of keys that no query may see."""
+
+
+def prefers_flex(mask: Mask, x: Tensor, widths: tuple[int, int], dropout: float) -> bool:
+    """Return True if self-attention of `x` (B, T, D), with a `mask` of documents, is computed by FlexAttention.
+
+    `widths` are those of keys and values, and `dropout` is that of the weights, which FlexAttention does not have.
+    """
+    kind = x.device.type
+    if kind not in DEVICES or dropout:
+        return False
+    if not all(one is None for one in (mask.query_index, mask.key_index, mask.pairs)):
+        return False
+    if is_transformed() and not torch.compiler.is_compiling():  # torch.func
+        return False
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    return dtype in DTYPES and all(width in WIDTHS for width in widths) and x.shape[1] >= MIN_TOKENS
+
+
+def with_blocks(mask: Mask, device: torch.device) -> Mask:
+    """Return the mask with its rules as blocks for `attention_flex`; `mask.documents` are given."""
+    assert mask.documents is not None
+    causal, window, (of_query, of_key) = mask.causal, mask.window, mask.documents
+    if mask.keys is not None:
+        of_key = of_key.masked_fill(~mask.keys, _HIDDEN)
+
+    def may_attend(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        allowed = of_query[row, query] == of_key[row, key]
+        if causal:
+            allowed = allowed & (query >= key)
+        if window:
+            allowed = allowed & ((query - key).abs() < window)
+        return allowed
+
+    n_rows, n_queries = of_query.shape
+    make = _compiled(create_block_mask)
+    return replace(mask, block_mask=make(may_attend, n_rows, None, n_queries, of_key.shape[1], device=device))
+
+
+def attention_flex(
+    query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask, scale: float | None = None
+) -> Tensor:
+    """Return the context of `attention_reference`, (B, H, T, W), in the dtype of `value`.
+
+    `query` (B, H, T, K), `key` (B, G, T, K), `value` (B, G, T, W). Has gradients on a GPU only.
+    """
+    query, key = query.to(value.dtype), key.to(value.dtype)  # norms of heads give fp32 under autocast
+    factor = 1.0 if scale is None else scale * math.sqrt(query.shape[-1])
+    if abs(factor - 1) > 1e-6:  # a scale of its own would be a symbol in the compiled kernel
+        query = query * factor
+    attend = _compiled(flex_attention)
+    context: Tensor = attend(query, key, value, block_mask=block_mask, enable_gqa=query.shape[1] != key.shape[1])
+    return context
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function of FlexAttention, unless a compiled step traces it: only compiled, it is one kernel."""
+    return function if torch.compiler.is_compiling() else _compiled_once(function)
+
+
+@functools.cache
+def _compiled_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function)
