@@ -145,9 +145,6 @@ def step_of(case: Case, compiled: bool, has_one_shape: bool = False, ranks: Rank
     if case.lora:
         torch.manual_seed(0)
         add_lora(network, ["*_proj"], rank=2, alpha=4.0)
-    for module in network.modules():
-        if hasattr(module, "activation_checkpointing"):
-            module.activation_checkpointing = case.recompute
     return TrainStep(
         network,
         case.objective,
@@ -157,6 +154,7 @@ def step_of(case: Case, compiled: bool, has_one_shape: bool = False, ranks: Rank
         device=torch.device("cpu"),
         compiled=compiled,
         has_one_shape=has_one_shape,
+        activation_checkpointing=case.recompute,
         ranks=ranks,
     )
 
