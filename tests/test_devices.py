@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -181,6 +182,46 @@ def test_auto_precision_on_a_cpu(
     precision, reason = devices.choose_precision("auto", model, torch.device("cpu"))
     assert precision == chosen and reason
     assert devices.choose_precision("fp16", model, torch.device("cpu")) == ("fp16", "")
+
+
+CUDA, LONG = torch.device("cuda"), 1e6
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "has_one_shape", "seconds", "reason"),
+    [
+        (WIDE, CUDA, True, LONG, "the run takes much longer than the compiler"),
+        (WIDE, CUDA, True, 299.0, "the run is too short for the compiler"),
+        (WIDE, CUDA, False, LONG, "rows differ in length"),
+        (WIDE, torch.device("cpu"), True, LONG, "no gain on a CPU"),
+        (WIDE, torch.device("mps"), True, LONG, "no gain on this device"),
+        (WIDE_GRU, CUDA, True, LONG, "a recurrent model cannot be compiled"),
+    ],
+)
+def test_auto_compilation(
+    monkeypatch: pytest.MonkeyPatch,
+    model: ModelConfig,
+    device: torch.device,
+    has_one_shape: bool,
+    seconds: float,
+    reason: str,
+) -> None:
+    monkeypatch.setattr(devices, "has_triton", lambda: True)
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/gcc")
+    expected = reason.startswith("the run takes")
+    assert devices.choose_compile("auto", model, device, has_one_shape, seconds) == (expected, reason)
+    for setting in (True, False):
+        assert devices.choose_compile(setting, model, device, has_one_shape, seconds) == (setting, "")
+
+
+@pytest.mark.parametrize(("triton", "compiler"), [(False, "/usr/bin/gcc"), (True, None)])
+def test_auto_compilation_needs_triton_and_a_compiler(
+    monkeypatch: pytest.MonkeyPatch, triton: bool, compiler: str | None
+) -> None:
+    monkeypatch.setattr(devices, "has_triton", lambda: triton)
+    monkeypatch.setattr(shutil, "which", lambda name: compiler)
+    found = devices.choose_compile("auto", WIDE, CUDA, True, LONG)
+    assert found == (False, "Triton or a C compiler is missing")
 
 
 @pytest.mark.parametrize(("has_bf16", "chosen"), [(True, "bf16"), (False, "fp32")])

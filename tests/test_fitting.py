@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from configs import CONFIGS, random_model
 from glassformer.config.run import BeamConfig
-from glassformer.cost.room import Room, least_memory
+from glassformer.cost.room import Room, least_memory, way_that_fits
 from glassformer.data.batching import NOT_SCORED, Batch, Example
 from glassformer.distributed.process_group import ProcessGroup
 from glassformer.distributed.ranks import Ranks
@@ -24,16 +24,18 @@ from glassformer.errors import Interrupted, Note, UserError
 from glassformer.evaluation.division import Division
 from glassformer.evaluation.loss import evaluate_loss
 from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
-from glassformer.fitting import InParts, fitted, split
+from glassformer.fitting import Fit, InParts, doubled, fitted, split
 from glassformer.inference.beam import decode_sorted
 from glassformer.inference.classify import predict
 from glassformer.inference.embed import embed
 from glassformer.inference.score import continuation_scores, forced_scores
+from glassformer.models.stacks import Decoder
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.classification import RegressionObjective
 from glassformer.objectives.loss import LossSums
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.store import checkpoint
+from glassformer.store.model_directory import read_run
 from glassformer.tokenization.word_boundaries import WordBoundaries
 from glassformer.training.run import replay_run, resume_run, train_run
 from glassformer.training.trainer_state import read_progress
@@ -93,9 +95,9 @@ def test_the_number_of_parts_doubles_up_to_the_most() -> None:
             raise MemoryError
         return "done"
 
-    assert fitted(work, 1, 6) == ("done", 6) and tried == [1, 2, 4, 6]
+    assert fitted(work, doubled(1, 6)) == ("done", 6) and tried == [1, 2, 4, 6]
     with pytest.raises(MemoryError):
-        fitted(work, 1, 4)
+        fitted(work, doubled(1, 4))
 
 
 def test_another_error_is_raised_at_once() -> None:
@@ -105,7 +107,7 @@ def test_another_error_is_raised_at_once() -> None:
 
     tried: list[int] = []
     with pytest.raises(RuntimeError, match="shapes differ"):
-        fitted(work, 1, 8)
+        fitted(work, doubled(1, 8))
     assert tried == [1]
 
 
@@ -128,7 +130,7 @@ def test_a_failed_attempt_keeps_no_tensor() -> None:
         del large
         return before
 
-    assert fitted(work, 1, 2) == (0, 2)
+    assert fitted(work, [1, 2]) == (0, 2)
 
 
 def test_later_batches_are_computed_in_as_many_parts_and_one_note_is_given() -> None:
@@ -303,9 +305,10 @@ def test_below_one_row_the_error_has_advice_and_checkpoints_stay(
 ) -> None:
     with room_for(0, monkeypatch, first=8) as sizes, pytest.raises(UserError) as error:
         train(tmp_path, eval_every=6, checkpoint_every=2)
-    assert sizes[8:] == [4, 2, 1], "the step is not computed in halves down to one row"
+    assert sizes[8:] == [4, 2, 1, 1], "the step is not computed in halves down to one row, then with recomputation"
     text = str(error.value)
-    assert text.startswith("not enough memory for another 2.0 GiB: lower train.batch_size (now 4)")
+    assert text.startswith("not enough memory for another 2.0 GiB at step 5: lower train.batch_size (now 4)")
+    assert "activation_checkpointing" not in text, "it was tried"
     assert checkpoint.steps(tmp_path / "run") == [2, 4] and events(tmp_path / "run") == []
 
 
@@ -350,10 +353,84 @@ def test_a_run_starts_with_the_parts_that_the_estimate_gives(tmp_path: Path, mon
     small = Room("this machine", least, least, is_cpu=True)
     with monkeypatch.context() as patch, room_for(1000, monkeypatch) as sizes:
         patch.setattr("glassformer.training.run.room_of", lambda device: small)
-        folder, reporter = train(tmp_path, batch_size=4, max_steps=2)
+        folder, reporter = train(tmp_path, batch_size=4, max_steps=2, activation_checkpointing=False)
     assert len(set(sizes)) == 1 and read_progress(checkpoint.path_of(folder, 2)).n_parts == 4 // sizes[0] > 1
     [message] = [message for message in reporter.messages if "by estimate" in message]
     assert message.startswith("a step does not fit in memory, by estimate: each micro-batch is computed in ")
+
+
+# Activation checkpointing
+
+
+@contextmanager
+def decoder_without_room(monkeypatch: pytest.MonkeyPatch, first: int) -> Iterator[list[tuple[int, bool]]]:
+    """Fail in every training forward without activation checkpointing, from number `first` on.
+
+    The list that is yielded gets the number of rows of each training forward, and True with activation checkpointing.
+    """
+    forward, tried = Decoder.forward, []
+
+    def limited(self: Decoder, token_ids: Tensor, *args: Any, **settings: Any) -> Tensor:
+        if self.training:
+            tried.append((len(token_ids), self.activation_checkpointing))
+            if len(tried) > first and not self.activation_checkpointing:
+                raise full()
+        return forward(self, token_ids, *args, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Decoder, "forward", limited)
+        yield tried
+
+
+def is_recorded(folder: Path, step: int, reporter: Recording, words: str) -> None:
+    """Check the message and the checkpoint of a run that switched on activation checkpointing."""
+    [message] = [message for message in reporter.messages if "activation checkpointing" in message]
+    assert message.startswith(words)
+    assert read_progress(checkpoint.path_of(folder, step)).recomputes
+    assert read_run(folder).train.activation_checkpointing == "auto"
+
+
+def test_a_run_whose_single_rows_do_not_fit_starts_with_activation_checkpointing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By estimate; the weights are those of other runs, and a resumed run does the same."""
+    whole, _ = train(tmp_path, "whole", dropout=0.2)
+    run = read_run(whole)
+    row = least_memory(run, on_cpu=True, fit=Fit(4)).total
+    few = Room("this machine", row - 1, row - 1, is_cpu=True)
+    fit = way_that_fits(run, few)
+    assert fit.recomputes
+    with monkeypatch.context() as patch:
+        patch.setattr("glassformer.training.run.room_of", lambda device: few)
+        signal_at(patch, 3)
+        reporter = Recording()
+        with pytest.raises(Interrupted):
+            train_run(run, tmp_path / "few", reporter)
+    is_recorded(tmp_path / "few", 4, reporter, "a single row does not fit in memory, by estimate: activation checkp")
+    with decoder_without_room(monkeypatch, first=0) as tried:
+        resume_run(tmp_path / "few", Recording())
+    assert set(tried) == {(4 // fit.n_parts, True)}
+    if fit.n_parts == 1:  # otherwise, the masks of dropout differ
+        for name, expected in weights(whole, 6).items():
+            assert torch.equal(weights(tmp_path / "few", 6)[name], expected), name
+
+
+def test_rows_that_do_not_fit_switch_on_activation_checkpointing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From step 3 on, the blocks of no batch fit: parts are tried first, down to single rows."""
+    whole, _ = train(tmp_path, "whole")
+    with decoder_without_room(monkeypatch, first=4) as tried:
+        folder, reporter = train(tmp_path, "few")
+        assert tried[4:8] == [(4, False), (2, False), (1, False), (1, True)] and set(tried[8:]) == {(1, True)}
+        is_recorded(folder, 6, reporter, "step 3 did not fit in memory: activation checkpointing is on and each micro")
+        tried.clear()
+        assert replay_run(folder, Recording()).differing == [] and set(tried) == {(1, True)}
+        tried.clear()
+        with pytest.raises(UserError, match=r"for another 2.0 GiB at step 3: .*set train.activation_checkpointing"):
+            train(tmp_path, "off", activation_checkpointing=False)
+    for name, expected in weights(whole, 6).items():
+        torch.testing.assert_close(weights(folder, 6)[name], expected, rtol=0, atol=1e-6)
 
 
 def test_several_processes_cannot_repeat_a_step() -> None:

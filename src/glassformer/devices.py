@@ -4,11 +4,14 @@ import ctypes
 import gc
 import os
 import platform
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Literal
 
 import torch
 from torch import nn
+from torch.utils._triton import has_triton
 
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.train import TrainConfig
@@ -18,6 +21,9 @@ from glassformer.nn.blocked_attention import bfloat16_instructions
 _AUTOCAST = {"auto": None, "fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MIN_WIDTH, MIN_RECURRENT_WIDTH = 96, 256
 """Widths of a Transformer and of a recurrent decoder from which a step on a CPU is faster in bf16 (`docs/log.md`)."""
+COMPILE_SECONDS, LEAST_RATIO = 60.0, 5.0
+"""Time that torch.compile takes for a step on two CPU cores (`docs/log.md`), and the least time of the steps of a run,
+as a multiple of it, from which `train.compile` = "auto" compiles."""
 WORKSPACE, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
 """The environment variable for the workspace size of cuBLAS, and its values that make results deterministic."""
 
@@ -61,6 +67,35 @@ def choose_precision(precision: str, model: ModelConfig, device: torch.device) -
     if not is_wide:
         return "fp32", "bf16 is slower at this width"
     return "bf16", "the CPU multiplies in bf16"
+
+
+def choose_compile(
+    setting: Literal["auto"] | bool, model: ModelConfig, device: torch.device, has_one_shape: bool, seconds: float
+) -> tuple[bool, str]:
+    """Return whether the steps of a run are compiled, and why if `train.compile` is auto (else an empty text).
+
+    A compiled step differs from an eager one in the last bits, so no time is measured: `seconds` is a lower bound of
+    the time of all steps on a GPU, and `has_one_shape` is True if all rows have one length.
+
+    >>> from glassformer.config.transformer import TransformerConfig
+    >>> choose_compile(True, TransformerConfig(), torch.device("cpu"), True, 0.0)
+    (True, '')
+    >>> choose_compile("auto", TransformerConfig(), torch.device("cpu"), True, 1e6)
+    (False, 'no gain on a CPU')
+    """
+    if setting != "auto":
+        return setting, ""
+    if isinstance(model, RecurrentConfig):
+        return False, "a recurrent model cannot be compiled"
+    if device.type != "cuda":
+        return False, f"no gain on {'a CPU' if device.type == 'cpu' else 'this device'}"
+    if not has_one_shape:
+        return False, "rows differ in length"
+    if seconds < LEAST_RATIO * COMPILE_SECONDS:
+        return False, "the run is too short for the compiler"
+    if not has_triton() or not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
+        return False, "Triton or a C compiler is missing"
+    return True, "the run takes much longer than the compiler"
 
 
 def autocast_dtype(precision: str) -> torch.dtype | None:

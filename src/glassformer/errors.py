@@ -100,8 +100,8 @@ def require_integer(name: str, value: object, least: int, what: str) -> None:
 
 
 @contextmanager
-def enough_memory(advice: str) -> Iterator[None]:
-    """Convert an out-of-memory error in the block to a `UserError` with the requested size and `advice`.
+def enough_memory(advice: str, where: str = "") -> Iterator[None]:
+    """Convert an out-of-memory error in the block to a `UserError` with the requested size, `where` and `advice`.
 
     >>> with enough_memory("lower train.batch_size"):
     ...     raise MemoryError("Unable to allocate 16.0 GiB for an array")
@@ -118,7 +118,7 @@ def enough_memory(advice: str) -> Iterator[None]:
         if found is not None:
             n_bytes = float(found[1]) * 1024 ** " KMGT".index(found[2][0].upper() if found[2] != "bytes" else " ")
             asked = f" for another {size(n_bytes)}"
-        raise UserError(f"not enough memory{asked}: {advice}") from error
+        raise UserError(f"not enough memory{asked}{where}: {advice}") from error
 
 
 def is_out_of_memory(error: Exception) -> bool:

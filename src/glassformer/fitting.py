@@ -1,6 +1,7 @@
-"""Computation of a batch in parts that fit in memory, after an out-of-memory error."""
+"""Computation of a batch in a way that fits in memory: in parts, and with recomputed blocks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -8,6 +9,35 @@ from glassformer.devices import give_back_memory
 from glassformer.errors import is_out_of_memory, warn
 
 R = TypeVar("R")
+W = TypeVar("W")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A way to compute the micro-batches of a run so that they fit in memory."""
+
+    n_parts: int = 1
+    """Parts of each micro-batch."""
+    recomputes: bool = False
+    """True if activation checkpointing was switched on because a single row did not fit."""
+
+    def joined(self, other: "Fit") -> "Fit":
+        """Return the way that takes at most the memory of both.
+
+        >>> Fit(4, False).joined(Fit(2, True))
+        Fit(n_parts=4, recomputes=True)
+        """
+        return Fit(max(self.n_parts, other.n_parts), self.recomputes or other.recomputes)
+
+    def __str__(self) -> str:
+        """Describe the computation for a message."""
+        found = ["activation checkpointing is on"] if self.recomputes else []
+        found += [f"each micro-batch is computed in {self.n_parts:,} parts"] if self.n_parts > 1 else []
+        return f"{' and '.join(found)}; the result is the same, up to rounding and the masks of dropout"
+
+
+WHOLE = Fit()
+"""Whole micro-batches, without activation checkpointing."""
 
 
 def split(items: Sequence[Any], n: int) -> list[Any]:
@@ -21,20 +51,33 @@ def split(items: Sequence[Any], n: int) -> list[Any]:
     return [items[begin:end] for begin, end in pairwise(cuts)]
 
 
-def fitted(work: Callable[[int], R], n: int, most: int) -> tuple[R, int]:
-    """Return `work(n)` and n, the number of parts; n doubles, up to `most`, each time that memory is not sufficient.
+def doubled(n: int, most: int) -> Iterator[int]:
+    """Yield numbers of parts: n, 2n, 4n, … below `most`, then `most`.
+
+    >>> list(doubled(1, 6)), list(doubled(8, 6))
+    ([1, 2, 4, 6], [6])
+    """
+    while n < most:
+        yield n
+        n *= 2
+    yield most
+
+
+def fitted(work: Callable[[W], R], ways: Iterable[W]) -> tuple[R, W]:
+    """Return `work(way)` and the way, for the first way for which memory is sufficient.
 
     The memory of a failed attempt is freed before the next one, so `work` must keep no tensor outside of itself.
     """
-    while True:
+    *others, last = ways
+    for way in others:
         try:
-            return work(n), n
+            return work(way), way
         except (MemoryError, RuntimeError) as error:
-            if n >= most or not is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
         # Here the error is gone, and with it the references of its traceback to tensors.
         give_back_memory()
-        n = min(2 * n, most)
+    return work(last), last
 
 
 class InParts:
@@ -56,7 +99,7 @@ class InParts:
         ['ab']
         """
         most = len(items) if self.may_split else 1
-        found, n = fitted(lambda n: [work(part) for part in split(items, n)], self.n, most)
+        found, n = fitted(lambda n: [work(part) for part in split(items, n)], doubled(self.n, most))
         if n > self.n:
             warn(f"a batch did not fit in memory: batches are now computed in {n:,} parts, with the same results")
             self.n = n

@@ -16,7 +16,7 @@ from glassformer.config.transformer import (
 from glassformer.cost.flops import Shape, forward_flops, training_flops
 from glassformer.cost.hardware import GIB, GPUS, Gpu, find_gpu
 from glassformer.cost.parameters import parameter_counts
-from glassformer.cost.plan import plan_run
+from glassformer.cost.plan import least_seconds, plan_run
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
 
@@ -87,6 +87,14 @@ def test_time_and_cost_are_flops_over_rate() -> None:
     assert plan.cost == pytest.approx(3.5 * 2 * plan.seconds / 3600)
     assert plan_run(tiny(precision="bf16"), find_gpu("h200")).seconds == pytest.approx(per_token * 960 / (989e12 * 0.4))
     assert plan_run(tiny(), find_gpu("h200")).cost is None
+
+
+def test_the_least_time_is_that_of_the_fastest_gpu() -> None:
+    run = tiny(precision="bf16", grad_accumulation=4)
+    assert least_seconds(run, 1) == pytest.approx(plan_run(run, find_gpu("h200")).seconds)
+    assert least_seconds(run, 2) == pytest.approx(plan_run(run, find_gpu("h200"), 2).seconds)
+    assert all(plan_run(run, gpu).seconds >= least_seconds(run, 1) for gpu in GPUS.values() if gpu.has_bf16)
+    assert 0 < least_seconds(replace(run, model=replace(run.model, vocab_size=0)), 1) < least_seconds(run, 1)
 
 
 @pytest.mark.parametrize(("gpu", "precision"), [("h200", "bf16"), ("t4", "fp32")])

@@ -2,19 +2,20 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from configs import CONFIGS
+from configs import CONFIGS, RECURRENT
 from glassformer import recipes
 from glassformer.config.run import ExampleRows, LoraConfig, PairData, Run, TextData
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.cost.memory import require_memory
-from glassformer.cost.room import MARGIN, Room, least_memory, parts_that_fit, room_of_machine, step_memory
+from glassformer.cost.room import MARGIN, Room, least_memory, room_of_machine, step_memory, way_that_fits
 from glassformer.data.corpus import Corpus
 from glassformer.errors import UserError
+from glassformer.fitting import Fit
 from glassformer.reporting import Silent
 from glassformer.training.run import train_run
 from runs import tiny_run, write_text
@@ -26,16 +27,38 @@ MODEL = TransformerConfig(decoder=Stack(2, 2, d_ff=64), d_model=32, max_len=128,
 
 def test_memory_of_this_machine() -> None:
     room = room_of_machine()
-    assert room is not None and 0 < room.free <= room.total < 1 << 50
+    assert room is not None and room.free is not None and 0 < room.free <= room.total < 1 << 50
 
 
 def test_a_container_has_its_own_limit_and_the_machines_swap(monkeypatch: pytest.MonkeyPatch) -> None:
     meminfo = f"MemTotal: {8 << 20} kB\nMemAvailable: {6 << 20} kB\nSwapTotal: {2 << 20} kB\nSwapFree: {1 << 20} kB\n"
     found = {"/proc/meminfo": meminfo, "/sys/fs/cgroup/memory.max": "max\n"}
-    monkeypatch.setattr(Path, "read_text", lambda path, encoding: found.get(str(path), "max\n"))
+
+    def read(path: Path, encoding: str) -> str:
+        if str(path) not in found:
+            raise FileNotFoundError(path)
+        return found[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read)
     assert room_of_machine() == Room("this machine", 10 * GIB, 7 * GIB, is_cpu=True)
     found["/sys/fs/cgroup/memory.max"] = f"{3 * GIB}\n"
-    assert room_of_machine() == Room("this machine", 5 * GIB, 3 * GIB, is_cpu=True)
+    found["/sys/fs/cgroup/memory.current"] = f"{2 * GIB}\n"
+    found["/sys/fs/cgroup/memory.stat"] = f"anon {GIB}\ninactive_file {GIB // 2}\nactive_file {GIB // 2}\n"
+    assert room_of_machine() == Room("this machine", 5 * GIB, 3 * GIB // 2, is_cpu=True)
+    del found["/sys/fs/cgroup/memory.max"]
+    found["/sys/fs/cgroup/memory/memory.limit_in_bytes"] = f"{4 * GIB}\n"
+    found["/sys/fs/cgroup/memory/memory.usage_in_bytes"] = f"{GIB}\n"
+    found["/sys/fs/cgroup/memory/memory.stat"] = "inactive_file 0\ntotal_inactive_file 0\n"
+    assert room_of_machine() == Room("this machine", 6 * GIB, 3 * GIB, is_cpu=True)
+
+
+def test_a_system_without_meminfo_has_an_unknown_amount_of_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(path: Path, encoding: str) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    room = room_of_machine()
+    assert room is not None and room.free is None and str(room).endswith(" GiB")
 
 
 def test_one_micro_batch_is_counted() -> None:
@@ -47,19 +70,46 @@ def test_one_micro_batch_is_counted() -> None:
     assert needed(TrainConfig(batch_size=64), TextData(context=32)) < once / 2
 
 
-def test_a_batch_beyond_the_memory_is_computed_in_the_fewest_parts_that_fit() -> None:
+def test_a_batch_beyond_the_memory_is_computed_in_the_fewest_way_that_fits() -> None:
     run = Run(model=MODEL, train=TrainConfig(batch_size=10_000))
-    n_parts = parts_that_fit(run, SMALL)
-    assert n_parts & (n_parts - 1) == 0 and n_parts > 1
-    assert least_memory(run, True, n_parts).total <= SMALL.total < least_memory(run, True, n_parts // 2).total
-    assert parts_that_fit(replace(run, train=TrainConfig(batch_size=4)), SMALL) == 1
+    fit = way_that_fits(run, SMALL)
+    n_parts = fit.n_parts
+    assert n_parts & (n_parts - 1) == 0 and n_parts > 1 and not fit.recomputes
+    assert least_memory(run, True, fit).total <= SMALL.total < least_memory(run, True, Fit(n_parts // 2)).total
+    assert way_that_fits(replace(run, train=TrainConfig(batch_size=4)), SMALL) == Fit()
+
+
+DEEP = Run(model=replace(MODEL, decoder=Stack(24, 2, d_ff=64)), train=TrainConfig(batch_size=6))
+
+
+def test_activation_checkpointing_is_switched_on_if_a_single_row_does_not_fit() -> None:
+    """Then with the fewest parts that fit; `false` leaves it off, and `true` counts it from the beginning."""
+
+    def way(memory: int, setting: Literal["auto"] | bool = "auto") -> Fit:
+        run = replace(DEEP, train=replace(DEEP.train, activation_checkpointing=setting))
+        return way_that_fits(run, Room("x", memory, 0, is_cpu=True))
+
+    def least(fit: Fit) -> int:
+        return least_memory(DEEP, True, fit).total
+
+    row, halves = least(Fit(6)), least(Fit(2, True))
+    assert halves < row < least(Fit(1, True)) < least(Fit(4))
+    assert way(row) == Fit(6) and way(row - 1) == Fit(2, True) and way(halves - 1) == Fit(4, True)
+    assert way(row, False) == Fit(6) and way(row - 1, False) == Fit(6)  # less than the margin
+    assert way(least(Fit(1, True)), True) == Fit(1) and way(row - 1, True) == Fit(2)
+    tight = least(Fit(6, True))
+    assert way(tight - 1).recomputes and way(int(tight / MARGIN) + 1) == Fit(6, True)
+    with pytest.raises(UserError, match="lower"):
+        way(int(tight / MARGIN) - 1)
+    recurrent = Run(model=RECURRENT["bahdanau"], data=PairData(path="x"))
+    assert not way_that_fits(recurrent, Room("x", least_memory(recurrent, True).total - 1, 0, is_cpu=True)).recomputes
 
 
 def test_a_batch_beyond_the_memory_in_parts_is_refused_with_both_figures() -> None:
     run = Run(model=MODEL, train=TrainConfig(batch_size=1 << 24))
     with pytest.raises(UserError) as error:
-        parts_that_fit(run, SMALL)
-    needed = least_memory(run, True, 1024).total / GIB
+        way_that_fits(run, SMALL)
+    needed = least_memory(run, True, Fit(1024, recomputes=True)).total / GIB
     assert f"a step of 16,777,216 rows takes at least {needed:,.1f} GiB in 1,024 parts" in str(error.value)
     assert "this machine has 2.0 GiB (1.0 GiB free): lower train.batch_size" in str(error.value)
 
@@ -67,28 +117,32 @@ def test_a_batch_beyond_the_memory_in_parts_is_refused_with_both_figures() -> No
 def test_a_model_beyond_the_memory_is_refused_with_its_size() -> None:
     run = Run(model=replace(MODEL, decoder=Stack(200, 2, d_ff=4096), d_model=1024))
     with pytest.raises(UserError, match=r"the weights, gradients and optimizer take [\d.]+ GiB.*: lower model.d_model"):
-        parts_that_fit(run, SMALL)
+        way_that_fits(run, SMALL)
 
 
 @pytest.mark.parametrize("n_rows", [1, 3, 1000])
 def test_a_row_below_the_margin_is_not_refused(n_rows: int) -> None:
-    run = Run(model=MODEL, train=TrainConfig(batch_size=n_rows))
-    least = least_memory(run, True, n_rows).total
-    n_parts = parts_that_fit(run, Room("x", int(least / MARGIN) + 1, 0, is_cpu=True))
-    assert n_parts <= n_rows
+    run = Run(model=MODEL, train=TrainConfig(batch_size=n_rows, activation_checkpointing=False))
+    least = least_memory(run, True, Fit(n_rows)).total
+    fit = way_that_fits(run, Room("x", int(least / MARGIN) + 1, 0, is_cpu=True))
+    assert fit.n_parts <= n_rows and not fit.recomputes
     with pytest.raises(UserError):
-        parts_that_fit(run, Room("x", int(least / MARGIN) - 1, 0, is_cpu=True))
-    assert parts_that_fit(run, Room("x", least, 0, is_cpu=True)) == n_rows
-    assert parts_that_fit(run, None) == 1
+        way_that_fits(run, Room("x", int(least / MARGIN) - 1, 0, is_cpu=True))
+    assert way_that_fits(run, Room("x", least, 0, is_cpu=True)) == Fit(n_rows)
+    assert way_that_fits(run, None) == Fit()
 
 
 def test_the_memory_of_a_step_counts_whole_batches_trained_weights_and_shards() -> None:
     run = Run(model=MODEL, data=PairData(path="x", batch_tokens=1024), train=TrainConfig())
-    whole = step_memory(run, True, 1, 1.0, 1)
+    whole = step_memory(run, True, Fit(), 1.0, 1)
     assert whole.total > least_memory(run, True).total
-    assert step_memory(run, True, 8, 1.0, 1).logits * 8 == whole.logits
-    assert step_memory(run, True, 1, 0.5, 1).optimizer * 2 == whole.optimizer
-    assert step_memory(run, True, 1, 1.0, 4).weights * 4 == whole.weights
+    assert step_memory(run, True, Fit(8), 1.0, 1).logits * 8 == whole.logits
+    assert step_memory(run, True, Fit(), 0.5, 1).optimizer * 2 == whole.optimizer
+    assert step_memory(run, True, Fit(), 1.0, 4).weights * 4 == whole.weights
+    assert step_memory(run, True, Fit(recomputes=True), 1.0, 1).activations < whole.activations
+    offloaded = replace(run, parallel=ParallelConfig("fsdp", cpu_offload=True))
+    on_gpu = step_memory(offloaded, False, Fit(), 1.0, 4)
+    assert on_gpu.state == 0 < on_gpu.gathered == step_memory(run, False, Fit(), 1.0, 4).gathered
 
 
 @pytest.mark.parametrize(
@@ -116,7 +170,7 @@ def test_shards_of_other_processes_are_not_counted() -> None:
 def test_every_kind_of_model_has_an_estimate(name: str) -> None:
     run = Run(model=CONFIGS[name])
     assert least_memory(run, on_cpu=True).total > 0
-    assert step_memory(run, True, 1, 1.0, 1).total > 0
+    assert step_memory(run, True, Fit(), 1.0, 1).total > 0
 
 
 def test_an_unknown_vocabulary_counts_the_special_ids() -> None:
@@ -127,7 +181,7 @@ def test_an_unknown_vocabulary_counts_the_special_ids() -> None:
 def test_every_recipe_fits_on_one_h200() -> None:
     h200 = Room("the GPU", 141 * GIB, 141 * GIB, is_cpu=False)
     for name in recipes.names():
-        assert parts_that_fit(recipes.load(name), h200) == 1
+        assert way_that_fits(recipes.load(name), h200) == Fit()
 
 
 def test_the_run_is_refused_before_its_data_is_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ import os
 import shlex
 import signal
 import time
+import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +30,14 @@ from glassformer.config.schema import apply_flags, to_dict, to_toml
 from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, ParallelConfig, PlateauSchedule
 from glassformer.cost.hardware import GIB, Gpu, find_gpu
 from glassformer.cost.plan import plan_run
+from glassformer.data.batching import Batch
 from glassformer.distributed import process_group
 from glassformer.distributed.processes import processes
 from glassformer.errors import Interrupted, UserError
+from glassformer.fitting import Fit
 from glassformer.models.build import build_model
+from glassformer.objectives.causal import CausalObjective
+from glassformer.objectives.loss import LossSums
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.training import checkpointer
@@ -100,35 +106,63 @@ def test_two_processes_equal_one(name: str, strategy: Any, tmp_path: Path) -> No
 def test_two_processes_compute_micro_batches_in_parts_like_one(
     name: str, strategy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By estimate, process 0 needs 2 parts and process 1 needs 1: both take 2."""
-    monkeypatch.setattr("glassformer.training.run.parts_that_fit", lambda run, room: 2 - int(os.environ.get("RANK", 0)))
+    """By estimate, process 0 needs 2 parts, and process 1 needs activation checkpointing: both take both."""
+    ways = [Fit(2), Fit(1, recomputes=True)]
+    monkeypatch.setattr("glassformer.training.run.way_that_fits", lambda *_: ways[int(os.environ.get("RANK", 0))])
     run = RUNS[name](tmp_path)
     assert done(lambda: api.train(run, tmp_path / "one")) == 0
     together = replace(run, parallel=ParallelConfig(strategy, shard_size=1 if strategy == "hybrid" else 0, timeout=60))
     assert ranks_done(2, lambda: api.train(together, tmp_path / "two")) == [0, 0]
     require_equal(tmp_path / "two", tmp_path / "one")
-    assert read_progress(checkpoint.path_of(tmp_path / "two", 20)).n_parts == 2
+    assert read_progress(checkpoint.path_of(tmp_path / "two", 20)).fit == Fit(2, recomputes=True)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_process_without_memory_ends_the_run_with_one_sentence(
-    strategy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = replace(padded_text(tmp_path), parallel=ParallelConfig(strategy, timeout=20))
+def test_a_step_that_fits_in_one_process_only_ends_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The estimate of process 1 refuses the run; process 0 does not wait for it."""
 
-    def full(*args: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    def way(run: Run, room: object) -> Fit:
+        if os.environ["RANK"] == "1":
+            raise UserError("a row does not fit")
+        return Fit()
 
     def refused() -> None:
-        fails = os.environ["RANK"] == "1"
-        if fails:
-            monkeypatch.setattr("glassformer.objectives.causal.CausalObjective.loss", full)
-        with pytest.raises(
-            UserError, match="not enough memory for another 2.0 GiB: lower" if fails else "process 0 of 2"
-        ):
+        words = "a row does not fit" if os.environ["RANK"] == "1" else "1 of 2 processes failed"
+        with pytest.raises(UserError, match=words):
+            api.train(replace(padded_text(tmp_path), parallel=ParallelConfig(timeout=60)), tmp_path / "run")
+
+    monkeypatch.setattr("glassformer.training.run.way_that_fits", way)
+    assert ranks_done(2, refused) == [0, 0]
+
+
+@pytest.mark.parametrize(("strategy", "in_training"), [("ddp", True), ("fsdp", True), ("fsdp", False)])
+def test_a_process_without_memory_ends_the_run_with_one_sentence(
+    strategy: Any, in_training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the forward of a step of process 1, or in its evaluation. A resumed run ends like one without the error."""
+    run = replace(padded_text(tmp_path), parallel=ParallelConfig(strategy, timeout=60))
+    run = replace(run, train=replace(run.train, max_steps=6, eval_every=2))
+    loss, n_calls = CausalObjective.loss, Counter[bool]()
+
+    def full(self: CausalObjective, model: Any, batch: Batch) -> LossSums:
+        n_calls[torch.is_grad_enabled()] += 1
+        if torch.is_grad_enabled() == in_training and n_calls[True] > 2 * 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return loss(self, model, batch)
+
+    def refused() -> None:
+        at = 3 if in_training else 4
+        words = f"not enough memory for another 2.0 GiB at step {at}, in process 1 of 2: lower train.batch_size "
+        if os.environ["RANK"] == "1":
+            monkeypatch.setattr(CausalObjective, "loss", full)
+        else:
+            words = f"process 0 of 2 stops because process 1 failed: {words}"
+        with pytest.raises(UserError, match=words), warnings.catch_warnings(action="ignore"):
             api.train(run, tmp_path / "run")
 
     assert ranks_done(2, refused) == [0, 0]
+    assert ranks_done(2, lambda: api.resume(tmp_path / "run")) == [0, 0]
+    assert ranks_done(2, lambda: api.train(run, tmp_path / "whole")) == [0, 0]
+    require_equal(tmp_path / "run", tmp_path / "whole", step=6)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

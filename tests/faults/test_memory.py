@@ -65,7 +65,7 @@ def test_a_batch_that_is_too_large_is_computed_in_parts() -> None:
 def test_a_row_that_is_too_large_is_one_sentence(tmp_path: Path) -> None:
     model = replace(MODEL, max_len=4096, decoder=Stack(200, 2, d_ff=4096))
     run = tiny_run(write_text(tmp_path, 1000), model=model, batch_size=2)
-    limited(lambda: refused(run, tmp_path / "run", "for another ", "iB: ", "(now 2)"))
+    limited(lambda: refused(run, tmp_path / "run", "for another ", "iB at step 1: ", "(now 2)"))
     assert checkpoint.steps(tmp_path / "run") == []
 
 
@@ -89,7 +89,7 @@ def test_out_of_memory_during_a_run_keeps_the_checkpoints(tmp_path: Path, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Trainer, "_one_step", hungry)
-        refused(run, folder, "not enough memory for another 4,096.0 GiB: ")
+        refused(run, folder, "not enough memory for another 4,096.0 GiB at step 7: ")
     assert checkpoint.steps(folder)[-1] == 6
     assert checkpoint.newest(folder, lambda text: None) == checkpoint.path_of(folder, 6)
     api.resume(folder)

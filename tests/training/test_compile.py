@@ -1,6 +1,7 @@
 """A compiled step is one graph for every family and all batch lengths, and gives the losses of an eager step."""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,18 +29,20 @@ from glassformer.config.transformer import (
     Stack,
     TransformerConfig,
 )
+from glassformer.cost.plan import least_seconds
 from glassformer.data.batching import Batch, Example
 from glassformer.distributed.process_group import Replicated
 from glassformer.distributed.ranks import Ranks
-from glassformer.errors import UserError
+from glassformer.errors import Interrupted, UserError
 from glassformer.models.transforms import add_lora
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.classification import ClassificationObjective, TaggingObjective
 from glassformer.objectives.loss import LossSums, Objective, token_cross_entropy
 from glassformer.objectives.seq2seq import Seq2SeqObjective
+from glassformer.store.model_directory import read_run
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.training.step import TrainStep
-from runs import Recording, metrics, pair_run, text_run_of, tiny_run, write_text
+from runs import Recording, metrics, pair_run, signal_at, text_run_of, tiny_run, write_text
 
 VOCAB = 19
 SIZES = [(3, 7), (2, 9), (5, 4), (4, 8)]
@@ -145,9 +148,6 @@ def step_of(case: Case, compiled: bool, has_one_shape: bool = False, ranks: Rank
     if case.lora:
         torch.manual_seed(0)
         add_lora(network, ["*_proj"], rank=2, alpha=4.0)
-    for module in network.modules():
-        if hasattr(module, "activation_checkpointing"):
-            module.activation_checkpointing = case.recompute
     return TrainStep(
         network,
         case.objective,
@@ -157,6 +157,7 @@ def step_of(case: Case, compiled: bool, has_one_shape: bool = False, ranks: Rank
         device=torch.device("cpu"),
         compiled=compiled,
         has_one_shape=has_one_shape,
+        activation_checkpointing=case.recompute,
         ranks=ranks,
     )
 
@@ -281,6 +282,27 @@ def test_several_processes_trace_the_network_once(monkeypatch: pytest.MonkeyPatc
 
     # In a separate process: the threads of a process group do not exist in children that later tests fork.
     assert done(work) == 0
+
+
+def test_a_run_decides_auto_once_and_records_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule decides at the start; a resumed run takes what was recorded, also where the rule decides otherwise."""
+    reporter, n_compiled = Recording(), Counter[str]()
+    run = tiny_run(write_text(tmp_path), max_steps=6, eval_every=2)
+    api.train(run, tmp_path / "eager", reporter)
+    assert read_run(tmp_path / "eager").train.compile is False
+    assert any("not compiled (no gain on a CPU)" in message for message in reporter.messages)
+    monkeypatch.setattr(torch, "compile", lambda loss, **how: n_compiled.update(["calls"]) or loss)
+    seen: list[tuple[Any, ...]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("glassformer.training.run.choose_compile", lambda *given: seen.append(given) or (True, "long"))
+        signal_at(patch, 3)
+        with pytest.raises(Interrupted):
+            api.train(run, tmp_path / "run")
+    narrow = replace(run, train=replace(run.train, precision="fp32"))
+    assert seen[0][0] == "auto" and seen[0][3] is True and seen[0][4] == least_seconds(narrow, 1)
+    assert read_run(tmp_path / "run").train.compile is True
+    api.resume(tmp_path / "run")
+    assert n_compiled["calls"] == 2
 
 
 # Where compiling is impossible

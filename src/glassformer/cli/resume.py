@@ -6,7 +6,13 @@ from glassformer.cli.arguments import fail
 from glassformer.cli.progress import trained
 from glassformer.terminal import TerminalReporter
 
-CHANGEABLE = ("train.max_time", "train.device", "train.background_saving", "parallel.")
+CHANGEABLE = (
+    "train.max_time",
+    "train.device",
+    "train.background_saving",
+    "train.activation_checkpointing",
+    "parallel.",
+)
 
 
 def main(
@@ -19,7 +25,7 @@ def main(
     """Continue a run from its newest intact checkpoint, exactly as if it had never stopped.
 
     On a CPU of the same kind, with the same versions and number of threads, the result is equal bit for bit; on CUDA if
-    train.deterministic is true. Only the device, the processes and the time limit can change.
+    train.deterministic is true. Only the device, the processes, the time limit and activation checkpointing can change.
 
     Args:
         folders: The run folder.

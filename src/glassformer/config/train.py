@@ -150,8 +150,14 @@ class TrainConfig:
         "highest", "fp32 matrix products: highest = exact fp32; high = TF32 on CUDA; medium = also bf16"
     )
     deterministic: bool = setting(False, "use kernels that give the same bits every time; slower on CUDA")
-    compile: bool = setting(False, "compile the step (torch.compile); not for recurrent models")
-    activation_checkpointing: bool = setting(False, "recompute blocks in the backward pass to save memory")
+    compile: Literal["auto"] | bool = setting(
+        "auto",
+        "compile the step (torch.compile); not for recurrent models; auto = on CUDA, if all rows have one length and "
+        "the run takes much longer than the compiler",
+    )
+    activation_checkpointing: Literal["auto"] | bool = setting(
+        "auto", "recompute blocks in the backward pass to save memory; auto = if a single row does not fit without"
+    )
     ema_decay: float = setting(0.0, "decay of the moving average of the weights, used to evaluate; 0 = off", "[0, 1)")
     eval_every: int = setting(250, "steps between evaluations", "≥ 1")
     checkpoint_every: int = setting(0, "steps between checkpoints; 0 = at each evaluation", "≥ 0")

@@ -12,6 +12,7 @@ from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.cost.flops import Shape
 from glassformer.cost.parameters import StackShape, cell_widths, recurrent_widths, stack_shapes
+from glassformer.objectives.loss import MIN_LOGITS
 
 _FP32, _INT64 = 4, 8
 
@@ -52,7 +53,8 @@ class Activations:
     layers: int
     """Everything except the loss; with activation checkpointing, the inputs of all blocks and the largest block."""
     logits: int
-    """Log-probabilities that the loss saves, times two: the logits, and later their gradient, take as much."""
+    """Bytes that the loss saves, times two: later, the gradient of the logits takes as much. The loss saves a large
+    matrix of logits in its own precision (`objectives.cross_entropy`), and log-probabilities in fp32 of a small one."""
 
     @property
     def total(self) -> int:
@@ -69,7 +71,7 @@ def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointi
     >>> from glassformer.config.presets import preset
     >>> kept = activations(preset("gpt3-small"), Shape(n_rows=1, n_tokens=2048), Kernels(half=True))
     >>> round(kept.layers / 2**20), round(kept.logits / 2**20)
-    (731, 785)
+    (731, 393)
     """
     vocabulary = config.vocab_size
     n_scored = shape.n_rows * shape.n_read
@@ -80,7 +82,8 @@ def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointi
         vocabulary = config.n_outputs
         if config.reads_whole_sequence:
             n_scored = shape.n_rows
-    return Activations(layers, 2 * n_scored * vocabulary * _FP32)
+    n_logits = n_scored * vocabulary
+    return Activations(layers, 2 * n_logits * (kernels.product if n_logits >= MIN_LOGITS else _FP32))
 
 
 def _transformer(config: c.TransformerConfig, shape: Shape, kernels: Kernels, checkpointing: bool) -> int:

@@ -12,7 +12,7 @@ from glassformer.config.train import MuonConfig, TrainConfig
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.activations import Activations, Kernels, activations
 from glassformer.cost.flops import Flops, Shape, forward_flops, training_flops
-from glassformer.cost.hardware import MFU, Gpu
+from glassformer.cost.hardware import GPUS, MFU, Gpu
 from glassformer.cost.memory import HALF, Memory, cache_bytes, sharded, training_memory
 from glassformer.cost.parameters import ParameterCounts, parameter_counts
 from glassformer.errors import UserError
@@ -195,7 +195,7 @@ def plan_run(
     train, half = run.train, run.train.precision in HALF
     gpu.flops(train.precision)  # raises if the GPU does not support it
     plain, recomputed = (activations(config, shape, Kernels(half), on) for on in (False, True))
-    kept = {True: recomputed} if train.activation_checkpointing else {False: plain, True: recomputed}
+    kept = {True: recomputed} if train.activation_checkpointing is True else {False: plain, True: recomputed}
     if isinstance(config, RecurrentConfig):
         kept = {False: plain}  # no blocks to recompute
     grad_accumulation = n_gpus * -(-train.grad_accumulation // n_gpus)
@@ -231,6 +231,16 @@ def plan_run(
     )
 
 
+def least_seconds(run: Run, n_processes: int) -> float:
+    """Return a lower bound of the time of the run's steps on GPUs: that of the fastest known GPU, at the default MFU.
+
+    A vocabulary that the data decides counts as empty.
+    """
+    train, rate = run.train, max(gpu.flops(run.train.precision) for gpu in GPUS.values() if gpu.has_bf16)
+    of_batch = training_flops(run.model, full_shape(micro_batch(run), run.model))
+    return train.max_steps * train.grad_accumulation / n_processes * of_batch / (MFU * rate)
+
+
 def _notes(
     train: TrainConfig, grad_accumulation: int, of_batch: int, n_gpus: int, least_gpus: int | None
 ) -> Iterator[str]:
@@ -257,14 +267,14 @@ def _layouts(config: ModelConfig, run: Run, kept: dict[bool, Activations], gpu: 
 
     Layouts with activation checkpointing come last, because it costs a third of the time.
     """
-    train, of_group = run.train, run.parallel.shard_size or NODE
+    train, of_group, offloads = run.train, run.parallel.shard_size or NODE, run.parallel.cpu_offload
     for checkpointing, of_batch in kept.items():
         whole = training_memory(config, train, of_batch)
         layouts = [("none" if n_gpus == 1 else "ddp", 1, whole)]
         if _divides(train) and 1 < of_group < n_gpus and n_gpus % of_group == 0:
-            layouts.append(("hybrid", of_group, sharded(whole, config, train, of_group)))
+            layouts.append(("hybrid", of_group, sharded(whole, config, train, of_group, offloads)))
         if _divides(train) and n_gpus > 1:
-            layouts.append(("fsdp", n_gpus, sharded(whole, config, train, n_gpus)))
+            layouts.append(("fsdp", n_gpus, sharded(whole, config, train, n_gpus, offloads)))
         for strategy, n_parts, memory in layouts:
             yield Layout(strategy, n_parts, checkpointing, memory, memory.total <= gpu.usable_bytes)
 

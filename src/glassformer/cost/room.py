@@ -1,24 +1,31 @@
-"""Memory of a training step before a run starts: what it will take, and in how many parts it fits."""
+"""Memory of a training step before a run starts: what it will take, and how a micro-batch fits."""
 
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import Run
-from glassformer.config.transformer import SPECIAL_IDS
+from glassformer.config.transformer import SPECIAL_IDS, TransformerConfig
 from glassformer.cost.activations import Activations, Kernels, activations
 from glassformer.cost.flops import Shape
 from glassformer.cost.hardware import GIB
 from glassformer.cost.memory import HALF, Memory, sharded, training_memory
 from glassformer.cost.plan import full_shape
 from glassformer.errors import UserError
+from glassformer.fitting import WHOLE, Fit, doubled
 from glassformer.tasks.preparation import micro_batch
 
 MARGIN = 1.5
 """A step is refused if it needs more than this × the total memory; the estimate is within a fifth, or too low."""
 MOST_PARTS = 1024
 """A step that does not fit in this many parts per micro-batch is refused: its batch size is a mistake."""
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_CGROUPS = (
+    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Versions 2 and 1 of Linux's control groups: folder, files of the limit and of the used bytes, and the name in
+`memory.stat` of the cached files among the used bytes, which the system gives up first."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +35,19 @@ class Room:
     name: str
     """Name of the device in messages."""
     total: int
-    free: int
+    free: int | None
+    """None if the system does not report it."""
     is_cpu: bool
+
+    def __str__(self) -> str:
+        """Describe the memory for a message."""
+        free = "" if self.free is None else f" ({self.free / GIB:,.1f} GiB free)"
+        return f"{self.name} has {self.total / GIB:,.1f} GiB{free}"
 
 
 def room_of_machine() -> Room | None:
-    """Return the memory and swap of this machine or the limit of its container; None if it cannot be read."""
-    swap = 0
+    """Return the memory and swap of this machine or of its container; None if it cannot be read."""
+    swap, free = 0, None
     try:
         text = Path("/proc/meminfo").read_text("utf-8")
         table = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in text.splitlines()}
@@ -43,20 +56,26 @@ def room_of_machine() -> Room | None:
     except (OSError, ValueError, KeyError, IndexError):
         if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
             return None
-        total = free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in _CGROUP_LIMITS:
-        try:
-            limit = int(Path(path).read_text("utf-8"))
-        except (OSError, ValueError):  # another cgroup version, or no limit
-            continue
-        total, free = min(total, limit + swap), min(free, limit)
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for place, *names in _CGROUPS:
+        found = _container(Path(place), *names)
+        if found is not None and free is not None:
+            total, free = min(total, found[0] + swap), min(free, found[1])
     return Room("this machine", total, free, is_cpu=True)
 
 
-def least_memory(run: Run, on_cpu: bool, n_parts: int = 1) -> Memory:
-    """Estimate the minimum bytes of one step in one process, from what is known before the data is read.
+def _container(place: Path, limit: str, used: str, cached: str) -> tuple[int, int] | None:
+    """Return the limit and the free bytes of a control group; None for another version or without a limit."""
+    try:
+        most, n_used = (int((place / name).read_text("utf-8")) for name in (limit, used))
+        table = dict(line.split() for line in (place / "memory.stat").read_text("utf-8").splitlines())
+        return most, max(0, most - n_used + int(table[cached]))
+    except (OSError, ValueError, KeyError):
+        return None
 
-    Each micro-batch is computed in `n_parts` parts.
+
+def least_memory(run: Run, on_cpu: bool, fit: Fit = WHOLE) -> Memory:
+    """Estimate the minimum bytes of one step in one process, from what is known before the data is read.
 
     If the data decides the vocabulary, its size counts as the smallest that holds the special ids; undecided labels
     count as 0, undecided row lengths as one token, and an undecided number of rows as one row. Activations are not
@@ -68,11 +87,9 @@ def least_memory(run: Run, on_cpu: bool, n_parts: int = 1) -> Memory:
     batch = micro_batch(run)
     n_tokens = (batch.row_length or config.max_len) if batch.is_full else 1
     n_scored = max(1, int(batch.scored_share * n_tokens)) if batch.scored_share < 1 else 0
-    shape = Shape(-(-(batch.n_rows or 1) // n_parts), n_tokens, int(config.is_encoder_decoder), n_scored)
-    kept = activations(config, shape, Kernels(train.precision in HALF, on_cpu), train.activation_checkpointing)
-    if train.precision in HALF:  # the loss of a few rows at a time keeps logits and their gradient in half precision
-        kept = replace(kept, logits=kept.logits // 2)
-    if train.compile or run.lora is not None or run.init.freeze:
+    shape = Shape(batch.n_rows or 1, n_tokens, int(config.is_encoder_decoder), n_scored)
+    kept = _kept(run, config, shape, on_cpu, fit)
+    if train.compile is True or run.lora is not None or run.init.freeze:
         kept = Activations(0, 0)
     memory = training_memory(config, train, kept)
     is_shared = run.parallel.strategy != "ddp" or run.parallel.cpu_offload
@@ -82,47 +99,53 @@ def least_memory(run: Run, on_cpu: bool, n_parts: int = 1) -> Memory:
     return memory
 
 
-def parts_that_fit(run: Run, room: Room | None) -> int:
-    """Return the smallest number of parts of a micro-batch (1, 2, 4, …) with which a step fits in the memory.
+def way_that_fits(run: Run, room: Room | None) -> Fit:
+    """Return the fastest way to compute a micro-batch with which a step fits in the memory.
 
-    If none fits by the estimate, which is not exact, this is the smallest one that needs at most `MARGIN` × the memory.
-    Raises `UserError` if there is no such number, up to single rows and `MOST_PARTS`.
+    It is the smallest number of parts (1, 2, 4, …). If not even a single row fits and `train.activation_checkpointing`
+    is "auto", it is the smallest number with activation checkpointing. If none fits by the estimate, which is not
+    exact, it is the smallest one that needs at most `MARGIN` × the memory. Raises `UserError` if there is no such
+    number, up to single rows and `MOST_PARTS`.
     """
     if room is None:
-        return 1
-    most = min(micro_batch(run).n_rows or 1, MOST_PARTS)
-    counts = [1 << i for i in range(most.bit_length()) if 1 << i < most] + [most]
-    memories = [least_memory(run, room.is_cpu, n_parts) for n_parts in counts]
-    for limit in (room.total, MARGIN * room.total):
-        for n_parts, memory in zip(counts, memories, strict=True):
-            if memory.total <= limit:
-                return n_parts
-    least = memories[-1]
-    there = f"{room.name} has {room.total / GIB:,.1f} GiB ({room.free / GIB:,.1f} GiB free)"
+        return WHOLE
+    counts = list(doubled(1, min(micro_batch(run).n_rows or 1, MOST_PARTS)))
+    is_auto = run.train.activation_checkpointing == "auto" and isinstance(run.model, TransformerConfig)
+    ways = {on: [Fit(n_parts, on) for n_parts in counts] for on in ((False, True) if is_auto else (False,))}
+    for limit, on in [*((room.total, on) for on in ways), (MARGIN * room.total, is_auto)]:
+        for fit in ways[on]:
+            if least_memory(run, room.is_cpu, fit).total <= limit:
+                return fit
+    least = least_memory(run, room.is_cpu, ways[is_auto][-1])
     of_state = least.state + least.half_copies
     if of_state > room.total:
         raise UserError(
-            f"the weights, gradients and optimizer take {of_state / GIB:,.1f} GiB, and {there}: lower model.d_model or "
+            f"the weights, gradients and optimizer take {of_state / GIB:,.1f} GiB, and {room}: lower model.d_model or "
             "the number of layers"
         )
-    in_parts = f" in {most:,} parts" if most > 1 else ""
+    in_parts = f" in {counts[-1]:,} parts" if counts[-1] > 1 else ""
     raise UserError(
-        f"a step of {run.train.batch_size:,} rows takes at least {least.total / GIB:,.1f} GiB{in_parts}, and {there}: "
+        f"a step of {run.train.batch_size:,} rows takes at least {least.total / GIB:,.1f} GiB{in_parts}, and {room}: "
         "lower train.batch_size (and raise train.grad_accumulation to keep the step size) or model.max_len"
     )
 
 
-def step_memory(run: Run, on_cpu: bool, n_parts: int, trained_share: float, n_shards: int) -> Memory:
+def step_memory(run: Run, on_cpu: bool, fit: Fit, trained_share: float, n_shards: int) -> Memory:
     """Estimate the bytes of one step in one process for a run whose model is complete.
 
     All rows have the largest length that the settings allow. `trained_share` is the fraction of the parameters that are
     trained, and `n_shards` the number of processes that divide the state.
     """
     config, train = run.model, run.train
-    shape = full_shape(micro_batch(run), config)
-    shape = replace(shape, n_rows=-(-shape.n_rows // n_parts))
-    kept = activations(config, shape, Kernels(train.precision in HALF, on_cpu), train.activation_checkpointing)
-    memory = training_memory(config, train, kept)
+    memory = training_memory(config, train, _kept(run, config, full_shape(micro_batch(run), config), on_cpu, fit))
     trained = {name: int(getattr(memory, name) * trained_share) for name in ("gradients", "optimizer")}
     memory = replace(memory, **trained)
-    return sharded(memory, config, train, n_shards) if n_shards > 1 else memory
+    return sharded(memory, config, train, n_shards, run.parallel.cpu_offload) if n_shards > 1 else memory
+
+
+def _kept(run: Run, config: ModelConfig, shape: Shape, on_cpu: bool, fit: Fit) -> Activations:
+    """Return the activation bytes of one part of a micro-batch of this shape."""
+    train = run.train
+    shape = replace(shape, n_rows=-(-shape.n_rows // fit.n_parts))
+    recomputes = train.activation_checkpointing is True or fit.recomputes
+    return activations(config, shape, Kernels(train.precision in HALF, on_cpu), recomputes)

@@ -3,19 +3,22 @@
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.distributed.environment import is_several
 from glassformer.distributed.process_group import Replicated, Sharded
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError, first_line
+
+_FAILURE = "glassformer/failure"
+"""Key in the store of the processes for the sentence of a process that failed."""
 
 
 def own_device(device: torch.device) -> torch.device:
@@ -26,7 +29,10 @@ def own_device(device: torch.device) -> torch.device:
 
 @contextmanager
 def processes(config: ParallelConfig, train: TrainConfig, device: torch.device) -> Iterator[Ranks]:
-    """Yield the process group for the block; raise `UserError` if another process is lost or hangs."""
+    """Yield the process group for the block; raise `UserError` if another process fails, is lost or hangs.
+
+    The sentence of a process that fails is left in the store of the processes, for the others.
+    """
     if not is_several():
         yield Ranks()
         return
@@ -42,10 +48,16 @@ def processes(config: ParallelConfig, train: TrainConfig, device: torch.device) 
     _join(config, device)
     try:
         yield Replicated(config, device) if config.strategy == "ddp" else Sharded(config, device)
+    except UserError as error:
+        with suppress(RuntimeError):
+            _default_store().set(_FAILURE, f"{os.environ['RANK']} failed: {error}")
+        raise
     except RuntimeError as error:
         lost = _lost(error)
         if lost is None:
             raise
+        if (failure := _failure()) is not None:
+            raise UserError(f"process {os.environ['RANK']} of {n} stops because process {failure}") from error
         raise UserError(
             f"process {os.environ['RANK']} of {n} lost another process, which ended or did not answer within "
             f"{config.timeout:g} s (parallel.timeout): {lost}; continue with glassformer resume"
@@ -80,6 +92,19 @@ def _join(config: ParallelConfig, device: torch.device) -> None:
         dist.init_process_group(backend, store=attempt, rank=rank, world_size=n, timeout=timeout)
     else:
         dist.init_process_group(backend, timeout=timeout)
+
+
+def _failure() -> str | None:
+    """Return the number and the sentence of a process that failed; None if no process failed, or the store is lost."""
+    try:
+        store = _default_store()
+        return store.get(_FAILURE).decode() if store.check([_FAILURE]) else None
+    except RuntimeError:
+        return None
+
+
+def _default_store() -> Store:
+    return dist.distributed_c10d._get_default_store()
 
 
 def _lost(error: RuntimeError) -> str | None:

@@ -72,7 +72,8 @@ def train_module(
     """
     config = TrainConfig(**settings) if config is None else replace(config, **settings)
     folder, reporter = files.as_path(out, "out"), reporter or Silent()
-    host = Host(choose_device(config.device), reporter=reporter, began=time.monotonic())
+    advice = f"lower config.batch_size, or make the batches smaller; earlier checkpoints stay in {folder}"
+    host = Host(choose_device(config.device), reporter=reporter, began=time.monotonic(), advice=advice)
     _check(config, module, folder, valid, resume)
     source = source_of(data, config, collate, "data")
     evaluations = {} if valid is None else {"valid": source_of(valid, config, collate, "valid").each}
@@ -83,7 +84,6 @@ def train_module(
     def write_model(into: Path, weights: checkpoint.Tensors) -> None:
         save_tensors(weights, into / WEIGHTS)
 
-    advice = f"lower config.batch_size, or make the batches smaller; earlier checkpoints stay in {folder}"
     with enough_memory(advice), holding(folder, is_first=True, is_new=not resume):
         module.to(host.device)
         optimizer = build_optimizer(module, config.optimizer)

@@ -16,6 +16,7 @@ from glassformer.config.run import Run
 from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.room import Room, room_of_machine
 from glassformer.devices import choose_device
+from glassformer.distributed.environment import is_several
 from glassformer.distributed.processes import own_device, processes, watchdog_note
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import enough_memory
@@ -34,6 +35,8 @@ class Host:
     """Reporter of rank 0; the reporters of other ranks are silent."""
     began: float = field(default_factory=time.monotonic)
     """Time of the clock (`time.monotonic`) from which `train.max_time` counts."""
+    advice: str = "use smaller batches"
+    """Settings to change if memory is not sufficient."""
 
     def __str__(self) -> str:
         """Return the device, or the number of processes and their kind of device."""
@@ -47,11 +50,12 @@ def host_of(run: Run, folder: Path, reporter: LaunchReporter, began: float) -> I
     A `UserError` with the steps to continue replaces the errors for lack of memory and for a lost process.
     """
     device = own_device(choose_device(run.train.device))
-    with enough_memory(_advice(run, folder)), processes(run.parallel, run.train, device) as ranks:
+    advice = _advice(run, folder)
+    with processes(run.parallel, run.train, device) as ranks, enough_memory(advice):
         reporter = reporter if ranks.is_first else Silent()
         if (note := watchdog_note(run.parallel, device, folder)) is not None:
             reporter.log(note)
-        yield Host(device, ranks, reporter, began)
+        yield Host(device, ranks, reporter, began, advice)
 
 
 def _advice(run: Run, folder: Path) -> str:
@@ -60,10 +64,10 @@ def _advice(run: Run, folder: Path) -> str:
     if budget := micro_batch(run).budget:
         batch = f"data.batch_tokens (now {budget:,})"
     width = f"model.d_model (now {run.model.d_model:,})" if isinstance(run.model, TransformerConfig) else "the widths"
-    return (
-        f"lower {batch}, {width} or the number of layers, or set train.activation_checkpointing; "
-        f"earlier checkpoints stay in {folder}"
-    )
+    setting = run.train.activation_checkpointing
+    was_tried = setting is True or (setting == "auto" and not is_several())
+    other = "" if was_tried else ", or set train.activation_checkpointing, also with resume"
+    return f"lower {batch}, {width} or the number of layers{other}; earlier checkpoints stay in {folder}"
 
 
 def room_of(device: torch.device) -> Room | None:

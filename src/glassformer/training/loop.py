@@ -17,7 +17,7 @@ from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Batch
 from glassformer.devices import arithmetic, autocast_dtype, freed_memory_kept, runs_ahead
 from glassformer.distributed.parts import own, part_of
-from glassformer.errors import Interrupted, UserError
+from glassformer.errors import Interrupted, UserError, enough_memory
 from glassformer.evaluation.loss import LossReport
 from glassformer.seeds import Stream, rng, seed_of
 from glassformer.store import checkpoint
@@ -64,9 +64,6 @@ class Trainer:
         self.log = NoLog()
         self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
         self.evaluations = Evaluations(config, network, data, host, self.average)
-        for module in network.modules():
-            if hasattr(module, "activation_checkpointing"):
-                setattr(module, "activation_checkpointing", config.activation_checkpointing)  # noqa: B010
         self.step = TrainStep(
             network,
             data.objective,
@@ -74,8 +71,9 @@ class Trainer:
             clip_norm=config.clip_norm,
             autocast=autocast_dtype(config.precision),
             device=host.device,
-            compiled=config.compile,
+            compiled=config.compile is True,  # auto: a module of the caller
             has_one_shape=data.has_one_shape,
+            activation_checkpointing=config.activation_checkpointing,
             defers=runs_ahead(host.device),
             ranks=host.ranks,
         )
@@ -118,7 +116,7 @@ class Trainer:
         self.clock = Clock(self.progress)
         with self._batches_of_steps(end) as self.batches_of:
             while self.progress.step < end and not self.progress.finished:
-                with suppress(_RolledBack):
+                with suppress(_RolledBack), enough_memory(self.host.advice, self._place()):
                     self._one_step()
                     self.progress.step += 1
                     if self.progress.step == end:
@@ -128,6 +126,12 @@ class Trainer:
                     except NonFinite as bad:
                         self._recover(bad, self.progress.step)
         return reports
+
+    def _place(self) -> str:
+        """Describe the step that follows, and the process if there are several, for a message."""
+        ranks = self.ranks
+        of_process = f", in process {ranks.rank} of {ranks.n}" if ranks.n > 1 else ""
+        return f" at step {self.progress.step + 1}{of_process}"
 
     # One step
 
@@ -140,13 +144,13 @@ class Trainer:
         factor = schedule_factor(config.schedule, step, config.max_steps) * self.progress.rate_factor
         plateau = self.evaluations.plateau
         set_learning_rates(self.optimizer, factor * (plateau.factor if plateau else 1.0))
-        batches, n_parts = self.batches_of(step), self.step.n_parts
+        batches, fit = self.batches_of(step), self.step.fit
         seeds = [seed_of(config.seed, Stream.DROPOUT, number) for number in self._numbers(step)]
         try:
             self.step.backward(batches, seeds)
         finally:
-            if self.step.n_parts > n_parts:
-                self._tell(step + 1, f"step {step + 1} did not fit in memory: {computed_in(self.step.n_parts)}")
+            if self.step.fit != fit:
+                self._tell(step + 1, f"step {step + 1} did not fit in memory: {self.step.fit}")
         self._read_result()  # of the step before
         self.unread = _Unread(self.step.update(), step + 1, batches)
         if not self.step.defers:
@@ -273,7 +277,7 @@ class Trainer:
     def _snapshot(self) -> Snapshot:
         progress, average, plateau = self.progress, self.average, self.evaluations.plateau
         progress.scaler = None if self.step.scale is None else asdict(self.step.scale)
-        progress.n_parts = self.step.n_parts
+        progress.n_parts, progress.recomputes = self.step.fit.n_parts, self.step.fit.recomputes
         progress.plateau = None if plateau is None else plateau.state()
         weights = weights_of(self.network)
         state = TrainingState(
@@ -293,7 +297,7 @@ class Trainer:
         load_weights(self.network, checkpoint.weights_path(folder), part_of)
         assert isinstance(state.optimizer, dict) and not isinstance(state.average, Path)
         load_state_tensors(self.optimizer, state.optimizer)
-        self.step.n_parts = max(self.step.n_parts, self.progress.n_parts)
+        self.step.fit = self.step.fit.joined(self.progress.fit)
         plateau = self.evaluations.plateau
         if self.average is not None and state.average is not None:
             self.average.load_state_tensors(state.average)
@@ -359,14 +363,6 @@ class _Unread:
 
 class _RolledBack(Exception):
     """Ends the actions of a step after a rollback."""
-
-
-def computed_in(n_parts: int) -> str:
-    """Describe the computation in parts for a message."""
-    return (
-        f"each micro-batch is computed in {n_parts:,} parts; the result is the same, up to rounding and the masks of "
-        "dropout"
-    )
 
 
 class Clock:

@@ -17,13 +17,14 @@ from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.run import Run
 from glassformer.config.schema import apply_flags
 from glassformer.cost.memory import require_memory
-from glassformer.cost.plan import full_shape
-from glassformer.cost.room import Room, parts_that_fit, step_memory
-from glassformer.devices import choose_precision, repeats_bits
+from glassformer.cost.plan import full_shape, least_seconds
+from glassformer.cost.room import Room, step_memory, way_that_fits
+from glassformer.devices import choose_compile, choose_precision, repeats_bits
 from glassformer.distributed.environment import is_first, is_several
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
+from glassformer.fitting import WHOLE, Fit
 from glassformer.formatting import size
 from glassformer.models.build import build_model
 from glassformer.nn.blocked_attention import bfloat16_instructions
@@ -42,7 +43,7 @@ from glassformer.tokenization.tokenizer import Tokenizers
 from glassformer.training import init_from
 from glassformer.training.checkpointer import Checkpointer, Snapshot, put_right
 from glassformer.training.host import Host, host_of, room_of
-from glassformer.training.loop import Trainer, computed_in
+from glassformer.training.loop import Trainer
 from glassformer.training.optimizers import build_optimizer
 from glassformer.training.run_folder import holding, is_restarted, require_apart, require_new, require_run
 from glassformer.training.trainer_state import TrainerState
@@ -114,10 +115,9 @@ def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] 
         with host_of(run, folder, reporter, began) as host:
             host.ranks.raise_together(lambda: _require_same(newest, host.ranks))
             run, trainer = assemble(run, folder, host, stored=newest)
-            n_parts = trainer.step.n_parts
             trainer.restore(newest)
-            if n_parts > trainer.progress.n_parts:
-                log(f"a step does not fit in memory here, by estimate: {computed_in(n_parts)}, not bit for bit")
+            if trainer.step.fit != trainer.progress.fit:
+                log(f"a step does not fit in memory here, by estimate: {trainer.step.fit}, not bit for bit")
             put_right(folder, run.train, trainer.progress, host)
             tell_of_resumed_run(run, newest, trainer.progress, host)
             return Outcome(folder, trainer.train(), run)
@@ -168,60 +168,76 @@ def assemble(
         if _cannot_compile(run):  # earlier versions compiled the code between recurrent modules
             host.reporter.log(f"train.compile is ignored: {NOT_COMPILED}")
             run = replace(run, train=replace(run.train, compile=False))
-    run, reason = with_precision(run, host)
-    room = room_of(host.device)
+    run, arithmetic = settled(run, host)
+    room, ranks = room_of(host.device), host.ranks
     require_memory(run.model)
-    n_parts = parts_that_fit(run, room)
+    fit = ranks.raise_together(lambda: way_that_fits(run, room))
     run_data = trainable_task(run).open(run)
     if stored is None:
         tokenizers = init_from.learned_tokenizers(run, start, run_data, host)
-        run = init_from.completed(run, tokenizers, run_data, host.ranks)
-        n_parts = parts_that_fit(run, room)  # again, with the known vocabulary size
+        run = init_from.completed(run, tokenizers, run_data, ranks)
+        fit = ranks.raise_together(lambda: way_that_fits(run, room))  # again, with the known vocabulary size
     else:
         tokenizers = init_from.stored_tokenizers(stored, run_data, host)
-    with host.ranks.first_alone():
-        prepared = run_data.prepare(run, tokenizers, host.reporter, checks_hashes=host.ranks.is_first)
+    with ranks.first_alone():
+        prepared = run_data.prepare(run, tokenizers, host.reporter, checks_hashes=ranks.is_first)
 
     is_new, log = stored is None, host.reporter.log
     network = init_from.new_network(run, start, label_names(run_data), log) if is_new else build_model(run.model)
     init_from.prepare_parameters(run, network, log)
     network = network.to(host.device)
     n_parameters = network.n_parameters()
-    host.ranks.distribute(network, run.train)
+    ranks.distribute(network, run.train)
     data = prepared.training_data(network, host.device)
-    [n_parts] = host.ranks.largest(n_parts)
+    n_parts, recomputes = ranks.largest(fit.n_parts, fit.recomputes)
+    fit = Fit(n_parts, bool(recomputes))
     if is_new:
-        memory = "" if room is None else memory_of_step(run, network, n_parts, room, host.ranks)
-        tell_of_new_run(run, n_parameters, prepared.summary, tokenizers, data, memory, host, reason)
-        if n_parts > 1:
-            log(f"a step does not fit in memory, by estimate: {computed_in(n_parts)}")
+        memory = "" if room is None else memory_of_step(run, network, fit, room, ranks)
+        tell_of_new_run(run, n_parameters, prepared.summary, tokenizers, data, memory, host, arithmetic)
+        if fit != WHOLE:
+            what = "a single row" if fit.recomputes else "a step"
+            log(f"{what} does not fit in memory, by estimate: {fit}")
 
     def write_model(into: Path, weights: Tensors) -> None:
         write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, label_names(run_data))
 
     scales = init_from.layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
     optimizer = build_optimizer(network, run.train.optimizer, scales)
-    in_background, ranks = run.train.background_saving, host.ranks
+    in_background = run.train.background_saving
     checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=ranks, writes=writes)
     trainer = Trainer(run.train, network, optimizer, data, checkpointer, host, run_data.corpus.digest)
-    trainer.step.n_parts = n_parts
+    trainer.step.fit = fit
     return run, trainer
 
 
-def with_precision(run: Run, host: Host) -> tuple[Run, str]:
-    """Replace the precision `auto` by that of rank 0; return the run, and why that precision was chosen."""
-    precision, reason = choose_precision(run.train.precision, run.model, host.device)
-    [is_half] = host.ranks.of_first(precision == "bf16")
-    if run.train.precision == "auto":
-        run = replace(run, train=replace(run.train, precision="bf16" if is_half else "fp32"))
-    return run, reason
+def settled(run: Run, host: Host) -> tuple[Run, str]:
+    """Replace the precision and the compilation `auto` by those of rank 0; return the run, and both with the reasons.
+
+    A vocabulary that the data decides is not known here; it does not change the choices by much.
+    """
+    train, device, ranks = run.train, host.device, host.ranks
+    precision, of_precision = choose_precision(train.precision, run.model, device)
+    [is_half] = ranks.of_first(precision == "bf16")
+    if train.precision == "auto":
+        train = replace(train, precision="bf16" if is_half else "fp32")
+    run = replace(run, train=train)
+    has_one_shape, seconds = micro_batch(run).is_full, least_seconds(run, ranks.n)
+    compiles, of_compile = choose_compile(train.compile, run.model, device, has_one_shape, seconds)
+    [compiles] = map(bool, ranks.of_first(compiles))
+    said = [_with_reason(train.precision, of_precision)]
+    said += [_with_reason("compiled" if compiles else "not compiled", of_compile)] if compiles or of_compile else []
+    return replace(run, train=replace(train, compile=compiles)), ", ".join(said)
+
+
+def _with_reason(choice: str, reason: str) -> str:
+    return f"{choice} ({reason})" if reason else choice
 
 
 # Checks
 
 
 def _cannot_compile(run: Run) -> bool:
-    return run.train.compile and isinstance(run.model, RecurrentConfig)
+    return run.train.compile is True and isinstance(run.model, RecurrentConfig)
 
 
 def _require_same(newest: Path, ranks: Ranks) -> None:
@@ -245,9 +261,9 @@ def tell_of_new_run(
     data: TrainingData,
     memory: str,
     host: Host,
-    reason: str,
+    arithmetic: str,
 ) -> None:
-    """Report the model, its data (`summary`), the device, its precision and the `reason` for it, memory and steps."""
+    """Report the model, its data (`summary`), the device, its `arithmetic` (see `settled`), memory and steps."""
     asked = 0 if run.init.path is not None or run.tokenizer.path is not None else run.tokenizer.vocab_size
     target, source = tokenizers.target, tokenizers.separate_source
     fewer = f" (the text gives no {asked:,})" if target.vocab_size < asked else ""
@@ -258,7 +274,7 @@ def tell_of_new_run(
     facts = {
         "model": f"{describe_model(run.model)}, {n_parameters:,} parameters, {vocabulary}",
         "data": summary,
-        "device": f"{host}, {run.train.precision}{f' ({reason})' if reason else ''}{threads}",
+        "device": f"{host}, {arithmetic}{threads}",
         "memory": memory,
         "steps": _length(run, data),
     }
@@ -276,13 +292,14 @@ def _length(run: Run, data: TrainingData) -> str:
     return f"{run.train.max_steps:,} of at most {n_tokens:,} tokens, {n_epochs:,.1f} epochs"
 
 
-def memory_of_step(run: Run, network: nn.Module, n_parts: int, room: Room, ranks: Ranks) -> str:
+def memory_of_step(run: Run, network: nn.Module, fit: Fit, room: Room, ranks: Ranks) -> str:
     """Describe the memory that a step will take, and that of the device before the run."""
     sizes = [(p.numel(), p.requires_grad) for p in network.parameters()]
     trained_share = sum(n for n, is_trained in sizes if is_trained) / sum(n for n, _ in sizes)
-    memory = step_memory(run, room.is_cpu, n_parts, trained_share, ranks.n_shards)
+    memory = step_memory(run, room.is_cpu, fit, trained_share, ranks.n_shards)
     of = "a step" if ranks.n == 1 else "a step of each process"
-    return f"about {size(memory.total)} for {of}, {size(room.free)} of {size(room.total)} free"
+    there = size(room.total) if room.free is None else f"{size(room.free)} of {size(room.total)} free"
+    return f"about {size(memory.total)} for {of}, {there}"
 
 
 def tell_of_resumed_run(run: Run, stored: Path, progress: TrainerState, host: Host) -> None:

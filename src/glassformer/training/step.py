@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from glassformer.data.batching import Batch
 from glassformer.distributed.parts import whole
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
-from glassformer.fitting import fitted, split
+from glassformer.fitting import Fit, doubled, fitted, split
 from glassformer.objectives.loss import LossSums, Objective
 from glassformer.training.non_finite import SMALLEST_SCALE, LossScale, NonFinite
 
@@ -72,8 +73,9 @@ class TrainStep:
     other optimizers and a scaled fp16 loss need the numbers on the CPU before the update.
 
     If memory is not sufficient for forward and backward, the gradients are computed again with twice as many parts per
-    micro-batch. Sums are divided once, so the gradient is the same up to rounding and the masks of dropout. This needs
-    a single process: with several, other processes would wait for the one that failed.
+    micro-batch. Sums are divided once, so the gradient is the same up to rounding and the masks of dropout. If single
+    rows do not fit either and `activation_checkpointing` is "auto", it is switched on. This needs a single process:
+    with several, other processes would wait for the one that failed.
 
     `compiled`: the loss of a batch is one graph. If batches differ in shape, the sizes are symbolic from the first
     step, and every batch has masks, so later batches need no other graph. With `has_one_shape`, sizes are constants.
@@ -90,6 +92,7 @@ class TrainStep:
         device: torch.device,
         compiled: bool,
         has_one_shape: bool = False,
+        activation_checkpointing: Literal["auto"] | bool = False,
         defers: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
@@ -97,9 +100,12 @@ class TrainStep:
         self.clip_norm, self.autocast, self.device = clip_norm, autocast, device
         self.ranks = ranks or Ranks()
         self.scale = LossScale() if autocast is torch.float16 else None
-        self.n_parts = 1
-        """Parts of each micro-batch; the number doubles when a part does not fit in memory."""
         self.may_split = not getattr(objective, "couples_rows", False)
+        self.fit = Fit()
+        """The way to compute micro-batches; an out-of-memory error changes it to one that takes less memory."""
+        self.stacks = [module for module in network.modules() if hasattr(module, "activation_checkpointing")]
+        self.always_recomputes = activation_checkpointing is True
+        self.may_recompute = activation_checkpointing == "auto" and bool(self.stacks)
         self.parameters = [p for p in network.parameters() if p.requires_grad]
         is_on_device = all(p.device.type == device.type for p in self.parameters)  # not offloaded to the CPU
         reads_found_inf = getattr(optimizer, "_step_supports_amp_scaling", False)
@@ -125,13 +131,9 @@ class TrainStep:
         n_targets = int(self.ranks.sum(sum(batch.n_targets for batch in micro_batches))[0])
         # Wrappers for data parallelism average over processes; this factor makes it a sum.
         factor = self.ranks.n * (self.scale.factor if self.scale else 1.0) / max(1, n_targets)
-        most = self._most_parts(micro_batches)
-        (nats, counted), n_parts = fitted(
-            lambda n: self._accumulate(micro_batches, seeds, factor, n),
-            min(self.n_parts, most),
-            most if self.ranks.repeats_steps else 1,
-        )
-        self.n_parts = max(self.n_parts, n_parts)
+        ways = self._ways(self._most_parts(micro_batches))
+        (nats, counted), fit = fitted(lambda fit: self._accumulate(micro_batches, seeds, factor, fit), ways)
+        self.fit = self.fit.joined(fit)
         divisor = self.scale.factor if self.scale else 1.0
         if not n_targets:
             n_targets = int(self.ranks.sum(counted)[0])
@@ -143,25 +145,35 @@ class TrainStep:
     def _most_parts(self, micro_batches: Sequence[Batch]) -> int:
         """Return the number of parts up to which more parts make each forward smaller."""
         n_rows = [batch.n_rows for batch in micro_batches] if self.may_split else [1]
-        if self.ranks.holds_parts and self.n_parts > 1:  # all processes must run the same number of forwards
+        if self.ranks.holds_parts and self.fit.n_parts > 1:  # all processes must run the same number of forwards
             return -self.ranks.largest(-min(n_rows))[0]
         return max(n_rows, default=1)
 
+    def _ways(self, most: int) -> list[Fit]:
+        """Return the ways to compute the gradients, from the fastest to the one that takes the least memory."""
+        now = replace(self.fit, n_parts=min(self.fit.n_parts, most))
+        if not self.ranks.repeats_steps:
+            return [now]
+        ways = [replace(now, n_parts=n) for n in doubled(now.n_parts, most)]
+        return [*ways, Fit(most, recomputes=True)] if self.may_recompute and not self.fit.recomputes else ways
+
     def _accumulate(
-        self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None, factor: float, n_parts: int
+        self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None, factor: float, fit: Fit
     ) -> tuple[Tensor, int]:
         """Compute the gradients of the sum of the losses × `factor`; return nats per micro-batch and counted targets.
 
         Dropout is drawn once per micro-batch, from part to part.
         """
-        self.optimizer.zero_grad(set_to_none=True)  # after an attempt in fewer parts
+        self.optimizer.zero_grad(set_to_none=True)  # after an attempt that did not fit
+        for stack in self.stacks:
+            setattr(stack, "activation_checkpointing", self.always_recomputes or fit.recomputes)  # noqa: B010
         nats, counted = [], 0
         self.network.train()
         for number, batch in enumerate(micro_batches):
             if seeds is not None:
                 torch.manual_seed(seeds[number])
             batch = batch.with_masks() if self.gives_masks else batch
-            parts = [batch.rows(rows) for rows in split(range(batch.n_rows), n_parts)]
+            parts = [batch.rows(rows) for rows in split(range(batch.n_rows), fit.n_parts)]
             of_parts = []
             for place, part in enumerate(parts, 1):
                 is_last = number == len(micro_batches) - 1 and place == len(parts)

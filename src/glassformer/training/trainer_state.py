@@ -8,6 +8,7 @@ from typing import Any
 from glassformer.config.schema import from_dict
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
+from glassformer.fitting import Fit
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.training.non_finite import LossScale
@@ -41,8 +42,14 @@ class TrainerState:
     """Number of consecutive steps, up to now, with a non-finite loss or gradient."""
     n_parts: int = 1
     """Parts in which each micro-batch is computed so that it fits in memory."""
+    recomputes: bool = False
+    """True if blocks are recomputed in the backward pass so that a micro-batch fits in memory."""
     made_with: dict[str, Any] = field(default_factory=dict)
     """Machine and versions; equal bits are guaranteed only with the same ones."""
+
+    @property
+    def fit(self) -> Fit:
+        return Fit(self.n_parts, self.recomputes)
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class _PlateauState:
 
 
 _TABLES: dict[str, type] = {"scaler": LossScale, "plateau": _PlateauState, "valid": LossReport}
-_LATER = ("scaler", "scheduled", "rate_factor", "n_rollbacks", "n_skipped", "n_parts", "made_with")
+_LATER = ("scaler", "scheduled", "rate_factor", "n_rollbacks", "n_skipped", "n_parts", "recomputes", "made_with")
 """Fields that older checkpoints lack."""
 
 
