@@ -4,6 +4,7 @@ The chapters are MyST Markdown files, so a difference between two versions can b
 """
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import glassformer
 from glassformer import course
 
 CHAPTERS = Path(__file__).parent / "course"
-CACHE = Path(__file__).parents[1] / ".course-cache"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "course"
 ANSWER = "hide-cell"
 """The tag of a cell with an answer: the site and Jupyter show it after a click."""
 
