@@ -7,7 +7,7 @@ function draw(place, data) {
     (!settings.causal || key <= query) && (!settings.padding || key < n - data.padding) && Math.abs(query - key) < settings.window;
   const cell = "width: 1.7em; height: 1.7em; border: 1px solid #8886; text-align: center";
   const update = () => {
-    const head = element("tr", {}, element("td"), ...data.tokens.map((token) => element("th", { style: "font-weight: normal", scope: "col" }, element("code", {}, token))));
+    const head = element("tr", {}, element("td"), ...data.tokens.map((token) => element("th", { style: "font-weight: normal; padding: 0 0.3em", scope: "col" }, element("code", {}, token))));
     const rows = data.tokens.map((token, query) =>
       element("tr", {}, element("th", { style: "text-align: right; font-weight: normal", scope: "row" }, element("code", {}, token)),
         ...data.tokens.map((_, key) => {
