@@ -3,10 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo quick test faults check page docs screenshots bench gpu clean
+.PHONY: demo course quick test faults check page docs screenshots bench gpu clean
 
 demo: .venv/core  ## train a tokenizer and a model on Python's documentation, and generate text
 	@$(BIN)/glassformer demo
+
+course: .venv/course  ## the chapters of the course as notebooks in runs/course, opened in Jupyter
+	@$(BIN)/python docs/notebooks.py
 
 quick: .venv/dev  ## lint and the tests of tests/quick.txt: under a minute on two cores
 	@$(BIN)/ruff format --check --quiet .
@@ -30,7 +33,7 @@ page: .venv/node  ## types and unit tests of the inspector page (needs node 20 o
 	@$(BIN)/node_modules/.bin/tsc -p tests/serving/page/tsconfig.json
 	@node --test --test-reporter dot tests/serving/page/*.test.mjs
 
-docs: .venv/docs  ## the documentation as a site: docs/_build/html/index.html
+docs: .venv/docs  ## the documentation as a site: docs/_build/html/index.html; the first build runs the course
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build/html
 	@echo "the documentation is in docs/_build/html/index.html"
 
@@ -57,6 +60,11 @@ gpu: .venv/dev  ## the tests and benchmarks that need a GPU, in at most nine min
 .venv/node: tests/serving/page/tsconfig.json | .venv/python
 	@npm install --silent --no-audit --no-fund --prefix $(BIN) typescript@7.0.2
 	@touch $@
+
+.venv/course: pyproject.toml constraints.txt | .venv/python
+	@echo "installing glassformer and Jupyter into .venv (torch is large; a minute or two)"
+	@$(PIP) -e '.[course]'
+	@touch $@ .venv/core
 
 .venv/docs: pyproject.toml constraints.txt | .venv/python
 	@echo "installing glassformer and its documentation tools into .venv (torch is large; a minute or two)"

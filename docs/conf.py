@@ -9,6 +9,7 @@ from sphinx.environment import BuildEnvironment
 sys.path.insert(0, str(Path(__file__).parent))
 
 import generate
+import notebooks
 
 from glassformer import __version__
 
@@ -16,8 +17,17 @@ project = "glassformer"
 author = "The glassformer authors"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
+
+nb_execution_mode = "cache"  # a chapter of the course runs again if its code or the package has changed
+nb_execution_cache_path = str(notebooks.cache_folder())
+nb_execution_in_temp = True
+nb_execution_timeout = 900
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_output_stderr = "warn"  # so a warning of Python is an error of the build
+nb_merge_streams = True
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 
@@ -65,3 +75,4 @@ def setup(app: Sphinx) -> None:
     app.connect("env-updated", leave_log_out_of_search)
     app.connect("autodoc-process-docstring", mark_examples)
     app.connect("builder-inited", lambda _: generate.write_pages(Path(__file__).parent / "reference" / "generated"))
+    app.connect("build-finished", lambda app, error: error or notebooks.write_notebooks(Path(app.outdir) / "course"))

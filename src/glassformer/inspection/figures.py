@@ -42,7 +42,7 @@ def new_figure(width: float, height: float) -> "Figure":
         """A figure that a notebook shows as a picture."""
 
         def _repr_png_(self) -> bytes:
-            return _drawn_as(self, "png", dpi=100)
+            return drawn(self, "png", dpi=100)
 
     figure = Shown(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
@@ -56,11 +56,12 @@ def save_figure(figure: "Figure", path: str | Path) -> list[Path]:
     """
     written = figure_paths(files.as_path(path, "path"))
     for target in written:
-        files.write_bytes(target, _drawn_as(figure, target.suffix.removeprefix(".")))
+        files.write_bytes(target, drawn(figure, target.suffix.removeprefix(".")))
     return written
 
 
-def _drawn_as(figure: "Figure", kind: str, dpi: int = 150) -> bytes:
+def drawn(figure: "Figure", kind: str, dpi: int = 150) -> bytes:
+    """Return the bytes of a PNG or SVG file; equal figures give equal bytes."""
     import matplotlib
 
     data, metadata = io.BytesIO(), {"Date" if kind == "svg" else "Software": None}

@@ -1,0 +1,66 @@
+"""Convert the chapters of the course to Jupyter notebooks; `make course` opens them.
+
+The chapters are MyST Markdown files, so a difference between two versions can be read. `make docs` runs them.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jupytext
+
+import glassformer
+from glassformer import course
+
+CHAPTERS = Path(__file__).parent / "course"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "course"
+ANSWER = "hide-cell"
+"""The tag of a cell with an answer: the site and Jupyter show it after a click."""
+
+
+def cache_folder() -> Path:
+    """Return the folder of results for this version of the package's source; remove those of other versions."""
+    source = Path(glassformer.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(path for path in source.rglob("*") if path.suffix in (".py", ".js", ".toml")):
+        digest.update(path.relative_to(source).as_posix().encode() + b"\0" + path.read_bytes())
+    short = "short" if course.is_short() else "full"
+    folder = CACHE / f"{short}-{digest.hexdigest()[:16]}"
+    for other in CACHE.glob(f"{short}-*"):
+        if other != folder:
+            shutil.rmtree(other)
+    return folder
+
+
+def chapters() -> list[Path]:
+    """Return the files of the chapters in their order."""
+    return sorted(CHAPTERS.glob("[0-9][0-9]-*.md"))
+
+
+def notebook(chapter: Path) -> str:
+    """Return a chapter as the text of a Jupyter notebook, with hidden answers."""
+    made = jupytext.read(chapter, fmt="md:myst")
+    for cell in made.cells:
+        if ANSWER in cell.metadata.get("tags", []):
+            cell.metadata["jupyter"] = {"source_hidden": True, "outputs_hidden": True}
+    return jupytext.writes(made, fmt="ipynb")
+
+
+def write_notebooks(folder: Path, *, replace: bool = True) -> list[Path]:
+    """Write every chapter as a notebook, and return the paths; with `replace` False, existing files stay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{chapter.stem}.ipynb" for chapter in chapters()]
+    for chapter, path in zip(chapters(), paths, strict=True):
+        if replace or not path.exists():
+            path.write_text(notebook(chapter), "utf-8")
+    return paths
+
+
+if __name__ == "__main__":
+    here = Path("runs/course")
+    write_notebooks(here, replace=False)
+    print(f"the chapters are in {here}; changed chapters stay as they are")
+    sys.exit(subprocess.run([sys.executable, "-m", "jupyterlab", str(here)]).returncode)
