@@ -62,5 +62,5 @@ def write_notebooks(folder: Path, *, replace: bool = True) -> list[Path]:
 if __name__ == "__main__":
     here = Path("runs/course")
     write_notebooks(here, replace=False)
-    print(f"the chapters are in {here}; changed chapters stay as they are")
+    print(f"the chapters are in {here}; files that exist are not replaced")
     sys.exit(subprocess.run([sys.executable, "-m", "jupyterlab", str(here)]).returncode)

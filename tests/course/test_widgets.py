@@ -19,14 +19,17 @@ DATA: dict[str, dict[str, object]] = {
     "scaling": {"normal": [[1.0, 2.0, -1.0, 0.5], [0.0, 1.0, 1.0, 1.0]]},
     "temperature": {"tokens": ["a", "b", "</script>"], "logits": [2.0, 1.0, 0.0], "n_shown": 3},
 }
-MOVE = "input => { input.value = input.value === input.max ? input.min : input.max; input.dispatchEvent(new Event('input')) }"
+MOVE = """input => {
+    input.value = input.value === input.max ? input.min : input.max;
+    input.dispatchEvent(new Event('input'));
+}"""
 MOVED = {
     "masks": "2 of 9 pairs are allowed; queries without any key: 1",
     "merges": "newest merge: a + b; 1 tokens",
     "scaling": "0.562",
     "temperature": "1 of 3 tokens can be drawn",
 }
-"""What is shown after every slider went from one end to the other: 0.562 = softmax(2.5 / 2, 3 / 2)."""
+"""Text of each widget after every slider has moved from one end to the other: 0.562 = softmax(2.5 / 2, 3 / 2)."""
 
 
 def html(name: str) -> str:

@@ -32,10 +32,10 @@ class Widget:
         place = f"glassformer-{self.name}-{secrets.token_hex(4)}"
         source = base64.b64encode(self.picture).decode("ascii")
         data = json.dumps(self.data).replace("</", "<\\/")
+        call = f'draw(document.getElementById("{place}"), {data});'
         return (
             f'<div id="{place}"><img alt="{escape(self.alt)}" src="data:image/png;base64,{source}"></div>\n'
-            f'<script>(() => {{\n{_script(_BASE)}\n{_script(self.name)}\ndraw(document.getElementById("{place}"), {data});'
-            "\n})()</script>"
+            f"<script>(() => {{\n{_script(_BASE)}\n{_script(self.name)}\n{call}\n}})()</script>"
         )
 
 
