@@ -1,5 +1,6 @@
 """The configuration of the documentation: `make docs` builds it into `docs/_build/html`."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ project = "glassformer"
 author = "The glassformer authors"
 version = release = __version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinx-mathjax-offline"]
 exclude_patterns = ["_build"]
 
 nb_execution_mode = "cache"  # a chapter of the course runs again if its code or the package has changed
@@ -70,8 +71,17 @@ def leave_log_out_of_search(app: Sphinx, env: BuildEnvironment) -> None:
     env.metadata["log"]["nosearch"] = True
 
 
+def link_notebook(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put a link to its notebook below the title of each chapter of the course."""
+    name = page.removeprefix("course/")
+    if page.startswith("course/") and name[:1].isdigit():
+        link = f'<a href="{name}.ipynb" download>Download this chapter as a Jupyter notebook</a>'
+        source[0] = re.sub(r"^# .+$", lambda title: f"{title[0]}\n\n{link}", source[0], count=1, flags=re.MULTILINE)
+
+
 def setup(app: Sphinx) -> None:
     """Write the generated pages of the reference before Sphinx reads any page."""
+    app.connect("source-read", link_notebook)
     app.connect("env-updated", leave_log_out_of_search)
     app.connect("autodoc-process-docstring", mark_examples)
     app.connect("builder-inited", lambda _: generate.write_pages(Path(__file__).parent / "reference" / "generated"))
