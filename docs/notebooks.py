@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jupytext
@@ -17,20 +18,21 @@ from glassformer import course
 
 CHAPTERS = Path(__file__).parent / "course"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "course"
+WEEK = 7 * 24 * 3600
 ANSWER = "hide-cell"
 """The tag of a cell with an answer: the site and Jupyter show it after a click."""
 
 
 def cache_folder() -> Path:
-    """Return the folder of results for this version of the package's source; remove those of other versions."""
+    """Return the folder of results for this version of the package's source; remove those of a week ago."""
     source = Path(glassformer.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(path for path in source.rglob("*") if path.suffix in (".py", ".js", ".toml")):
         digest.update(path.relative_to(source).as_posix().encode() + b"\0" + path.read_bytes())
     short = "short" if course.is_short() else "full"
     folder = CACHE / f"{short}-{digest.hexdigest()[:16]}"
-    for other in CACHE.glob(f"{short}-*"):
-        if other != folder:
+    for other in CACHE.glob("*-*"):
+        if other != folder and time.time() - other.stat().st_mtime > WEEK:
             shutil.rmtree(other)
     return folder
 

@@ -77,10 +77,11 @@ def choose_compile(
     A compiled step differs from an eager one in the last bits, so no time is measured: `seconds` is a lower bound of
     the time of all steps on a GPU, and `has_one_shape` is True if all rows have one length.
 
-    >>> from glassformer.config.transformer import TransformerConfig
-    >>> choose_compile(True, TransformerConfig(), torch.device("cpu"), True, 0.0)
+    >>> from glassformer.config.transformer import Stack, TransformerConfig
+    >>> model = TransformerConfig(decoder=Stack())
+    >>> choose_compile(True, model, torch.device("cpu"), True, 0.0)
     (True, '')
-    >>> choose_compile("auto", TransformerConfig(), torch.device("cpu"), True, 1e6)
+    >>> choose_compile("auto", model, torch.device("cpu"), True, 1e6)
     (False, 'no gain on a CPU')
     """
     if setting != "auto":

@@ -115,7 +115,7 @@ NO_COMMANDS = {
 WRITTEN = [
     (r"^  .*(│.*|…)$", "PIECES"),  # the sample of an evaluation
     (r"  \d+:\d\d left$", ""),
-    (r", (fp32|bf16)( \(.*\))?, \d+ threads?$", ", PRECISION, THREADS"),
+    (r", (fp32|bf16)( \(.*\)|, .*\))?, \d+ threads?$", ", PRECISION, THREADS"),
     (r"^memory .*", "MEMORY"),
     (r"^(\w+\t)[01]\.\d+\t", "LABEL "),  # classify
     (r"^-?[01]\.\d{4}\t.*", "NEAREST"),  # embed

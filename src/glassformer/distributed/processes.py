@@ -49,7 +49,7 @@ def processes(config: ParallelConfig, train: TrainConfig, device: torch.device) 
     try:
         yield Replicated(config, device) if config.strategy == "ddp" else Sharded(config, device)
     except UserError as error:
-        with suppress(RuntimeError):
+        with suppress(RuntimeError, ValueError):  # the store is lost, or the process group was never complete
             _default_store().set(_FAILURE, f"{os.environ['RANK']} failed: {error}")
         raise
     except RuntimeError as error:
@@ -99,7 +99,7 @@ def _failure() -> str | None:
     try:
         store = _default_store()
         return store.get(_FAILURE).decode() if store.check([_FAILURE]) else None
-    except RuntimeError:
+    except (RuntimeError, ValueError):  # ValueError: the process group is gone
         return None
 
 
