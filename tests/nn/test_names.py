@@ -12,8 +12,8 @@ import glassformer.models
 import glassformer.nn
 
 INNER = {"Branches", "CellStep", "Grid", "Kept", "Stepper", "in_order", "reading_order", "run", "run_masked", "scoped"}
-INNER |= {"join_masks", "join_rows", "kept_dtype", "stacked", "where"}
-"""Parts of the caches, of the recurrent loop and of fused layers that no other code needs."""
+INNER |= {"attention_flex", "join_masks", "join_rows", "kept_dtype", "prefers_flex", "stacked", "where", "with_blocks"}
+"""Parts of the caches, of the recurrent loop, of fused layers and of FlexAttention that no other code needs."""
 
 
 def test_one_import_gives_every_public_name() -> None:
