@@ -47,7 +47,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # an open Chromium takes processor time
 def browser() -> Iterator["Browser"]:
     """Chromium for tests of pages. Without it, tests are skipped, or fail if the variable CI is set."""
     from playwright.sync_api import sync_playwright

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from .conftest import Glassformer
 
 
@@ -22,8 +20,7 @@ def test_attention_learns_a_task_that_one_vector_cannot(glassformer: Glassformer
     assert with_attention["n_parameters"] < 2 * without["n_parameters"]
 
 
-@pytest.mark.parametrize(("name", "n_steps"), [("reverse-luong", 200), ("reverse-transformer", 600)])
-def test_the_other_lineages_learn_the_task(glassformer: Glassformer, tmp_path: Path, name: str, n_steps: int) -> None:
-    steps = ("--train.max-steps", n_steps, "--train.eval-every", n_steps)
-    reproduced = glassformer("reproduce", name, "--out", tmp_path / name, "--train.device", "cpu", *steps)
+def test_a_transformer_learns_the_task(glassformer: Glassformer, tmp_path: Path) -> None:
+    name = "reverse-transformer"
+    reproduced = glassformer("reproduce", name, "--out", tmp_path / name, "--train.device", "cpu")
     assert reproduced.code == 0 and reproduced.out.startswith(f"PASS  {name}: exact_match 99"), reproduced.err

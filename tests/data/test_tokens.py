@@ -292,6 +292,7 @@ from glassformer.data import tokens
 from glassformer.data.corpus import Corpus
 from glassformer.tokenization import Tokenizer, processes
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also if it is ignored, as in a background job
 processes.n_processors = lambda: 2
 tokens.PAYS_FROM = tokens.BATCH_CHARACTERS = 1 << 16
 
