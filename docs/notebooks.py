@@ -26,7 +26,7 @@ ANSWER = "hide-cell"
 
 
 def cache_folder() -> Path:
-    """Return the folder of results for this version of the package's source; remove those of a week ago."""
+    """Return the folder of results for this version of the package's source; remove those older than a week."""
     source = Path(glassformer.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(path for path in source.rglob("*") if path.suffix in (".py", ".js", ".toml")):

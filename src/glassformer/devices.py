@@ -4,7 +4,6 @@ import ctypes
 import gc
 import os
 import platform
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Literal
@@ -17,6 +16,7 @@ from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.train import TrainConfig
 from glassformer.errors import UserError, first_line
 from glassformer.nn.blocked_attention import bfloat16_instructions
+from glassformer.nn.flex_attention import has_c_compiler
 
 _AUTOCAST = {"auto": None, "fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MIN_WIDTH, MIN_RECURRENT_WIDTH = 96, 256
@@ -94,7 +94,7 @@ def choose_compile(
         return False, "rows differ in length"
     if seconds < LEAST_RATIO * COMPILE_SECONDS:
         return False, "the run is too short for the compiler"
-    if not has_triton() or not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
+    if not has_triton() or not has_c_compiler():
         return False, "Triton or a C compiler is missing"
     return True, "the run takes much longer than the compiler"
 

@@ -12,7 +12,17 @@ import glassformer.models
 import glassformer.nn
 
 INNER = {"Branches", "CellStep", "Grid", "Kept", "Stepper", "in_order", "reading_order", "run", "run_masked", "scoped"}
-INNER |= {"attention_flex", "join_masks", "join_rows", "kept_dtype", "prefers_flex", "stacked", "where", "with_blocks"}
+INNER |= {
+    "attention_flex",
+    "has_c_compiler",
+    "join_masks",
+    "join_rows",
+    "kept_dtype",
+    "prefers_flex",
+    "stacked",
+    "where",
+    "with_blocks",
+}
 """Parts of the caches, of the recurrent loop, of fused layers and of FlexAttention that no other code needs."""
 
 

@@ -27,8 +27,13 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from glassformer.nn.linear_layers import is_transformed
 from glassformer.nn.masks import Mask
 
-_HAS_COMPILER = bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
-DEVICES: tuple[str, ...] = ("cuda",) if find_spec("triton") is not None and _HAS_COMPILER else ()
+
+def has_c_compiler() -> bool:
+    """Return True if a C compiler is found: `CC`, cc, gcc or clang. Triton needs one."""
+    return any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
+
+
+DEVICES: tuple[str, ...] = ("cuda",) if find_spec("triton") is not None and has_c_compiler() else ()
 """Types of devices on which packed rows use FlexAttention; with (), they use a dense mask everywhere. FlexAttention
 needs Triton, and Triton needs a C compiler."""
 DTYPES: tuple[torch.dtype, ...] = (torch.bfloat16,)
