@@ -7,7 +7,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -76,25 +76,30 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
         assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text("utf-8")), style.name
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES)
-def test_pages_fit_the_screen_and_load_from_no_other_host(
-    site: Path, browser: "Browser", size: str, scheme: str
-) -> None:
-    width, height = SIZES[size]
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-    page = context.new_page()
+def test_pages_fit_the_screen_and_load_from_no_other_host(site: Path, browser: "Browser") -> None:
+    page = browser.new_page()
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
     for path in sorted(site.rglob("*.html")):
         page.goto(path.as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, (
-            f"{path.name} is wider than the screen ({size})"
-        )
+        for size, (width, height) in SIZES.items():
+            page.set_viewport_size({"width": width, "height": height})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (
+                f"{path.name} is wider than the screen ({size})"
+            )
+    assert requests and all(url.startswith(("file:", "data:")) for url in requests)
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_follow_the_colours_of_the_system(
+    site: Path, browser: "Browser", scheme: Literal["light", "dark"]
+) -> None:
+    page = browser.new_page(color_scheme=scheme)
+    page.goto((site / "index.html").as_uri())
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", background)[:3])) > 384) == (scheme == "light")
-    assert requests and all(url.startswith(("file:", "data:")) for url in requests)
-    context.close()
+    page.close()
 
 
 def test_the_search_finds_a_key_and_a_function(site: Path, browser: "Browser") -> None:

@@ -19,7 +19,7 @@ def test_the_cpu_has_a_name_if_the_system_has_one(is_told: bool, monkeypatch: py
         return io.StringIO("processor\t: 0\nmodel name\t: Some  CPU @ 2.00GHz\nflags\t: fpu\n")
 
     monkeypatch.setattr("builtins.open", opened)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True, "amx_bf16": False})
+    monkeypatch.setattr(host, "bfloat16_instructions", lambda: ("avx512_bf16",))
     found = host._cpu()
     capability = torch.backends.cpu.get_cpu_capability()
     model = " Some CPU @ 2.00GHz" if is_told else ""
