@@ -1,7 +1,7 @@
 # Every target installs what it needs in .venv and changes nothing else.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: demo course quick test faults check page docs screenshots bench gpu clean
 

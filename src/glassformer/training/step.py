@@ -171,7 +171,7 @@ class TrainStep:
         self.network.train()
         for number, batch in enumerate(micro_batches):
             if seeds is not None:
-                torch.manual_seed(seeds[number])
+                _seed(seeds[number], self.device)
             batch = batch.with_masks() if self.gives_masks else batch
             parts = [batch.rows(rows) for rows in split(range(batch.n_rows), fit.n_parts)]
             of_parts = []
@@ -215,6 +215,14 @@ class TrainStep:
         setattr(self.optimizer, "found_inf", found_inf)  # noqa: B010
         self.optimizer.step()
         return Pending(torch.cat([own_nats, nats[None], norm[None]]), self.n_targets)
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """Seed the draws of a device; `torch.manual_seed` looks at all kinds of devices, which takes up to 1 ms."""
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 @contextmanager
