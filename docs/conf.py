@@ -23,7 +23,6 @@ exclude_patterns = ["_build"]
 
 nb_execution_mode = "cache"  # a chapter of the course runs again if its code or the package has changed
 nb_execution_cache_path = str(notebooks.cache_folder())
-nb_execution_excludepatterns = notebooks.SLOW if course.is_short() else []
 nb_execution_in_temp = True
 nb_execution_timeout = 900
 nb_execution_raise_on_error = True

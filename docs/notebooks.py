@@ -18,8 +18,6 @@ from glassformer import course
 
 CHAPTERS = Path(__file__).parent / "course"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "course"
-SLOW = [f"course/{number}-*" for number in ("03", "04", "06", "07", "08", "09", "10", "12")]
-"""Chapters that a short build does not run, because together they take minutes; `make docs` runs them."""
 WEEK = 7 * 24 * 3600
 ANSWER = "hide-cell"
 """The tag of a cell with an answer: the site and Jupyter show it after a click."""

@@ -14,7 +14,7 @@ SHORT = "GLASSFORMER_COURSE"
 
 
 def steps(full: int, short: int = 20) -> int:
-    """Return the number of steps of a training: `full` for a reader, `short` when only the code is tested.
+    """Return a number of steps or examples: `full` for a reader, `short` when only the code is tested.
 
     >>> steps(600) in (600, 20)
     True
