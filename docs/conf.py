@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import generate
 import notebooks
 
-from glassformer import __version__, course
+from glassformer import __version__
 
 project = "glassformer"
 author = "The glassformer authors"
