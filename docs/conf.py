@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import generate
 import notebooks
 
-from glassformer import __version__
+from glassformer import __version__, course
 
 project = "glassformer"
 author = "The glassformer authors"
@@ -29,6 +29,8 @@ nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_output_stderr = "warn"  # so a warning of Python is an error of the build
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # so a computed paragraph may be a table
+nb_execution_excludepatterns = notebooks.not_rendered() if course.is_short() else []
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 

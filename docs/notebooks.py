@@ -18,6 +18,8 @@ from glassformer import course
 
 CHAPTERS = Path(__file__).parent / "course"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "course"
+RENDERED = ("01", "12")
+"""Chapters that a short build runs: one has a widget, the other a table. `tests/course` runs the code of all."""
 WEEK = 7 * 24 * 3600
 ANSWER = "hide-cell"
 """The tag of a cell with an answer: the site and Jupyter show it after a click."""
@@ -40,6 +42,11 @@ def cache_folder() -> Path:
 def chapters() -> list[Path]:
     """Return the files of the chapters in their order."""
     return sorted(CHAPTERS.glob("[0-9][0-9]-*.md"))
+
+
+def not_rendered() -> list[str]:
+    """Return the pages that a short build does not run."""
+    return [f"course/{chapter.stem}*" for chapter in chapters() if chapter.name[:2] not in RENDERED]
 
 
 def notebook(chapter: Path) -> str:

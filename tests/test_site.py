@@ -21,7 +21,7 @@ SIZES = {"laptop": (1280, 800), "phone": (390, 844)}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site, with every chapter of the course run in short. A warning is an error."""
+    """The built site, with two chapters of the course run in short (`notebooks.RENDERED`). A warning is an error."""
     folder = tmp_path_factory.mktemp("site")
     pages = shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("_build", "generated"))
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-b", "html"]

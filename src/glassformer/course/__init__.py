@@ -7,7 +7,7 @@ from pathlib import Path
 
 from glassformer.course.widgets import Widget, widget
 
-__all__ = ["Note", "Widget", "new_folder", "note", "steps", "widget"]
+__all__ = ["Note", "Widget", "new_folder", "steps", "widget"]
 
 SHORT = "GLASSFORMER_COURSE"
 """Environment variable: with the value "short", trainings are only long enough to run every line of a chapter."""
@@ -34,18 +34,13 @@ def new_folder(name: str) -> str:
 
 @dataclass(frozen=True)
 class Note:
-    """A paragraph of Markdown as the result of a cell."""
+    """A paragraph of Markdown as the result of a cell: the way to write a computed number into a sentence.
+
+    >>> Note(f"The table has **{3815 * 32:,}** numbers.").text
+    'The table has **122,080** numbers.'
+    """
 
     text: str
 
     def _repr_markdown_(self) -> str:
         return self.text
-
-
-def note(text: str) -> Note:
-    """Return a paragraph that a notebook shows as text: the way to write a computed number into a sentence.
-
-    >>> note(f"The table has **{3815 * 32:,}** numbers.").text
-    'The table has **122,080** numbers.'
-    """
-    return Note(text)

@@ -1,0 +1,49 @@
+"""The code of every chapter of the course runs without an error or a warning, with trainings of a few steps.
+
+`tests/test_site.py` renders two of them. Here the cells of all chapters run in this process, which saves the start of a
+kernel for each. `make docs` runs them in full, and checks what they state about trainings.
+"""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+jupytext = pytest.importorskip("jupytext")
+
+CHAPTERS = sorted((Path(__file__).parents[2] / "docs" / "course").glob("[0-9][0-9]-*.md"))
+
+
+def show(value: Any) -> None:
+    """Make what a notebook displays for the value of a cell."""
+    if isinstance(value, Figure):
+        value.canvas.draw()
+    for kind in ("_repr_markdown_", "_repr_html_"):
+        if hasattr(value, kind):
+            getattr(value, kind)()
+
+
+def run(source: str, where: str, names: dict[str, Any]) -> None:
+    """Run a cell; its last expression is its value."""
+    tree = ast.parse(source, where)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, where, "exec"), names)
+    if isinstance(last, ast.Expr):
+        show(eval(compile(ast.Expression(last.value), where, "eval"), names))
+
+
+def test_the_course_has_thirteen_chapters() -> None:
+    assert [path.name[:2] for path in CHAPTERS] == [f"{n:02}" for n in range(1, 14)]
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_runs(chapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLASSFORMER_COURSE", "short")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for n, cell in enumerate(jupytext.read(chapter, fmt="md:myst").cells):
+        if cell.cell_type == "code":
+            run(cell.source, f"{chapter.name}, cell {n}", names)
