@@ -169,10 +169,22 @@ def test_a_wide_layer_in_bfloat16_gives_the_gradients_of_autocast(part: int, mon
 def test_packed_copies_of_a_network_are_freed() -> None:
     large = Linear(512, 512)
     with PackedWeights(), torch.inference_mode():
-        large(torch.zeros(1, 512))
+        large(torch.zeros(3, 512))
     assert large in module._packed
     module.forget_packed(nn.Sequential(large))
     assert large not in module._packed
+
+
+@pytest.mark.parametrize("prefers", [True, False])
+def test_few_rows_in_fp32_are_packed_only_where_onednn_is_preferred(
+    prefers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "prefers_onednn", lambda: prefers)
+    for shape, is_packed in (((1, 512), prefers), ((2, 1, 512), prefers), ((3, 512), True)):
+        one, x = Linear(512, 512), torch.randn(shape)
+        with PackedWeights(), torch.inference_mode():
+            torch.testing.assert_close(one(x), F.linear(x, one.weight, one.bias))
+        assert (one in module._packed) == is_packed
 
 
 def test_bfloat16_weights_are_not_packed_by_a_processor_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,9 @@ MIN_PACKED = 1 << 17
 """Number of weights from which a layer is packed; smaller ones stay in the cache of the processor."""
 MAX_PACKED_BYTES = 2 << 30
 """Packed weights are copies: of a larger network, only the first layers are packed."""
+MAX_PLAIN_ROWS = 2
+"""Up to this number of rows, MKL multiplies in fp32 faster than packed weights, unless `prefers_onednn`
+(`docs/log.md`)."""
 
 
 class Linear(nn.Linear):
@@ -233,6 +236,9 @@ class PackedWeights:
     def of(self, layer: Linear, x: Tensor) -> Tensor | None:
         """Return the packed weight of a layer; None if it is not to be used for `x`."""
         if torch.is_grad_enabled() or is_transformed() or torch.is_autocast_enabled("cpu"):
+            return None
+        has_few_rows = x.numel() <= MAX_PLAIN_ROWS * layer.in_features
+        if has_few_rows and x.dtype == torch.float32 and not prefers_onednn():
             return None
         if id(layer) not in self._checked:
             if x.dtype != layer.weight.dtype or not _is_plain(x, layer.weight):
