@@ -5,6 +5,7 @@ kernel for each. `make docs` runs them in full, and checks what they state about
 """
 
 import ast
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def test_the_course_has_thirteen_chapters() -> None:
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_a_chapter_runs(chapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLASSFORMER_COURSE", "short")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     for n, cell in enumerate(jupytext.read(chapter, fmt="md:myst").cells):

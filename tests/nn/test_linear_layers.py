@@ -180,6 +180,7 @@ def test_few_rows_in_fp32_are_packed_only_where_onednn_is_preferred(
     prefers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "prefers_onednn", lambda: prefers)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     for shape, is_packed in (((1, 512), prefers), ((2, 1, 512), prefers), ((3, 512), True)):
         one, x = Linear(512, 512), torch.randn(shape)
         with PackedWeights(), torch.inference_mode():

@@ -238,7 +238,7 @@ class PackedWeights:
         if torch.is_grad_enabled() or is_transformed() or torch.is_autocast_enabled("cpu"):
             return None
         has_few_rows = x.numel() <= MAX_PLAIN_ROWS * layer.in_features
-        if has_few_rows and x.dtype == torch.float32 and not prefers_onednn():
+        if has_few_rows and x.dtype == torch.float32 and torch.backends.mkl.is_available() and not prefers_onednn():
             return None
         if id(layer) not in self._checked:
             if x.dtype != layer.weight.dtype or not _is_plain(x, layer.weight):
