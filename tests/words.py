@@ -80,7 +80,7 @@ def sentences(root: Path) -> Iterator[Sentence]:
             yield from of_python(path, name, is_test=name.startswith("tests/"))
     for path in sorted([*root.rglob("*.md"), *root.rglob("*.toml"), *(root / name for name in DOCUMENTS)]):
         is_ours = path.name not in (*HISTORY, "CHANGELOG.md", "words.toml") and path.exists()
-        if is_ours and not {".venv", "_build", "generated", "compatibility"} & set(path.parts):
+        if is_ours and not {".venv", "_build", "generated"} & set(path.parts):
             prose = CODE.sub(lambda code: "\n" * code[0].count("\n"), path.read_text("utf-8"))
             for number, line in enumerate(prose.splitlines(), 1):
                 yield Sentence(f"{path.relative_to(ROOT).as_posix()}:{number}", line)

@@ -19,7 +19,6 @@ from glassformer.tasks.batches import TrainingData
 from glassformer.tasks.registry import trainable_task
 from glassformer.tokenization import processes
 from glassformer.tokenization.tokenizer import Tokenizers
-from glassformer.training.init_from import with_present_rules
 from runs import label_run, pair_run, remains, signal_at, tiny_run, write_documents, write_text
 
 
@@ -65,7 +64,7 @@ def texts(examples: list[Example], tokenizers: Tokenizers) -> set[tuple[str, str
 
 @pytest.mark.parametrize("name", RUNS)
 def test_each_epoch_has_new_cuts_by_seed_and_step(name: str, tmp_path: Path) -> None:
-    run = with_present_rules(dropped(RUNS[name](tmp_path)))
+    run = dropped(RUNS[name](tmp_path))
     task, _ = prepared(run)
     assert isinstance(task.sampler, FreshCuts)
     epochs = [ids(rows(task, epoch)) for epoch in range(3)]
@@ -79,7 +78,7 @@ def test_each_epoch_has_new_cuts_by_seed_and_step(name: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["examples", "pairs", "labels", "tags"])
 def test_the_cuts_of_all_epochs_decode_to_the_same_texts(name: str, tmp_path: Path) -> None:
-    run = with_present_rules(dropped(RUNS[name](tmp_path)))
+    run = dropped(RUNS[name](tmp_path))
     run = replace(run, model=replace(run.model, max_len=256))
     if name == "examples":
         run = replace(run, data=replace(run.data, context=256))
@@ -100,7 +99,7 @@ def test_the_cuts_of_all_epochs_decode_to_the_same_texts(name: str, tmp_path: Pa
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_validation_side_has_no_dropout(name: str, tmp_path: Path) -> None:
-    run = with_present_rules(RUNS[name](tmp_path))
+    run = RUNS[name](tmp_path)
     sides = []
     for one in (run, dropped(run)):
         task, _ = prepared(one)
@@ -113,7 +112,7 @@ def test_the_validation_side_has_no_dropout(name: str, tmp_path: Path) -> None:
 def test_pitfall_23_a_resumed_run_has_equal_cuts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = dropped(RUNS[name](tmp_path))
     whole = api.train(run, tmp_path / "whole")
-    n_epochs = 20 / prepared(with_present_rules(run))[0].sampler.n_steps_per_epoch
+    n_epochs = 20 / prepared(run)[0].sampler.n_steps_per_epoch
     assert n_epochs > 2, "the test needs more than two epochs"
     cache = tmp_path / "cache"
     for step, command in ((3, "train"), (13, "resume"), (None, "resume")):
@@ -143,7 +142,7 @@ def test_ranks_that_encode_at_the_same_time_share_the_processors(
             started.append(n_workers)
             super().__init__(function, n_workers)
 
-    run = with_present_rules(dropped(RUNS[name](tmp_path)))
+    run = dropped(RUNS[name](tmp_path))
     monkeypatch.setattr(processes, "_Workers", Counted)
     monkeypatch.setattr(processes, "n_processors", lambda: 4)
     monkeypatch.setattr(sources, "PIECE_CHARACTERS", 50)
@@ -160,18 +159,8 @@ def test_ranks_that_encode_at_the_same_time_share_the_processors(
     assert started == []  # the ranks encode, without workers
 
 
-@pytest.mark.parametrize("name", ["examples", "pairs", "labels", "tags"])
-def test_a_run_of_an_older_version_keeps_its_single_draw(name: str, tmp_path: Path) -> None:
-    run = dropped(RUNS[name](tmp_path))
-    assert run.data.reading == 1
-    task, _ = prepared(run)
-    assert not isinstance(task.sampler, FreshCuts)
-    seen = [{str(row) for epoch in epochs for row in ids(rows(task, epoch))} for epochs in ((0, 1), (2, 3))]
-    assert seen[0] == seen[1]
-
-
 def test_the_tokens_of_an_epoch_are_deleted_when_the_next_one_begins(tmp_path: Path) -> None:
-    run = with_present_rules(dropped(RUNS["windows"](tmp_path)))
+    run = dropped(RUNS["windows"](tmp_path))
     task, _ = prepared(run)
     n = task.sampler.n_steps_per_epoch
     kept = []
@@ -184,8 +173,9 @@ def test_the_tokens_of_an_epoch_are_deleted_when_the_next_one_begins(tmp_path: P
 
 
 def test_each_epoch_has_a_different_order(tmp_path: Path) -> None:
-    run = with_present_rules(dropped(RUNS["examples"](tmp_path)))
+    run = dropped(RUNS["examples"](tmp_path))
     run = replace(run, model=replace(run.model, max_len=256), data=replace(run.data, context=256))
+    run = replace(run, train=replace(run.train, batch_size=1))  # an epoch ends with a step
     task, tokenizers = prepared(run)
     orders = [[tokenizers.target.decode(row.token_ids.tolist()) for row in rows(task, epoch)] for epoch in range(4)]
     assert all(sorted(order) == sorted(orders[0]) for order in orders), "rows are whole documents"
@@ -193,7 +183,7 @@ def test_each_epoch_has_a_different_order(tmp_path: Path) -> None:
 
 
 def test_dropout_of_only_the_source_is_drawn_for_each_epoch(tmp_path: Path) -> None:
-    run = dropped(with_present_rules(RUNS["pairs"](tmp_path)))
+    run = dropped(RUNS["pairs"](tmp_path))
     task, _ = prepared(replace(run, tokenizer=replace(run.tokenizer, bpe_dropout=0.0)))
     first, second = (sorted(source for _, source in ids(rows(task, epoch))) for epoch in (0, 1))
     assert first != second

@@ -187,6 +187,17 @@ def test_texts_without_training_or_validation_data_are_refused(write: Write, row
         _ = corpus(table(write, "t", *rows)).split
 
 
+@pytest.mark.parametrize("separate", [False, True], ids=["split", "own validation file"])
+@pytest.mark.parametrize("n_classes", [2, 40], ids=["swapped", "numbers of rows"])
+def test_columns_that_are_swapped_are_named(write: Write, n_classes: int, separate: bool) -> None:
+    rows = [f"class {i % n_classes}\ta text, number {i}" for i in range(40)]
+    path = str(write("t.tsv", "\n".join(["text\tlabel", *rows])))
+    with pytest.raises(
+        UserError, match=r"t.tsv is different \(40 labels, \d+ texts\): are the columns swapped\? set data"
+    ):
+        _ = LabelCorpus(LabelData(path=path, valid_path=path if separate else None)).split
+
+
 def test_a_file_without_a_record_is_refused(write: Write) -> None:
     with pytest.raises(UserError, match="has no text with a label"):
         read_labels(LabelData(), table(write, "t"))

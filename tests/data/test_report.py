@@ -63,6 +63,16 @@ def test_documents_left_out_of_training_are_named(write: Write) -> None:
     assert found.n_files == 2
 
 
+def test_held_out_documents_are_counted_by_length(write: Write) -> None:
+    texts = [f"poem {i:02} " * 9 for i in range(60)] + [f"page {i} of a long book\n" * 900 for i in range(8)]
+    found = report(Corpus([write("a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))]))
+    assert found.notes == [
+        "held out for validation: 6 of 60 documents of 10 to 99 characters; "
+        "0 and the end of 1 of 8 documents of 10,000 to 99,999 characters"
+    ]
+    assert [side.n_documents for side in found.sides] == [62, 7]
+
+
 def test_repeats_are_counted_exactly() -> None:
     counter, n_distinct = RepeatCounter(), 50_000
     for i in range(n_distinct):

@@ -1,14 +1,14 @@
 """glassformer data report FILE… · glassformer data pairs · glassformer data labels"""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 from glassformer import recipes
 from glassformer.cli.arguments import Files, Group
 from glassformer.cli.tokenizer import load_tokenizer
-from glassformer.config.run import NEWEST_READING, LabelData, PairData, TextData
+from glassformer.config.run import LabelData, PairData, TextData
 from glassformer.data.corpus import Corpus
 from glassformer.data.labels import LabelCorpus, class_report
 from glassformer.data.pairs import PairCorpus, pair_report
@@ -64,7 +64,7 @@ def pairs(*, json_: bool = False, data: Annotated[PairData, *SIDES, "source_fiel
     Args:
         json_: Print one JSON object.
     """
-    found = pair_report(PairCorpus(replace(data, reading=NEWEST_READING)))
+    found = pair_report(PairCorpus(data))
     if json_:
         print(json.dumps(found.to_dict(), ensure_ascii=False))
     else:
@@ -78,7 +78,7 @@ def labels(*, json_: bool = False, data: Annotated[LabelData, *COLUMNS, "outputs
     Args:
         json_: Print one JSON object.
     """
-    found = class_report(LabelCorpus(replace(data, reading=NEWEST_READING)))
+    found = class_report(LabelCorpus(data))
     if json_:
         print(json.dumps(found.to_dict(), ensure_ascii=False))
     else:

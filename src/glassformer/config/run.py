@@ -41,12 +41,6 @@ class TokenizerConfig:
             raise UserError("tokenizer.bpe_dropout skips merges, and the scheme whole_words has no merges: set it to 0")
 
 
-Reading = Literal[1, 2]
-NEWEST_READING: Reading = 2
-"""Version that a new run records."""
-READING_DOC = "version of the rules for validation split, text pieces and BPE-dropout; a new run always records 2"
-
-
 @checked
 class WindowRows:
     """Random windows of one stream of tokens."""
@@ -77,7 +71,6 @@ class TextData:
     path: str | None = setting(None, "a txt or jsonl file, a folder of them, or builtin:NAME")
     valid_path: str | None = setting(None, "validation data; none = a part of path that is not used for training")
     valid_fraction: float = setting(0.1, "fraction held out for validation if valid_path is not given")
-    reading: Reading = setting(1, READING_DOC)
     text_field: str = setting("text", "field of a jsonl record that contains the text")
     packing: WindowRows | ExampleRows | PackedRows = setting(WindowRows(), "how documents become rows")
     context: int = setting(0, "input tokens per row; 0 = model.max_len")
@@ -99,7 +92,6 @@ class PairData:
     source_field: str = setting("source", "column or field of the source")
     target_field: str = setting("target", "column or field of the target")
     valid_fraction: float = setting(0.1, "fraction of the pairs held out if no validation data is given", "(0, 1)")
-    reading: Reading = setting(1, READING_DOC)
     outputs: Literal["sentences", "pronunciations"] = setting(
         "sentences", "type of the targets; it selects the scores: BLEU and chrF, or error rates"
     )
@@ -126,7 +118,6 @@ class LabelData:
         "classes", "type of the labels: a class, a number (regression), or one tag per word"
     )
     valid_fraction: float = setting(0.1, "fraction of the records held out if no validation data is given", "(0, 1)")
-    reading: Reading = setting(1, READING_DOC)
     batch_tokens: int = setting(4096, "tokens per micro-batch: rows × the longest row, padding included", "≥ 1")
     cache_dir: str | None = setting(None, "folder for prepared tokens; none = the user's cache folder")
 

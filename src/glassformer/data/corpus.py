@@ -4,13 +4,12 @@
   validation text are excluded from training, and counted.
 - Without `valid_paths`, one document: the first `int(n_characters * (1 - valid_fraction))` characters are for
   training, the rest for validation (as in nanoGPT).
-- Without `valid_paths`, several documents: they are sorted by a hash of their content. Each document that fits into the
-  remaining part of `valid_fraction` of all characters is for validation (`records.filled`). If more than a tenth of the
-  fraction is still missing, the end of the largest document is added, cut at a paragraph. If the documents are too
-  short to cut, the shortest one may be added (`records.nearest`). Equal documents are on the same side, and the split
-  does not depend on the order of the files. Repeats within the training text are kept, and counted.
-- With `reading` 1 (runs of older versions), documents are taken for validation in the order of their hash, up to the
-  first one that does not fit. If already the first one does not fit, the shortest document is taken.
+- Without `valid_paths`, several documents: they are grouped by size, in factors of two, and sorted by a hash of their
+  content. Of every group, about `valid_fraction` of the characters is for validation, in whole documents
+  (`records.held_out`), so short documents and long ones are on both sides. If more than a tenth of the fraction is then
+  missing, because a long document does not fit whole, the end of the longest document is added, cut at a paragraph.
+  Equal documents are on the same side, and the split does not depend on the order of the files. Repeats within the
+  training text are kept, and counted.
 
 Reading is streamed: one pass hashes and counts the documents (16 bytes of memory per document), later ones encode them.
 """
@@ -27,8 +26,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.config.run import NEWEST_READING, Reading
-from glassformer.data.records import filled, nearest, share_news
+from glassformer.data.records import held_out, share_news
 from glassformer.data.sources import PIECE_CHARACTERS, Counts, Paths, Piece, find_sources, read_pieces
 from glassformer.errors import UserError
 
@@ -89,7 +87,6 @@ class Corpus:
         valid_paths: Paths = (),
         valid_fraction: float = 0.1,
         text_field: str = "text",
-        reading: Reading = NEWEST_READING,
     ) -> None:
         if not valid_paths and not 0 < valid_fraction < 1:
             raise UserError(
@@ -97,14 +94,14 @@ class Corpus:
                 "to train on the whole text, set data.valid_path to a validation text"
             )
         self.paths, self.valid_paths = tuple(paths), tuple(valid_paths)
-        self.valid_fraction, self.text_field, self.reading = valid_fraction, text_field, reading
+        self.valid_fraction, self.text_field = valid_fraction, text_field
         self.name = ", ".join(map(str, paths))
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the bytes of every source and of the settings of the split; equal digests mean equal splits."""
         description = {
-            "reading": self.reading,
+            "split": "by size",
             "text": [(source.is_jsonl, source.sha256()) for source in find_sources(self.paths)],
             "valid_text": [(source.is_jsonl, source.sha256()) for source in find_sources(self.valid_paths)],
             "valid_fraction": None if self.valid_paths else self.valid_fraction,
@@ -142,14 +139,11 @@ class Corpus:
                 )
             return Plan(np.full(1, CUT, dtype=np.int8), cut, valid_share=1 - cut / n_characters)
         cut = 0
-        if self.reading == 1:
-            side[np.isin(scan.hashes, held_out_first(scan.hashes, scan.n_characters, self.valid_fraction))] = VALIDATES
-        else:
-            contents, part = held_out_filled(scan.hashes, scan.n_characters, self.valid_fraction)
-            side[np.isin(scan.hashes, contents)] = VALIDATES
-            if part is not None:
-                side[scan.hashes == part.content] = CUT
-                cut = self._paragraph_near(int(np.argmax(side == CUT)), part)
+        contents, part = held_out_documents(scan.hashes, scan.n_characters, self.valid_fraction)
+        side[np.isin(scan.hashes, contents)] = VALIDATES
+        if part is not None:
+            side[scan.hashes == part.content] = CUT
+            cut = self._paragraph_near(int(np.argmax(side == CUT)), part)
         if (side == VALIDATES).all() or (side == TRAINS).all():
             raise UserError(
                 f"all {scan.n_documents} documents of {self.name} are equal, so no document can be held out; "
@@ -159,11 +153,25 @@ class Corpus:
         return Plan(side, cut, end_tokens=True, valid_share=validate.sum() / scan.n_characters.sum())
 
     def news(self) -> list[str]:
-        """Read the text and return notes: excluded training documents, and a held-out fraction that is too small."""
+        """Read the text and return notes: excluded and held-out documents, and a held-out share that is too small."""
         n, share = self.plan.n_left_out, self.plan.valid_share
         documents = f"{n:,} document{'' if n == 1 else 's'}"
         left_out = [f"{documents} excluded from training: also in the validation text"] if n else []
-        return left_out + ([] if share is None else share_news(share, self.valid_fraction))
+        if share is None:
+            return left_out
+        return [*self._held_out_by_length(), *share_news(share, self.valid_fraction)]
+
+    def _held_out_by_length(self) -> list[str]:
+        """Return a note with the number of held-out documents per order of magnitude, if they differ in it."""
+        side, powers = self.plan.side, np.log10(self.scans[0].n_characters).astype(int)
+        parts = []
+        for power in np.unique(powers).tolist():
+            of_power = side[powers == power]
+            n_whole, n_cut = int((of_power == VALIDATES).sum()), int((of_power == CUT).sum())
+            ends = f" and the end of {n_cut:,}" if n_cut else ""
+            lengths = f"{10**power:,} to {10 ** (power + 1) - 1:,} characters"
+            parts.append(f"{n_whole:,}{ends} of {len(of_power):,} documents of {lengths}")
+        return [f"held out for validation: {'; '.join(parts)}"] if len(parts) > 1 else []
 
     def pieces(self, side: SplitSide) -> Iterator[Piece]:
         """Yield the documents of one side, in pieces that can be encoded separately (`sources.cut`)."""
@@ -219,22 +227,6 @@ class Corpus:
         return Scan(*of_documents, n_bytes, len(find_sources(paths)), counts)
 
 
-def held_out_first(hashes: Hashes, n_characters: Lengths, valid_fraction: float) -> Hashes:
-    """Return the hashes of the validation documents: the first by hash, up to `valid_fraction` of all characters.
-
-    If the first one alone is longer than that, return the shortest one instead.
-
-    >>> held_out_first(np.array([7, 3, 9, 3], np.uint64), np.array([70, 10, 10, 10]), 0.2).tolist()
-    [3]
-    >>> held_out_first(np.array([1, 2], np.uint64), np.array([90, 10]), 0.1).tolist()
-    [2]
-    """
-    contents, content_of = np.unique(hashes, return_inverse=True)
-    weights = np.bincount(content_of, weights=n_characters)
-    n_valid = int(np.searchsorted(np.cumsum(weights), valid_fraction * weights.sum(), side="right"))
-    return contents[:n_valid] if n_valid else contents[[int(weights.argmin())]]
-
-
 @dataclass(frozen=True)
 class Part:
     """The end of a document and of all its copies, which is used for validation."""
@@ -246,28 +238,28 @@ class Part:
     n_characters: int
 
 
-def held_out_filled(hashes: Hashes, n_characters: Lengths, valid_fraction: float) -> tuple[Hashes, Part | None]:
-    """Return the hashes of the validation documents for `reading` 2, and the end of a large document if needed.
+def held_out_documents(hashes: Hashes, n_characters: Lengths, valid_fraction: float) -> tuple[Hashes, Part | None]:
+    """Return the hashes of the validation documents, and the end of a long document if whole ones do not suffice.
 
-    >>> contents, part = held_out_filled(np.array([7, 3, 9, 3], np.uint64), np.array([70, 10, 15, 10]), 0.35)
+    >>> contents, part = held_out_documents(np.array([7, 3, 9, 3], np.uint64), np.array([70, 10, 15, 10]), 0.35)
     >>> contents.tolist(), part
     ([3, 9], None)
-    >>> contents, part = held_out_filled(np.array([1, 2], np.uint64), np.array([9960, 40]), 0.1)
+    >>> contents, part = held_out_documents(np.array([1, 2], np.uint64), np.array([9960, 40]), 0.1)
     >>> contents.tolist(), (part.begin, part.n_characters)
-    ([2], (9000, 960))
+    ([], (8960, 1000))
     """
     contents, content_of, n_copies = np.unique(hashes, return_inverse=True, return_counts=True)
-    weights = np.bincount(content_of, weights=n_characters)
+    weights = np.bincount(content_of, weights=n_characters).astype(np.int64)
+    whole = held_out(weights.tolist(), valid_fraction, fits_only=True)
     wanted = valid_fraction * weights.sum()
-    chosen = filled(weights.tolist(), wanted)
-    missing = wanted - weights[chosen].sum()
-    lengths = weights / n_copies
-    lengths[chosen] = 0
-    largest = int(lengths.argmax())
-    n_part = int(missing / n_copies[largest])
-    if missing > MISSING * wanted and MIN_PART <= n_part < lengths[largest]:
-        return contents[chosen], Part(contents[largest], int(lengths[largest]) - n_part, n_part)
-    return contents[nearest(weights.tolist(), chosen, wanted)], None
+    missing = wanted - weights[whole].sum()
+    lengths = weights // n_copies
+    lengths[whole] = 0
+    longest = int(lengths.argmax())
+    n_part = int(missing / n_copies[longest])
+    if missing > MISSING * wanted and MIN_PART <= n_part < lengths[longest]:
+        return contents[whole], Part(contents[longest], int(lengths[longest]) - n_part, n_part)
+    return contents[held_out(weights.tolist(), valid_fraction)], None
 
 
 def nearest_break(text: str, place: int) -> int:

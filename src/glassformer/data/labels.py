@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from glassformer import files
-from glassformer.config.run import NEWEST_READING, LabelData, Reading
+from glassformer.config.run import LabelData
 from glassformer.data import builtin_labels, records
 from glassformer.data.builtin import PREFIX
 from glassformer.data.records import HUB, SUFFIXES, VALIDATION, Record, Wanted, digest_of, read_sides, split_records
@@ -25,6 +25,8 @@ from glassformer.errors import UserError, nearest_name
 DOCUMENT_START = "-DOCSTART-"
 IMBALANCE_TOLD = 5.0
 CLASSES_SHOWN = 40
+MANY = 10
+"""Up to this number of classes, each text may have its own."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,7 @@ class LabelCorpus:
             inputs = inputs_of(record)
             return (str(len(inputs)), *inputs, *labels_in(record))
 
-        return digest_of(f"labels {self.data.reading}", (map(texts, records) for records in self.split))
+        return digest_of("labels", (map(texts, records) for records in self.split))
 
     @cached_property
     def split(self) -> tuple[list[LabelRecord], list[LabelRecord]]:
@@ -202,10 +204,10 @@ class LabelCorpus:
             data,
             None if data.valid_path is None else replace(data, path=data.valid_path),
             lambda of, split: list(_records(of, of.path or "", self.dropped, split)),
-            lambda found: split_labelled(
-                found, data.valid_fraction, data.reading, keeps_labels=data.outputs != "regression"
-            ),
+            lambda found: split_labelled(found, data.valid_fraction, keeps_labels=data.outputs != "regression"),
         )
+        if data.outputs == "classes":
+            self._require_few_labels(train)
         held = {inputs_of(record) for record in valid}
         kept = [record for record in train if inputs_of(record) not in held]
         self.dropped.n_repeated = len(train) - len(kept)
@@ -242,6 +244,15 @@ class LabelCorpus:
         counts = {} if self.data.outputs == "regression" else _counts(train)
         return [*self.dropped.sentences(), *self._share_news, *_imbalance_sentences(counts, self.data.outputs)]
 
+    def _require_few_labels(self, records: Sequence[LabelRecord]) -> None:
+        """Raise `UserError` if nearly every text has its own label: none is left for validation."""
+        n_labels, n_texts = len(_counts(records)), len({inputs_of(record) for record in records})
+        if n_labels > MANY and n_labels > 0.9 * n_texts:
+            raise UserError(
+                f"nearly every label of {self.name} is different ({n_labels:,} labels, {n_texts:,} texts): are the "
+                "columns swapped? set data.text_field and data.label_field"
+            )
+
     def _require_no_header(self, records: Sequence[LabelRecord]) -> None:
         """Raise `UserError` if line 1 of a table without a header looks like one: no other line has its label."""
         counts = _counts(records)
@@ -273,7 +284,6 @@ def read_labels(
 def split_labelled(
     records: Sequence[LabelRecord],
     valid_fraction: float,
-    reading: Reading = NEWEST_READING,
     *,
     keeps_labels: bool = True,
 ) -> tuple[list[LabelRecord], list[LabelRecord]]:
@@ -290,7 +300,7 @@ def split_labelled(
     for record, key in zip(records, keys, strict=True):
         for label in labels_in(record) if keeps_labels else ():
             kept[label] = min(key, kept.get(label, key))
-    return split_records(records, keys, valid_fraction, reading, training=set(kept.values()))
+    return split_records(records, keys, valid_fraction, training=set(kept.values()))
 
 
 def labels_in(record: LabelRecord) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from glassformer import files
-from glassformer.config.run import NEWEST_READING, PairData, Reading
+from glassformer.config.run import PairData
 from glassformer.data import builtin_pairs, records
 from glassformer.data.builtin import PREFIX
 from glassformer.data.records import HUB, SUFFIXES, VALIDATION, Wanted, digest_of, lines, read_sides, split_records
@@ -87,7 +87,7 @@ class PairCorpus:
     def digest(self) -> str:
         """SHA-256 of the pairs of both sides in their order; equal digests mean equal data."""
         sides = ([(pair.source, pair.target) for pair in pairs] for pairs in self.split)
-        return digest_of(f"pairs {self.data.reading}", sides)
+        return digest_of("pairs", sides)
 
     @cached_property
     def split(self) -> tuple[list[Pair], list[Pair]]:
@@ -99,7 +99,7 @@ class PairCorpus:
             data,
             given,
             lambda of, split: list(read_pair_files(of, self.dropped, split)),
-            lambda pairs: split_pairs(pairs, data.valid_fraction, data.reading),
+            lambda pairs: split_pairs(pairs, data.valid_fraction),
         )
         held = set(valid)
         kept = [pair for pair in train if pair not in held]
@@ -127,16 +127,14 @@ def read_pairs(data: PairData, dropped: DroppedPairs | None = None) -> list[Pair
     return pairs
 
 
-def split_pairs(
-    pairs: Sequence[Pair], valid_fraction: float, reading: Reading = NEWEST_READING
-) -> tuple[list[Pair], list[Pair]]:
+def split_pairs(pairs: Sequence[Pair], valid_fraction: float) -> tuple[list[Pair], list[Pair]]:
     """Split into training and validation pairs, in their order; equal sources are on one side.
 
     >>> train, valid = split_pairs([Pair("a", "1"), Pair("b", "2"), Pair("a", "3"), Pair("c", "4")], 0.25)
     >>> [pair.target for pair in train], [pair.target for pair in valid]
     (['1', '2', '3'], ['4'])
     """
-    return split_records(pairs, [pair.source for pair in pairs], valid_fraction, reading)
+    return split_records(pairs, [pair.source for pair in pairs], valid_fraction)
 
 
 @dataclass(frozen=True)

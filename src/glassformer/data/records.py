@@ -2,9 +2,9 @@
 
 A record has its place in the file, so that every error message can name it.
 
-`filled` and `nearest` select the held-out units, here and for texts (`corpus`), so that their total weight is close to
-a wanted one. A unit is all copies of a document, or all records with one key; it is never divided. The caller sorts the
-weights by a hash of the contents, so the selection does not depend on the order of the files.
+`held_out` selects the validation data, here and for texts (`corpus`), in units that are never divided: all copies of
+a document, or all records with one key. The caller sorts the units by a hash of their contents, so the selection does
+not depend on the order of the files.
 """
 
 import csv
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from glassformer import files
-from glassformer.config.run import NEWEST_READING, LabelData, PairData, Reading
+from glassformer.config.run import LabelData, PairData
 from glassformer.data.builtin import PREFIX
 from glassformer.errors import UserError, first_line, nearest_name, needs
 
@@ -132,36 +132,47 @@ def lines(text: str) -> list[str]:
     return found[:-1] if found[-1] == "" else found
 
 
-def filled(weights: Sequence[float], wanted: float) -> list[int]:
-    """Fill `wanted` greedily: take each unit, in order, that fits into the remaining weight, and skip the others.
+def held_out(
+    weights: Sequence[int], fraction: float, *, training: Collection[int] = (), fits_only: bool = False
+) -> list[int]:
+    """Choose units for validation, so that units of every size are held out at about `fraction` of their weight.
 
-    The total is at most `wanted`; the difference is less than the lightest unit that was not taken.
+    Units are grouped by weight: 1, 2-3, 4-7, … Groups are filled from the lightest to the heaviest, each up to
+    `fraction` of its weight plus the (possibly negative) rest of the group before. A group takes units in their order,
+    each one that brings its total nearer to that, so its rest is at most half of a unit. At the end, one more unit is
+    taken if it brings the whole total nearer. Neither side is empty, and units in `training` are never chosen.
 
-    >>> filled([7, 3, 9, 1], 5)
-    [1, 3]
+    With `fits_only`, a group takes only units that fit whole, so the total is at most `fraction`; nothing is added at
+    the end, and nothing may be chosen.
+
+    >>> held_out([40, 1, 60, 1, 60, 1, 1], 0.25)  # one of the four units 1, and 40 of 160
+    [1, 0]
+    >>> held_out([9, 8], 0.1), held_out([9, 8], 0.1, training=[1]), held_out([9, 8], 0.1, fits_only=True)
+    ([1], [0], [])
     """
-    chosen = []
+    groups: dict[int, list[int]] = {}
     for unit, weight in enumerate(weights):
-        if weight <= wanted:
-            chosen.append(unit)
-            wanted -= weight
+        groups.setdefault(weight.bit_length(), []).append(unit)
+    chosen: list[int] = []
+    missing, limit = 0.0, 1 if fits_only else 2  # a unit below 2 × missing brings the total nearer
+    for size in sorted(groups):
+        missing += fraction * sum(weights[unit] for unit in groups[size])
+        for unit in groups[size]:
+            if unit not in training and weights[unit] <= limit * missing:
+                chosen.append(unit)
+                missing -= weights[unit]
+    if fits_only:
+        return chosen
+    left = sorted(set(range(len(weights))).difference(chosen, training), key=lambda unit: weights[unit])
+    may_add = len(left) > (not training)  # the last unit is for training
+    if chosen and not left and not training:
+        chosen.remove(min(chosen, key=lambda unit: weights[unit]))
+    elif may_add and not chosen:
+        chosen = left[:1]
+    elif may_add:
+        nearest = min(left, key=lambda unit: abs(weights[unit] - missing))
+        chosen += [nearest] if abs(weights[nearest] - missing) < missing else []
     return chosen
-
-
-def nearest(weights: Sequence[float], chosen: Sequence[int], wanted: float, *, may_take_all: bool = False) -> list[int]:
-    """Add the lightest remaining unit if the total is then nearer to `wanted`, or if `chosen` is empty.
-
-    After `filled`, the total then differs from `wanted` by at most half of that unit, unless it is the only chosen
-    unit. The last remaining unit is needed for training: it is added only with `may_take_all`.
-
-    >>> nearest([12, 12, 11], [], 10), nearest([7, 3, 3], [1], 5), nearest([7, 3], [1], 9)
-    ([2], [1, 2], [1])
-    """
-    left = sorted(set(range(len(weights))).difference(chosen), key=lambda unit: weights[unit])
-    if len(left) <= (not may_take_all):
-        return list(chosen)
-    missing = wanted - sum(weights[unit] for unit in chosen)
-    return [*chosen, left[0]] if not chosen or weights[left[0]] - missing < missing else list(chosen)
 
 
 def share_news(reached: float, wanted: float) -> list[str]:
@@ -178,34 +189,19 @@ def share_news(reached: float, wanted: float) -> list[str]:
     ]
 
 
-def held_out_keys(
-    keys: Sequence[str], valid_fraction: float, reading: Reading = NEWEST_READING, training: Collection[str] = ()
-) -> set[str]:
+def held_out_keys(keys: Sequence[str], valid_fraction: float, training: Collection[str] = ()) -> set[str]:
     """Select the keys of the validation records; the result does not depend on the order of the records.
 
-    Keys are sorted by their hash. Each key whose records fit into the remaining fraction is selected, then possibly
-    the rarest remaining key (`nearest`). With `reading` 1, selection stops at the first key that does not fit. Keys in
-    `training` are never selected.
+    Keys are sorted by their hash, and selected by their number of records (`held_out`): keys with few records and keys
+    with many are both held out at about `valid_fraction`. Keys in `training` are never selected.
 
     >>> sorted(held_out_keys(["a", "b", "a", "c"], 0.25))
     ['c']
     """
-    counts = Counter(key for key in keys if key not in training)
+    counts = Counter(keys)
     ordered = sorted(counts, key=_hash)
-    if reading >= 2:
-        weights, wanted = [counts[key] for key in ordered], valid_fraction * len(keys)
-        chosen = nearest(weights, filled(weights, wanted), wanted, may_take_all=bool(training))
-        return {ordered[unit] for unit in chosen}
-    first: set[str] = set()
-    room = valid_fraction * counts.total()
-    for key in ordered:
-        if counts[key] > room:
-            break
-        first.add(key)
-        room -= counts[key]
-    if not first and len(counts) > 1:  # few records: select the rarest key
-        first.add(min(counts, key=lambda key: (counts[key], _hash(key))))
-    return first
+    fixed = {unit for unit, key in enumerate(ordered) if key in training}
+    return {ordered[unit] for unit in held_out([counts[key] for key in ordered], valid_fraction, training=fixed)}
 
 
 def digest_of(begin: str, sides: Iterable[Iterable[Iterable[str]]]) -> str:
@@ -223,7 +219,6 @@ def split_records(
     records: Sequence[T],
     keys: Sequence[str],
     valid_fraction: float,
-    reading: Reading = NEWEST_READING,
     training: Collection[str] = (),
 ) -> tuple[list[T], list[T]]:
     """Split into training and validation records by the key of each (`held_out_keys`), in their order.
@@ -231,7 +226,7 @@ def split_records(
     >>> split_records("badc", ["a", "b", "a", "c"], 0.25)
     (['b', 'a', 'd'], ['c'])
     """
-    chosen = held_out_keys(keys, valid_fraction, reading, training)
+    chosen = held_out_keys(keys, valid_fraction, training)
     sides: tuple[list[T], list[T]] = ([], [])
     for record, key in zip(records, keys, strict=True):
         sides[key in chosen].append(record)

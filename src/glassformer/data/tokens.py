@@ -146,7 +146,6 @@ def prepare(
                 start_id,
                 dropout=dropout if side == "train" else 0.0,
                 dropout_seed=dropout_seed,
-                always_in_pieces=corpus.reading == 1,
                 in_every_rank=in_every_rank,
             )
             with closing(encoded) as parts:  # an error ends the worker processes at once
@@ -209,7 +208,6 @@ def encode_pieces(
     *,
     dropout: float = 0.0,
     dropout_seed: int = 0,
-    always_in_pieces: bool = False,
     in_every_rank: bool = False,
 ) -> Generator[EncodedPart, None, None]:
     """Encode a stream of pieces, about a million characters at a time, of a large text in several processes.
@@ -218,9 +216,9 @@ def encode_pieces(
     same token, it is written once between two documents, cut or not.
 
     The ids equal those of whole documents. If a token of the tokenizer can span a cut, each document is joined and
-    encoded at once, which needs memory for the whole document; `always_in_pieces` disables this.
+    encoded at once, which needs memory for the whole document.
     """
-    if not (tokenizer.encodes_in_pieces or always_in_pieces):
+    if not tokenizer.encodes_in_pieces:
         pieces = joined(pieces)
     encode = _BatchEncoder(tokenizer, end_id, start_id, dropout, dropout_seed)
     pays_from = PAYS_FROM if dropout == 0.0 else BATCH_CHARACTERS  # dropout takes some seconds per batch

@@ -82,9 +82,9 @@ def learn_tokenizer(
 
 
 def first_dropout_seed(run: Run) -> int:
-    """Return the seed of BPE-dropout in the first epoch; 0 without BPE-dropout or with one draw for all epochs."""
+    """Return the seed of BPE-dropout in the first epoch; 0 without BPE-dropout."""
     shares = [config.bpe_dropout for config in (run.tokenizer, run.source_tokenizer) if config is not None]
-    return seed_of(run.train.seed, Stream.CUTS) if run.data.reading >= 2 and any(shares) else 0
+    return seed_of(run.train.seed, Stream.CUTS) if any(shares) else 0
 
 
 def cache_folder(data: DataConfig) -> Path:

@@ -253,7 +253,6 @@ def corpus_of(run: Run) -> Corpus:
         valid_paths=[data.valid_path] if data.valid_path else [],
         valid_fraction=data.valid_fraction,
         text_field=data.text_field,
-        reading=data.reading,
     )
 
 

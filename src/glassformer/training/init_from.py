@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import NEWEST_READING, Run
+from glassformer.config.run import Run
 from glassformer.config.schema import from_union, to_dict
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.distributed.ranks import Ranks
@@ -39,7 +39,7 @@ def as_new(run: Run, start: StoredModel | None) -> Run:
     if start is not None:
         whole = Path(str(run.init.path)).absolute()
         run = replace(with_model_of(run, start), init=replace(run.init, path=str(whole)))
-    return with_present_rules(run)
+    return run
 
 
 def with_model_of(run: Run, start: StoredModel) -> Run:
@@ -59,11 +59,6 @@ def with_model_of(run: Run, start: StoredModel) -> Run:
         if not (isinstance(own.head, TokenHead) and isinstance(theirs.head, TokenHead)):
             changes["head"] = own.head
     return replace(run, model=replace(theirs, vocab_size=0, source_vocab_size=0, **changes))
-
-
-def with_present_rules(run: Run) -> Run:
-    """Set the current version of the data rules in a new run; a `run.toml` of an older version lacks the key."""
-    return replace(run, data=replace(run.data, reading=NEWEST_READING))
 
 
 def learned_tokenizers(run: Run, start: StoredModel | None, data: RunData, host: Host) -> Tokenizers:

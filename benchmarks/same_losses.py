@@ -1,6 +1,6 @@
 """Compare two versions of the source: the same recipes, seeds and data give the same losses and weights to the bit.
 
-    python tests/compatibility/same_losses.py OLD/src NEW/src [--steps 20]
+    python benchmarks/same_losses.py OLD/src NEW/src [--steps 20]
 
 Each recipe is trained in a separate process per source on PYTHONPATH. The losses of all steps are compared
 as the text of `metrics.jsonl`, the last weights byte by byte. The exit code is 1 when anything differs.
