@@ -114,10 +114,14 @@ class Frames:
 
 def _frame(encoding: tokenizers.Encoding, n_texts: int, n: int) -> Frame:
     """Return the frame of one or two encoded texts of `n` tokens; raise `UserError` if `Frame` cannot represent it."""
-    another = UserError("its post_processor must keep the texts A and B in order, with special tokens around them")
+    another = UserError(
+        "its post_processor must put text A before text B, each once, with special tokens around them; the token types "
+        "must be 0 until the end of A, and equal from the beginning of B"
+    )
     ids, types = encoding.ids, encoding.type_ids
     places = [i for i, is_special in enumerate(encoding.special_tokens_mask) if not is_special]
-    if len(places) != n_texts * n:
+    texts = [encoding.sequence_ids[i] for i in places]  # both probes have the same ids, so their order needs these
+    if texts != [text for text in range(n_texts) for _ in range(n)]:
         raise another
     first, second = places[:n], places[n:]
     begin, end = places[0], places[-1] + 1
