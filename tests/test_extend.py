@@ -3,9 +3,12 @@
 Links of all pages have a target; the commands of docs/how-to are run by `tests/cli/test_documented_commands.py`.
 """
 
+import os
 import re
+import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -35,6 +38,65 @@ def test_a_page_prints_the_output_that_it_shows(page: Path, tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == blocks(page, "text")
+
+
+FOLLOWED = """
+from dataclasses import replace
+from cost.test_activations import SHAPE, predicted, saved_bytes
+from configs import CONFIGS
+from glassformer.config.run import Run
+from glassformer.config.schema import apply_changes
+from glassformer.config.transformer import LogPositions, Stack
+from glassformer.cost.activations import Kernels
+from glassformer.cost.hardware import find_gpu
+from glassformer.cost.memory import network_counts
+from glassformer.cost.plan import plan_run
+from glassformer.inspection.plots import plot_positions
+from glassformer.models.build import build_model
+import torch
+
+for name in ("gpt", "bert", "paper", "window"):
+    config = replace(CONFIGS[name], positions=LogPositions())
+    network = build_model(config)
+    assert predicted(config, Kernels(on_cpu=True)) == saved_bytes(config, torch.float32), name
+    assert network_counts(config).total == network.n_parameters() == sum(p.numel() for p in network.parameters())
+    stacks = [stack for stack in (config.encoder, config.decoder) if stack is not None]
+    bare = build_model(replace(config, positions=CONFIGS["no_positions"].positions)).n_parameters()
+    assert network.n_parameters() == bare + sum(stack.n_heads for stack in stacks)
+    plan = plan_run(Run(model=config), find_gpu("h200"))
+    assert plan.n_parameters == network.n_parameters() and plan.layout.memory.weights == 4 * network.n_parameters()
+    assert plot_positions(network).axes[0].get_title(loc="left").startswith("Log positions: score bias of each of")
+print("equal")
+"""
+
+
+def test_a_position_scheme_needs_three_files(tmp_path: Path) -> None:
+    """On a copy of the source that follows the page, the plan equals the network and the bytes that autograd saves."""
+    page = ROOT / "docs" / "extend" / "position-scheme.md"
+    source = Path(shutil.copytree(ROOT / "src", tmp_path / "src"))
+    package = source / "glassformer"
+
+    def change(file: str, old: str, new: str) -> None:
+        text = (package / file).read_text("utf-8")
+        assert text.count(old) == 1
+        (package / file).write_text(text.replace(old, new), "utf-8")
+
+    steps = re.findall(r"^   ```python\n(.*?)^   ```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    setting, choice = map(textwrap.dedent, steps)
+    module = blocks(page, "python").split("\n\n\n")[1]
+    assert module.startswith("class LogBias")
+    with (package / "nn" / "positions.py").open("a", encoding="utf-8") as file:
+        file.write(f"\n\n{module}\n")
+    config = "config/transformer.py"
+    change(config, "@checked\nclass AlibiPositions:", f"{setting}\n\n@checked\nclass AlibiPositions:")
+    change(config, "\nPositions = ", "\nPositions = LogPositions | ")
+    case = "        case c.AlibiPositions():"
+    change("models/build.py", case, textwrap.indent(choice, "        ") + case)
+    environment = {**os.environ, "PYTHONPATH": f"{source}:{ROOT / 'tests'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", FOLLOWED], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "equal\n", done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

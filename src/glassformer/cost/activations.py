@@ -12,6 +12,7 @@ from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.cost.flops import Shape
 from glassformer.cost.parameters import StackShape, cell_widths, recurrent_widths, stack_shapes
+from glassformer.cost.positions import PositionCost, position_cost
 from glassformer.objectives.loss import MIN_LOGITS
 
 _FP32, _INT64 = 4, 8
@@ -114,6 +115,10 @@ class _StackActivations:
         return self.n_rows * self.n_own
 
     @property
+    def positions(self) -> PositionCost:
+        return position_cost(self.config, self.side, self.n_own)
+
+    @property
     def widths(self) -> c.AttentionWidths:
         return self.config.attention_widths(self.side.stack)
 
@@ -133,14 +138,12 @@ class _StackActivations:
         a_token += kernels.read(e) if e != config.d_model else 0
         a_token += config.final_norm * _norm(config, config.d_model, kernels)
         n = self.n_tokens * a_token
-        match config.positions:
-            case c.LearnedPositions():
-                n += self.n_own * _INT64
-            case c.RotaryPositions():
-                n += 2 * self.n_own * config.positions.width(self.widths.d_head) * _FP32
-            case c.RelativePositions():
-                n += self.n_own**2 * _INT64
-        if self._has_bias and not self._keeps_weights(True) and not all(self._masked(window) for window in windows):
+        n += self.positions.n_bytes
+        if (
+            self.positions.has_bias
+            and not self._keeps_weights(True)
+            and not all(self._masked(window) for window in windows)
+        ):
             n += self._bias_bytes  # shared by all blocks that add no mask to it
         if self.side.has_memory and not kernels.half:
             n += self.n_rows * self.n_source * config.d_model * _FP32
@@ -182,7 +185,7 @@ class _StackActivations:
             n += (own * w.n_heads + keys * w.n_kv_heads) * _norm(config, w.d_head, kernels)
         # Saving a part of a fused product keeps all of it in memory: the input of a norm, or the values next to
         # rotated queries and keys.
-        is_turned = kernels.half if config.qk_norm else isinstance(config.positions, c.RotaryPositions)
+        is_turned = kernels.half if config.qk_norm else self.positions.rotates
         if fused and keeps_weights and config.qk_norm:
             n += own * w.value * kernels.product
         elif fused and is_turned and not keeps_weights and kernels.attended == kernels.product:
@@ -192,9 +195,9 @@ class _StackActivations:
             n += kernels.attended * (own * w.query + keys * w.n_heads * (w.d_head + w.d_value))
             n += kernels.product * own * w.context * config.attn_out_proj
             n += n_maps * own * n_keys * w.n_heads * kernels.attended
-            learned = is_self and isinstance(config.positions, c.RelativePositions)
+            learned = is_self and self.positions.learns_bias
             return n + (self.n_own * n_keys if learned and self._masked(window) else 0)  # mask, 1 byte each
-        is_masked = is_self and (self._has_bias or window > 0)
+        is_masked = is_self and (self.positions.has_bias or window > 0)
         # If the kernel does not accept shared key-value heads, they are repeated for all heads.
         has_groups = kernels.on_cpu or (kernels.half and not is_masked and w.d_head == w.d_value)
         of_key = w.key + w.value if has_groups else w.n_heads * (w.d_head + w.d_value)
@@ -202,15 +205,11 @@ class _StackActivations:
         if kernels.attended > kernels.product and config.attn_out_proj:
             n += kernels.product * own * w.context  # a second copy, for the projection
         n += own * w.n_heads * _FP32
-        if is_self and self._has_bias and self._masked(window):
+        if is_self and self.positions.has_bias and self._masked(window):
             n += self._bias_bytes
         elif is_self and window:
             n += self.n_own * n_keys * kernels.attended
         return n
-
-    @property
-    def _has_bias(self) -> bool:
-        return isinstance(self.config.positions, c.AlibiPositions | c.RelativePositions)
 
     @property
     def _bias_bytes(self) -> int:
@@ -223,7 +222,7 @@ class _StackActivations:
 
     def _keeps_weights(self, is_self: bool) -> bool:
         """Return True if SDPA has no fused backward for this case and falls back to the math path."""
-        learned = is_self and isinstance(self.config.positions, c.RelativePositions)
+        learned = is_self and self.positions.learns_bias
         differ = self.widths.d_head != self.widths.d_value
         return self.kernels.on_cpu and (learned or differ or self.config.attention_dropout > 0)
 

@@ -13,10 +13,9 @@ from glassformer.config.transformer import PositionHead, SequenceHead, Transform
 from glassformer.cost.activations import Activations, Kernels, activations
 from glassformer.cost.flops import Flops, Shape, forward_flops, training_flops
 from glassformer.cost.hardware import GPUS, MFU, Gpu
-from glassformer.cost.memory import HALF, Memory, cache_bytes, sharded, training_memory
-from glassformer.cost.parameters import ParameterCounts, parameter_counts
+from glassformer.cost.memory import HALF, Memory, cache_bytes, network_counts, sharded, training_memory
+from glassformer.cost.parameters import ParameterCounts
 from glassformer.errors import UserError
-from glassformer.models.build import build_model
 from glassformer.tasks.batches import MicroBatch
 from glassformer.tasks.preparation import micro_batch
 
@@ -54,10 +53,8 @@ class Plan:
     shape: Shape
     """Micro-batch on each GPU."""
     precision: str
-    n_parameters: int
-    """Parameters of the network, counted on the meta device."""
     parameters: ParameterCounts
-    """Parameters by part, in closed form."""
+    """Parameters of the network, by part."""
     forward: Flops
     """FLOPs of the forward pass of a micro-batch."""
     layouts: tuple[Layout, ...]
@@ -95,6 +92,10 @@ class Plan:
         return next((layout for layout in self.layouts if layout.fits), self.layouts[-1])
 
     @property
+    def n_parameters(self) -> int:
+        return self.parameters.total
+
+    @property
     def forward_per_token(self) -> float:
         return self.forward.total / (self.shape.n_rows * self.shape.n_tokens)
 
@@ -127,7 +128,7 @@ class Plan:
         per_token = self.shape.n_rows * self.shape.n_tokens
         return {
             "name": self.name,
-            "parameters": asdict(self.parameters) | {"total": self.n_parameters},
+            "parameters": asdict(self.parameters) | {"total": self.parameters.total},
             "forward_flops_per_token": {part: n / per_token for part, n in asdict(self.forward).items()},
             "training_flops_per_token": self.training_per_token,
             "micro_batch": asdict(self.shape),
@@ -203,18 +204,13 @@ def plan_run(
     if grad_accumulation != train.grad_accumulation:
         settings["train.grad-accumulation"] = str(grad_accumulation)
     least_gpus = _least_gpus(config, train, kept, gpu)
-    try:
-        n_parameters = build_model(config, "meta").n_parameters()
-    except RuntimeError as error:
-        raise UserError("a tensor of this model has too many elements for PyTorch: use a smaller model") from error
     of_batch = batch.budget or shape.n_rows * shape.n_tokens
     return Plan(
         name=run.name,
         config=config,
         shape=shape,
         precision=train.precision,
-        n_parameters=n_parameters,
-        parameters=parameter_counts(config),
+        parameters=network_counts(config),
         forward=forward_flops(config, shape),
         layouts=tuple(_layouts(config, run, kept, gpu, n_gpus)),
         least_gpus=least_gpus,

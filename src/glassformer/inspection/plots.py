@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.config.run import Run
 from glassformer.config.train import MuonConfig
@@ -31,7 +31,7 @@ from glassformer.inspection.figures import (
 )
 from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
-from glassformer.nn.positions import AlibiBias, LearnedPositions, RelativeBias, Rotary, SinusoidalPositions
+from glassformer.nn.positions import RelativeBias
 from glassformer.training.metrics_log import NAME, read_lines
 from glassformer.training.schedules import schedule_factor
 
@@ -52,6 +52,8 @@ __all__ = [
 ]
 
 MAX_POSITIONS = 256
+_SCHEMES = {"alibi": "ALiBi"}
+"""Names of position schemes in titles; the others are named by their kind."""
 MAX_POINTS = 2000
 MAX_COUNTED = 40
 """Largest number of classes for which a confusion matrix shows counts; beyond it, it shows colours only."""
@@ -145,15 +147,16 @@ def plot_positions(network: Network, stack: str | None = None) -> "Figure":
     max_len = config.encoder_max_len if stack == "encoder" else config.max_len
     places = torch.arange(min(max_len, MAX_POSITIONS), device=next(network.parameters()).device)
     added, rotary, bias = part.embeddings.positions, part.rotary, part.score_bias
+    scheme = _SCHEMES.get(config.positions.kind, f"{config.positions.kind} positions".capitalize())
     with torch.no_grad():
-        if isinstance(added, LearnedPositions | SinusoidalPositions):
-            words = "Learned" if isinstance(added, LearnedPositions) else "Sinusoidal"
-            return _image(added(places), f"{words} positions, added to the embeddings", "dimension", "value")
-        if isinstance(rotary, Rotary):
-            angles = places[:, None] * rotary.inverse_frequencies.float()
-            return _image(angles.cos(), "Rotary positions: cosine of the angle", "pair of a head's dimensions", "cos")
-        if isinstance(bias, AlibiBias | RelativeBias):
-            return _biases(bias, places)
+        if added is not None:
+            return _image(added(places), f"{scheme}, added to the embeddings", "dimension", "value")
+        if rotary is not None:
+            cosines = rotary(places)[0][0, 0]  # (T, K'); the second half repeats the first
+            cosines = cosines[:, : cosines.shape[1] // 2] / cosines[0, 0]  # at position 0, the angle is 0
+            return _image(cosines, f"{scheme}: cosine of the angle", "pair of a head's dimensions", "cos")
+        if bias is not None:
+            return _biases(bias, places, scheme, looks_ahead=stack == "encoder")
     raise UserError("this model has no positions: its mask alone gives the order")
 
 
@@ -174,21 +177,20 @@ def _image(table: Tensor, name: str, x: str, value: str) -> "Figure":
     return figure
 
 
-def _biases(bias: AlibiBias | RelativeBias, places: Tensor) -> "Figure":
+def _biases(bias: nn.Module, places: Tensor, scheme: str, looks_ahead: bool) -> "Figure":
     """Plot the score bias of each head over the distance to the key."""
-    looks_ahead = isinstance(bias, RelativeBias) and bias.bidirectional
-    far = min(len(places) - 1, bias.max_distance) if isinstance(bias, RelativeBias) else len(places) - 1
+    far = min(len(places) - 1, getattr(bias, "max_distance", len(places) - 1))
     distance = torch.arange(-far, far + 1 if looks_ahead else 1, device=places.device)
     curves = bias(torch.zeros_like(places[:1]), distance)[0, :, 0].float().cpu().numpy()  # (H, S)
     figure = new_figure(6.4, 4.0)
     axes = figure.subplots()
-    kind, drawn = ("ALiBi", "default") if isinstance(bias, AlibiBias) else ("Relative positions", "steps-mid")
+    drawn = "steps-mid" if isinstance(bias, RelativeBias) else "default"  # buckets are steps
     import matplotlib  # new_figure has checked that it is installed
 
     shades = matplotlib.colormaps[WEIGHTS_MAP]([0.9 * i / max(1, len(curves) - 1) for i in range(len(curves))])
     for head, curve in enumerate(curves):
         axes.plot(range(-far, -far + len(curve)), curve, color=shades[head], linewidth=1.4, drawstyle=drawn)
-    title(axes, f"{kind}: score bias of each of {len(curves)} heads")
+    title(axes, f"{scheme}: score bias of each of {len(curves)} heads")
     quiet_axes(axes, "key position − query position, tokens", "score bias")
     _end_labels(axes, [(float(curve[0]), f"head {head}", shades[head]) for head, curve in enumerate(curves)], -far)
     return figure

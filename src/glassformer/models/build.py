@@ -108,7 +108,7 @@ def _stack(
 ) -> tuple[Embeddings, list[Block], list[int], nn.Module | None, nn.Module | None, nn.Module | None]:
     """Build the parts of an encoder or decoder, in the order of the constructor's arguments."""
     norm, width = _norm(config), config.table_width
-    added, rotary, score_bias = _positions(config, stack, n_positions, causal)
+    added, rotary, score_bias = build_positions(config, stack, n_positions, causal)
     embeddings = Embeddings(
         table,
         positions=added,
@@ -163,7 +163,7 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
     )
 
 
-def _positions(
+def build_positions(
     config: c.TransformerConfig, stack: c.Stack, n_positions: int, causal: bool
 ) -> tuple[nn.Module | None, p.Rotary | None, nn.Module | None]:
     """Build the modules that act on embeddings, on queries and keys, and on scores; at least two of them are `None`."""

@@ -18,6 +18,7 @@ from glassformer.inference.decode import end_ids_of
 from glassformer.inference.sampling import log_softmax
 from glassformer.inspection import Kind
 from glassformer.model import Model
+from glassformer.models.build import build_positions
 from glassformer.serving.app import Packed
 from glassformer.store import checkpoint
 from glassformer.tasks.batches import Places
@@ -212,7 +213,11 @@ def attention_formula(config: ModelConfig, kind: Kind) -> str:
         return f"weights = softmax({SCORES[config.attention.score]})"
     scale = config.attention_scale
     score = "q·kᵀ / √d" if scale is None else "q·kᵀ" if scale == 1 else f"{scale:g} · q·kᵀ"
-    has_bias = kind != "cross" and config.positions.kind in ("alibi", "relative")
+    stack, has_bias = config.encoder if kind == "encoder" else config.decoder, False
+    if kind != "cross" and stack is not None:
+        with torch.device("meta"):
+            *_, bias = build_positions(config, stack, config.max_len, causal=kind == "decoder")
+        has_bias = bias is not None
     return f"weights = softmax({score}{' + position bias' if has_bias else ''})"
 
 
