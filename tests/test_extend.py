@@ -55,7 +55,7 @@ from glassformer.inspection.plots import plot_positions
 from glassformer.models.build import build_model
 import torch
 
-for name in ("gpt", "bert", "paper", "window"):
+for name in ("gpt", "paper", "window"):
     config = replace(CONFIGS[name], positions=LogPositions())
     network = build_model(config)
     assert predicted(config, Kernels(on_cpu=True)) == saved_bytes(config, torch.float32), name

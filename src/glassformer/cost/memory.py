@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.train import MuonConfig, TrainConfig
-from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
+from glassformer.config.transformer import SPECIAL_IDS, PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.activations import Activations
 from glassformer.cost.hardware import GIB
 from glassformer.cost.parameters import ParameterCounts, head_matrices, parameter_counts, recurrent_widths
@@ -44,15 +44,22 @@ class Memory:
         return sum(getattr(self, field.name) for field in fields(self))
 
 
+def with_least_vocabulary(config: ModelConfig) -> ModelConfig:
+    """Return `config` with the smallest vocabulary that holds its special ids, if the data decides the vocabulary."""
+    ids = [getattr(config, name) for name in SPECIAL_IDS if getattr(config, name) is not None]
+    return replace(config, vocab_size=config.vocab_size or 1 + max(ids, default=0))
+
+
 @functools.lru_cache(maxsize=64)
 def network_counts(config: ModelConfig) -> ParameterCounts:
     """Count the parameters of the network that `build_model` makes; those without a formula are added to the layers.
 
-    Labels that the data decides count as 0. Raises `UserError` for a tensor that PyTorch cannot represent.
+    A vocabulary and labels that the data decides count as 0. Raises `UserError` for a tensor that PyTorch cannot
+    represent.
     """
-    counts, complete = parameter_counts(config), config
-    if isinstance(config, TransformerConfig) and isinstance(config.head, PositionHead | SequenceHead):
-        complete = replace(config, head=replace(config.head, n_labels=max(1, config.head.n_labels)))
+    counts, complete = parameter_counts(config), with_least_vocabulary(config)
+    if isinstance(complete, TransformerConfig) and isinstance(complete.head, PositionHead | SequenceHead):
+        complete = replace(complete, head=replace(complete.head, n_labels=max(1, complete.head.n_labels)))
     try:
         n = build_model(complete, "meta").n_parameters()
     except RuntimeError as error:

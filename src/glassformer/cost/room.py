@@ -6,11 +6,11 @@ from pathlib import Path
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import Run
-from glassformer.config.transformer import SPECIAL_IDS, TransformerConfig
+from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.activations import Activations, Kernels, activations
 from glassformer.cost.flops import Shape
 from glassformer.cost.hardware import GIB
-from glassformer.cost.memory import HALF, Memory, sharded, training_memory
+from glassformer.cost.memory import HALF, Memory, sharded, training_memory, with_least_vocabulary
 from glassformer.cost.plan import full_shape
 from glassformer.errors import UserError
 from glassformer.fitting import WHOLE, Fit, doubled
@@ -81,9 +81,7 @@ def least_memory(run: Run, on_cpu: bool, fit: Fit = WHOLE) -> Memory:
     count as 0, undecided row lengths as one token, and an undecided number of rows as one row. Activations are not
     counted if part of the model is frozen or the step is compiled, because both may save fewer of them.
     """
-    config, train = run.model, run.train
-    ids = [getattr(config, name) for name in SPECIAL_IDS if getattr(config, name) is not None]
-    config = replace(config, vocab_size=config.vocab_size or 1 + max(ids, default=0))
+    config, train = with_least_vocabulary(run.model), run.train
     batch = micro_batch(run)
     n_tokens = (batch.row_length or config.max_len) if batch.is_full else 1
     n_scored = max(1, int(batch.scored_share * n_tokens)) if batch.scored_share < 1 else 0
