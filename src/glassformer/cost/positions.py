@@ -13,7 +13,7 @@ from glassformer.models.build import build_positions
 
 @dataclass(frozen=True)
 class PositionCost:
-    """How the positions of one stack change the memory of its activations."""
+    """The effect of the positions of one stack on the memory of its activations."""
 
     n_bytes: int
     """Bytes that autograd saves once per stack: inside of the modules, and the rotation of queries and keys."""

@@ -35,7 +35,7 @@ _INPUT = re.compile(r"(?:(?P<stack>.*?)\.)?(?:embeddings|tokens|score_bias)\.")
 
 
 def as_new(run: Run, start: StoredModel | None) -> Run:
-    """Return a new run with the configuration of the model that it starts from and with the current rules."""
+    """Return a new run with the configuration of the model that it starts from."""
     if start is not None:
         whole = Path(str(run.init.path)).absolute()
         run = replace(with_model_of(run, start), init=replace(run.init, path=str(whole)))
