@@ -46,6 +46,16 @@ python_use_unqualified_type_names = True
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
+LONG_PAGES = (
+    "reference/python",
+    "reference/json",
+    "reference/files",
+    "reference/generated/keys",
+    "ecosystem",
+    "results",
+)
+"""Pages whose sections are listed above the first one. The page of the command line begins with a table of verbs."""
+
 html_theme = "furo"
 html_title = "glassformer"
 html_static_path = ["_static"]
@@ -81,9 +91,23 @@ def link_notebook(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] = re.sub(r"^# .+$", lambda title: f"{title[0]}\n\n{link}", source[0], count=1, flags=re.MULTILINE)
 
 
+def list_contents(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put links to its sections above the first section of a long page: a narrow screen shows no other list."""
+    titles = re.findall(r"^## (.+)$", source[0], flags=re.MULTILINE)
+    if page in LONG_PAGES and "## " in source[0]:
+        links = " · ".join(f"[{title}](#{slug(title)})" for title in titles)
+        source[0] = source[0].replace("\n## ", f"\n**On this page:** {links}\n\n## ", 1)
+
+
+def slug(title: str) -> str:
+    """Return the anchor that MyST gives to a heading, as GitHub does: `[train]` has `train`."""
+    return re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-")
+
+
 def setup(app: Sphinx) -> None:
     """Write the generated pages of the reference before Sphinx reads any page."""
     app.connect("source-read", link_notebook)
+    app.connect("source-read", list_contents)
     app.connect("env-updated", leave_log_out_of_search)
     app.connect("autodoc-process-docstring", mark_examples)
     app.connect("builder-inited", lambda _: generate.write_pages(Path(__file__).parent / "reference" / "generated"))

@@ -32,7 +32,15 @@ def write_pages(folder: Path) -> None:
 
 def command_line() -> str:
     """Every verb, with its options in tables."""
-    lines = ["# Command line", "", "`glassformer VERB --help` prints the same in the terminal.", ""]
+    lines = [
+        "# Command line",
+        "",
+        "```{index} cli, shell, commands, flags",
+        "```",
+        "",
+        "`glassformer VERB --help` prints the same in the terminal.",
+        "",
+    ]
     lines += table(("Verb", "What it does"), ((f"[`{verb}`](#{verb})", text) for verb, text in VERBS.items()))
     for verb in VERBS:
         lines += [f"## {verb}", "", *verb_sections(import_module(f"glassformer.cli.{verb}").main, verb)]
@@ -75,11 +83,13 @@ def default_of(option: Option) -> str:
 def keys() -> str:
     """Every key of a recipe, one table per section."""
     sections: dict[str, list[Entry]] = {}
+    names = sorted({entry.key.rpartition(".")[2] for entry in describe(Run)})
     for entry in describe(Run):
         sections.setdefault(entry.key.partition(".")[0] if "." in entry.key else "", []).append(entry)
     lines = [
         "# Keys of a recipe",
         "",
+        *index(["configuration", "settings", "config file", "toml", "hyperparameters", *names]),
         "A recipe is a TOML file. Each key is also a flag of `glassformer train` (`--train.max-steps 500`)",
         "and a keyword of `glassformer.train` (`max_steps=500`). `Kind` names the `kind` of a table that has the key.",
         "",
@@ -89,6 +99,11 @@ def keys() -> str:
         rows = [(f"`{e.key}`", e.doc, f"`{e.type}`", f"`{shown(e.default)}`", e.kind) for e in entries]
         lines += table(("Key", "Meaning", "Values", "Default", "Kind"), rows)
     return "\n".join(lines)
+
+
+def index(words: Iterable[str]) -> list[str]:
+    """Return the lines of a directive that lets the search of the site find a page by these words."""
+    return ["```{index} " + ", ".join(f"! {word}" for word in words), "```", ""]
 
 
 def recipe_list() -> str:

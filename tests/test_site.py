@@ -8,7 +8,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 
@@ -100,6 +100,38 @@ def test_pages_follow_the_colours_of_the_system(
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", background)[:3])) > 384) == (scheme == "light")
     page.close()
+
+
+FIRST_RESULTS = {
+    "train on my own text": "Train on your own text",
+    "configuration": "Keys of a recipe",
+    "max_steps": "Keys of a recipe",
+    "export huggingface": "Import and export models",
+    "resume training": "Resume a run",
+    "out of memory": "Out of memory",
+    "translate": "Train on your own pairs",
+    "attention heatmap": "See inside a model",
+    "classification": "Train on your own labels",
+    "fine-tune": "Use a checkpoint of transformers",
+}
+"""Queries of newcomers, and the title of the page that answers each."""
+
+
+@pytest.mark.parametrize("query", FIRST_RESULTS)
+def test_the_first_result_of_a_search_answers_it(site: Path, browser: "Browser", query: str) -> None:
+    page = browser.new_page()
+    page.goto(f"{(site / 'search.html').as_uri()}?q={quote(query)}")
+    page.locator("#search-results .search-summary", has_text="finished").wait_for()  # all results are shown
+    assert page.locator("#search-results li > a").first.inner_text().startswith(FIRST_RESULTS[query])
+    page.close()
+
+
+def test_long_pages_list_their_sections(site: Path) -> None:
+    for name in ("reference/python", "reference/generated/keys", "reference/json"):
+        page = (site / f"{name}.html").read_text("utf-8")
+        sections = re.findall(r'<section id="([^"]+)">\s*<h2>', page)
+        [contents] = re.findall(r"<p><strong>On this page:</strong>(.*?)</p>", page, re.DOTALL)
+        assert sections and [f"#{section}" in contents for section in sections] == [True] * len(sections)
 
 
 def test_the_search_finds_a_key_and_a_function(site: Path, browser: "Browser") -> None:
