@@ -14,6 +14,10 @@ MEASURED = re.compile(r"(?<![\w.,/#-])\d[\d,]*\.\d\d+(?![\w.]*\d)")
 
 FROM_ELSEWHERE = {
     "README.md": {"3.11": "version of Python"},
+    "inspector.md": {
+        "0.027": "mean of the induction score over even attention",
+        **dict.fromkeys(("3.05", "1.61", "0.05", "0.57"), "the picture of the panel Training"),
+    },
     "masks-and-vectors.md": {"5.89": "unigram entropy, docs/results.md"},
     "own-text.md": {"6.93": "ln(1,024)"},
 }
