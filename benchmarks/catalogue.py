@@ -81,7 +81,7 @@ def train_shakespeare() -> Benchmark:
 def train_gpt2() -> Benchmark:
     return Benchmark(
         "Training step of GPT-2: 12 layers, width 768, context 256, batch 4",
-        _steps("train:gpt", GPT_MODELS, BF16, {"sizes": GPT2}),
+        _steps("train:gpt", GPT_MODELS, BOTH, {"sizes": GPT2}),
         rounds=8,
         warmups=2,
         work="tokens",
@@ -134,7 +134,7 @@ def train_translation() -> Benchmark:
 def train_bert() -> Benchmark:
     return Benchmark(
         "Training step of BERT-base on masked tokens: 8 rows of 128 tokens, 15 % masked",
-        _steps("train:bert", (OURS, "transformers BERT"), BF16, {"sizes": {}}),
+        _steps("train:bert", (OURS, "transformers BERT"), BOTH, {"sizes": {}}),
         rounds=8,
         work="masked tokens",
         share="matrix products",

@@ -28,7 +28,7 @@ from results import FORMAT
 ROOT = Path(__file__).parent.parent
 MINUTES = 9.0
 CLOSING_SECONDS = 30.0
-"""Time of a benchmark after its last round: the rates of the machine are measured again."""
+"""Time between the end of `--seconds` and the limit at which a benchmark is killed."""
 TESTED = re.compile(r"\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|ERROR|SKIPPED) (\S.*?) *$")
 """A line of pytest for one test, in several processes."""
 

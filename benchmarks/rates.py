@@ -5,13 +5,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from glassformer.nn import linear
+from glassformer.nn import linear, processor
 from task import Task
 
-SIZES = {"cpu": (1024, 2048, 4096), "cuda": (4096, 8192, 16384)}
-"""Sizes of the square matrix products; the fastest counts."""
+SIZES = {"cpu": (256, 1024, 2048, 4096), "cuda": (4096, 8192, 16384)}
+"""Sizes of the square matrix products; the fastest counts, and a size that would take too long is left out."""
 COPIED_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}
 REPEATS = 4
+N_PRODUCTS = 2 * (1 + REPEATS)
+"""Products of one size: by two libraries, each with a first one that does not count."""
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -26,12 +28,38 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def measured(device: str = "auto", sizes: Sequence[int] = (), copied_bytes: int = 0) -> Task:
-    """Measure FLOP/s in fp32 and bf16 (`fp32`, `bf16`) and bytes/s of a copy (`copy`); a round does nothing."""
+def machine(device: str = "auto") -> Task:
+    """Return the name of the processor, and whether the device has bf16 instructions; a round does nothing."""
+    return Task(lambda: None, found={"processor": str(processor.this), "has_bf16": has_bf16(choose_device(device))})
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Return True if the device multiplies in bf16 by instructions, False if it emulates them."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return bool(processor.this.bfloat16)
+
+
+def measured(device: str = "auto", seconds: float = 60.0, sizes: Sequence[int] = (), copied_bytes: int = 0) -> Task:
+    """Measure FLOP/s in fp32 and bf16 (`fp32`, `bf16`) and bytes/s of a copy (`copy`); a round does nothing.
+
+    It takes about `seconds` at most. Without bf16 instructions, there is no rate in bf16.
+    """
     place = choose_device(device)
     sizes, copied_bytes = sizes or SIZES[place.type], copied_bytes or COPIED_BYTES[place.type]
-    found = {name: max(matmul_rate(dtype, size, place) for size in sizes) for name, dtype in DTYPES.items()}
+    names = [name for name in DTYPES if name == "fp32" or has_bf16(place)]
+    found = {name: best_rate(DTYPES[name], sizes, place, seconds / 4) for name in names}
     return Task(lambda: None, found=found | {"copy": copy_rate(copied_bytes, place)})
+
+
+def best_rate(dtype: torch.dtype, sizes: Sequence[int], device: torch.device, seconds: float) -> float:
+    """Return the FLOP/s of the fastest size: the first, and those that take at most `seconds` at the rate so far."""
+    best = 0.0
+    for size in sizes:
+        if best and N_PRODUCTS * 2 * size**3 / best > seconds:
+            break
+        best = max(best, matmul_rate(dtype, size, device))
+    return best
 
 
 def matmul_rate(dtype: torch.dtype, size: int, device: torch.device) -> float:

@@ -9,13 +9,13 @@ median of the ratios of each round.
 """
 
 import argparse
-import math
+import functools
 import os
 import platform
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
@@ -35,7 +35,7 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--rounds", type=int, default=0, help="rounds per candidate; 0 = the default of each benchmark")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no round of a benchmark after this time")
+    parser.add_argument("--seconds", type=float, default=600.0, help="time of each benchmark, rates included")
     parser.add_argument("--data", type=Path, help="folder with train.en and train.de of Multi30k")
     parser.add_argument("--json", type=Path, help="file of results")
     parser.add_argument("--page", action="store_true", help="write docs/benchmarks.md; measure nothing")
@@ -52,24 +52,32 @@ def main(words: list[str] | None = None) -> None:
             print(f"{name} skipped: give the folder of train.en and train.de with --data FOLDER\n", flush=True)
             continue
         print(f"{name}: {benchmark.title}", flush=True)
-        end = time.monotonic() + arguments.seconds
-        result = measure(benchmark, arguments.rounds or benchmark.rounds, arguments.data, end)
+        result = measure(benchmark, arguments.rounds or benchmark.rounds, arguments.data, arguments.seconds)
         print(tables.facts(result), end="\n\n")
         print("\n\n".join(map(tables.as_text, tables.tables(result))), end="\n\n", flush=True)
         if arguments.json is not None:
             write(arguments.json, {name: result})
 
 
-def measure(benchmark: Benchmark, rounds: int, data: Path | None = None, end: float = math.inf) -> Result:
+def measure(benchmark: Benchmark, rounds: int, data: Path | None = None, seconds: float = 600.0) -> Result:
     """Prepare the data, measure the rates of the machine before and after the rounds, and return the result.
 
-    No round begins after the time `end` of the clock (`time.monotonic`), except the first.
+    All this takes about `seconds`. Settings that need bf16 instructions are skipped on a machine that has none.
     """
+    began = time.monotonic()
+    end, name, has_bf16 = began + seconds, *machine(benchmark.device)
+    skipped = dict.fromkeys(one.setting for one in benchmark.candidates if one.precision == "bf16" and not has_bf16)
+    for setting in skipped:
+        print(f"skipped: {setting}, this processor has no bf16 instructions", flush=True)
+    for_rates = {"device": benchmark.device, "seconds": min(60.0, seconds / 10)}
     with tempfile.TemporaryDirectory() as folder:
-        candidates = [_with_folder(one, folder) for one in benchmark.candidates]
-        before = rates(benchmark.device) if benchmark.share else {}
-        measured = prepared(benchmark, folder, data) or turns(benchmark, candidates, rounds, end)
-    after = rates(benchmark.device) if benchmark.share else {}
+        candidates = [_with_folder(one, folder) for one in benchmark.candidates if one.setting not in skipped]
+        before = rates(for_rates) if benchmark.share else {}
+        took = time.monotonic() - began
+        measured = prepared(benchmark, candidates, folder, data, end)
+        measured = measured or turns(benchmark, candidates, rounds, end - took)
+    has_time = time.monotonic() + took < end
+    after = rates(for_rates) if benchmark.share and has_time else before
     best = {name: max(before[name], after[name]) for name in before}
     rows = [
         Row(
@@ -89,40 +97,60 @@ def measure(benchmark: Benchmark, rounds: int, data: Path | None = None, end: fl
         benchmark.share,
         benchmark.reference,
         benchmark.picks_best,
-        made(measured),
+        made(measured, name, skipped),
         best,
         rows,
     )
 
 
-def prepared(benchmark: Benchmark, folder: str, data: Path | None) -> list[Measured]:
+def prepared(
+    benchmark: Benchmark, candidates: list[Candidate], folder: str, data: Path | None, end: float
+) -> list[Measured]:
     """Fill the folder in a process of its own; if it fails, return every candidate with the reason."""
     if benchmark.prepare is None:
         return []
     make, arguments = benchmark.prepare
     arguments = {"folder": folder, **arguments} | ({"data": str(data)} if benchmark.needs_data else {})
-    [one] = take_turns([Candidate("preparation", make, arguments)], 0, 0)
-    return [Measured(candidate, error=one.error) for candidate in benchmark.candidates] if one.error else []
+    [one] = take_turns([Candidate("preparation", make, arguments)], 0, 0, end=end)
+    return [Measured(candidate, error=one.error) for candidate in candidates] if one.error else []
 
 
-def turns(benchmark: Benchmark, candidates: list[Candidate], rounds: int, end: float = math.inf) -> list[Measured]:
-    """Run the candidates of each setting in turns, or all together for the fastest setting of each."""
+def turns(benchmark: Benchmark, candidates: list[Candidate], rounds: int, end: float) -> list[Measured]:
+    """Run the candidates of each setting in turns, or all together for the fastest setting of each.
+
+    Each setting gets an equal part of the time that is left.
+    """
     groups = [list(group) for _, group in groupby(candidates, lambda one: one.setting)]
     groups = [candidates] if benchmark.picks_best else groups
-    return [one for group in groups for one in take_turns(group, rounds, benchmark.warmups, end=end)]
+    measured = []
+    for number, group in enumerate(groups):
+        now = time.monotonic()
+        its_end = now + (end - now) / (len(groups) - number)
+        measured += take_turns(group, rounds, benchmark.warmups, end=its_end)
+    return measured
 
 
-def rates(device: str = "auto") -> dict[str, float]:
+def rates(arguments: Mapping[str, Any]) -> dict[str, float]:
     """Measure the rates of the machine in a process of their own."""
-    [one] = take_turns([Candidate("rates of the machine", "rates:measured", {"device": device})], 0, 0)
+    [one] = take_turns([Candidate("rates of the machine", "rates:measured", arguments)], 0, 0)
     if one.error:
         raise SystemExit("the rates of the machine are needed for this table")
-    return {name: one.facts[name] for name in ("fp32", "bf16", "copy")}
+    return {name: one.facts[name] for name in ("fp32", "bf16", "copy") if name in one.facts}
 
 
-def made(measured: list[Measured]) -> dict[str, str]:
-    """Return the date, the processor, the GPU, the threads and the versions of the packages."""
-    found = {"date": time.strftime("%Y-%m-%d"), "processor": processor()}
+@functools.cache
+def machine(device: str) -> tuple[str, bool]:
+    """Return the cores and the name of the processor, and whether the device has bf16 instructions."""
+    [one] = take_turns([Candidate("kind of the machine", "rates:machine", {"device": device})], 0, 0)
+    if one.error:
+        raise SystemExit("the kind of the machine is needed to choose the settings")
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    return f"{cores} cores of {one.facts['processor']}", bool(one.facts["has_bf16"])
+
+
+def made(measured: list[Measured], processor: str, skipped: Iterable[str]) -> dict[str, str]:
+    """Return the date, the processor, the GPU, the threads, the versions of the packages and the skipped settings."""
+    found = {"date": time.strftime("%Y-%m-%d"), "processor": processor}
     if devices := sorted({one.device for one in measured if one.device}):
         found["device"] = " and ".join(devices)
     threads = sorted({int(one.facts["threads"]) for one in measured if "threads" in one.facts})
@@ -134,16 +162,9 @@ def made(measured: list[Measured]) -> dict[str, str]:
             found[package] = f"{package} {version(package)}"
         except PackageNotFoundError:
             continue
+    if settings := "; ".join(skipped):
+        found["skipped"] = f"without bf16 instructions, so not measured: {settings}"
     return found
-
-
-def processor() -> str:
-    """Return the number of cores and the name of the processor, if Linux gives one."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text("utf-8").splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
-    return f"{cores} cores of {names[0] if names else platform.machine()}"
 
 
 def _with_folder(candidate: Candidate, folder: str) -> Candidate:

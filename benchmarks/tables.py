@@ -14,7 +14,9 @@ def facts(result: Result) -> str:
     rounds = max((len(row.seconds) for row in result.rows), default=0)
     parts = [made, f"{rounds} round{'s' * (rounds != 1)}"]
     if result.share == "matrix products":
-        rates = ", ".join(f"{name} {result.rates[name] / 1e9:,.0f} GFLOP/s" for name in ("fp32", "bf16"))
+        rates = ", ".join(
+            f"{name} {result.rates[name] / 1e9:,.0f} GFLOP/s" for name in ("fp32", "bf16") if name in result.rates
+        )
         parts.append(f"matrix products: {rates}")
     if result.share == "memory bandwidth":
         parts.append(f"copy: {result.rates['copy'] / 1e9:,.1f} GB/s")

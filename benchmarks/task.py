@@ -34,5 +34,5 @@ class Task:
     """True if a call returns its seconds."""
     runs_programs: bool = False
     """True if a call runs other programs: the peak memory is then that of these programs."""
-    found: Mapping[str, float] = field(default_factory=dict)
-    """Numbers that the task has already measured."""
+    found: Mapping[str, float | str] = field(default_factory=dict)
+    """What the task has already measured."""

@@ -7,6 +7,7 @@ variable is set: the number of threads and their waiting are the defaults of eac
 
 import json
 import math
+import select
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 WORKER = Path(__file__).with_name("worker.py")
+PROGRESS_SECONDS = 10.0
+LATE = "no result within --seconds"
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Measured:
     candidate: Candidate
     seconds: list[float] = field(default_factory=list)
     """Seconds per call, one number per round."""
-    facts: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     peak_bytes: int = 0
     device: str = ""
     """Name of the GPU that the process uses, if it uses one."""
@@ -56,6 +59,18 @@ class Measured:
 
 class Failed(Exception):
     """The failure of a child, in one line."""
+
+
+class Progress:
+    """Prints what happens now, if the last line is some seconds old."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        if time.monotonic() - self.last >= PROGRESS_SECONDS:
+            self.last = time.monotonic()
+            print(f"  {text}", flush=True)
 
 
 class Child:
@@ -73,11 +88,11 @@ class Child:
             encoding="utf-8",
         )
 
-    def begin(self) -> None:
+    def begin(self, end: float = math.inf) -> None:
         """Send the order, and wait until the work is made."""
         candidate = self.measured.candidate
         order = {"make": candidate.make, "arguments": dict(candidate.arguments)}
-        facts = self.send(json.dumps(order | {"keeps_memory": candidate.keeps_memory}))
+        facts = self.send(json.dumps(order | {"keeps_memory": candidate.keeps_memory}), end)
         self.measured.device = facts.pop("device", "")
         self.measured.facts = facts
 
@@ -87,19 +102,22 @@ class Child:
         self.process.communicate()
         self.errors.close()
 
-    def send(self, line: str) -> dict[str, Any]:
-        """Send a line and return the reply; after a failure, keep its reason and return an empty reply."""
+    def send(self, line: str, end: float = math.inf) -> dict[str, Any]:
+        """Send a line and return the reply; after a failure, keep its reason and return an empty reply.
+
+        A child that has not replied at the time `end` of the clock has failed.
+        """
         if self.measured.error:
             return {}
         try:
-            return self._reply(line)
+            return self._reply(line, end)
         except Failed as failure:
             self.measured.error = str(failure)
             return {}
 
-    def round(self, is_kept: bool = True) -> None:
+    def round(self, is_kept: bool = True, end: float = math.inf) -> None:
         """Run one round; a warm-up round is not kept."""
-        reply = self.send("round")
+        reply = self.send("round", end)
         if is_kept and reply:
             self.measured.seconds.append(reply["seconds"])
 
@@ -108,11 +126,12 @@ class Child:
         self.measured.peak_bytes = self.send("end").get("peak_bytes", 0)
         return self.measured
 
-    def _reply(self, line: str) -> dict[str, Any]:
+    def _reply(self, line: str, end: float) -> dict[str, Any]:
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
+            self._wait(end)
             answer = self.process.stdout.readline()
         except BrokenPipeError:
             answer = ""
@@ -127,6 +146,15 @@ class Child:
             raise Failed(reply["error"])
         return reply
 
+    def _wait(self, end: float) -> None:
+        """Return when the child replies or ends; kill it at the time `end`."""
+        if end == math.inf:
+            return
+        ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            self.process.kill()
+            raise Failed(LATE)
+
 
 def take_turns(
     candidates: Sequence[Candidate],
@@ -134,21 +162,33 @@ def take_turns(
     warmups: int,
     log: Callable[[str], None] = print,
     end: float = math.inf,
+    progress: Callable[[str], None] | None = None,
 ) -> list[Measured]:
     """Run all candidates in turns, each at every place of the order; `log` receives one line per failure.
 
-    No round begins after the time `end` of the clock (`time.monotonic`), except the first.
+    At the time `end` of the clock (`time.monotonic`), a candidate without a measured round is stopped. No later round
+    begins that would end after it, if it took as long as the round before; warm-up rounds leave time for one more.
     """
+    progress = progress or Progress()
     children: list[Child] = []
     try:
         for candidate in candidates:
+            progress(f"preparing {candidate.label}")
             children.append(Child(candidate))
-            children[-1].begin()
+            children[-1].begin(end)
+        seconds = 0.0
         for number in range(-warmups, rounds):
-            if number > 0 and time.monotonic() > end:
+            began = time.monotonic()
+            if number < 0 and began + 2 * seconds > end:
+                continue
+            if number > 0 and began + seconds > end:
                 break
             for place in range(len(children)):
-                children[(number + place) % len(children)].round(is_kept=number >= 0)
+                child = children[(number + place) % len(children)]
+                kind = "warm-up" if number < 0 else f"round {number + 1} of {rounds}"
+                progress(f"{kind}: {child.measured.candidate.label}")
+                child.round(is_kept=number >= 0, end=math.inf if number > 0 else end)
+            seconds = time.monotonic() - began
         measured = [child.end() for child in children]
     finally:
         for child in children:

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)  # tiny tensors: more threads only wait for one another
+import processors  # noqa: E402, in this folder
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--processor", choices=list(processors.KINDS), help="run the tests as on another processor")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if kind := config.getoption("processor"):
+        processors.become(kind)
 
 
 def pytest_collection_finish() -> None:

@@ -24,6 +24,7 @@ from glassformer.devices import (
     repeats_bits,
 )
 from glassformer.errors import UserError
+from glassformer.nn import processor
 from glassformer.training import run as running
 from glassformer.training.run import Replay
 from glassformer.training.step import TrainStep
@@ -151,13 +152,13 @@ def test_memory_that_is_freed_and_allocated_again_is_not_filled_with_zeros_by_th
 def test_a_run_records_the_precision_that_it_chose_and_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "bfloat16_instructions", lambda: ("avx512_bf16",))
+    monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=("avx512_bf16",)))
     monkeypatch.setattr(devices, "MIN_WIDTH", 1)
     seen = Recording()
     api.train(tiny_run(write_text(tmp_path)), tmp_path / "run", reporter=seen)
     assert any("bf16 (the CPU multiplies in bf16)" in message for message in seen.messages)
     assert api.load(tmp_path / "run").run.train.precision == "bf16"
-    monkeypatch.setattr(devices, "bfloat16_instructions", tuple)  # a resume on another machine keeps it
+    monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=()))  # on another machine
     assert api.resume(tmp_path / "run").run.train.precision == "bf16"
 
 
@@ -178,7 +179,7 @@ WIDE_GRU, NARROW_GRU = (RecurrentConfig(d_decoder=width) for width in (MIN_RECUR
 def test_auto_precision_on_a_cpu(
     monkeypatch: pytest.MonkeyPatch, model: ModelConfig, instructions: tuple[str, ...], chosen: str
 ) -> None:
-    monkeypatch.setattr(devices, "bfloat16_instructions", lambda: instructions)
+    monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=instructions))
     precision, reason = devices.choose_precision("auto", model, torch.device("cpu"))
     assert precision == chosen and reason
     assert devices.choose_precision("fp16", model, torch.device("cpu")) == ("fp16", "")

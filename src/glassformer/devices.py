@@ -15,7 +15,7 @@ from torch.utils._triton import has_triton
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.train import TrainConfig
 from glassformer.errors import UserError, first_line
-from glassformer.nn.blocked_attention import bfloat16_instructions
+from glassformer.nn import processor
 from glassformer.nn.flex_attention import has_c_compiler
 
 _AUTOCAST = {"auto": None, "fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -58,7 +58,7 @@ def choose_precision(precision: str, model: ModelConfig, device: torch.device) -
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return "bf16", "the GPU multiplies in bf16"
         return "fp32", "the GPU has no bf16"
-    if device.type != "cpu" or not bfloat16_instructions():
+    if device.type != "cpu" or not processor.this.bfloat16:
         return "fp32", f"the {'CPU' if device.type == 'cpu' else 'device'} has no bf16 instructions"
     if isinstance(model, RecurrentConfig):
         is_wide = model.d_decoder >= MIN_RECURRENT_WIDTH
@@ -67,6 +67,23 @@ def choose_precision(precision: str, model: ModelConfig, device: torch.device) -
     if not is_wide:
         return "fp32", "bf16 is slower at this width"
     return "bf16", "the CPU multiplies in bf16"
+
+
+def emulation_note(dtype: str | None, device: torch.device) -> str | None:
+    """Return a note with the cost if products in `dtype` need bf16 instructions that the CPU lacks, else None.
+
+    Int8 weights are multiplied in bf16. `docs/log.md` has the times.
+
+    >>> emulation_note("fp32", torch.device("cpu")), emulation_note("bf16", torch.device("cuda"))
+    (None, None)
+    """
+    if dtype not in ("bf16", "int8") or device.type != "cpu" or processor.this.bfloat16:
+        return None
+    return (
+        f"{dtype} is slow here, because this CPU has no bf16 instructions and emulates them: a training step takes "
+        "about twelve times as long as in fp32, and a long prompt several times; use fp32, in a new run "
+        "train.precision auto"
+    )
 
 
 def choose_compile(

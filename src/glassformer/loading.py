@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from glassformer import files
-from glassformer.devices import choose_device
-from glassformer.errors import UserError
+from glassformer.devices import choose_device, emulation_note
+from glassformer.errors import UserError, warn
 from glassformer.model import Model
 from glassformer.models.transforms import convert, fuse, weights_dtype
 from glassformer.store import checkpoint
@@ -31,6 +31,8 @@ def load_model(
         path = checkpoint.find(path, step)
     where = choose_device(device)
     weights = None if dtype is None else weights_dtype(dtype, where)
+    if note := emulation_note(dtype, where):
+        warn(note)
     stored = read_model(path)
 
     network, run = stored.network.to(where), stored.run

@@ -15,7 +15,7 @@ from glassformer import files, notebook
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import GENERATION_BATCH, BeamConfig, GenerationConfig, Run
 from glassformer.data.pairs import Pair
-from glassformer.devices import choose_device
+from glassformer.devices import choose_device, emulation_note
 from glassformer.errors import UserError, require_integer, warn
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
@@ -411,7 +411,10 @@ class Model:
         if the run's own data has changed.
         """
         data = self._able(TrainableTask, "evaluate").evaluation(self, Places(path, source, target), log)
-        return data.loss(self.vote, self.device, self.run.train if self.dtype is None else None, progress)
+        train = self.run.train if self.dtype is None else None
+        if train is not None and (note := emulation_note(train.precision, self.device)):
+            log(note)
+        return data.loss(self.vote, self.device, train, progress)
 
     def scores(
         self,

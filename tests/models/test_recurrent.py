@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from configs import RECURRENT, Recorder, bytes_of, random_ids, random_inputs, random_model
 from glassformer.config.recurrent import AttendAfter, AttendBefore, NoAttention, RecurrentConfig, Score
 from glassformer.models.build import build_model
-from glassformer.nn import recurrence
+from glassformer.nn import processor, recurrence
 
 EVERY = pytest.mark.parametrize("name", RECURRENT)
 LOOKING = [name for name, config in RECURRENT.items() if not isinstance(config.attention, NoAttention)]
@@ -273,9 +273,9 @@ def cudnn_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_autocast_reaches_only_cells_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    has_bf16 = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    has_bf16 = processor.this.packs_bfloat16
     assert recurrence._obeys_autocast("cpu") == has_bf16, "an LSTM in bf16 fails on other CPUs"
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    monkeypatch.setattr(processor, "this", replace(processor.this, packs_bfloat16=True))
     assert [kind for kind in ("cpu", "cuda", "mps", "xpu") if recurrence._obeys_autocast(kind)] == ["cpu"]
     model = random_model("luong", dtype=torch.float32)
     inputs = random_inputs(model)

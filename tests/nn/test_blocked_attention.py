@@ -1,12 +1,13 @@
 """Attention by blocks equals the reference: masks, biases, block sizes, gradients, dropout."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from glassformer.nn import attention_functions, blocked_attention
+from glassformer.nn import attention_functions, blocked_attention, processor
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.blocked_attention import attention_blocked
 from glassformer.nn.masks import Mask
@@ -77,7 +78,7 @@ def test_the_fused_path_in_bfloat16_equals_the_reference(
     groups: int, keys: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a CPU with bfloat16 products, by blocks: also for grouped keys, padding, and rows that see no key."""
-    monkeypatch.setattr(attention_functions, "bfloat16_instructions", lambda: ("avx512_bf16",))
+    monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=("avx512_bf16",)))
     monkeypatch.setattr(attention_functions, "MIN_WEIGHTS", 1)
     calls = []
     blocked = attention_functions.attention_blocked

@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,15 +10,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.nn import linear_layers as module
+from glassformer.nn import processor
 from glassformer.nn.linear_layers import Linear, PackedWeights, linear
+from processors import KINDS
 
-pytestmark = pytest.mark.skipif(not module._has_onednn(), reason="this build of PyTorch has no oneDNN")
+CAN = processor.detect()
+"""What PyTorch can do here, whatever `--processor` says."""
+pytestmark = pytest.mark.skipif(not CAN.has_onednn, reason="this build of PyTorch has no oneDNN")
 
 
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use oneDNN and packed weights on every CPU and for every size."""
-    monkeypatch.setattr(module, "prefers_onednn", lambda: True)
+    """Use oneDNN and packed weights on every CPU, where PyTorch has them, and for every size."""
+    monkeypatch.setattr(processor, "this", replace(CAN, vendor="AuthenticAMD", has_mkl=True))
     for name in ("MIN_PRODUCTS", "MIN_WEIGHTS", "MIN_PACKED"):
         monkeypatch.setattr(module, name, 1)
 
@@ -73,7 +78,7 @@ def test_packed_weights_give_the_products_of_the_layer(dtype: torch.dtype) -> No
         expected = F.linear(x, one.weight, one.bias)
     with PackedWeights(), torch.no_grad():
         torch.testing.assert_close(one(x), expected)
-        assert one in module._packed
+    assert (one in module._packed) == (dtype == torch.float32 or CAN.packs_bfloat16)
     assert one(x).requires_grad, "gradients need the plain layer"
     assert set(one.state_dict()) == {"weight", "bias"} and copy.deepcopy(one) not in module._packed
 
@@ -166,6 +171,7 @@ def test_a_wide_layer_in_bfloat16_gives_the_gradients_of_autocast(part: int, mon
         torch.testing.assert_close(wide, plain)
 
 
+@pytest.mark.usefixtures("everywhere")
 def test_packed_copies_of_a_network_are_freed() -> None:
     large = Linear(512, 512)
     with PackedWeights(), torch.inference_mode():
@@ -175,13 +181,14 @@ def test_packed_copies_of_a_network_are_freed() -> None:
     assert large not in module._packed
 
 
-@pytest.mark.parametrize("prefers", [True, False])
-def test_few_rows_in_fp32_are_packed_only_where_onednn_is_preferred(
-    prefers: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_mkl", [True, False])
+@pytest.mark.parametrize("vendor", ["AuthenticAMD", "GenuineIntel", ""])
+def test_few_rows_in_fp32_are_packed_unless_mkl_is_faster(
+    vendor: str, has_mkl: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "prefers_onednn", lambda: prefers)
-    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    for shape, is_packed in (((1, 512), prefers), ((2, 1, 512), prefers), ((3, 512), True)):
+    monkeypatch.setattr(processor, "this", replace(CAN, vendor=vendor, has_mkl=has_mkl))
+    of_few = vendor == "AuthenticAMD" or not has_mkl
+    for shape, is_packed in (((1, 512), of_few), ((2, 1, 512), of_few), ((3, 512), True)):
         one, x = Linear(512, 512), torch.randn(shape)
         with PackedWeights(), torch.inference_mode():
             torch.testing.assert_close(one(x), F.linear(x, one.weight, one.bias))
@@ -190,9 +197,26 @@ def test_few_rows_in_fp32_are_packed_only_where_onednn_is_preferred(
 
 def test_bfloat16_weights_are_not_packed_by_a_processor_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN raises an error for them on x86 processors without AVX-512."""
-    monkeypatch.setattr(module, "_packs_bfloat16", lambda: False)
+    monkeypatch.setattr(processor, "this", replace(CAN, packs_bfloat16=False))
     large, x = Linear(512, 512).bfloat16(), torch.randn(1, 512).bfloat16()
     with PackedWeights(), torch.inference_mode():
         found = large(x)
     assert large not in module._packed
     assert torch.equal(found, F.linear(x, large.weight, large.bias))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 512), (2, 512), (33, 512)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_layer_gives_the_same_products_as_on_every_kind_of_processor(
+    kind: str, shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With and without gradients, packed or not: whatever the choice of the library."""
+    changes = KINDS[kind][1]
+    monkeypatch.setattr(processor, "this", replace(CAN, **changes))
+    monkeypatch.setattr(module, "MIN_PRODUCTS", 1)
+    one, x = Linear(512, 512).to(dtype), torch.randn(shape).to(dtype)
+    expected = F.linear(x, one.weight, one.bias)
+    torch.testing.assert_close(one(x), expected)
+    with PackedWeights(), torch.inference_mode():
+        torch.testing.assert_close(one(x), expected)

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.errors import UserError
-from glassformer.nn.blocked_attention import bfloat16_instructions
+from glassformer.nn import processor
 from glassformer.training import optimizers
 from glassformer.training.optimizers import (
     Muon,
@@ -199,26 +200,24 @@ def test_bfloat16_is_close_and_returns_the_input_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "device", "weights", "expected"),
+    ("instructions", "device", "weights", "expected"),
     [
-        ({"avx512_bf16": True}, "cpu", torch.float32, torch.bfloat16),
-        ({"amx_bf16": True}, "cpu", torch.float32, torch.bfloat16),
-        ({"avx512_bf16": False}, "cpu", torch.float32, torch.float32),
-        ({}, "cpu", torch.float32, torch.float32),
-        ({}, "cuda", torch.float32, torch.bfloat16),
-        ({"avx512_bf16": True}, "mps", torch.float32, torch.float32),
-        ({"avx512_bf16": True}, "cpu", torch.float64, torch.float64),
+        (("avx512_bf16",), "cpu", torch.float32, torch.bfloat16),
+        (("amx_bf16",), "cpu", torch.float32, torch.bfloat16),
+        ((), "cpu", torch.float32, torch.float32),
+        ((), "cuda", torch.float32, torch.bfloat16),
+        (("avx512_bf16",), "mps", torch.float32, torch.float32),
+        (("avx512_bf16",), "cpu", torch.float64, torch.float64),
     ],
 )
 def test_bfloat16_is_used_only_if_the_hardware_has_it(
-    capabilities: dict[str, bool],
+    instructions: tuple[str, ...],
     device: str,
     weights: torch.dtype,
     expected: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
-    monkeypatch.setattr(optimizers, "bfloat16_instructions", bfloat16_instructions.__wrapped__)
+    monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=instructions))
     assert optimizers._fast_dtype(device, weights) == expected
 
 

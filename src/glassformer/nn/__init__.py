@@ -20,11 +20,11 @@ from glassformer.nn.attention_functions import (
     repeat_kv,
     scaled_dot_product_scores,
 )
-from glassformer.nn.blocked_attention import attention_blocked, bfloat16_instructions
+from glassformer.nn.blocked_attention import attention_blocked
 from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward, gelu_tanh, relu2
 from glassformer.nn.kv_cache import LayerCache, Slots, TransformerState
-from glassformer.nn.linear_layers import Linear, PackedWeights, forget_packed, is_transformed, linear, prefers_onednn
+from glassformer.nn.linear_layers import Linear, PackedWeights, forget_packed, is_transformed, linear
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.norms import LayerNorm, RMSNorm, layer_norm_reference, rms_norm_reference
 from glassformer.nn.positions import (
@@ -71,7 +71,6 @@ __all__ = [
     "attention_blocked",
     "attention_fused",
     "attention_reference",
-    "bfloat16_instructions",
     "forget_packed",
     "gelu_tanh",
     "gru_step",
@@ -85,7 +84,6 @@ __all__ = [
     "multiplicative_scores",
     "new_layer_cache",
     "positions_from_mask",
-    "prefers_onednn",
     "relative_bucket",
     "relu2",
     "repeat_kv",

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.nn.blocked_attention import attention_blocked, bfloat16_instructions
+from glassformer.nn import processor
+from glassformer.nn.blocked_attention import attention_blocked
 from glassformer.nn.flex_attention import attention_flex
 from glassformer.nn.linear_layers import is_transformed
 from glassformer.nn.masks import Mask
@@ -148,7 +149,7 @@ def _pays_by_blocks(query: Tensor, key: Tensor, bias: Tensor | None) -> bool:
     if is_transformed() or not query.numel() or (bias is not None and bias.requires_grad):
         return False
     is_large = query.shape[2] * key.shape[2] >= MIN_WEIGHTS and query.shape[2] > 1
-    return is_large and query.dtype == torch.bfloat16 and query.device.type == "cpu" and bool(bfloat16_instructions())
+    return is_large and query.dtype == torch.bfloat16 and query.device.type == "cpu" and bool(processor.this.bfloat16)
 
 
 def _kernel_mask(query: Tensor, key: Tensor, mask: Mask, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -7,7 +7,6 @@ the backward pass computes them again, as flash attention does (Dao 2022, sectio
 Letters: B batch, H heads, T query length, S key length, K key width, W value width.
 """
 
-import functools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -40,13 +39,6 @@ def attention_blocked(
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     context: Tensor = _Blocked.apply(query, key, value, added, is_causal, scale, dropout)
     return context
-
-
-@functools.cache
-def bfloat16_instructions() -> tuple[str, ...]:
-    """Return the instruction sets of this CPU that multiply in bfloat16; a CPU without one emulates it slowly."""
-    can: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing in older releases of torch
-    return tuple(name for name in ("avx512_bf16", "amx_bf16") if can.get(name))
 
 
 class _Block(NamedTuple):

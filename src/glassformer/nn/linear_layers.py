@@ -5,12 +5,9 @@ PyTorch multiplies in fp32 with MKL, which on AMD processors takes twice the tim
 weights two to three times faster in its own layout, into which `PackedWeights` copies them.
 """
 
-import functools
-import platform
 import threading
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from glassformer.nn import processor
 
 MIN_PRODUCTS, MIN_WEIGHTS = 1 << 22, 1 << 20
 """Size of a product in fp32, or of its weight, from which oneDNN saves more time than its call takes."""
@@ -28,7 +27,7 @@ MIN_PACKED = 1 << 17
 MAX_PACKED_BYTES = 2 << 30
 """Packed weights are copies: of a larger network, only the first layers are packed."""
 MAX_PLAIN_ROWS = 2
-"""Up to this number of rows, MKL multiplies in fp32 faster than packed weights, unless `prefers_onednn`
+"""Up to this number of rows, MKL multiplies in fp32 faster than packed weights, unless oneDNN is preferred
 (`docs/log.md`)."""
 
 
@@ -71,7 +70,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         and x.numel()
         and x.dtype == weight.dtype == torch.float32
         and _on_plain_cpu(x, weight)
-        and prefers_onednn()
+        and processor.this.prefers_onednn
     ):
         found: Tensor = _OneDnnLinear.apply(x, weight, bias)
         return found
@@ -79,28 +78,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         wide: Tensor = _WideLinear.apply(x.bfloat16(), weight.bfloat16())
         return wide
     return F.linear(x, weight, bias)
-
-
-@functools.cache
-def prefers_onednn() -> bool:
-    """Return True if fp32 products of this CPU are faster with oneDNN than with MKL: on processors of AMD."""
-    names = platform.processor()
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        names += file.read(1000)
-    return "AuthenticAMD" in names and torch.backends.mkl.is_available() and _has_onednn()
-
-
-@functools.cache
-def _has_onednn() -> bool:
-    """Return True if this PyTorch has oneDNN's linear layer, on the architecture where it was measured."""
-    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
-    return is_x86 and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-@functools.cache
-def _packs_bfloat16() -> bool:
-    """Return True if oneDNN can pack weights in bfloat16: with AVX-512 or AVX-NE-CONVERT, not on older processors."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _on_plain_cpu(x: Tensor, weight: Tensor) -> bool:
@@ -238,7 +215,7 @@ class PackedWeights:
         if torch.is_grad_enabled() or is_transformed() or torch.is_autocast_enabled("cpu"):
             return None
         has_few_rows = x.numel() <= MAX_PLAIN_ROWS * layer.in_features
-        if has_few_rows and x.dtype == torch.float32 and torch.backends.mkl.is_available() and not prefers_onednn():
+        if has_few_rows and x.dtype == torch.float32 and processor.this.has_mkl and not processor.this.prefers_onednn:
             return None
         if id(layer) not in self._checked:
             if x.dtype != layer.weight.dtype or not _is_plain(x, layer.weight):
@@ -267,7 +244,8 @@ def _pack(layer: Linear) -> Tensor | None:
     is_fit = weight.is_contiguous() and layer.in_features * weight.element_size() % 8 == 0  # for `_identity`
     if not is_fit or weight.numel() < MIN_PACKED or weight.dtype not in (torch.float32, torch.bfloat16):
         return None
-    if not _has_onednn() or (weight.dtype == torch.bfloat16 and not _packs_bfloat16()):
+    this = processor.this
+    if not this.has_onednn or (weight.dtype == torch.bfloat16 and not this.packs_bfloat16):
         return None
     with _lock:
         found = _packed.get(layer)

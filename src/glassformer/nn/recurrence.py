@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from glassformer.nn import processor
+
 LayerState = tuple[Tensor, ...]
 States = tuple[LayerState, ...]
 CellStep = Callable[[Tensor, Tensor, LayerState], LayerState]
@@ -162,7 +164,7 @@ def _autocast_obeyed(cells: nn.RNNBase, x: Tensor) -> Iterator[Tensor]:
 
 def _obeys_autocast(device_type: str) -> bool:
     """Return True if cells compute in the precision of autocast: a CPU with bf16 products (LSTMs need them)."""
-    return device_type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return device_type == "cpu" and processor.this.packs_bfloat16
 
 
 def _joined(states: States | None) -> Tensor | tuple[Tensor, ...] | None:

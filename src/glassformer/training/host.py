@@ -3,7 +3,7 @@
 import platform
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from glassformer.distributed.environment import is_several
 from glassformer.distributed.processes import own_device, processes, watchdog_note
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import enough_memory
-from glassformer.nn.blocked_attention import bfloat16_instructions
+from glassformer.nn import processor
 from glassformer.reporting import LaunchReporter, Silent
 from glassformer.tasks.preparation import micro_batch
 
@@ -87,20 +87,7 @@ def made_with(device: torch.device, n_processes: int) -> dict[str, Any]:
         "numpy": np.__version__,
         "python": platform.python_version(),
         "device": f"{device.type}: {name}",
-        "cpu": _cpu(),
+        "cpu": str(processor.this),
         "threads": torch.get_num_threads(),
         "processes": n_processes,
     }
-
-
-def _cpu() -> str:
-    """Return architecture, model (if available) and instruction set, such as `x86_64 AMD EPYC AVX512 avx512_bf16`.
-
-    bfloat16 is listed because Muon and attention use it if the CPU has it, and the name of a CPU does not always show
-    that.
-    """
-    model = ""
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        model = next((line.partition(":")[2] for line in file if line.startswith("model name")), "")
-    capability = torch.backends.cpu.get_cpu_capability()
-    return " ".join([platform.machine(), *model.split(), capability, *bfloat16_instructions()])

@@ -15,7 +15,7 @@ from torch.optim.adamw import adamw
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.distributed.parts import part_of
 from glassformer.errors import UserError
-from glassformer.nn.blocked_attention import bfloat16_instructions
+from glassformer.nn import processor
 
 Adjust = Literal["original", "match_rms_adamw"]
 Group = dict[str, Any]
@@ -330,7 +330,7 @@ def orthogonalize(matrices: Sequence[Tensor], ns_steps: int = 5, dtype: torch.dt
 
 def _fast_dtype(device_type: str, weights: torch.dtype) -> torch.dtype:
     """Return bfloat16 for fp32 weights if the hardware supports it: accurate enough (Jordan 2024), half the time."""
-    is_fast = device_type == "cuda" or (device_type == "cpu" and bool(bfloat16_instructions()))
+    is_fast = device_type == "cuda" or (device_type == "cpu" and bool(processor.this.bfloat16))
     return torch.bfloat16 if weights == torch.float32 and is_fast else weights
 
 

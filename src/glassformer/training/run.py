@@ -19,7 +19,7 @@ from glassformer.config.schema import apply_flags
 from glassformer.cost.memory import require_memory
 from glassformer.cost.plan import full_shape, least_seconds
 from glassformer.cost.room import Room, step_memory, way_that_fits
-from glassformer.devices import choose_compile, choose_precision, repeats_bits
+from glassformer.devices import choose_compile, choose_precision, emulation_note, repeats_bits
 from glassformer.distributed.environment import is_first, is_several
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
@@ -27,7 +27,6 @@ from glassformer.evaluation.compare import describe_model
 from glassformer.fitting import WHOLE, Fit
 from glassformer.formatting import size
 from glassformer.models.build import build_model
-from glassformer.nn.blocked_attention import bfloat16_instructions
 from glassformer.reporting import LaunchReporter, Outcome, Silent
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors
@@ -220,6 +219,8 @@ def settled(run: Run, host: Host) -> tuple[Run, str]:
     [is_half] = ranks.of_first(precision == "bf16")
     if train.precision == "auto":
         train = replace(train, precision="bf16" if is_half else "fp32")
+    if note := emulation_note(train.precision, device):
+        host.reporter.log(note)
     run = replace(run, train=train)
     has_one_shape, seconds = micro_batch(run).is_full, least_seconds(run, ranks.n)
     compiles, of_compile = choose_compile(train.compile, run.model, device, has_one_shape, seconds)
@@ -308,8 +309,6 @@ def tell_of_resumed_run(run: Run, stored: Path, progress: TrainerState, host: Ho
         host.reporter.log(
             f"the run was made with {'; '.join(other)}: the result is equal up to rounding, not bit for bit"
         )
-    if run.train.precision == "bf16" and host.device.type == "cpu" and not bfloat16_instructions():
-        host.reporter.log("the run was started in bf16, and this CPU has no bf16 instructions: its steps are slow here")
     if not repeats_bits(run.train, host.device):
         host.reporter.log(f"on {host.device.type} without train.deterministic the result is equal up to rounding")
     done = progress.finished or progress.step >= run.train.max_steps
