@@ -5,11 +5,13 @@ import platform
 import shutil
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from glassformer import api, devices
 from glassformer.cli import resume
@@ -26,6 +28,7 @@ from glassformer.devices import (
 from glassformer.errors import UserError
 from glassformer.nn import processor
 from glassformer.training import run as running
+from glassformer.training.any_module import train_module
 from glassformer.training.run import Replay
 from glassformer.training.step import TrainStep
 from runs import Recording, remains, tiny_run, write_text
@@ -160,6 +163,40 @@ def test_a_run_records_the_precision_that_it_chose_and_the_reason(
     assert api.load(tmp_path / "run").run.train.precision == "bf16"
     monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=()))  # on another machine
     assert api.resume(tmp_path / "run").run.train.precision == "bf16"
+
+
+@pytest.mark.parametrize("instructions", [(), ("avx512_bf16",)])
+def test_emulated_bf16_is_reported_at_the_start_with_its_cost(
+    instructions: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By train, resume, `train_module`, `load` and `evaluate`, where the CPU has no bf16 instructions."""
+    monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=instructions))
+    is_told = not instructions
+    begin, seen, folder = "bf16 is slow here, because this CPU has no bf16 instructions", [], tmp_path / "run"
+    run = tiny_run(write_text(tmp_path), precision="bf16", max_steps=2, eval_every=2)
+    for act in (lambda: api.train(run, folder, reporter=seen[-1]), lambda: api.resume(folder, reporter=seen[-1])):
+        seen.append(Recording())
+        act()
+    seen.append(Recording())
+    points = [(torch.tensor([1.0]), torch.tensor([2.0]))]
+    train_module(nn.Linear(1, 1), squares, points, tmp_path / "module", config=run.train, reporter=seen[-1])
+    for one in seen:
+        assert [text for text in one.messages[:1] if text.startswith(begin) and "twelve times" in text] == (
+            one.messages[:1] if is_told else []
+        )
+    told: list[str] = []
+    api.load(folder).evaluate(log=told.append)
+    assert [text.startswith(begin) for text in told] == [True] * is_told
+    for dtype, is_half in (("bf16", True), ("int8", True), ("fp32", False), (None, False)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            api.load(folder, dtype=dtype)
+        texts = [str(one.message) for one in caught]
+        assert [text.startswith(f"{dtype} is slow here") for text in texts] == [True] * (is_told and is_half)
+
+
+def squares(line: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, int]:
+    return (line(batch[0]) - batch[1]).square().sum(), len(batch[0])
 
 
 WIDE, NARROW = (TransformerConfig(decoder=Stack(1, 1), d_model=width) for width in (MIN_WIDTH, MIN_WIDTH - 2))

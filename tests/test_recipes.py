@@ -35,6 +35,7 @@ def test_the_documented_recipes_exist() -> None:
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_has_a_result_and_a_model(name: str) -> None:
     run = recipes.load(name)
+    assert run.train.precision in ("auto", "fp32"), "a processor without the instructions would emulate them"
     assert run.name == name and run.description
     result = run.result
     assert result is not None and result.note and (result.at_most < float("inf") or result.at_least > 0)

@@ -1,12 +1,15 @@
 """Every benchmark runs, with tiny sizes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmark_files import load
+from glassformer.nn import processor
 
 GPT = {"n_layers": 1, "n_heads": 2, "d_model": 16, "vocab_size": 50, "context": 16, "batch": 2}
 PAIR = {"n_layers": 1, "n_heads": 2, "d_model": 16, "d_ff": 32, "vocab_size": 50}
@@ -101,6 +104,26 @@ def test_the_commands_of_start_run(tmp_path: Path) -> None:
         assert worker.peak_bytes(task.runs_programs) > 1 << 20
 
 
-def test_the_rates_of_the_machine_are_positive() -> None:
-    found = load("rates").measured("cpu", sizes=[32, 64], copied_bytes=1 << 16).found
-    assert found.keys() == {"fp32", "bf16", "copy"} and min(found.values()) > 0
+@pytest.mark.parametrize("instructions", [("avx512_bf16",), ()])
+def test_the_rates_are_those_that_the_processor_has_instructions_for(
+    instructions: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=instructions))
+    rates = load("rates")
+    found = rates.measured("cpu", sizes=[32, 64], copied_bytes=1 << 16).found
+    assert found.keys() == {"fp32", "copy"} | ({"bf16"} if instructions else set()) and min(found.values()) > 0
+    assert rates.machine("cpu").found == {"processor": str(processor.this), "has_bf16": bool(instructions)}
+
+
+@pytest.mark.parametrize(("seconds", "largest"), [(0.0, 256), (1.0, 1024), (10.0, 2048), (60.0, 4096)])
+def test_the_sizes_of_products_fit_in_the_time(seconds: float, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor of 30 GFLOP/s; the first size is measured in any case."""
+    rates, sizes = load("rates"), []
+    monkeypatch.setattr(rates, "matmul_rate", lambda dtype, size, device: sizes.append(size) or 3e10)
+    assert rates.best_rate(torch.float32, rates.SIZES["cpu"], torch.device("cpu"), seconds) == 3e10
+    assert sizes == [size for size in rates.SIZES["cpu"] if size <= largest]
+
+
+def test_every_benchmark_has_settings_for_a_processor_without_bf16() -> None:
+    for name, make in load("catalogue").BENCHMARKS.items():
+        assert any(candidate.precision != "bf16" for candidate in make().candidates), name

@@ -3,10 +3,12 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from benchmark_files import BENCHMARKS, ROOT, load, result
+from processors import AVX2
 
 
 def test_the_table_has_medians_and_medians_of_ratios() -> None:
@@ -75,6 +77,43 @@ def test_the_command_runs_a_benchmark_and_writes_json(
     with pytest.raises(SystemExit):
         run.main(["lern"])
     assert "unknown benchmark 'lern'" in capsys.readouterr().err
+
+
+def test_settings_without_instructions_are_skipped_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The instructions are hidden from the processes of the candidates, as on a processor without them."""
+    for variable, value in AVX2.items():
+        monkeypatch.setenv(variable, value)
+    run, catalogue, turns = load("run"), load("catalogue"), load("turns")
+    run.machine.cache_clear()
+    sizes = {"n_layers": 1, "n_heads": 2, "d_model": 16, "vocab_size": 50, "context": 16, "batch": 2}
+    work = {"model": "glassformer", "sizes": sizes, "device": "cpu"}
+    made = [
+        turns.Candidate("glassformer", "train:gpt", {**work, "precision": name}, f"{name}, tiny", name)
+        for name in ("fp32", "bf16")
+    ]
+    benchmark = catalogue.Benchmark("A title", made, rounds=1, share="matrix products", work="tokens", device="cpu")
+    monkeypatch.setitem(run.BENCHMARKS, "learn", lambda: benchmark)
+    path = tmp_path / "results.json"
+    run.main(["learn", "--json", str(path)])
+    run.machine.cache_clear()
+    said = capsys.readouterr().out
+    assert "skipped: bf16, tiny, this processor has no bf16 instructions\n" in said and "learn: A title" in said
+    found = load("results").read(path)["learn"]
+    assert [row.setting for row in found.rows] == ["fp32, tiny"] and len(found.rows[0].seconds) == 1
+    assert found.rates.keys() == {"fp32", "copy"} and " AVX2" in found.made["processor"]
+    assert "not measured: bf16, tiny" in found.made["skipped"]
+
+
+def test_every_setting_gets_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, catalogue = load("run"), load("catalogue")
+    benchmark = catalogue.train_translation()
+    ends = []
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: 100.0 + 30 * len(ends)))
+    monkeypatch.setattr(run, "take_turns", lambda *given, end: ends.append(end) or [])
+    run.turns(benchmark, list(benchmark.candidates), 3, 220.0)
+    assert ends == [100 + 120 / 2, 130 + 90]
 
 
 def test_a_failed_preparation_fails_every_candidate_of_the_folder() -> None:

@@ -1,8 +1,10 @@
 """Candidates run in turns, each in its own process."""
 
+import math
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ def candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         "    return Task(kept, measures=True)\n"
         "def dies():\n"
         "    os._exit(3)\n"
+        "def waits():\n"
+        "    return Task(lambda: sys.stdin.read())\n"
         "def is_killed():\n"
         "    os.kill(os.getpid(), 9)\n"
     )
@@ -81,9 +85,67 @@ def test_the_parent_imports_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS).returncode == 0
 
 
-def test_no_round_begins_after_the_end_except_the_first(candidates: list[Any], tmp_path: Path) -> None:
-    measured = load("turns").take_turns(candidates, rounds=3, warmups=1, end=0.0)
-    assert [len(one.seconds) for one in measured] == [1, 1, 1]
+class Clock:
+    """A clock that the test moves forward."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("seconds", "n_passes", "n_rounds"), [(35.0, 2, 1), (36.0, 3, 1), (47.0, 3, 1), (48.0, 4, 2), (math.inf, 6, 4)]
+)
+def test_no_round_begins_that_would_end_too_late(
+    seconds: float, n_passes: int, n_rounds: int, candidates: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass over the candidates takes 12 s; the second warm-up is left out if a round has no time after it."""
+    turns, clock, done = load("turns"), Clock(), []
+    monkeypatch.setattr(turns, "time", clock)
+
+    class Child:
+        def __init__(self, candidate: Any) -> None:
+            self.measured = turns.Measured(candidate)
+
+        def begin(self, end: float) -> None: ...
+
+        def round(self, is_kept: bool, end: float) -> None:
+            done.append(self)
+            clock.now += 4
+            self.measured.seconds += [1.0] * is_kept
+
+        def end(self) -> Any:
+            return self.measured
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(turns, "Child", Child)
+    measured = turns.take_turns(candidates, rounds=4, warmups=2, end=seconds)
+    assert len(done) == 3 * n_passes and [len(one.seconds) for one in measured] == [n_rounds] * 3
+
+
+def test_a_candidate_that_is_too_late_is_stopped_with_its_reason(candidates: list[Any]) -> None:
+    """It waits for ever in its first round, or the time is over before."""
+    turns, said = load("turns"), []
+    late = turns.Candidate("late", "recorded:waits")
+    [measured] = turns.take_turns([late], rounds=1, warmups=0, log=said.append, end=time.monotonic() + 1)
+    assert said == ["late: no result within --seconds"] and not measured.seconds
+    measured = turns.take_turns(candidates, rounds=1, warmups=1, log=said.append, end=0.0)
+    assert {one.error for one in measured} == {turns.LATE} and len(said) == 4
+
+
+def test_progress_is_printed_only_from_time_to_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, clock = load("turns"), Clock()
+    monkeypatch.setattr(turns, "time", clock)
+    progress = turns.Progress()
+    for second in range(25):
+        clock.now = second
+        progress(f"round {second}")
+    assert capsys.readouterr().out == "  round 10\n  round 20\n"
 
 
 def test_first_calls_of_a_round_do_not_count() -> None:

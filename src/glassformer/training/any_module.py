@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, default_collate
 from glassformer import files
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import EpochOrder
-from glassformer.devices import choose_device
+from glassformer.devices import choose_device, emulation_note
 from glassformer.distributed.environment import is_several
 from glassformer.errors import UserError, enough_memory
 from glassformer.evaluation.loss import LossReport
@@ -74,6 +74,8 @@ def train_module(
     folder, reporter = files.as_path(out, "out"), reporter or Silent()
     advice = f"lower config.batch_size, or make the batches smaller; earlier checkpoints stay in {folder}"
     host = Host(choose_device(config.device), reporter=reporter, began=time.monotonic(), advice=advice)
+    if note := emulation_note(config.precision, host.device):
+        reporter.log(note)
     _check(config, module, folder, valid, resume)
     source = source_of(data, config, collate, "data")
     evaluations = {} if valid is None else {"valid": source_of(valid, config, collate, "valid").each}

@@ -15,7 +15,7 @@ from glassformer import __version__
 from glassformer.config.run import Run
 from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.room import Room, room_of_machine
-from glassformer.devices import choose_device
+from glassformer.devices import choose_device, emulation_note
 from glassformer.distributed.environment import is_several
 from glassformer.distributed.processes import own_device, processes, watchdog_note
 from glassformer.distributed.ranks import Ranks
@@ -53,8 +53,9 @@ def host_of(run: Run, folder: Path, reporter: LaunchReporter, began: float) -> I
     advice = _advice(run, folder)
     with processes(run.parallel, run.train, device) as ranks, enough_memory(advice):
         reporter = reporter if ranks.is_first else Silent()
-        if (note := watchdog_note(run.parallel, device, folder)) is not None:
-            reporter.log(note)
+        for note in (watchdog_note(run.parallel, device, folder), emulation_note(run.train.precision, device)):
+            if note is not None:
+                reporter.log(note)
         yield Host(device, ranks, reporter, began, advice)
 
 

@@ -19,7 +19,7 @@ from glassformer.config.schema import apply_flags
 from glassformer.cost.memory import require_memory
 from glassformer.cost.plan import full_shape, least_seconds
 from glassformer.cost.room import Room, step_memory, way_that_fits
-from glassformer.devices import choose_compile, choose_precision, emulation_note, repeats_bits
+from glassformer.devices import choose_compile, choose_precision, repeats_bits
 from glassformer.distributed.environment import is_first, is_several
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
@@ -219,8 +219,6 @@ def settled(run: Run, host: Host) -> tuple[Run, str]:
     [is_half] = ranks.of_first(precision == "bf16")
     if train.precision == "auto":
         train = replace(train, precision="bf16" if is_half else "fp32")
-    if note := emulation_note(train.precision, device):
-        host.reporter.log(note)
     run = replace(run, train=train)
     has_one_shape, seconds = micro_batch(run).is_full, least_seconds(run, ranks.n)
     compiles, of_compile = choose_compile(train.compile, run.model, device, has_one_shape, seconds)
