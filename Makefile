@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: demo course quick test faults check page docs screenshots bench gpu clean
+.PHONY: demo course quick test processors faults check page docs screenshots bench gpu clean
 
 demo: .venv/core  ## train a tokenizer and a model on Python's documentation, and generate text
 	@$(BIN)/glassformer demo
@@ -18,6 +18,11 @@ quick: .venv/dev  ## lint and the tests of tests/quick.txt: under a minute on tw
 
 test: .venv/dev  ## all tests, doctests included; one thread per process, because competing threads are slower
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal
+	@$(MAKE) --no-print-directory processors
+
+processors: .venv/dev  ## the tests of layers and decoding as on AVX2 of AMD, and those of the choice of kernels as on ARM
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto --processor amd-avx2 tests/nn tests/inference
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto --processor arm tests/nn/test_linear_layers.py tests/nn/test_blocked_attention.py tests/models/test_recurrent.py tests/training/test_optimizers.py
 
 faults: .venv/dev  ## full fault injection; prints the table of docs/reliability.md
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/faults/table.py
