@@ -62,7 +62,7 @@ def main(words: list[str] | None = None) -> None:
 def measure(benchmark: Benchmark, rounds: int, data: Path | None = None, seconds: float = 600.0) -> Result:
     """Prepare the data, measure the rates of the machine before and after the rounds, and return the result.
 
-    All this takes about `seconds`. Settings that need bf16 instructions are skipped on a machine that has none.
+    All this takes about `seconds`. Settings that need bf16 instructions are skipped on a machine without them.
     """
     began = time.monotonic()
     end, name, has_bf16 = began + seconds, *machine(benchmark.device)

@@ -35,4 +35,4 @@ class Task:
     runs_programs: bool = False
     """True if a call runs other programs: the peak memory is then that of these programs."""
     found: Mapping[str, float | str] = field(default_factory=dict)
-    """What the task has already measured."""
+    """Facts that the task has already measured."""

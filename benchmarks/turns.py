@@ -148,7 +148,7 @@ class Child:
 
     def _wait(self, end: float) -> None:
         """Return when the child replies or ends; kill it at the time `end`."""
-        if end == math.inf:
+        if end == math.inf or self.process.stdout is None:
             return
         ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
         if not ready:

@@ -15,7 +15,7 @@ from glassformer.nn.linear_layers import Linear, PackedWeights, linear
 from processors import KINDS
 
 CAN = processor.detect()
-"""What PyTorch can do here, whatever `--processor` says."""
+"""Abilities of PyTorch here, without the changes of `--processor`."""
 pytestmark = pytest.mark.skipif(not CAN.has_onednn, reason="this build of PyTorch has no oneDNN")
 
 
@@ -211,7 +211,7 @@ def test_bfloat16_weights_are_not_packed_by_a_processor_that_cannot(monkeypatch:
 def test_a_layer_gives_the_same_products_as_on_every_kind_of_processor(
     kind: str, shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With and without gradients, packed or not: whatever the choice of the library."""
+    """With and without gradients, packed or not, for every choice of the library."""
     changes = KINDS[kind][1]
     monkeypatch.setattr(processor, "this", replace(CAN, **changes))
     monkeypatch.setattr(module, "MIN_PRODUCTS", 1)

@@ -1,4 +1,4 @@
-"""What decides how products are computed is read from the machine."""
+"""The facts that decide how products are computed are read from the machine."""
 
 import io
 import platform

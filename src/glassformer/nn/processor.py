@@ -1,4 +1,4 @@
-"""The processor of this machine: what decides how the products of a CPU are computed.
+"""The processor of this machine: the facts that decide how the products of a CPU are computed.
 
 Everything reads `processor.this` at the time of use, so a test replaces this one object (`tests/processors.py`).
 """
