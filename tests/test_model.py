@@ -11,12 +11,11 @@ import pytest
 import torch
 
 import glassformer
-from glassformer import api, doctor
+from glassformer import api, doctor, plot
 from glassformer.config.run import InfillingConfig, LoraConfig, MaskedConfig, Run, SpansConfig
 from glassformer.errors import UserError
 from glassformer.inference.fill import Filling
 from glassformer.inference.score import Score
-from glassformer.inspection.plots import plot_curves, save_figure
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.store.model_directory import StoredModel
@@ -354,7 +353,7 @@ def test_folders_of_a_run_may_be_texts(models: dict[str, Model], tmp_path: Path)
     average_directories([folder, folder], out)
     assert api.load(out).network.state_dict().keys() == models["causal"].network.state_dict().keys()
     pytest.importorskip("matplotlib")
-    assert save_figure(plot_curves([folder]), str(tmp_path / "curves.svg")) == [tmp_path / "curves.svg"]
+    assert plot.save(plot.curves(folder), str(tmp_path / "curves.svg")) == [tmp_path / "curves.svg"]
 
 
 def test_an_ensemble_takes_folders(models: dict[str, Model]) -> None:

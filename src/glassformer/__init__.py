@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glassformer import doctor, models, nn, recipes
+    from glassformer import doctor, inspection, models, nn, plot, recipes
     from glassformer.api import ensemble, load, merge, resume, train
     from glassformer.config import presets
     from glassformer.config.run import Run
@@ -50,8 +50,10 @@ _HOMES = {
 }
 _MODULES = {
     "doctor": "glassformer.doctor",
+    "inspection": "glassformer.inspection",
     "models": "glassformer.models",
     "nn": "glassformer.nn",
+    "plot": "glassformer.plot",
     "presets": "glassformer.config.presets",
     "recipes": "glassformer.recipes",
 }
@@ -69,10 +71,12 @@ __all__ = [
     "ensemble",
     "export",
     "import_model",
+    "inspection",
     "load",
     "merge",
     "models",
     "nn",
+    "plot",
     "presets",
     "recipes",
     "resume",

@@ -4,7 +4,8 @@ The implementation of each method is in the file of the model's task (`tasks/`).
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -37,13 +38,31 @@ from glassformer.tasks.registry import task_of
 from glassformer.tasks.task import Log, Progress, Prompt, Task, TrainableTask, wrong_verb
 from glassformer.tokenization.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from glassformer.inspection.ablation import Part
+    from glassformer.inspection.capture import Hook, Trace
+    from glassformer.inspection.lens import LensCells
+
 Ability = TypeVar("Ability")
 
 OTHER_NAMES = {
     **dict.fromkeys(("num_parameters", "n_parameters"), "model.network.n_parameters()"),
     "perplexity": "model.score(text).perplexity or model.evaluate().perplexity",
     "export": "glassformer.export(model, folder)",
-    "attention": "glassformer.inspection.attention_maps, or `glassformer plot attention`",
+    "encode": "model.tokenizer.encode(text)",
+    "decode": "model.tokenizer.decode(ids)",
+    **dict.fromkeys(("run_with_cache", "activations", "hidden_states", "named_tensors"), "model.trace(text)"),
+    **dict.fromkeys(("attentions", "attention_maps", "attention_weights", "get_attention"), "model.attention(text)"),
+    **dict.fromkeys(("run_with_hooks", "add_hook", "register_hook"), "with model.hooks({name: function}):"),
+    **dict.fromkeys(("lens",), "model.logit_lens(text)"),
+    **dict.fromkeys(("plot_attention", "plot", "heatmap", "visualize"), "glassformer.plot.attention(model, text)"),
+    **dict.fromkeys(("patch", "activation_patching"), "glassformer.plot.patching(model, clean, corrupted)"),
+    "plot_alignment": "glassformer.plot.alignment(model, source)",
+    "dashboard": "model.inspect(text)",
+    "head_scores": "glassformer.inspection.best_heads(model.attention(text))",
+    **dict.fromkeys(("ablation", "effects"), "with model.ablate(part):, or glassformer.plot.ablation(model, text)"),
+    "bleu": "model.evaluate().scores",
+    "accuracy": "model.evaluate().scores",
     "save_pretrained": "model.save(folder), or glassformer.export(model, folder) for transformers",
     "predict": "model.classify, model.tag, model.translate or model.generate",
     "sample": "model.generate(prompt, n=5)",
@@ -392,7 +411,7 @@ class Model:
 
     def encode_target(self, text: str) -> list[int]:
         """Return the decoder's input ids for a target: start token, tokens before every target, tokens of the text."""
-        return [self.translator.start_id, *self.tokenizer.frames.target.before, *self.tokenizer.encode(text)]
+        return self.translator.target_ids(text)
 
     def evaluate(
         self,
@@ -503,6 +522,82 @@ class Model:
         tokens, because the special tokens before the text cannot attend to it. `log` receives the number of cut texts.
         """
         return one_stack.embed(self, texts, log)
+
+    def trace(
+        self,
+        text: str | Sequence[int] | None = None,
+        *,
+        source: str | Sequence[int] | None = None,
+        target: str | Sequence[int] | None = None,
+        names: Sequence[str] | None = None,
+        hooks: Mapping[str, "Hook"] | None = None,
+    ) -> "Trace":
+        """Run the model on a text, or on a source and a target, and return its named inner tensors.
+
+        The names and shapes are those of `glassformer.inspection.capture`; `names` selects some of them, with
+        patterns such as `*.weights`. `hooks` replace tensors in this run (see `hooks`). In a `with` block, the tensors
+        are released at its end.
+
+            with model.trace("To be, or not to be") as trace:
+                trace["decoder.blocks.0.self_attn.weights"]  # (1, H, T, T)
+        """
+        from glassformer.inspection.capture import STANDARD, capture
+
+        with self.hooks(hooks or {}):
+            return capture(self, text, source=source, target=target, names=STANDARD if names is None else names)
+
+    def attention(
+        self,
+        text: str | Sequence[int] | None = None,
+        *,
+        source: str | Sequence[int] | None = None,
+        target: str | Sequence[int] | None = None,
+    ) -> "Trace":
+        """Return the attention weights of every layer, by name; a notebook shows them as heat maps.
+
+        `glassformer.plot.attention` draws the heads of a layer, `glassformer.plot.alignment` a source and its target.
+        """
+        return self.trace(text, source=source, target=target, names=["*.weights"])
+
+    def logit_lens(
+        self,
+        text: str | Sequence[int] | None = None,
+        *,
+        source: str | Sequence[int] | None = None,
+        target: str | Sequence[int] | None = None,
+        norm: bool = True,
+    ) -> "LensCells":
+        """Return the tokens that the head predicts from the residual stream after each layer (nostalgebraist 2020).
+
+        `norm=False` leaves out the final norm. Raises `UserError` for a model without a residual stream, or without a
+        head over tokens.
+        """
+        from glassformer.inspection.lens import NAMES, logit_lens
+
+        return logit_lens(self, self.trace(text, source=source, target=target, names=NAMES), norm)
+
+    def hooks(self, hooks: Mapping[str, "Hook"]) -> AbstractContextManager[None]:
+        """Call functions with named tensors inside a `with` block, in all methods of this model.
+
+        A hook receives the name and the tensor, and returns a replacement or None. See
+        `glassformer.inspection.model_hooks`.
+        """
+        from glassformer.inspection.capture import model_hooks
+
+        return model_hooks(self, hooks)
+
+    def ablate(self, parts: "Part | str | Collection[Part | str]") -> AbstractContextManager[None]:
+        """Switch heads, feed-forwards or layers off inside a `with` block, in all methods of this model.
+
+            with model.ablate("decoder.0.head.3"):
+                print(model.score("To be, or not to be").nats_per_token)
+
+        Other parts are named `decoder.0.feed_forward`, `decoder.0` and `cross.1.head.0`. Raises `UserError` for a part
+        that the model does not have.
+        """
+        from glassformer.inspection.ablation import ablate
+
+        return ablate(self, parts)
 
     @property
     def vectors_are(self) -> str:

@@ -56,7 +56,7 @@ def test_mistakes_are_one_sentence_and_write_nothing(glassformer: Glassformer, t
         (["attention", folder, "--text", "a", "--stack", "cross"], "no attention from a target to a source"),
         (["attention", folder, "--text", "a b c d " * 40], "tokens and the model reads at most 32"),
         (["attention", folder, "--text", "a", "--out", "x.gif"], "expected .png or .svg, got .gif"),
-        (["alignment", folder, "--source", "a"], "has no source side: give --text TEXT"),
+        (["alignment", folder, "--source", "a"], "has no source side: give one text"),
         (["positions", folder, "--stack", "encoder"], "this model has no encoder"),
         (["positions", "nowhere"], "no such model directory: nowhere"),
         (["schedule", "shakespear"], "did you mean shakespeare-char"),

@@ -14,7 +14,7 @@ from glassformer import api
 from glassformer.config.run import InfillingConfig, MaskedConfig, ObjectiveConfig, SpansConfig
 from glassformer.config.transformer import TokenHead
 from glassformer.errors import UserError
-from glassformer.inspection import Kind
+from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import model_hooks
 from glassformer.inspection.patching import Patching, Restored, patch_heads, patch_residual, patching_of
 from glassformer.model import Model

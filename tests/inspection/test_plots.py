@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from configs import CONFIGS
-from glassformer import recipes
+from glassformer import plot, recipes
 from glassformer.config.run import Run
 from glassformer.config.train import PlateauSchedule, TrainConfig
 from glassformer.config.transformer import Stack
@@ -27,11 +27,7 @@ from glassformer.inspection.figures import label, plain
 from glassformer.inspection.plots import (
     heat_map,
     heat_maps,
-    plot_comparison,
-    plot_curves,
     plot_positions,
-    plot_schedule,
-    save_figure,
 )
 from glassformer.models.build import build_model
 from glassformer.nn.positions import alibi_slopes, sinusoid
@@ -112,21 +108,21 @@ def test_files_are_complete_and_reproducible(tmp_path: Path) -> None:
     def picture() -> Figure:
         return heat_map(torch.eye(2), ["a", "b"], ["c", "日"], "eye")
 
-    assert save_figure(picture(), tmp_path / "x" / "eye") == [tmp_path / "x" / "eye.png", tmp_path / "x" / "eye.svg"]
+    assert plot.save(picture(), tmp_path / "x" / "eye") == [tmp_path / "x" / "eye.png", tmp_path / "x" / "eye.svg"]
     png, svg = ((tmp_path / "x" / f"eye.{kind}").read_bytes() for kind in ("png", "svg"))
     assert png.startswith(b"\x89PNG") and png.rstrip().endswith(b"IEND\xaeB`\x82") and svg.rstrip().endswith(b"</svg>")
-    assert save_figure(picture(), tmp_path / "again.svg") == [tmp_path / "again.svg"]
+    assert plot.save(picture(), tmp_path / "again.svg") == [tmp_path / "again.svg"]
     assert (tmp_path / "again.svg").read_bytes() == svg
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.svg", "x"]
     with pytest.raises(UserError, match=r"expected .png or .svg, got .gif"):
-        save_figure(picture(), tmp_path / "eye.gif")
+        plot.save(picture(), tmp_path / "eye.gif")
     with pytest.raises(UserError, match="is a folder"):
-        save_figure(picture(), Path("."))
+        plot.save(picture(), Path("."))
 
 
 def test_plots_do_not_change_matplotlibs_settings(tmp_path: Path) -> None:
     before = dict(matplotlib.rcParams)
-    save_figure(heat_map(torch.eye(2), ["a", "b"], ["c", "d"], "eye"), tmp_path / "eye.svg")
+    plot.save(heat_map(torch.eye(2), ["a", "b"], ["c", "d"], "eye"), tmp_path / "eye.svg")
     assert dict(matplotlib.rcParams) == before
 
 
@@ -191,14 +187,14 @@ def test_positions_that_cannot_be_drawn_are_refused() -> None:
 @pytest.mark.parametrize("name", recipes.names())
 def test_the_schedule_of_every_recipe(name: str) -> None:
     run = recipes.load(name)
-    axes = drawn(plot_schedule(run)).axes[0]
+    axes = drawn(plot.schedule(run)).axes[0]
     x, y = axes.lines[0].get_data()
     assert x[0] == 0 and x[-1] == run.train.max_steps - 1
     assert max(y) == pytest.approx(run.train.optimizer.learning_rate, rel=0.02)
 
 
 def test_a_schedule_of_one_step() -> None:
-    drawn(plot_schedule(Run(name="日_1", train=TrainConfig(max_steps=1, schedule=PlateauSchedule()))))
+    drawn(plot.schedule(Run(name="日_1", train=TrainConfig(max_steps=1, schedule=PlateauSchedule()))))
 
 
 def write_log(folder: Path, **scores: float) -> Path:
@@ -215,9 +211,9 @@ def write_log(folder: Path, **scores: float) -> Path:
 def test_curves_of_one_run_and_of_several(tmp_path: Path) -> None:
     first = write_log(tmp_path / "_first", **{"eval/valid_bleu": 20.0, "eval/valid_chrf": 40.0})
     second = write_log(tmp_path / "second $x$")
-    alone = drawn(plot_curves([second]))
+    alone = drawn(plot.curves(second))
     assert len(alone.axes) == 1 and alone.axes[0].get_legend() is None
-    both = drawn(plot_curves([first, second]))
+    both = drawn(plot.curves(first, second))
     losses, bleu, _ = both.axes
     assert [list(line.get_xdata()) for line in losses.lines[:2]] == [list(range(1, 11)), [5, 10]]
     assert list(losses.lines[1].get_ydata()) == [4.5, 4.0]
@@ -229,7 +225,7 @@ def test_curves_of_one_run_and_of_several(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no metrics.jsonl"):
-        plot_curves([tmp_path])
+        plot.curves(tmp_path)
 
 
 def notes(figure: Figure) -> list[Any]:
@@ -242,7 +238,7 @@ def test_names_in_a_comparison_do_not_overlap(spread: Callable[[int], float]) ->
         replace(ROW, name=f"model-{i}", train_seconds=spread(i), score=20 + i % 3, n_parameters=10**6 * (1 + i))
         for i in range(7)
     ]
-    figure = drawn(plot_comparison(rows))
+    figure = drawn(plot.comparison(rows))
     boxes = [Text.get_window_extent(text) for text in notes(figure)]  # without the line to the disc
     assert len(boxes) == 7
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
@@ -251,13 +247,13 @@ def test_names_in_a_comparison_do_not_overlap(spread: Callable[[int], float]) ->
 
 
 def test_a_comparison_needs_times_and_one_score() -> None:
-    figure = drawn(plot_comparison([ROW, replace(ROW, name="b", train_seconds=None)]))
+    figure = drawn(plot.comparison([ROW, replace(ROW, name="b", train_seconds=None)]))
     assert [text.get_text() for text in notes(figure)] == ["a\n1.0 M parameters"]
     assert figure.axes[0].get_ylabel() == "BLEU (higher is better)"
     with pytest.raises(UserError, match="no known training time"):
-        plot_comparison([replace(ROW, train_seconds=None)])
+        plot.comparison([replace(ROW, train_seconds=None)])
     with pytest.raises(UserError, match="different scores: bleu, wer"):
-        plot_comparison([ROW, replace(ROW, score_name="wer")])
+        plot.comparison([ROW, replace(ROW, score_name="wer")])
 
 
 def test_figures_are_drawn_without_a_window() -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from glassformer import api
+from glassformer import api, plot
 from glassformer.config.run import InfillingConfig, MaskedConfig, Run, SpansConfig
 from glassformer.doctor.glassformer_models import check_model
 from glassformer.errors import Interrupted
-from glassformer.inspection.plots import plot_curves, plot_schedule
 from glassformer.store import checkpoint
 from runs import MODEL, label_run, pair_run, remains, signal_at, text_run_of, tiny_run, write_text
 
@@ -59,8 +58,8 @@ def test_every_tool_takes_a_model_of_every_kind(kind: str, tmp_path: Path, monke
     assert set(scores) >= SCORES[kind] and bool(scores) == bool(SCORES[kind])
     report = check_model(model.network)
     assert report.ok, str(report)
-    plot_curves([outcome.folder])
-    plot_schedule(model.run)
+    plot.curves(outcome.folder)
+    plot.schedule(model.run)
     with monkeypatch.context() as patch:
         signal_at(patch, 7, signal.SIGTERM)
         with pytest.raises(Interrupted):

@@ -44,7 +44,7 @@ def main(
         json_: Print one JSON object per model.
     """
     from glassformer import api
-    from glassformer.inspection.plots import plot_comparison
+    from glassformer.plot import comparison
 
     if not directories:
         raise UserError("give at least one model directory")
@@ -70,7 +70,7 @@ def main(
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         show(comparison_table(rows, width))
     if plot is not None:
-        for path in save_figure(plot_comparison(rows), plot):
+        for path in save_figure(comparison(rows), plot):
             print(path, file=sys.stderr)
     return 0
 

@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from glassformer.cli.arguments import Dir, Dirs, File, Group
 from glassformer.cli.inputs_outputs import Stored, TextOrPair
-from glassformer.cli.progress import err
 from glassformer.errors import UserError
-from glassformer.inspection import Kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,19 +34,10 @@ def alignment(
         head: Plot this head, from 0, instead of the mean of all heads.
         out: The file or files to write.
     """
-    from glassformer.inspection import attention_maps, capture, plots
+    from glassformer import plot
 
     _require_place(out, directory)
-    model = stored.model(directory)
-    trace = capture.capture(model, source=source, target=target, names=["*.weights"])
-    matrix = attention_maps.alignment(trace, layer, head)
-    layers = attention_maps.attention_layers(trace, "cross")
-    n_heads, which = layers[0].shape[1], ""
-    if len(layers) > 1 or n_heads > 1:
-        n = attention_maps.default_layer(len(layers)) if layer is None else layer
-        which = f", layer {n}, " + (f"mean of {n_heads} heads" if head is None else f"head {head}")
-    name = f"{model.name}: alignment{which}"
-    return _write(plots.heat_map(matrix, *trace.axes("cross"), name, "query", "key"), out)
+    return _write(plot.alignment(stored.model(directory), source, target, layer=layer, head=head), out)
 
 
 def attention(
@@ -56,7 +45,7 @@ def attention(
     /,
     *,
     given: TextOrPair,
-    stack: Kind | None = None,
+    stack: Literal["encoder", "decoder", "cross"] | None = None,
     layer: int | None = None,
     head: int | None = None,
     out: Path = Path("attention"),
@@ -71,7 +60,7 @@ def attention(
         head: Plot only this head, from 0.
         out: The file or files to write.
     """
-    from glassformer.inspection import attention_maps, capture, plots
+    from glassformer import plot
 
     if (given.text is None) == (given.source is None):
         raise UserError("give --text TEXT for a model with one stack, or --source TEXT for an encoder-decoder")
@@ -79,16 +68,7 @@ def attention(
         raise UserError("--target needs --source; a model with one stack takes only --text")
     _require_place(out, directory)
     model = stored.model(directory)
-    trace = capture.capture(model, **given.named, names=["*.weights"])
-    alone: Kind = "encoder" if getattr(model.network.config, "decoder", None) is None else "decoder"
-    kind: Kind = stack or ("cross" if model.is_seq2seq else alone)
-    layers = attention_maps.attention_layers(trace, kind)
-    n = attention_maps.default_layer(len(layers)) if layer is None else layer
-    weights = layers[attention_maps.checked("layer", n, len(layers))][0]  # (H, T, S)
-    heads = list(range(len(weights))) if head is None else [attention_maps.checked("head", head, len(weights))]
-    where = "cross-attention" if kind == "cross" else f"self-attention of the {kind}"
-    titles, name = [f"head {head}" for head in heads], f"{model.name}: {where}, layer {n}"
-    return _write(plots.heat_maps(weights[heads], *trace.axes(kind), titles, name, "query", "key"), out)
+    return _write(plot.attention(model, **given.named, stack=stack, layer=layer, head=head), out)
 
 
 def lens(
@@ -107,15 +87,10 @@ def lens(
         no_norm: Leave out the final norm before the head.
         out: The file or files to write.
     """
-    from glassformer.inspection import capture, value_plots
-    from glassformer.inspection.lens import NAMES, lens_cells, lens_labels
+    from glassformer import plot
 
     _require_place(out, directory)
-    model = stored.model(directory)
-    trace = capture.capture(model, **given.named, names=NAMES)
-    cells = lens_cells(model.network, trace, lens_labels(model.network, trace.inputs), norm=not no_norm)
-    vocabulary = model.tokenizer.tokens(range(model.tokenizer.vocab_size))
-    return _write(value_plots.plot_lens(cells, trace.target, vocabulary, f"{model.name}: logit lens"), out)
+    return _write(plot.lens(stored.model(directory), **given.named, norm=not no_norm), out)
 
 
 def ablation(
@@ -132,17 +107,10 @@ def ablation(
         directory: The model directory.
         out: The file or files to write.
     """
-    from glassformer.inspection import capture, value_plots
-    from glassformer.inspection.effects import effects
-    from glassformer.inspection.measures import measure_of
+    from glassformer import plot
 
     _require_place(out, directory)
-    model = stored.model(directory)
-    inputs = capture.encoded(model, **given.named).inputs
-    found = effects(model.network, inputs, measure_of(model.network, inputs))
-    if not found.changes:
-        raise UserError(f"{directory} has no attention, so it has no heads to switch off")
-    return _write(value_plots.plot_effects(found, f"{model.name}: ablation"), out)
+    return _write(plot.ablation(stored.model(directory), **given.named), out)
 
 
 def patching(
@@ -173,17 +141,11 @@ def patching(
         stack: The stack whose residual stream is copied; by default the one that produces the output.
         out: The file or files to write.
     """
-    from glassformer.inspection import value_plots
-    from glassformer.inspection.patching import patch_residual, patching_of
-    from glassformer.models.transformer import Transformer
+    from glassformer import plot
 
     _require_place(out, directory)
-    model = stored.model(directory)
-    pair = patching_of(model, clean, corrupted, answer, wrong, target=target)
-    assert isinstance(model.network, Transformer)  # `patching_of`
-    found = patch_residual(model.network, pair, stack)
-    name = f"{model.name}: patching" + (f" of the {stack or 'decoder'}" if model.is_seq2seq else "")
-    return _write(value_plots.plot_patching(found, found.columns, name), out)
+    answers = {"answer": answer, "wrong": wrong, "target": target}
+    return _write(plot.patching(stored.model(directory), clean, corrupted, stack=stack, **answers), out)
 
 
 def positions(
@@ -202,12 +164,10 @@ def positions(
         out: The file or files to write.
         checkpoint: Use the checkpoint of this step.
     """
-    from glassformer import api
-    from glassformer.inspection import plots
+    from glassformer import api, plot
 
     _require_place(out, directory)
-    model = api.load(directory, step=checkpoint, device="cpu")
-    return _write(plots.plot_positions(model.network, stack), out)
+    return _write(plot.positions(api.load(directory, step=checkpoint, device="cpu"), stack), out)
 
 
 def schedule(run: Annotated[str, "RECIPE|FILE.toml|DIR"], /, *, out: Path = Path("schedule")) -> int:
@@ -217,12 +177,11 @@ def schedule(run: Annotated[str, "RECIPE|FILE.toml|DIR"], /, *, out: Path = Path
         run: A recipe's name, a TOML file, or a run folder.
         out: The file or files to write.
     """
-    from glassformer import recipes
-    from glassformer.inspection import plots
+    from glassformer import plot, recipes
     from glassformer.store.model_directory import read_run
 
     _require_place(out, run)
-    return _write(plots.plot_schedule(read_run(Path(run)) if Path(run).is_dir() else recipes.load(run)), out)
+    return _write(plot.schedule(read_run(Path(run)) if Path(run).is_dir() else recipes.load(run)), out)
 
 
 def curves(*directories: Dirs, out: Path = Path("curves")) -> int:
@@ -232,12 +191,12 @@ def curves(*directories: Dirs, out: Path = Path("curves")) -> int:
         directories: The run folders.
         out: The file or files to write.
     """
-    from glassformer.inspection import plots
+    from glassformer import plot
 
     if not directories:
         raise UserError("give at least one run folder")
     _require_place(out, *directories)
-    return _write(plots.plot_curves(directories), out)
+    return _write(plot.curves(*directories), out)
 
 
 def confusion(
@@ -250,14 +209,10 @@ def confusion(
         data__path: Labelled texts; by default the run's validation data.
         out: The file or files to write.
     """
-    from glassformer.inspection import plots
+    from glassformer import plot
 
     _require_place(out, directory, data__path)
-    model = stored.model(directory)
-    if not model.classes:
-        raise UserError(f"{directory} predicts no classes or tags; a confusion matrix needs a classifier or a tagger")
-    report = model.scores(data__path, log=err)["report"]
-    return _write(plots.plot_confusion(report.matrix, report.names), out)
+    return _write(plot.confusion(stored.model(directory), data__path), out)
 
 
 def _require_place(out: Path, *inputs: str | Path | None) -> None:

@@ -57,6 +57,10 @@ class Translator:
             raise UserError("the source is empty and the tokenizer adds no end token: give a source text")
         return ids
 
+    def target_ids(self, text: str) -> list[int]:
+        """Return the decoder's input for a target: start token, tokens before every target, tokens of the text."""
+        return [self.start_id, *self.tokenizer.frames.target.before, *self.tokenizer.encode(text)]
+
     def translate(
         self,
         sources: Sequence[str],

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import UserError, did_you_mean
-from glassformer.inspection import Kind
-from glassformer.inspection.capture import Hook, model_hooks
-from glassformer.model import Model
+from glassformer.inspection.attention_maps import Kind
+from glassformer.inspection.capture import Hook, model_hooks, network_of
+from glassformer.tasks.task import TrainedModel
 
 _PART = re.compile(r"(encoder|decoder|cross)\.(\d+)(?:\.(feed_forward)|\.head\.(\d+))?")
 
@@ -88,9 +88,11 @@ def all_parts(network: nn.Module) -> list[Part]:
 
 @contextlib.contextmanager
 def ablate(
-    model: Model | nn.Module, parts: Collection[Part | str], means: Mapping[str, Tensor] | None = None
+    model: TrainedModel | nn.Module,
+    parts: Part | str | Collection[Part | str],
+    means: Mapping[str, Tensor] | None = None,
 ) -> Iterator[None]:
-    """Switch parts off inside the `with` block, in all methods of the model.
+    """Switch a part or several parts off inside the `with` block, in all methods of the model.
 
     `means` is a trace of a text (`capture`): heads and feed-forwards then give their mean over its positions instead
     of zero. Layers return their input in both cases. A `capture` inside the block stores the changed tensors. Raises
@@ -101,8 +103,9 @@ def ablate(
         print(model.generate("ROMEO:"))
     ```
     """
-    network = model.network if isinstance(model, Model) else model
-    chosen = [part if isinstance(part, Part) else Part.parse(part) for part in parts]
+    network = network_of(model)
+    of_parts = [parts] if isinstance(parts, Part | str) else parts
+    chosen = [part if isinstance(part, Part) else Part.parse(part) for part in of_parts]
     with model_hooks(model, ablation_hooks(network, [chosen], means)):
         yield
 

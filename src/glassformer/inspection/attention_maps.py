@@ -1,11 +1,14 @@
 """Attention weights among captured tensors: layers, heads, and the alignment of a target with its source."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from torch import Tensor
 
 from glassformer.errors import UserError
-from glassformer.inspection import Kind
+
+Kind = Literal["encoder", "decoder", "cross"]
+"""Kind of attention: self-attention of the encoder or decoder, or cross-attention to the source."""
 
 
 def attention_layers(attention: Mapping[str, Tensor], kind: Kind) -> list[Tensor]:

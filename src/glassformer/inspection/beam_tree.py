@@ -15,8 +15,8 @@ from glassformer.inference.beam import Hypothesis, Step, beam_search
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.decode import never_written
 from glassformer.inference.score import forced_scores
-from glassformer.model import Model
 from glassformer.tasks.encoder_decoder import beam
+from glassformer.tasks.task import TrainedModel
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class BeamTree:
 
 
 def beam_tree(
-    model: Model, source: str, *, n_best: int | None = None, n_pruned: int | None = None, **settings: Any
+    model: TrainedModel, source: str, *, n_best: int | None = None, n_pruned: int | None = None, **settings: Any
 ) -> BeamTree:
     """Return the tree of the beam search of `model.translate(source, **settings)`.
 

@@ -37,11 +37,12 @@ from glassformer import notebook
 from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError, did_you_mean
 from glassformer.inference.fill import MASK, masked_ids, source_with_masks, written_ids
-from glassformer.inspection import Kind
-from glassformer.model import Model
+from glassformer.inspection.attention_maps import Kind
 from glassformer.nn.attention import Tap
+from glassformer.tasks import one_stack
 from glassformer.tasks.encoder_decoder import beam
-from glassformer.tasks.task import FillsByWriting, FillsMasks
+from glassformer.tasks.registry import task_of
+from glassformer.tasks.task import FillsByWriting, FillsMasks, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Hook = Callable[[str, Tensor], Tensor | None]
@@ -58,7 +59,7 @@ _METHODS = ("forward", "hidden", "encode", "step")
 
 
 @contextlib.contextmanager
-def model_hooks(model: Model | nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
+def model_hooks(model: TrainedModel | nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
     """Call hooks with the named tensors of every forward pass inside the `with` block.
 
     A key of `hooks` is a name, or a pattern such as `decoder.blocks.*.self_attn.weights`. A hook returns a tensor that
@@ -74,9 +75,7 @@ def model_hooks(model: Model | nn.Module, hooks: Mapping[str, Hook]) -> Iterator
         print(model.generate("ROMEO:"))
     ```
     """
-    if isinstance(model, Model) and model.others:
-        raise UserError("an ensemble has several networks: load one of its models")
-    network = model.network if isinstance(model, Model) else model
+    network = network_of(model)
     unused, names = set(hooks), set[str]()
 
     def call(name: str, x: Tensor) -> Tensor:
@@ -98,6 +97,15 @@ def model_hooks(model: Model | nn.Module, hooks: Mapping[str, Hook]) -> Iterator
                 stack.callback(module.register_forward_hook(_on_output(path, call)).remove)
         yield
     _require_matches(unused, names)
+
+
+def network_of(model: TrainedModel | nn.Module) -> nn.Module:
+    """Return the network of a model, or the network itself; raise `UserError` for an ensemble."""
+    if isinstance(model, nn.Module):
+        return model
+    if len(model.members) > 1:
+        raise UserError("an ensemble has several networks: load one of its models")
+    return model.network
 
 
 @dataclass(frozen=True)
@@ -267,6 +275,13 @@ class Trace(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.tensors)
 
+    def __enter__(self) -> "Trace":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Release the tensors at the end of a `with` block."""
+        self.tensors.clear()
+
     def __repr__(self) -> str:
         n_bytes = sum(4 * x.numel() for x in self.tensors.values())
         return f"Trace of {len(self.target)} tokens: {len(self)} tensors, {n_bytes:,} bytes"
@@ -298,7 +313,7 @@ def kind_of(name: str) -> Kind:
 
 
 def capture(
-    model: Model,
+    model: TrainedModel,
     text: str | Sequence[int] | None = None,
     *,
     source: str | Sequence[int] | None = None,
@@ -325,61 +340,61 @@ def capture(
 
 
 def encoded(
-    model: Model,
+    model: TrainedModel,
     text: str | Sequence[int] | None = None,
     *,
     source: str | Sequence[int] | None = None,
     target: str | Sequence[int] | None = None,
 ) -> Trace:
     """Return the trace of `capture` before the run: inputs and tokens, without tensors."""
-    if model.is_seq2seq:
+    if model.network.config.is_encoder_decoder:
         if source is None or text is not None:
             raise UserError(
-                f"{model.name} is a sequence-to-sequence model: give --source TEXT and, optionally, --target TEXT"
+                f"{model.name} is a sequence-to-sequence model: give a source text (--source) and, optionally, a target"
             )
         return _encoded_pair(model, source, target)
     if text is None or source is not None or target is not None:
-        raise UserError(f"{model.name} has no source side: give --text TEXT")
+        raise UserError(f"{model.name} has no source side: give one text (--text)")
     if isinstance(text, str):
         _require_words("text", text)
         text = _text_ids(model, text)
     ids = list(text)
-    _check_ids("text", ids, model.tokenizer, model.config.max_len)
+    _check_ids("text", ids, model.tokenizer, model.network.config.max_len)
     tokens = model.tokenizer.tokens(ids)
     return Trace({}, {"token_ids": torch.tensor([ids], device=model.device)}, tokens, tokens, [])
 
 
-def _text_ids(model: Model, text: str) -> list[int]:
+def _text_ids(model: TrainedModel, text: str) -> list[int]:
     """Return the ids that a model with one stack reads; `[MASK]` is a mask for a model that fills masks."""
-    if model.is_causal_lm:
-        return model.prompt_ids(text)
-    if MASK in text and isinstance(model.task, FillsMasks):
+    if MASK in text and isinstance(task_of(model.run), FillsMasks):
         return model.tokenizer.frames.text.around(masked_ids(model.tokenizer, text))
-    return model.text_ids(text)
+    return one_stack.text_ids(model, text)
 
 
-def _encoded_pair(model: Model, source: str | Sequence[int], target: str | Sequence[int] | None) -> Trace:
+def _encoded_pair(model: TrainedModel, source: str | Sequence[int], target: str | Sequence[int] | None) -> Trace:
     sentinels: Sequence[int] | None = None
+    translator, task, max_len = model.translator, task_of(model.run), model.network.config.max_len
     if isinstance(source, str):
         _require_words("source", source)
-        if MASK in source and isinstance(model.task, FillsByWriting):
-            sentinels = model.task.sentinels(model.tokenizer)
+        if MASK in source and isinstance(task, FillsByWriting):
+            sentinels = task.sentinels(model.tokenizer)
             ids = source_with_masks(model.tokenizer, source, sentinels)
             source = model.tokenizer.frames.source.around(ids)
         else:
-            source = model.encode_source(source)
+            source = translator.source_ids(source)
     source_ids = list(source)
-    _check_ids("source", source_ids, model.source_tokenizer, model.config.encoder_max_len)
+    _check_ids("source", source_ids, model.source_tokenizer, translator.source_max_len)
     if target is None and sentinels is not None:
         config = beam(model, {})
         written = written_ids(model.network, model.tokenizer, source_ids, config, model.device, sentinels)
-        ended = written[-1:] == [model.translator.end_id]
-        target = [model.translator.start_id, *(written[:-1] if ended else written)][: model.config.max_len]
+        ended = written[-1:] == [translator.end_id]
+        target = [translator.start_id, *(written[:-1] if ended else written)][:max_len]
     elif target is None:
-        target = model.encode_target(model.translations_of_ids([source_ids])[0][0].text)[: model.config.max_len]
-    target_ids = model.encode_target(target) if isinstance(target, str) else list(target)
-    _check_ids("target", target_ids, model.tokenizer, model.config.max_len)
-    written = [*target_ids[1:], model.translator.end_id]
+        [[best]] = translator.translate_ids([source_ids], beam(model, {}))
+        target = translator.target_ids(best.text)[:max_len]
+    target_ids = translator.target_ids(target) if isinstance(target, str) else list(target)
+    _check_ids("target", target_ids, model.tokenizer, max_len)
+    written = [*target_ids[1:], translator.end_id]
     inputs = {
         "token_ids": torch.tensor([target_ids], device=model.device),
         "source_ids": torch.tensor([source_ids], device=model.device),

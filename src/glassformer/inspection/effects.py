@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from glassformer import notebook
 from glassformer.devices import evaluation_mode
-from glassformer.inspection import Kind
 from glassformer.inspection.ablation import Part, ablation_hooks, all_parts
+from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import model_hooks
 from glassformer.inspection.measures import Measure
 

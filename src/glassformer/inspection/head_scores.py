@@ -24,10 +24,9 @@ from torch import Tensor
 
 from glassformer.errors import UserError
 from glassformer.inference.decode import causal_frame, never_written
-from glassformer.inspection import Kind
-from glassformer.inspection.attention_maps import attention_layers
+from glassformer.inspection.attention_maps import Kind, attention_layers
 from glassformer.inspection.capture import Trace
-from glassformer.model import Model
+from glassformer.tasks.task import TrainedModel
 
 NAMES = {
     "previous": "attends to the previous token",
@@ -186,7 +185,7 @@ def induction_ids(
     return [*start, *drawn, *drawn]
 
 
-def induction_ids_of(model: Model, n: int = 25, seed: int = 0) -> list[int]:
+def induction_ids_of(model: TrainedModel, n: int = 25, seed: int = 0) -> list[int]:
     """Return `induction_ids` without special tokens, after the start tokens of a causal model, for `capture`.
 
     ```python
@@ -194,10 +193,11 @@ def induction_ids_of(model: Model, n: int = 25, seed: int = 0) -> list[int]:
     best_heads(trace)["induction"]
     ```
     """
-    start = causal_frame(model.tokenizer, model.config).before if model.is_causal_lm else ()
-    special = never_written(model.tokenizer, model.config.vocab_size)
+    config = model.network.config
+    start = causal_frame(model.tokenizer, config).before if model.is_causal_lm else ()
+    special = never_written(model.tokenizer, config.vocab_size)
     special += [] if model.tokenizer.eos_id is None else [model.tokenizer.eos_id]
-    return induction_ids(model.config.vocab_size, n, seed, start=start, without=special)
+    return induction_ids(config.vocab_size, n, seed, start=start, without=special)
 
 
 class _Repeats(NamedTuple):

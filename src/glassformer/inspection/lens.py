@@ -24,6 +24,7 @@ from glassformer.inspection.capture import Trace
 from glassformer.inspection.measures import next_labels, predicts_next_token
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.transformer import Transformer
+from glassformer.tasks.task import TrainedModel
 
 NAMES = ("*.embeddings", "*.residual")
 """Names that `capture` must store for the lens; its default includes them."""
@@ -127,6 +128,12 @@ def lens_cells(
     ids, probabilities, of_labels, ranks = (torch.stack(list(parts)) for parts in zip(*found, strict=True))
     tokens = tensors.target if isinstance(tensors, Trace) else []
     return LensCells(layers, ids, probabilities, of_labels, ranks, tokens, vocabulary)
+
+
+def logit_lens(model: TrainedModel, trace: Trace, norm: bool = True) -> LensCells:
+    """Return `lens_cells` of a captured text, with the true tokens as labels and the tokens of the vocabulary."""
+    vocabulary = model.tokenizer.tokens(range(model.tokenizer.vocab_size))
+    return lens_cells(model.network, trace, lens_labels(model.network, trace.inputs), norm=norm, vocabulary=vocabulary)
 
 
 def lens_labels(network: nn.Module, inputs: Mapping[str, Tensor]) -> list[int]:

@@ -24,14 +24,15 @@ from glassformer.config.transformer import TokenHead
 from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError, quoted
 from glassformer.inference.fill import masked_ids
-from glassformer.inspection import Kind
 from glassformer.inspection.ablation import all_parts, context_name
+from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Hook, Trace, encoded, model_hooks
 from glassformer.inspection.effects import MAX_BYTES, row_bytes
 from glassformer.inspection.measures import predicts_next_token
-from glassformer.model import Model
 from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
+from glassformer.tasks import one_stack
+from glassformer.tasks.task import TrainedModel
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Restored:
 
 
 def patching_of(
-    model: Model,
+    model: TrainedModel,
     clean: str,
     corrupted: str,
     answer: str | None = None,
@@ -118,7 +119,7 @@ def patching_of(
     different numbers of tokens, for an answer of several tokens, and for equal answers or outputs.
     """
     network = _with_tokens(model.network)
-    is_pair = model.is_seq2seq
+    is_pair = model.network.config.is_encoder_decoder
     if target is not None and not is_pair:
         raise UserError(f"{model.name} has no target side: give no target")
     traces = [
@@ -141,7 +142,7 @@ def patching_of(
         inputs = [one | {"token_ids": prefix} for one in inputs]
     n_positions = inputs[0]["token_ids"].shape[1]
     if position is None:
-        position = -1 if predicts_next_token(model.config) else rows[0].index(model.tokenizer.mask_id or 0)
+        position = -1 if predicts_next_token(model.network.config) else rows[0].index(model.tokenizer.mask_id or 0)
     elif not -n_positions <= position < n_positions:
         raise UserError(f"the position is {position} and the input has {n_positions} tokens, counted from 0")
     if best is None or position not in (-1, n_positions - 1):
@@ -158,7 +159,7 @@ def patching_of(
     return Patching(inputs[0], inputs[1], ids[0], ids[1], position, tokens)
 
 
-def _before_difference(model: Model, traces: Sequence[Trace]) -> tuple[Tensor, list[int]]:
+def _before_difference(model: TrainedModel, traces: Sequence[Trace]) -> tuple[Tensor, list[int]]:
     """Return the decoder's input before two outputs differ, (1, T), and the next token of each output.
 
     >>> from types import SimpleNamespace as S
@@ -174,7 +175,7 @@ def _before_difference(model: Model, traces: Sequence[Trace]) -> tuple[Tensor, l
     raise UserError("the model writes one target for both sources: give a target prefix, or change another word")
 
 
-def answer_id(model: Model, text: str) -> int:
+def answer_id(model: TrainedModel, text: str) -> int:
     """Return the id of an answer; raise `UserError` if it is not exactly one token."""
     ids = model.tokenizer.encode(text)
     if len(ids) != 1:
@@ -271,10 +272,10 @@ def copying(clean: Tensor, indices: Sequence[int]) -> Hook:
     return hook
 
 
-def _ids(model: Model, text: str) -> list[int]:
+def _ids(model: TrainedModel, text: str) -> list[int]:
     """Return the ids of a text: as a prompt of a causal model, or with its masks for a masked model."""
     if model.is_causal_lm:
-        return model.prompt_ids(text)
+        return one_stack.text_ids(model, text)
     return model.tokenizer.frames.text.around(masked_ids(model.tokenizer, text))
 
 

@@ -1,76 +1,37 @@
-"""Plots of weights, positions, schedules, runs and comparisons; each function returns a matplotlib figure."""
+"""Plots of weights, positions and confusion matrices; each function returns a matplotlib figure."""
 
 import itertools
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from glassformer.config.run import Run
-from glassformer.config.train import MuonConfig
 from glassformer.errors import UserError
-from glassformer.evaluation.compare import ComparedModel
-from glassformer.formatting import count
 from glassformer.inspection.figures import (
-    COLOURS,
     GREY,
     SIGNED_MAP,
     WEIGHTS_MAP,
-    figure_paths,
     label,
-    labels_apart,
-    legend,
     new_figure,
     plain,
     quiet_axes,
-    save_figure,
     title,
 )
 from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import RelativeBias
-from glassformer.training.metrics_log import NAME, read_lines
-from glassformer.training.schedules import schedule_factor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "figure_paths",
-    "heat_map",
-    "heat_maps",
-    "plot_comparison",
-    "plot_confusion",
-    "plot_curves",
-    "plot_positions",
-    "plot_schedule",
-    "save_figure",
-]
-
 MAX_POSITIONS = 256
 _SCHEMES = {"alibi": "ALiBi"}
 """Names of position schemes in titles; the others are named by their kind."""
-MAX_POINTS = 2000
 MAX_COUNTED = 40
 """Largest number of classes for which a confusion matrix shows counts; beyond it, it shows colours only."""
-SCORES = {
-    "bleu": "BLEU (higher is better)",
-    "bleu_tok_lc": "BLEU on lowercased tokens (higher is better)",
-    "chrf": "chrF2 (higher is better)",
-    "exact_match": "exact matches, % (higher is better)",
-    "wer": "word error rate, % (lower is better)",
-    "per": "phoneme error rate, % (lower is better)",
-    "accuracy": "accuracy, % (higher is better)",
-    "macro_f1": "macro F1, % (higher is better)",
-    "span_f1": "span F1, % (higher is better)",
-    "calibration_error": "calibration error, % (lower is better)",
-    "rmse": "root mean squared error (lower is better)",
-    "spearman": "Spearman's rank correlation (higher is better)",
-}
 
 
 def heat_map(
@@ -257,98 +218,4 @@ def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Fi
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, color=GREY)
     bar.set_label("share of the true class", fontsize=8.5, color=GREY)
-    return figure
-
-
-def plot_schedule(run: Run) -> "Figure":
-    """Plot the learning rate over the steps of a run, for each optimizer that it uses."""
-    train = run.train
-    rates = {"": train.optimizer.learning_rate}
-    if isinstance(train.optimizer, MuonConfig):
-        rates = {"Muon, matrices": rates[""], "AdamW, the rest": train.optimizer.adamw.learning_rate}
-    steps = sorted({round(i * (train.max_steps - 1) / MAX_POINTS) for i in range(MAX_POINTS + 1)})
-    factors = [schedule_factor(train.schedule, step, train.max_steps) for step in steps]
-    figure = new_figure(6.4, 3.6)
-    axes = figure.subplots()
-    lines = []
-    for (name, rate), colour in zip(rates.items(), COLOURS, strict=False):
-        lines += axes.plot(steps, [rate * f for f in factors], color=colour, linewidth=1.8, label=name)
-    kind = train.schedule.kind.replace("_", " ")
-    drops = ", without drops" if train.schedule.kind == "plateau" else ""
-    title(axes, f"{run.name}: {kind} schedule, {train.schedule.warmup_steps:,} steps of warm-up{drops}")
-    quiet_axes(axes, "optimizer step", "learning rate")
-    axes.set_xlim(0, train.max_steps)
-    axes.set_ylim(0, 1.08 * max(rates.values()))
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    if len(lines) > 1:
-        legend(axes, lines, list(rates), loc="best")
-    return figure
-
-
-def plot_curves(folders: Sequence[str | Path]) -> "Figure":
-    """Plot the losses of one or several runs over their steps, and each of their scores in a panel."""
-    logs = {folder: read_lines(folder / NAME) for folder in map(Path, folders)}
-    for folder, lines in logs.items():
-        if not lines:
-            raise UserError(f"{folder} has no {NAME} with data: give a run folder")
-    keys = {key for lines in logs.values() for line in lines for key in line}
-    scores = [name for name in SCORES if f"eval/valid_{name}" in keys]
-    figure = new_figure(max(6.4, 4.4 * (1 + len(scores))), 3.9)
-    panels = figure.subplots(1, 1 + len(scores), squeeze=False)[0]
-    losses, handles = panels[0], []
-    for lines, colour in zip(logs.values(), itertools.cycle(COLOURS), strict=False):
-        batch, valid = (_series(lines, key) for key in ("train/loss", "eval/valid_loss"))
-        losses.plot(*batch, color=colour, linewidth=0.9, alpha=0.45)
-        handles += losses.plot(*valid, color=colour, linewidth=1.8, marker="o", markersize=3.5)
-        for axes, name in zip(panels[1:], scores, strict=True):
-            axes.plot(*_series(lines, f"eval/valid_{name}"), color=colour, linewidth=1.8, marker="o", markersize=3.5)
-    names = [folder.resolve().name for folder in logs]
-    title(losses, f"{names[0]}: loss" if len(names) == 1 else "Loss")
-    quiet_axes(losses, "optimizer step", "loss, nats per target")
-    losses.annotate(
-        "thick: validation   thin: training batches", (0, 0), (0, -42), "axes points", fontsize=8, color=GREY
-    )
-    for axes, name in zip(panels[1:], scores, strict=True):
-        title(axes, "Validation score")
-        quiet_axes(axes, "optimizer step", SCORES[name])
-    for axes in panels:
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-    if len(names) > 1:
-        legend(losses, handles, names, loc="best")
-    return figure
-
-
-def _series(lines: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
-    found = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
-    return [step for step, _ in found], [value for _, value in found]
-
-
-def plot_comparison(rows: Sequence[ComparedModel]) -> "Figure":
-    """Plot score against training time; the area of a disc is the number of parameters, also given in its label.
-
-    Models with an unknown training time are left out. Raises `UserError` if no model is left, or if scores differ.
-    """
-    known = [row for row in rows if row.train_seconds]
-    if not known:
-        raise UserError("these models have no known training time: leave out the plot")
-    if len({row.score_name for row in known}) > 1:
-        raise UserError(f"models to plot have different scores: {', '.join(sorted({row.score_name for row in known}))}")
-    figure = new_figure(7.2, 4.8)
-    axes = figure.subplots()
-    minutes = [row.train_seconds / 60 for row in known if row.train_seconds]
-    largest = max(row.n_parameters for row in known)
-    for row, x, colour in zip(known, minutes, itertools.cycle(COLOURS), strict=False):
-        area = 60 + 1200 * row.n_parameters / largest
-        axes.scatter([x], [row.score], s=area, color=colour, alpha=0.75, linewidths=0)
-    axes.margins(0.22)
-    if max(minutes) > 8 * min(minutes):
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:,g}")
-    else:
-        axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
-    quiet_axes(axes, "training time, minutes", SCORES.get(known[0].score_name, known[0].score_name))
-    title(axes, "Score, training time and size")
-    texts = [f"{plain(row.name)}\n{count(row.n_parameters)} parameters" for row in known]
-    radii = [math.sqrt((60 + 1200 * row.n_parameters / largest) / math.pi) for row in known]
-    labels_apart(axes, [(x, row.score) for x, row in zip(minutes, known, strict=True)], radii, texts)
     return figure

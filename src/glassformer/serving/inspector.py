@@ -16,9 +16,8 @@ from glassformer import files
 from glassformer.errors import UserError
 from glassformer.inference.decode import never_written
 from glassformer.inference.sampling import log_softmax
-from glassformer.inspection import Kind
 from glassformer.inspection.ablation import Part, ablate
-from glassformer.inspection.attention_maps import checked, default_layer
+from glassformer.inspection.attention_maps import Kind, checked, default_layer
 from glassformer.inspection.beam_tree import beam_tree
 from glassformer.inspection.capture import Trace, capture, capture_tensors, encoded, kind_of
 from glassformer.inspection.effects import effects

@@ -16,7 +16,7 @@ from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.inference.decode import end_ids_of
 from glassformer.inference.sampling import log_softmax
-from glassformer.inspection import Kind
+from glassformer.inspection.attention_maps import Kind
 from glassformer.model import Model
 from glassformer.models.build import build_positions
 from glassformer.serving.app import Packed

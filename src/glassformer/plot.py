@@ -1,0 +1,272 @@
+"""Pictures of models and runs, as matplotlib figures: `glassformer.plot.attention(model, "a text")`.
+
+A figure is shown in a notebook; `save` writes it to a file. These functions need the extra `plot`.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from glassformer.config.run import Run
+from glassformer.config.train import MuonConfig
+from glassformer.errors import UserError
+from glassformer.evaluation.compare import ComparedModel
+from glassformer.formatting import count
+from glassformer.inspection import attention_maps, plots, value_plots
+from glassformer.inspection.attention_maps import Kind
+from glassformer.inspection.capture import capture, encoded
+from glassformer.inspection.effects import effects
+from glassformer.inspection.figures import (
+    COLOURS,
+    GREY,
+    labels_apart,
+    legend,
+    new_figure,
+    plain,
+    quiet_axes,
+    title,
+)
+from glassformer.inspection.figures import save_figure as save
+from glassformer.inspection.measures import measure_of
+from glassformer.inspection.patching import patch_residual, patching_of
+from glassformer.model import Model
+from glassformer.models.transformer import Transformer
+from glassformer.tasks.batches import Place
+from glassformer.training.metrics_log import NAME, read_lines
+from glassformer.training.schedules import schedule_factor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "ablation",
+    "alignment",
+    "attention",
+    "comparison",
+    "confusion",
+    "curves",
+    "lens",
+    "patching",
+    "positions",
+    "save",
+    "schedule",
+]
+
+MAX_POINTS = 2000
+SCORES = {
+    "bleu": "BLEU (higher is better)",
+    "bleu_tok_lc": "BLEU on lowercased tokens (higher is better)",
+    "chrf": "chrF2 (higher is better)",
+    "exact_match": "exact matches, % (higher is better)",
+    "wer": "word error rate, % (lower is better)",
+    "per": "phoneme error rate, % (lower is better)",
+    "accuracy": "accuracy, % (higher is better)",
+    "macro_f1": "macro F1, % (higher is better)",
+    "span_f1": "span F1, % (higher is better)",
+    "calibration_error": "calibration error, % (lower is better)",
+    "rmse": "root mean squared error (lower is better)",
+    "spearman": "Spearman's rank correlation (higher is better)",
+}
+
+# A model
+
+
+def attention(
+    model: Model,
+    text: str | None = None,
+    *,
+    source: str | None = None,
+    target: str | None = None,
+    stack: Kind | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> "Figure":
+    """Plot the attention weights of every head of a layer, or of one head, when the model reads a text or a pair.
+
+    `stack` is "encoder" or "decoder" for self-attention, and "cross" for the attention of the decoder to the source,
+    the default of an encoder-decoder. Layers and heads count from 0; the default layer is
+    `inspection.default_layer`. Raises `UserError` if the model has no such attention, layer or head.
+    """
+    trace = capture(model, text, source=source, target=target, names=["*.weights"])
+    alone: Kind = "encoder" if getattr(model.config, "decoder", None) is None else "decoder"
+    kind: Kind = stack or ("cross" if model.is_seq2seq else alone)
+    layers = attention_maps.attention_layers(trace, kind)
+    n = attention_maps.default_layer(len(layers)) if layer is None else layer
+    weights = layers[attention_maps.checked("layer", n, len(layers))][0]  # (H, T, S)
+    heads = list(range(len(weights))) if head is None else [attention_maps.checked("head", head, len(weights))]
+    where = "cross-attention" if kind == "cross" else f"self-attention of the {kind}"
+    titles, name = [f"head {head}" for head in heads], f"{model.name}: {where}, layer {n}"
+    return plots.heat_maps(weights[heads], *trace.axes(kind), titles, name, "query", "key")
+
+
+def alignment(
+    model: Model, source: str, target: str | None = None, *, layer: int | None = None, head: int | None = None
+) -> "Figure":
+    """Plot the decoder's attention to each source token when it predicts each target token.
+
+    `target` is by default the model's translation. A recurrent decoder has one attention. For a Transformer, the plot
+    shows the mean of the heads of one layer, or one `head` (`inspection.alignment`).
+    """
+    trace = capture(model, source=source, target=target, names=["*.weights"])
+    matrix = attention_maps.alignment(trace, layer, head)
+    layers = attention_maps.attention_layers(trace, "cross")
+    n_heads, which = layers[0].shape[1], ""
+    if len(layers) > 1 or n_heads > 1:
+        n = attention_maps.default_layer(len(layers)) if layer is None else layer
+        which = f", layer {n}, " + (f"mean of {n_heads} heads" if head is None else f"head {head}")
+    return plots.heat_map(matrix, *trace.axes("cross"), f"{model.name}: alignment{which}", "query", "key")
+
+
+def lens(
+    model: Model,
+    text: str | None = None,
+    *,
+    source: str | None = None,
+    target: str | None = None,
+    norm: bool = True,
+) -> "Figure":
+    """Plot the logit lens: the most probable token that the head predicts from the residual stream after each layer."""
+    cells = model.logit_lens(text, source=source, target=target, norm=norm)
+    return value_plots.plot_lens(cells, cells.tokens, cells.vocabulary, f"{model.name}: logit lens")
+
+
+def ablation(
+    model: Model, text: str | None = None, *, source: str | None = None, target: str | None = None
+) -> "Figure":
+    """Plot the change of the loss for each head and feed-forward that is switched off, one at a time."""
+    inputs = encoded(model, text, source=source, target=target).inputs
+    found = effects(model.network, inputs, measure_of(model.network, inputs))
+    if not found.changes:
+        raise UserError(f"{model.name} has no attention, so it has no heads to switch off")
+    return value_plots.plot_effects(found, f"{model.name}: ablation")
+
+
+def patching(
+    model: Model,
+    clean: str,
+    corrupted: str,
+    *,
+    stack: Literal["encoder", "decoder"] | None = None,
+    **settings: Any,
+) -> "Figure":
+    """Plot how much of a prediction each layer and position of a clean text restores in a corrupted text.
+
+    `settings` are `answer`, `wrong` and `target` of `inspection.patching_of`.
+    """
+    pair = patching_of(model, clean, corrupted, **settings)
+    assert isinstance(model.network, Transformer)  # `patching_of`
+    found = patch_residual(model.network, pair, stack)
+    name = f"{model.name}: patching" + (f" of the {stack or 'decoder'}" if model.is_seq2seq else "")
+    return value_plots.plot_patching(found, found.columns, name)
+
+
+def positions(model: Model, stack: Literal["encoder", "decoder"] | None = None) -> "Figure":
+    """Plot the position encoding of a model: a table, angles, or a bias added to the attention scores."""
+    return plots.plot_positions(model.network, stack)
+
+
+def confusion(model: Model, path: Place = None) -> "Figure":
+    """Plot the confusion matrix of classes or tags on labelled texts, by default the run's validation data."""
+    if not model.classes:
+        raise UserError(f"{model.name} predicts no classes or tags; a confusion matrix needs a classifier or a tagger")
+    report = model.scores(path)["report"]
+    return plots.plot_confusion(report.matrix, report.names)
+
+
+# Runs
+
+
+def schedule(run: Run) -> "Figure":
+    """Plot the learning rate over the steps of a run, for each optimizer that it uses."""
+    train = run.train
+    rates = {"": train.optimizer.learning_rate}
+    if isinstance(train.optimizer, MuonConfig):
+        rates = {"Muon, matrices": rates[""], "AdamW, the rest": train.optimizer.adamw.learning_rate}
+    steps = sorted({round(i * (train.max_steps - 1) / MAX_POINTS) for i in range(MAX_POINTS + 1)})
+    factors = [schedule_factor(train.schedule, step, train.max_steps) for step in steps]
+    figure = new_figure(6.4, 3.6)
+    axes = figure.subplots()
+    lines = []
+    for (name, rate), colour in zip(rates.items(), COLOURS, strict=False):
+        lines += axes.plot(steps, [rate * f for f in factors], color=colour, linewidth=1.8, label=name)
+    kind = train.schedule.kind.replace("_", " ")
+    drops = ", without drops" if train.schedule.kind == "plateau" else ""
+    title(axes, f"{run.name}: {kind} schedule, {train.schedule.warmup_steps:,} steps of warm-up{drops}")
+    quiet_axes(axes, "optimizer step", "learning rate")
+    axes.set_xlim(0, train.max_steps)
+    axes.set_ylim(0, 1.08 * max(rates.values()))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    if len(lines) > 1:
+        legend(axes, lines, list(rates), loc="best")
+    return figure
+
+
+def curves(*folders: str | Path) -> "Figure":
+    """Plot the losses of one or several runs over their steps, and each of their scores in a panel."""
+    logs = {folder: read_lines(folder / NAME) for folder in map(Path, folders)}
+    for folder, lines in logs.items():
+        if not lines:
+            raise UserError(f"{folder} has no {NAME} with data: give a run folder")
+    keys = {key for lines in logs.values() for line in lines for key in line}
+    scores = [name for name in SCORES if f"eval/valid_{name}" in keys]
+    figure = new_figure(max(6.4, 4.4 * (1 + len(scores))), 3.9)
+    panels = figure.subplots(1, 1 + len(scores), squeeze=False)[0]
+    losses, handles = panels[0], []
+    for lines, colour in zip(logs.values(), itertools.cycle(COLOURS), strict=False):
+        batch, valid = (_series(lines, key) for key in ("train/loss", "eval/valid_loss"))
+        losses.plot(*batch, color=colour, linewidth=0.9, alpha=0.45)
+        handles += losses.plot(*valid, color=colour, linewidth=1.8, marker="o", markersize=3.5)
+        for axes, name in zip(panels[1:], scores, strict=True):
+            axes.plot(*_series(lines, f"eval/valid_{name}"), color=colour, linewidth=1.8, marker="o", markersize=3.5)
+    names = [folder.resolve().name for folder in logs]
+    title(losses, f"{names[0]}: loss" if len(names) == 1 else "Loss")
+    quiet_axes(losses, "optimizer step", "loss, nats per target")
+    losses.annotate(
+        "thick: validation   thin: training batches", (0, 0), (0, -42), "axes points", fontsize=8, color=GREY
+    )
+    for axes, name in zip(panels[1:], scores, strict=True):
+        title(axes, "Validation score")
+        quiet_axes(axes, "optimizer step", SCORES[name])
+    for axes in panels:
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+    if len(names) > 1:
+        legend(losses, handles, names, loc="best")
+    return figure
+
+
+def _series(lines: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
+    found = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
+    return [step for step, _ in found], [value for _, value in found]
+
+
+def comparison(rows: Sequence[ComparedModel]) -> "Figure":
+    """Plot score against training time; the area of a disc is the number of parameters, also given in its label.
+
+    Models with an unknown training time are left out. Raises `UserError` if no model is left, or if scores differ.
+    """
+    known = [row for row in rows if row.train_seconds]
+    if not known:
+        raise UserError("these models have no known training time: leave out the plot")
+    if len({row.score_name for row in known}) > 1:
+        raise UserError(f"models to plot have different scores: {', '.join(sorted({row.score_name for row in known}))}")
+    figure = new_figure(7.2, 4.8)
+    axes = figure.subplots()
+    minutes = [row.train_seconds / 60 for row in known if row.train_seconds]
+    largest = max(row.n_parameters for row in known)
+    for row, x, colour in zip(known, minutes, itertools.cycle(COLOURS), strict=False):
+        area = 60 + 1200 * row.n_parameters / largest
+        axes.scatter([x], [row.score], s=area, color=colour, alpha=0.75, linewidths=0)
+    axes.margins(0.22)
+    if max(minutes) > 8 * min(minutes):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:,g}")
+    else:
+        axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
+    quiet_axes(axes, "training time, minutes", SCORES.get(known[0].score_name, known[0].score_name))
+    title(axes, "Score, training time and size")
+    texts = [f"{plain(row.name)}\n{count(row.n_parameters)} parameters" for row in known]
+    radii = [math.sqrt((60 + 1200 * row.n_parameters / largest) / math.pi) for row in known]
+    labels_apart(axes, [(x, row.score) for x, row in zip(minutes, known, strict=True)], radii, texts)
+    return figure
