@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glassformer import doctor, inspection, models, nn, plot, recipes
-    from glassformer.api import ensemble, load, merge, resume, train
+    from glassformer.api import compare, ensemble, load, merge, resume, train
     from glassformer.config import presets
     from glassformer.config.run import Run
     from glassformer.config.transformer import Stack, TransformerConfig
@@ -39,6 +39,7 @@ _HOMES = {
     "TransformerConfig": "glassformer.config.transformer",
     "UserError": "glassformer.errors",
     "build_model": "glassformer.models.build",
+    "compare": "glassformer.api",
     "ensemble": "glassformer.api",
     "export": "glassformer.interop.export",
     "import_model": "glassformer.interop.importing",
@@ -67,6 +68,7 @@ __all__ = [
     "TransformerConfig",
     "UserError",
     "build_model",
+    "compare",
     "doctor",
     "ensemble",
     "export",
@@ -84,6 +86,20 @@ __all__ = [
     "train_module",
 ]
 
+_METHOD = "load(FOLDER), then the method of the model"
+_OTHER_NAMES = {
+    **dict.fromkeys(("from_pretrained", "from_hf", "load_hf"), "import_model(FOLDER, OUT) for a Hugging Face folder"),
+    **dict.fromkeys(("AutoModel", "load_model", "Pipeline", "pipeline"), "load(FOLDER)"),
+    **dict.fromkeys(("set_seed", "seed", "manual_seed"), "train(…, seed=N) and model.generate(…, seed=N)"),
+    **dict.fromkeys(("Trainer", "fit"), "train(…), or train_module(module, …) for your own module"),
+    **dict.fromkeys(("generate", "translate", "classify", "evaluate", "score"), _METHOD),
+    **dict.fromkeys(("plan", "cost"), "glassformer.cost.plan.plan_run(run, gpu), or `glassformer plan`"),
+    **dict.fromkeys(("attention", "trace", "logit_lens", "ablate"), _METHOD),
+    **dict.fromkeys(("AutoTokenizer", "BPE"), "Tokenizer"),
+    **dict.fromkeys(("GPT", "BERT", "BART", "Llama", "T5"), 'build_model("gpt2"), or another name of presets.PRESETS'),
+}
+"""Names that users of other libraries try, and what to use instead."""
+
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
@@ -92,8 +108,8 @@ def __getattr__(name: str) -> Any:
         return import_module(_MODULES[name])
     from glassformer.errors import nearest_name
 
-    near = nearest_name(name, __all__, cutoff=0.5)
-    hint = "" if near is None else f": did you mean {near}?"
+    near = _OTHER_NAMES.get(name) or nearest_name(name, __all__, cutoff=0.75)
+    hint = "" if near is None else f": use {near}"
     raise AttributeError(f"module 'glassformer' has no attribute {name!r}{hint}")
 
 

@@ -3,17 +3,21 @@
 Functions import their dependencies when called: `load` needs no optimizer code, and naming a run needs no torch.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer import files, recipes
 from glassformer.config.run import Run
+from glassformer.errors import UserError
+from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model
 from glassformer.reporting import LaunchReporter, Outcome, Silent
 
 if TYPE_CHECKING:
     from glassformer.model import Model
+    from glassformer.tasks.batches import Place
     from glassformer.training.run import Replay
 
 
@@ -69,6 +73,24 @@ def training_cost(folder: str | Path) -> tuple[float | None, int | None]:
 
 class Trained(Outcome):
     """A finished run and its trained model."""
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The lines of the run's `metrics.jsonl`: training losses, evaluations and rates, each with its `step`."""
+        from glassformer.training.metrics_log import NAME, read_lines
+
+        return read_lines(self.folder / NAME)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Name what to use for a guessed attribute."""
+            from glassformer.model import Model
+
+            guessed = {"metrics": "history", "log": "history", "loss": 'reports["valid"].loss', "scores": "history"}
+            instead = guessed.get(name) or ("model" if hasattr(Model, name) else None)
+            hint = "" if instead is None else f": use outcome.{instead}" + (f".{name}" if instead == "model" else "")
+            raise AttributeError(f"a finished run has no attribute {name!r}{hint}")
 
     @cached_property
     def model(self) -> "Model":
@@ -128,3 +150,94 @@ def replay(folder: str | Path, reporter: LaunchReporter | None = None) -> "Repla
     from glassformer.training.run import replay_run
 
     return replay_run(files.as_path(folder, "folder"), reporter or Silent())
+
+
+def compare(
+    models: "Sequence[Model | str | Path]",
+    score: str | None = None,
+    reporter: LaunchReporter | None = None,
+    *,
+    path: "Place" = None,
+    source: "Place" = None,
+    target: "Place" = None,
+    **search: Any,
+) -> Comparison:
+    """Measure several models on the validation data of each, or on the same data: a table with a row per model.
+
+        print(compare(["runs/small", "runs/large"]))
+
+    A row has the parameters, training time and tokens, loss, score, and the speed of decoding (after a warm-up with one
+    sentence). `score` is by default BLEU or word errors for pairs, accuracy or RMSE for labels, bits per byte for
+    texts. `path`, `source` and `target` are those of `Model.evaluate`; `search` has settings of the beam search.
+    """
+    loaded = [load(model) if isinstance(model, (str, Path)) else model for model in models]
+    names = [model.run.name if model.folder is None else model.folder.resolve().name for model in loaded]
+    names = names if len(set(names)) == len(names) else [model.name for model in loaded]
+    scores = [_score_of(model, score) for model in loaded]
+    places = {"path": path, "source": source, "target": target}
+    shown = reporter or Silent()
+    shown.facts({name: describe_model(model.config) for name, model in zip(names, loaded, strict=True)})
+    rows = zip(names, loaded, scores, strict=True)
+    return Comparison(_compared(name, model, score, shown, places, search) for name, model, score in rows)
+
+
+def _score_of(model: "Model", asked: str | None) -> str:
+    """Return the score to show for a model; raise `UserError`, before decoding, if the model lacks that score."""
+    from glassformer.tasks.registry import trainable_task
+    from glassformer.tasks.task import HasPairs
+
+    if isinstance(model.task, HasPairs):
+        model.task.require_scores(model.run)
+    known = trainable_task(model.run).metrics(model.run)
+    if asked is not None and asked not in known:
+        raise UserError(f"{model.name} has no score {asked!r}; choose one of {', '.join(known)}")
+    return asked or known[0]
+
+
+def _compared(
+    name: str, model: "Model", score: str, reporter: LaunchReporter, places: dict[str, Any], search: dict[str, Any]
+) -> ComparedModel:
+    """Return the row of a model."""
+    from glassformer.tasks.task import HasPairs
+
+    seconds, tokens = (None, None) if model.folder is None else training_cost(model.folder)
+    with reporter.phase(f"{name}: loss") as progress:
+        report = model.evaluate(progress=progress, log=reporter.log, loss_only=True, **places)
+    rate: float | None = None
+    found: dict[str, Any] = report.to_dict()
+    if isinstance(model.task, HasPairs):
+        with reporter.phase(f"{name}: decoding") as progress:
+            scores, rate = _decoded(model, places, search, progress)
+        found |= scores
+    elif score not in found:
+        found |= model.scores(log=Silent().log, **places)
+    value = found[score]
+    return ComparedModel(
+        name=name,
+        kind=describe_model(model.config),
+        n_parameters=model.network.n_parameters(),
+        train_seconds=seconds,
+        train_tokens=tokens,
+        valid_loss=report.loss,
+        score_name=score,
+        score=float("nan") if value is None else float(value),
+        sentences_per_s=rate,
+    )
+
+
+def _decoded(
+    model: "Model", places: dict[str, Any], search: dict[str, Any], progress: Callable[[int, int], None]
+) -> tuple[dict[str, Any], float]:
+    """Return the scores of the model's targets for the sources of the data, and the sources decoded per second."""
+    from glassformer.evaluation.text import distinct_sources
+    from glassformer.tasks.task import HasPairs
+
+    assert isinstance(model.task, HasPairs)  # the caller
+    pairs = model.pairs(log=Silent().log, **places)
+    sources = distinct_sources(pairs)
+    model.translations(sources[:1], **search)  # warm-up: the first call includes one-time setup
+    began = time.perf_counter()
+    written = model.translations(sources, progress=progress, **search)
+    rate = len(sources) / (time.perf_counter() - began)
+    outputs = {source: best[0].text for source, best in zip(sources, written, strict=True)}
+    return model.task.output_scores(model.run, outputs, pairs), rate

@@ -19,7 +19,7 @@ from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device, emulation_note
 from glassformer.errors import UserError, require_integer, warn
 from glassformer.evaluation.compare import describe_model
-from glassformer.evaluation.loss import LossReport
+from glassformer.evaluation.loss import ModelReport
 from glassformer.inference.decode import EncodedPrompt, check_prompts, with_settings
 from glassformer.inference.embed import Vectors
 from glassformer.inference.ensemble import Ensemble
@@ -29,6 +29,7 @@ from glassformer.inference.speculative import DraftCounts
 from glassformer.inference.translator import Translation, Translator
 from glassformer.models.build import Network
 from glassformer.one_or_list import PROMPT, is_prompt, is_row, is_sentence, one_or_list, one_or_streams, texts_of
+from glassformer.reporting import Silent
 from glassformer.store.model_directory import save_model
 from glassformer.tasks import one_stack
 from glassformer.tasks import task as tasks
@@ -421,19 +422,23 @@ class Model:
         source: Place = None,
         target: Place = None,
         log: Log = warn,
-    ) -> LossReport:
-        """Return the loss on the run's own validation data, or on all of the given data.
+        loss_only: bool = False,
+    ) -> ModelReport:
+        """Return the loss and the scores (`scores`) on the run's own validation data, or on all of the given data.
 
-        Every target counts once. Code and precision are those of the trainer, unless the model was loaded with a
-        `dtype`. Text is cut into consecutive windows of the context length; pairs are two aligned files, `source` and
-        `target`, or one file, `path`. `log` receives notes: the number of pairs left out (see `pairs`), and a warning
-        if the run's own data has changed.
+        `loss_only` leaves out the scores, for which targets are generated. Every target counts once. Code and precision
+        are those of the trainer, unless the model was loaded with a `dtype`. Text is cut into consecutive windows of
+        the context length; pairs are two aligned files, `source` and `target`, or one file, `path`. `log` receives
+        notes: the number of pairs left out (see `pairs`), and a warning if the run's own data
+        has changed.
         """
         data = self._able(TrainableTask, "evaluate").evaluation(self, Places(path, source, target), log)
         train = self.run.train if self.dtype is None else None
         if train is not None and (note := emulation_note(train.precision, self.device)):
             log(note)
-        return data.loss(self.vote, self.device, train, progress)
+        loss = data.loss(self.vote, self.device, train, progress)
+        scores = {} if loss_only else self.scores(path, progress, source=source, target=target, log=Silent().log)
+        return ModelReport(**vars(loss), scores=scores)
 
     def scores(
         self,

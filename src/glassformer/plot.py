@@ -13,12 +13,7 @@ from glassformer.config.run import Run
 from glassformer.config.train import MuonConfig
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel
-from glassformer.formatting import count
-from glassformer.inspection import attention_maps, plots, value_plots
-from glassformer.inspection.attention_maps import Kind
-from glassformer.inspection.capture import capture, encoded
-from glassformer.inspection.effects import effects
-from glassformer.inspection.figures import (
+from glassformer.figures import (
     COLOURS,
     GREY,
     labels_apart,
@@ -28,7 +23,12 @@ from glassformer.inspection.figures import (
     quiet_axes,
     title,
 )
-from glassformer.inspection.figures import save_figure as save
+from glassformer.figures import save_figure as save
+from glassformer.formatting import count
+from glassformer.inspection import attention_maps, plots, value_plots
+from glassformer.inspection.attention_maps import Kind
+from glassformer.inspection.capture import capture, encoded
+from glassformer.inspection.effects import effects
 from glassformer.inspection.measures import measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.model import Model

@@ -8,7 +8,7 @@ import pytest
 from glassformer.course import steps, widget
 from glassformer.course.widgets import names
 from glassformer.errors import UserError
-from glassformer.inspection.figures import new_figure
+from glassformer.figures import new_figure
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

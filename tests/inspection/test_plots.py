@@ -23,7 +23,7 @@ from glassformer.config.train import PlateauSchedule, TrainConfig
 from glassformer.config.transformer import Stack
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel
-from glassformer.inspection.figures import label, plain
+from glassformer.figures import label, plain
 from glassformer.inspection.plots import (
     heat_map,
     heat_maps,

@@ -7,6 +7,7 @@ from glassformer.cli.arguments import Dirs, Search
 from glassformer.cli.inputs_outputs import Loading, Measured, require_effect
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
+from glassformer.reporting import Silent
 from glassformer.tasks.task import HasPairs
 from glassformer.terminal import TerminalReporter, show
 
@@ -52,14 +53,14 @@ def main(
             device = f"{model.device}, {model.dtype or model.run.train.precision.replace('auto', 'fp32')}"
             reporter.facts({"model": size, "data": data.name, "device": device})
         with reporter.phase("evaluating") as progress:
-            report = model.evaluate(progress=progress, log=reporter.log, **places)
+            report = model.evaluate(progress=progress, log=reporter.log, loss_only=True, **places)
         values: dict[str, Any] = dict(report.to_dict())
         if not loss_only:
             with reporter.phase("scoring") as progress:
-                values |= model.scores(progress=progress, log=already_reported, **places, **search)
+                values |= model.scores(progress=progress, log=Silent().log, **places, **search)
         if pseudo_perplexity:
             with reporter.phase("pseudo-perplexity") as progress:
-                values["pseudo_perplexity"] = model.pseudo_perplexity(data.data__path, progress, already_reported)
+                values["pseudo_perplexity"] = model.pseudo_perplexity(data.data__path, progress, Silent().log)
     report = values.pop("report", None)
     if json_:
         print(json.dumps(values if report is None else values | {"report": report.to_dict()}))
@@ -73,10 +74,6 @@ def main(
     if report is not None:
         show(f"\n{report}")
     return 0
-
-
-def already_reported(sentence: str) -> None:
-    """Discard a note that was already printed when the loss of the same data was measured."""
 
 
 def _number(value: float | int | str) -> str:

@@ -218,14 +218,14 @@ def confusion(
 def _require_place(out: Path, *inputs: str | Path | None) -> None:
     """Raise `UserError`, before a model is loaded, if a picture cannot be written or would replace an input."""
     from glassformer.cli.inputs_outputs import require_output
-    from glassformer.inspection.figures import figure_paths
+    from glassformer.figures import figure_paths
 
     for path in figure_paths(out):
         require_output(path, inputs)
 
 
 def _write(figure: "Figure", out: Path) -> int:
-    from glassformer.inspection.figures import save_figure
+    from glassformer.figures import save_figure
 
     print(", ".join(map(str, save_figure(figure, out))))
     return 0

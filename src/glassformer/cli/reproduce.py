@@ -69,7 +69,7 @@ def _reached(folder: Path, result: ExpectedResult, progress: Progress, log: Log)
     model = api.load(folder)
     path = _test_path(model.run) if result.side == "test" else None
     if result.metric in LOSSES:
-        value = model.evaluate(path, progress, log=log).to_dict()[result.metric]
+        value = model.evaluate(path, progress, log=log, loss_only=True).to_dict()[result.metric]
     else:
         value = model.scores(path, progress, log=log).get(result.metric)
     if not isinstance(value, float):

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from glassformer.errors import UserError, did_you_mean
-from glassformer.inspection.figures import drawn
+from glassformer.figures import drawn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -23,6 +23,7 @@ To check a model with another interface, pass an adapter: `forward=lambda module
 
 from glassformer.doctor.adapter import Forward, Kind, Loss
 from glassformer.doctor.glassformer_models import check_model
-from glassformer.doctor.runner import CHECKS, Report, Result, check
+from glassformer.doctor.glassformer_models import check_model as check
+from glassformer.doctor.runner import CHECKS, Report, Result
 
 __all__ = ["CHECKS", "Forward", "Kind", "Loss", "Report", "Result", "check", "check_model"]

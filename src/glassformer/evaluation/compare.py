@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from glassformer import notebook
 from glassformer.config.recurrent import ModelConfig, NoAttention
 from glassformer.config.transformer import TransformerConfig
 from glassformer.formatting import count, duration
@@ -29,6 +30,16 @@ class ComparedModel:
 
     def to_dict(self) -> dict[str, str | float | int | None]:
         return asdict(self)
+
+
+class Comparison(list[ComparedModel]):
+    """The rows of several models; `print` shows them as a table."""
+
+    def __str__(self) -> str:
+        return comparison_table(self)
+
+    def _repr_html_(self) -> str:
+        return notebook.frame([row.to_dict() for row in self], "comparison")
 
 
 def describe_model(config: ModelConfig) -> str:

@@ -3,8 +3,9 @@
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -37,11 +38,26 @@ class LossReport:
     smoothed_loss: float | None = None
     """The training loss with label smoothing, in nats per target; `None` without label smoothing."""
 
-    def to_dict(self) -> dict[str, float | int | None]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def _repr_html_(self) -> str:
         return notebook.table(self.to_dict())
+
+
+@dataclass(frozen=True)
+class ModelReport(LossReport):
+    """The loss of a model, and the scores of its outputs."""
+
+    scores: dict[str, Any] = field(default_factory=dict)
+    """BLEU and chrF, or error rates, of targets; accuracy and F1 of labels, with all classes under `report`; accuracy
+    of filled masks; all in percent. Empty for a model that continues a text, and if only the loss was measured."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values of the loss, and those of `scores`, in one dictionary."""
+        values = asdict(replace(self, scores={}))
+        values.pop("scores")
+        return values | self.scores
 
 
 def loss_report(

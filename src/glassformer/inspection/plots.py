@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import UserError
-from glassformer.inspection.figures import (
+from glassformer.figures import (
     GREY,
     SIGNED_MAP,
     WEIGHTS_MAP,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from glassformer.figures import SIGNED_MAP, WEIGHTS_MAP, label, new_figure, title
 from glassformer.inspection.effects import UNITS, Effects
-from glassformer.inspection.figures import SIGNED_MAP, WEIGHTS_MAP, label, new_figure, title
 from glassformer.inspection.lens import LensCells
 from glassformer.inspection.patching import Restored
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from glassformer.config import transformer as c
+from glassformer.config.presets import preset
 from glassformer.config.recurrent import AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.errors import UserError
 from glassformer.models import recurrent_stacks as r
@@ -46,15 +47,21 @@ def build_model(config: c.TransformerConfig, device: str | torch.device = "cpu")
 def build_model(config: RecurrentConfig, device: str | torch.device = "cpu") -> RecurrentModel: ...
 @overload
 def build_model(config: ModelConfig, device: str | torch.device = "cpu") -> Network: ...
-def build_model(config: ModelConfig, device: str | torch.device = "cpu") -> Network:
-    """Build a freshly initialised model; on `device="meta"` it has shapes but no memory.
+@overload
+def build_model(config: str, device: str | torch.device = "cpu") -> Transformer: ...
+def build_model(config: ModelConfig | str, device: str | torch.device = "cpu") -> Network:
+    """Build a freshly initialised model of a configuration, or of a preset by name.
+
+    On `device="meta"` it has shapes but no memory.
 
     >>> small = c.TransformerConfig(decoder=c.Stack(2, 2, d_ff=32), d_model=8, vocab_size=11, max_len=16)
     >>> build_model(small).n_parameters()
     1976
     """
+    if isinstance(config, str):
+        config = preset(config)
     if not isinstance(config, ModelConfig):
-        raise UserError(f'config must be a TransformerConfig, such as presets.preset("gpt2"), not {config!r:.60}')
+        raise UserError(f'config must be a TransformerConfig, or a preset such as "gpt2", not {config!r:.60}')
     if config.vocab_size < 1:
         raise UserError("model.vocab_size is 0 and must be at least 1: set it, or train with a tokenizer that sets it")
     on_meta = torch.device(device).type == "meta"
