@@ -535,8 +535,8 @@ def test_attributes_of_other_libraries_give_a_hint(trained: Outcome) -> None:
             getattr(model, name)
     with pytest.raises(TypeError, match=r"model\.network"):
         model(torch.zeros(1, 2, dtype=torch.long))  # type: ignore[operator]
-    with pytest.raises(AttributeError, match="did you mean build_model"):
-        glassformer.build  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="use build_model"):
+        glassformer.build_mode  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_fill_refuses_a_setting_that_it_does_not_use(tmp_path: Path) -> None:

@@ -377,7 +377,8 @@ def test_an_ensemble_takes_folders(models: dict[str, Model]) -> None:
         (lambda path: glassformer.merge("nowhere", str(path / "x")), "no such model directory: nowhere"),
         (lambda path: glassformer.resume("nowhere"), "no such run: nowhere"),
         (lambda path: glassformer.presets.preset(5), "unknown preset 5: known presets are "),
-        (lambda path: glassformer.build_model("gpt2"), r"config must be a TransformerConfig, such as presets\.preset"),
+        (lambda path: glassformer.build_model("gpt-2"), "unknown preset 'gpt-2': did you mean gpt2"),
+        (lambda path: glassformer.build_model(5), "config must be a TransformerConfig, or a preset such as"),  # type: ignore[call-overload]
     ],
 )
 def test_a_wrong_path_is_named(call: Callable[[Path], Any], words: str, tmp_path: Path) -> None:
@@ -400,3 +401,22 @@ def test_a_fused_model_with_merged_updates_is_saved_and_loaded(models: dict[str,
     assert again.run.lora is None
     greedy = {"max_new_tokens": 8, "temperature": 0.0}
     assert again.generate("abc", **greedy) == fused.generate("abc", **greedy) == adapted.generate("abc", **greedy)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("classes", "accuracy"), ("pairs", "exact_match"), ("masked", "masked_accuracy")]
+)
+def test_evaluate_gives_the_scores_of_the_task(models: dict[str, Model], kind: str, name: str) -> None:
+    model = models[kind]
+    report = model.evaluate()
+    assert report.scores[name] == model.scores()[name] == report.to_dict()[name]
+    assert model.evaluate(loss_only=True).scores == {}
+    assert model.evaluate(loss_only=True) == report
+
+
+def test_compare_gives_a_row_per_model(models: dict[str, Model]) -> None:
+    rows = api.compare([models["classes"], models["classes"]])
+    assert [row.score for row in rows] == [models["classes"].scores()["accuracy"]] * 2
+    assert str(rows).startswith("model") and len(str(rows).splitlines()) == 3
+    with pytest.raises(UserError, match="has no score 'bleu'"):
+        api.compare([models["classes"]], score="bleu")

@@ -19,7 +19,7 @@ from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device, emulation_note
 from glassformer.errors import UserError, require_integer, warn
 from glassformer.evaluation.compare import describe_model
-from glassformer.evaluation.loss import ModelReport
+from glassformer.evaluation.loss import LossReport
 from glassformer.inference.decode import EncodedPrompt, check_prompts, with_settings
 from glassformer.inference.embed import Vectors
 from glassformer.inference.ensemble import Ensemble
@@ -423,7 +423,7 @@ class Model:
         target: Place = None,
         log: Log = warn,
         loss_only: bool = False,
-    ) -> ModelReport:
+    ) -> LossReport:
         """Return the loss and the scores (`scores`) on the run's own validation data, or on all of the given data.
 
         `loss_only` leaves out the scores, for which targets are generated. Every target counts once. Code and precision
@@ -438,7 +438,7 @@ class Model:
             log(note)
         loss = data.loss(self.vote, self.device, train, progress)
         scores = {} if loss_only else self.scores(path, progress, source=source, target=target, log=Silent().log)
-        return ModelReport(**vars(loss), scores=scores)
+        return replace(loss, scores=scores)
 
     def scores(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -76,5 +76,5 @@ class Outcome:
         )
 
     def _repr_html_(self) -> str:
-        rows = [{"split": split} | asdict(report) for split, report in self.reports.items()]
+        rows = [{"split": split} | report.to_dict() for split, report in self.reports.items()]
         return notebook.frame(rows, f"{self.run.name}: {self.folder}")

@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -184,7 +184,7 @@ def measured(folder: Path, division: Division) -> tuple[dict[str, Any], int, int
     n_batches = len(list(measure.batches()))
     with evaluation_mode(model.network):
         report = evaluate_loss(model.network, measure.objective, measure.batches(), CPU, division=division)
-        found = asdict(report)
+        found = report.to_dict()
         data = model.run.data
         if isinstance(data, PairData):
             found |= translation_scores(model.translator, measure.records, data, GREEDY, division=division)

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from glassformer.formatting import duration
@@ -37,7 +36,7 @@ def trained(train: "Callable[[LaunchReporter], Outcome]", *, quiet: bool = False
         reporter.close()
         seconds = time.perf_counter() - began
         if json_:
-            reports = {split: asdict(report) for split, report in outcome.reports.items()}
+            reports = {split: report.to_dict() for split, report in outcome.reports.items()}
             result = {"folder": str(outcome.folder), "name": outcome.run.name, "seconds": round(seconds, 3)}
             print(json.dumps(result | {"reports": reports}))
         else:

@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -38,26 +38,16 @@ class LossReport:
     smoothed_loss: float | None = None
     """The training loss with label smoothing, in nats per target; `None` without label smoothing."""
 
+    scores: dict[str, Any] = field(default_factory=dict, compare=False)
+    """Scores of the outputs in percent, from `Model.evaluate`: BLEU and chrF, or error rates, of targets; accuracy and
+    F1 of labels, with all classes under `report`; accuracy of filled masks. Empty if only the loss was measured."""
+
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Return the values of the loss, and the scores, by name."""
+        return {name: value for name, value in vars(self).items() if name != "scores"} | self.scores
 
     def _repr_html_(self) -> str:
         return notebook.table(self.to_dict())
-
-
-@dataclass(frozen=True)
-class ModelReport(LossReport):
-    """The loss of a model, and the scores of its outputs."""
-
-    scores: dict[str, Any] = field(default_factory=dict)
-    """BLEU and chrF, or error rates, of targets; accuracy and F1 of labels, with all classes under `report`; accuracy
-    of filled masks; all in percent. Empty for a model that continues a text, and if only the loss was measured."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the values of the loss, and those of `scores`, in one dictionary."""
-        values = asdict(replace(self, scores={}))
-        values.pop("scores")
-        return values | self.scores
 
 
 def loss_report(
