@@ -1,6 +1,7 @@
 """Decorators for methods that take one item or a list: one item gives one result, a list gives a list."""
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any
@@ -65,11 +66,17 @@ def one_or_list(argument: str, what: str, is_one: IsOne = is_text) -> Callable[[
     """
 
     def decorate(verb: Method) -> Method:
+        kinds = [parameter.kind for parameter in inspect.signature(verb).parameters.values()]
+        n_positional = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)  # with self
+
         @functools.wraps(verb)
         def wrapped(self: Any, *args: Any, **settings: Any) -> Any:
             if not args and argument not in settings:
                 return verb(self, **settings)  # raises Python's TypeError for the missing argument
             given, *rest = args or [settings.pop(argument)]
+            if len(args) >= n_positional:
+                by_name = f"{verb.__name__} takes {argument} by position and its settings by name"
+                raise TypeError(f"{by_name}: {verb.__name__}({argument}, name=value)")
             items, is_alone = _listed(self, given, argument, what, is_one)
             found = verb(self, items, *rest, **settings)
             return found[0] if is_alone else found

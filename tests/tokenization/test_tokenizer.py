@@ -321,3 +321,21 @@ def test_wrong_arguments_of_a_tokenizer_are_named(call: Any, words: str) -> None
     tokenizer = Tokenizer.train(["ab"], vocab_size=0, scheme="char", special_tokens=())
     with pytest.raises(UserError, match=words):
         call(tokenizer)
+
+
+@pytest.mark.parametrize("scheme", ["word", "whitespace", "char", "byte"])
+def test_a_tokenizer_of_a_vocabulary_and_merges_equals_the_trained_one(scheme: Scheme) -> None:
+    trained = Tokenizer.train(["to be, or not to be, that is the question"] * 3, vocab_size=300, scheme=scheme)
+    made = Tokenizer.from_merges(trained.vocab, trained.merges, scheme=scheme, special_tokens=trained.special_tokens)
+    text = "to be the question, or not"
+    assert made.encode(text) == trained.encode(text) and made.vocab == trained.vocab
+    assert made.decode(made.encode(text)) == trained.decode(trained.encode(text))
+    assert list(made.encode_iterable(text.split(" "))) == [i for word in text.split(" ") for i in made.encode(word)]
+
+
+def test_names_of_other_libraries_are_answered() -> None:
+    tokenizer = Tokenizer.train(["a b"], vocab_size=0, scheme="char")
+    with pytest.raises(AttributeError, match=r"use tokenizer\.tokens\(tokenizer\.encode\(text\)\)"):
+        tokenizer.tokenize("a b")
+    with pytest.raises(AttributeError, match="has no attribute 'foo'$"):
+        tokenizer.foo  # noqa: B018

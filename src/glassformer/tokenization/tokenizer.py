@@ -24,11 +24,11 @@ import hashlib
 import json
 import operator
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -107,6 +107,19 @@ class TokenReport:
             ("most frequent", "  ".join(f"{token!r} {n:,}" for token, n in self.most_frequent)),
         ]
         return "\n".join(f"{name:>15}  {value}" for name, value in rows)
+
+
+_OTHER_NAMES = {
+    "tokenize": "tokenizer.tokens(tokenizer.encode(text))",
+    "convert_ids_to_tokens": "tokenizer.tokens(ids)",
+    "convert_tokens_to_ids": "tokenizer.token_to_id(token)",
+    "from_pretrained": "Tokenizer.load(path)",
+    "save_pretrained": "tokenizer.save(path)",
+    **dict.fromkeys(("get_vocab", "vocabulary"), "tokenizer.vocab"),
+    **dict.fromkeys(("n_vocab", "vocabulary_size", "get_vocab_size"), "tokenizer.vocab_size"),
+    **dict.fromkeys(("batch_encode", "batch_encode_plus", "encode_ordinary_batch"), "tokenizer.encode_batch(texts)"),
+}
+"""Names that other libraries give to methods, and what to use instead."""
 
 
 class Tokenizer:
@@ -207,6 +220,26 @@ class Tokenizer:
         learned = learn_bpe(counts, initial_alphabet=alphabet, progress=progress, **asked)
         vocab = {token: i for i, token in enumerate(learned.tokens)}
         return cls(rust_tokenizer.assemble(scheme, special_tokens, vocab, learned.merges), learned.frequencies)
+
+    @classmethod
+    def from_merges(
+        cls,
+        vocab: Mapping[str, int],
+        merges: Sequence[tuple[str, str]],
+        *,
+        scheme: Scheme = "byte",
+        special_tokens: Sequence[str] = (),
+    ) -> "Tokenizer":
+        """Make a tokenizer of a vocabulary and its merges, in the order in which they are applied.
+
+        `vocab` has the id of each token, special ones included. With the scheme `byte`, tokens are written as in GPT-2
+        (`Ġ` for a space), and the vocabulary has a token for each byte. Raises `UserError` if the parts do not agree.
+
+        >>> vocab = {"a": 0, "b": 1, "ab": 2}
+        >>> Tokenizer.from_merges(vocab, [("a", "b")], scheme="char").encode("abba")
+        [2, 1, 0]
+        """
+        return cls(rust_tokenizer.assemble(scheme, special_tokens, dict(vocab), list(merges)))
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -311,6 +344,13 @@ class Tokenizer:
         if len({len(row) for row in rows}) < 2:
             return Encoded(*pad(rows, 0))  # equal lengths need no padding
         return Encoded(*self.pad(rows))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Name what to use for a method of other libraries."""
+            hint = f": use {_OTHER_NAMES[name]}" if name in _OTHER_NAMES else ""
+            raise AttributeError(f"a Tokenizer has no attribute {name!r}{hint}")
 
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token as written in the vocabulary (`Ġthe`), or None."""
@@ -422,6 +462,16 @@ class Tokenizer:
         if self.pad_id is None:
             raise UserError("this tokenizer has no special token [PAD]; add it with with_special_tokens")
         return pad(sequences, self.pad_id, max_len=max_len, side=side, truncate_side=truncate_side)
+
+    def encode_iterable(self, texts: Iterable[str]) -> Iterator[int]:
+        """Yield the ids of texts one after another, such as the lines of an open file; one text is in memory at a time.
+
+        >>> tokenizer = Tokenizer.train(["a b"], vocab_size=0, scheme="char", special_tokens=())
+        >>> list(tokenizer.encode_iterable(["a b", "b"]))
+        [1, 0, 2, 2]
+        """
+        for text in texts:
+            yield from self.encode(text)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Return the text of ids (see the module docstring); bytes that are not UTF-8 become U+FFFD."""
