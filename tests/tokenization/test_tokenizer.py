@@ -337,5 +337,5 @@ def test_names_of_other_libraries_are_answered() -> None:
     tokenizer = Tokenizer.train(["a b"], vocab_size=0, scheme="char")
     with pytest.raises(AttributeError, match=r"use tokenizer\.tokens\(tokenizer\.encode\(text\)\)"):
         tokenizer.tokenize("a b")
-    with pytest.raises(AttributeError, match="has no attribute 'foo'$"):
+    with pytest.raises(AttributeError, match=r"has no attribute 'foo'$"):
         tokenizer.foo  # noqa: B018
