@@ -68,13 +68,18 @@ pygments_dark_style = "github-dark"
 
 
 def mark_examples(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Mark indented lines of a docstring as code: reStructuredText would take them for a quotation."""
+    """Mark the code of a docstring, indented or between fences: reStructuredText would take it for sentences."""
     marked: list[str] = []
+    in_fence = False
     for n, line in enumerate(lines):
-        is_first = line.startswith("    ") and n > 0 and not lines[n - 1].strip()
+        if line.startswith("```"):
+            in_fence = line != "```"
+            marked += [".. code-block:: python", ""] if in_fence else [""]
+            continue
+        is_first = line.startswith("    ") and n > 0 and not lines[n - 1].strip() and not in_fence
         if is_first and not any(before.startswith((" ", "-", "*")) for before in marked[-2:-1]):
             marked += [".. code-block:: python", ""]
-        marked.append(line)
+        marked.append("    " + line if in_fence else line)
     lines[:] = marked
 
 
