@@ -38,7 +38,7 @@ def command_line() -> str:
         "```{index} cli, shell, commands, flags",
         "```",
         "",
-        "`glassformer VERB --help` prints the same in the terminal.",
+        "`glassformer help VERB` prints the same in the terminal.",
         "",
     ]
     lines += table(("Verb", "What it does"), ((f"[`{verb}`](#{verb})", text) for verb, text in VERBS.items()))
@@ -64,7 +64,9 @@ def verb_sections(function: "Callable[..., int] | Group", name: str) -> Iterator
     if rows:
         yield from table(("Option", "Meaning", "Default"), rows)
     if signature.keys:
-        yield from ("Every [key of a recipe](keys.md) is an option too.", "")
+        yield from ("Every [key of a recipe](keys.md) is an option too, by its whole name or by a short one.", "")
+    if signature.examples:
+        yield from ("```shell", *signature.examples, "```", "")
 
 
 def option_name(option: Option) -> str:

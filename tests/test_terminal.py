@@ -11,7 +11,7 @@ from rich.console import Console
 
 from glassformer.evaluation.loss import LossReport
 from glassformer.reporting import Evaluation, Silent
-from glassformer.terminal import TerminalReporter, reporter_or_default, show, wrapped
+from glassformer.terminal import TerminalReporter, reporter_or_default
 
 TRAIN = LossReport(2.0, 7.389, 1.5, 100)
 VALID = LossReport(2.5, 12.18, 1.9, 50)
@@ -52,25 +52,6 @@ def test_the_best_value_has_the_name_of_its_score() -> None:
     assert shown.best == "best 2.5000"
     shown.evaluation(evaluation(200, accuracy=81.5))
     assert shown.best == "best accuracy 81.50"
-
-
-@pytest.mark.parametrize("width", [40, 60, 80])
-def test_long_lines_of_a_result_are_wrapped_at_words_below_their_last_column(width: int) -> None:
-    line = "ok      cache  logits with and without a cache differ by 1.1e-15 of their scale"
-    parts = wrapped(f"{line}\n\n  short", width).splitlines()
-    assert all(len(part) <= width for part in parts) and parts[-2:] == ["", "  short"]
-    assert all(part.startswith(" " * 15) for part in parts[1:-2])
-    assert " ".join(" ".join(parts[:-2]).split()) == " ".join(line.split())
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_result_is_wrapped_on_a_terminal_only(
-    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    show("name  a description of more than thirty columns")
-    assert capsys.readouterr().out.count("\n") == (2 if is_terminal else 1)
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -122,10 +122,13 @@ def train(
     start = {} if init is None else {"init.path": files.as_path(init, "init")}
     if start or changes or settings:
         chosen = recipes.with_changes(chosen, {**start, **(changes or {})}, **settings)
+    from glassformer.training.checks import check_new_run
+
+    folder = Path("runs") / chosen.name if out is None else files.as_path(out, "out")
+    check_new_run(chosen, folder)  # imports no torch
     from glassformer.terminal import reporter_or_default
     from glassformer.training.run import train_run
 
-    folder = Path("runs") / chosen.name if out is None else files.as_path(out, "out")
     with reporter_or_default(reporter) as shown:
         return Trained(**vars(train_run(chosen, folder, shown)))
 
@@ -137,19 +140,27 @@ def resume(
 
     `settings` are keys of `[train]` without the section: `max_time=60` is `flags={"train.max_time": "60"}`.
     """
+    from glassformer.training.checks import check_stored_run
+
+    path = files.as_path(folder, "folder")
+    check_stored_run(path)
     from glassformer.terminal import reporter_or_default
     from glassformer.training.run import resume_run
 
     changed = {f"train.{name}": str(value) for name, value in settings.items()}
     with reporter_or_default(reporter) as shown:
-        return Trained(**vars(resume_run(files.as_path(folder, "folder"), shown, {**(flags or {}), **changed})))
+        return Trained(**vars(resume_run(path, shown, {**(flags or {}), **changed})))
 
 
 def replay(folder: str | Path, reporter: LaunchReporter | None = None) -> "Replay":
     """Repeat the steps between the two newest checkpoints of a run, and compare the results bit by bit."""
+    from glassformer.training.checks import check_stored_run
+
+    path = files.as_path(folder, "folder")
+    check_stored_run(path)
     from glassformer.training.run import replay_run
 
-    return replay_run(files.as_path(folder, "folder"), reporter or Silent())
+    return replay_run(path, reporter or Silent())
 
 
 def compare(

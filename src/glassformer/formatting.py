@@ -1,4 +1,10 @@
-"""Human-readable durations, counts and sizes."""
+"""Human-readable durations, counts and sizes; results on a terminal."""
+
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
 
 
 def duration(seconds: float) -> str:
@@ -38,3 +44,68 @@ def size(n_bytes: float) -> str:
         if n_bytes >= n:
             return f"{n_bytes / n:,.1f} {unit}"
     return f"{n_bytes:,.0f} bytes"
+
+
+def table(rows: Sequence[Sequence[str]], width: int | None = None, n_words: int = 1) -> str:
+    """Align the columns of a table: words on the left in the first `n_words` columns, numbers on the right.
+
+    The first row has the names of the columns. If the lines are longer than `width`, rows and columns are exchanged; if
+    these lines are too long as well, each row is a paragraph with the names of its values.
+
+    >>> rows = [["", "bytes", "tokens"], ["training", "1,980", "450"]]
+    >>> print(table(rows))
+              bytes  tokens
+    training  1,980     450
+    >>> print(table(rows, 20))
+            training
+    bytes      1,980
+    tokens       450
+    >>> print(table(rows, 15))
+    training  bytes
+      1,980, tokens
+      450
+    """
+    for cells, n_left in ((rows, n_words), (list(zip(*rows, strict=True)), 1)):
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if place < n_left else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in cells
+        ]
+        if width is None or max(map(len, lines)) <= width:
+            return "\n".join(lines)
+    names, *records = rows
+    paragraphs = []
+    for name, *values in records:
+        shown = ", ".join(f"{of} {value}" for of, value in zip(names[1:], values, strict=True))
+        paragraphs.append(wrapped(f"{name}  {shown}", width or 0, 2))
+    return "\n".join(paragraphs)
+
+
+def output_width() -> int | None:
+    """Return the width of the terminal that shows standard output; None if it is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def show(text: str, indent: int | None = None) -> None:
+    """Print a result on standard output; on a terminal, wrap its long lines at words (`wrapped`)."""
+    width = output_width()
+    print(text if width is None else wrapped(text, width, indent))
+
+
+def wrapped(text: str, width: int, indent: int | None = None) -> str:
+    """Wrap long lines at words; their other parts start at `indent`, by default at the last column on the left.
+
+    >>> print(wrapped("ok  cache  one long detail", 20))
+    ok  cache  one long
+               detail
+    """
+    lines = []
+    for line in text.split("\n"):
+        columns = [gap.end() for gap in re.finditer(r"^ *|\S {2,}", line) if gap.end() <= 0.6 * width]
+        after = " " * (columns[-1] if indent is None else indent)
+        parts = textwrap.wrap(line, width, subsequent_indent=after, break_on_hyphens=False, break_long_words=False)
+        lines += parts or [""]
+    return "\n".join(lines)

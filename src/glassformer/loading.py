@@ -1,21 +1,20 @@
-"""Loading of model directories: one as a `Model`, several as an ensemble."""
+"""Loading of model directories: one as a `Model`, several as an ensemble. Paths are checked before torch is loaded."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from glassformer import files
-from glassformer.devices import choose_device, emulation_note
 from glassformer.errors import UserError, warn
-from glassformer.model import Model
-from glassformer.models.transforms import convert, fuse, weights_dtype
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from glassformer.tasks.task import Votes
-from glassformer.training.trainer_state import TrainerState, read_progress
+
+if TYPE_CHECKING:
+    from glassformer.model import Model
+    from glassformer.training.trainer_state import TrainerState
 
 
 def load_model(
@@ -24,11 +23,15 @@ def load_model(
     device: str = "auto",
     dtype: str | None = None,
     fused: bool = False,
-) -> Model:
+) -> "Model":
     """Load the model of a directory, or of one of a run's checkpoints; see `api.load`."""
-    path = files.as_path(folder, "folder")
-    if step is not None:
-        path = checkpoint.find(path, step)
+    path = checkpoint.find(files.as_path(folder, "folder"), step)
+    import torch
+
+    from glassformer.devices import choose_device, emulation_note
+    from glassformer.model import Model
+    from glassformer.models.transforms import convert, fuse, weights_dtype
+
     where = choose_device(device)
     weights = None if dtype is None else weights_dtype(dtype, where)
     if note := emulation_note(dtype, where):
@@ -58,11 +61,15 @@ def load_model(
     )
 
 
-def voting_model(models: Sequence[Model | str | Path]) -> Model:
+def voting_model(models: "Sequence[Model | str | Path]") -> "Model":
     """Combine several models into one; see `api.ensemble`."""
     if not models or isinstance(models, (str, Path)):
         raise UserError("give at least one model directory; in Python, pass a list")
-    first, *others = (member if isinstance(member, Model) else load_model(member) for member in models)
+    members = [Path(member) if isinstance(member, str) else member for member in models]
+    for member in members:
+        if isinstance(member, Path):
+            checkpoint.find(member)
+    first, *others = (load_model(member) if isinstance(member, Path) else member for member in members)
     for number, other in enumerate(others, 2):
         if not isinstance(first.task, Votes):
             raise UserError(f"an ensemble can only translate, classify or tag; {first.name} learned to {first.learned}")
@@ -74,7 +81,7 @@ def voting_model(models: Sequence[Model | str | Path]) -> Model:
     return replace(first, others=tuple(model.network for model in others))
 
 
-def _difference(one: Model, other: Model) -> str | None:
+def _difference(one: "Model", other: "Model") -> str | None:
     """Return the reason why two models cannot form an ensemble, or None."""
     if one.learned != other.learned:
         return f"the first learned to {one.learned}, the second to {other.learned}"
@@ -88,8 +95,10 @@ def _difference(one: Model, other: Model) -> str | None:
     return None
 
 
-def stored_progress(folder: Path) -> TrainerState | None:
+def stored_progress(folder: Path) -> "TrainerState | None":
     """Return the training progress stored in a checkpoint, or in a run's newest checkpoint; None if not stored."""
+    from glassformer.training.trainer_state import read_progress
+
     steps = checkpoint.steps(folder)
     state = checkpoint.path_of(folder, steps[-1]) if steps else folder
     return read_progress(state) if (state / checkpoint.STATE).exists() else None

@@ -2,10 +2,6 @@
 
 import html
 import io
-import re
-import shutil
-import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeE
 from rich.table import Column
 
 from glassformer.distributed.environment import is_first
+from glassformer.formatting import wrapped
 from glassformer.reporting import Evaluation, LaunchReporter, Silent
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -248,24 +245,3 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def show(text: str, indent: int | None = None) -> None:
-    """Print a result on standard output; on a terminal, wrap its long lines at words (`wrapped`)."""
-    print(wrapped(text, shutil.get_terminal_size().columns, indent) if sys.stdout.isatty() else text)
-
-
-def wrapped(text: str, width: int, indent: int | None = None) -> str:
-    """Wrap long lines at words; their other parts start at `indent`, by default at the last column on the left.
-
-    >>> print(wrapped("ok  cache  one long detail", 20))
-    ok  cache  one long
-               detail
-    """
-    lines = []
-    for line in text.split("\n"):
-        columns = [gap.end() for gap in re.finditer(r"^ *|\S {2,}", line) if gap.end() <= 0.6 * width]
-        after = " " * (columns[-1] if indent is None else indent)
-        parts = textwrap.wrap(line, width, subsequent_indent=after, break_on_hyphens=False, break_long_words=False)
-        lines += parts or [""]
-    return "\n".join(lines)

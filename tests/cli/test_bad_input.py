@@ -55,7 +55,7 @@ def test_a_file_that_cannot_be_trained_on_is_refused(
     ("flags", "words"),
     [
         (["--train.max-stes", "5"], "unknown key train.max_stes: did you mean train.max_steps?"),
-        (["--max-steps", "5"], "unknown option --max-steps: did you mean --train.max-steps?"),
+        (["--max-stes", "5"], "unknown option --max-stes: did you mean --train.max-steps?"),
         (["--ot", "x"], "unknown option --ot: did you mean --out?"),
         (["--train.max-steps", "x"], "train.max_steps must be integer, not 'x' (in the command line)"),
         (["--train.max-steps"], "--train.max-steps needs a value"),
@@ -197,7 +197,7 @@ def test_wrong_options_are_one_sentence(glassformer: Glassformer, words: list[st
         (["--prompt", "a", "--input", "x"], "give --prompt or --input, not both"),
         (["--prompt", "a", "--device", "cuda:77"], "device 'cuda:77' is not available"),
         (["--prompt", "a", "--checkpoint", "3"], "has no checkpoint of step 3; existing steps: 10, 20"),
-        ([], "no prompt given: give --prompt TEXT or --input FILE.jsonl"),
+        ([], "no prompt given: give --prompt TEXT or --input FILE,"),
         (["--input", "none.jsonl"], "no such file: none.jsonl"),
         (["--input", "-"], "- has no prompt"),
     ],

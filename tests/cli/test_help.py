@@ -1,18 +1,21 @@
-"""The help: every option is listed once, in 80 columns; and verbs of other packages."""
+"""The help: every option is listed once, in 80 columns, with examples that can be parsed; verbs of other packages."""
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from glassformer.cli.arguments import Group, all_flags
+from glassformer.cli.arguments import Group, Signature, all_flags, with_flags
 from glassformer.cli.help import FIRST_KEYS, N_FIRST
 from glassformer.cli.main import VERBS
 from glassformer.cli.resume import CHANGEABLE
+from glassformer.config.run import Run
 from glassformer.cost.hardware import GPUS
 
 from .conftest import Glassformer
@@ -41,8 +44,6 @@ def test_every_verb_has_help(glassformer: Glassformer) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_explains_every_option_once_in_80_columns(glassformer: Glassformer, verb: str) -> None:
-    from importlib import import_module
-
     main = import_module(f"glassformer.cli.{verb}").main
     names = [[verb], *([verb, inner] for inner in main.verbs)] if isinstance(main, Group) else [[verb]]
     for name in names:
@@ -58,28 +59,53 @@ def test_help_explains_every_option_once_in_80_columns(glassformer: Glassformer,
             meant.strip() for meant in re.findall(r"^  -\S+(?: [A-Z]+)?(?: …)?((?:.*\n   )?.*)$", shown.out, re.M)
         )
         assert "<class" not in shown.out and "typing." not in shown.out
+        assert len(shown.out.splitlines()) < 80, name
+        assert glassformer("help", *name).out == shown.out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_examples_of_a_verb_can_be_parsed(verb: str) -> None:
+    main = import_module(f"glassformer.cli.{verb}").main
+    for inner, function in main.verbs.items() if isinstance(main, Group) else [("", main)]:
+        name = f"{verb} {inner}".strip()
+        signature = Signature.of(function, name)
+        assert signature.examples, name
+        for example in signature.examples:
+            begin = ["glassformer", *name.split()]
+            words = shlex.split(example)
+            assert words[: len(begin)] == begin, example
+            _, options = signature.read(words[len(begin) :])
+            own = {*signature.groups, *(option.parameter for option in signature.options)}
+            with_flags(Run(), {key: value for key, value in options.items() if key not in own})
 
 
 @pytest.mark.parametrize("verb", WITH_KEYS)
 def test_a_verb_that_takes_keys_lists_each_once(glassformer: Glassformer, verb: str) -> None:
-    shown = glassformer(verb, "--help").out
-    keys = [name.replace("-", "_") for name in listed(shown) if "." in name]
+    shown = glassformer(verb, "--help", "all").out
+    assert shown == glassformer("help", verb, "all").out
+    most_used = listed(blocks(shown)["Most used options:"])
+    assert most_used == listed(blocks(glassformer(verb, "--help").out)["Most used options:"])
+    own = {option.name for option in Signature.of(import_module(f"glassformer.cli.{verb}").main, verb).options}
+    first = [key for key in FIRST_KEYS if short(key) in most_used and short(key) not in own]
+    keys = first + [name.replace("-", "_") for name in listed(shown) if "." in name]
     assert len(keys) == len(set(keys)) and set(keys) == {entry.key for entry in all_flags()}
-    first = [name.replace("-", "_") for name in listed(blocks(shown)["Most used options:"]) if "." in name]
-    assert first == list(FIRST_KEYS)[: len(first)]
     for title, below in blocks(shown).items():
         if title.startswith("["):
             assert all(name.replace("-", "_").startswith(f"{title[1:-1]}.") for name in listed(below)), title
 
 
+def short(key: str) -> str:
+    return key.rsplit(".", 1)[-1].replace("_", "-")
+
+
 def test_help_lists_values_default_and_kinds_of_a_key(glassformer: Glassformer) -> None:
-    shown = glassformer("train", "--help").out
+    shown = glassformer("train", "--help", "all").out
     for lines in (
-        "  --train.max-steps INT\n      number of optimizer steps (default 2000)\n",
+        "  --max-steps INT             number of optimizer steps (default 2000)\n",
+        "  --train.eval-every INT\n      steps between evaluations",
         "  --train.optimizer.kind NAME\n      the optimizer (adam | adamw | muon; default adamw)\n",
         "  --train.schedule.ratio FLOAT  (plateau)\n      factor by which the learning rate drops (default 0.5)\n",
-        "      adam, adamw: peak learning rate (default 0.001)\n"
-        "      muon: peak learning rate of the matrices (default",
+        "  --train.optimizer.eps FLOAT  (adam, adamw)\n",
     ):
         assert lines in shown, lines
     plain = " ".join(shown.split())
@@ -89,8 +115,11 @@ def test_help_lists_values_default_and_kinds_of_a_key(glassformer: Glassformer) 
 
 
 def test_resume_lists_the_keys_that_may_change(glassformer: Glassformer) -> None:
-    keys = [name.replace("-", "_") for name in listed(glassformer("resume", "--help").out) if "." in name]
-    assert set(keys) == {entry.key for entry in all_flags() if entry.key.startswith(CHANGEABLE)}
+    shown = glassformer("resume", "--help").out
+    keys = ["train.device", *(name.replace("-", "_") for name in listed(shown) if "." in name)]
+    assert "  --device TEXT " in shown and set(keys) == {
+        entry.key for entry in all_flags() if entry.key.startswith(CHANGEABLE)
+    }
 
 
 def test_plan_lists_the_gpus(glassformer: Glassformer) -> None:

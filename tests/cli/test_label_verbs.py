@@ -1,6 +1,7 @@
 """The verbs of encoders and denoisers: fill, classify, tag, embed, merge, evaluate; starting from another model."""
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,7 +163,7 @@ def test_mistakes_are_one_sentence(glassformer: Glassformer, models: dict[str, O
     require_one_sentence(glassformer("evaluate", classes, "--beam", 2), "--beam has no effect, because no targets")
     greedy = [models["spans"].folder, "a [MASK]", "--beam", 1, "--length-penalty", 2]
     require_one_sentence(glassformer("fill", *greedy), "--length-penalty has no effect with a beam of 1")
-    require_one_sentence(glassformer("classify", classes, stdin="a\n\nb\n"), "standard input:2", "empty")
+    require_one_sentence(glassformer("fill", masked, stdin="a [MASK]\n\nb\n"), "standard input:3", "has no [MASK]")
     require_one_sentence(glassformer("classify", models["tags"].folder, "a"), "use it with tag")
     require_one_sentence(glassformer("tag", classes, "a"), "use it with classify")
     require_one_sentence(glassformer("generate", masked, "--prompt", "a"), "learned to fill masks")
@@ -191,6 +192,47 @@ def test_no_texts_give_empty_results(
     assert (printed.code, printed.out) == (0, "")
     if verb == "embed":
         assert np.load(out).shape == (0, model.network.config.d_model)
+
+
+EMPTY = {
+    "classify classes": "",
+    "classify classes --json": '{"text": "", "classes": {}}',
+    "classify regression --json": '{"text": "", "number": null}',
+    "tag tags --json": '{"words": [], "tags": [], "probabilities": []}',
+    "fill masked --json": '{"text": "", "candidates": []}',
+    "fill spans": "",
+    "generate causal --max-new-tokens 2": '{"prompt": "", "text": ""}',
+}
+"""Verb, model and options → the line of output for a blank line of input."""
+
+
+@pytest.mark.parametrize("command", EMPTY)
+def test_a_blank_line_gives_an_empty_result_at_its_place(
+    glassformer: Glassformer, models: dict[str, Outcome], trained: Outcome, command: str, tmp_path: Path
+) -> None:
+    verb, kind, *options = command.split()
+    folder = {**models, "causal": trained}[kind].folder
+    texts = ["the dog [MASK]", "red cat [MASK]", "ab [MASK] cd", "the cat [MASK]"]
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts))
+    rows = iter(glassformer(verb, folder, "--input", tmp_path / "in.txt", *options).out.splitlines())
+    wanted, given, rng = [], "", random.Random(command)
+    for text in texts:
+        n = rng.randrange(3)
+        given += "".join(rng.choice(["\n", " \t\n"]) for _ in range(n)) + f"{text}\n"
+        wanted += [EMPTY[command]] * n + [next(rows)]
+    given += " \n"
+    found = glassformer(verb, folder, "--input", "-", *options, stdin=given)
+    assert (found.code, found.out.splitlines()) == (0, [*wanted, EMPTY[command]]), found.err
+
+
+def test_a_blank_line_has_no_vector(glassformer: Glassformer, models: dict[str, Outcome], tmp_path: Path) -> None:
+    folder, out = models["classes"].folder, tmp_path / "v.npy"
+    done = glassformer("embed", folder, "--output", out, "--query", "red cat", "--n", 9, stdin="the dog\n\nred cat\n")
+    vectors = np.load(out)
+    alone = api.load(folder, device="cpu").embed(["the dog", "red cat"])
+    assert np.isnan(vectors[1]).all() and np.array_equal(vectors[[0, 2]], alone)
+    assert [line.partition("\t")[2] for line in done.out.splitlines()] == ["red cat", "the dog"]
+    assert "blank lines of the input: 1; their rows are NaN" in done.err
 
 
 def test_an_adapter_of_another_name_is_refused_before_training(tmp_path: Path) -> None:

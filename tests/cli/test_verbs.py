@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,14 @@ import pytest
 from glassformer import api, recipes
 from glassformer.cli import main
 from glassformer.config.presets import PRESETS
+from glassformer.config.run import Run
+from glassformer.config.schema import FlagText
+from glassformer.errors import UserError
 from glassformer.reporting import Outcome
 from runs import made_up_text, write_documents, write_text
 
 from .conftest import Glassformer
+from .test_bad_input import require_one_sentence
 
 
 def test_train_evaluate_generate_and_resume(glassformer: Glassformer, tmp_path: Path, tiny_recipe: Path) -> None:
@@ -97,6 +102,55 @@ def test_generate_reads_prompts_from_a_file(glassformer: Glassformer, trained: O
         "generate", trained.folder, "--input", tmp_path / "in.jsonl", "--output", out, "--max-new-tokens", 6
     )
     assert written.out == "" and out.read_text("utf-8") == found.out
+
+
+def test_prompts_are_plain_lines_or_json_by_the_first_line(glassformer: Glassformer, trained: Outcome) -> None:
+    prompts = ["ab cd", '"ab"', "[1]", 'ab {"prompt": 1}']
+    options = ["generate", trained.folder, "--input", "-", "--max-new-tokens", 3, "-n", 2]
+    as_json = glassformer(*options, stdin="".join(json.dumps({"prompt": prompt}) + "\n\n" for prompt in prompts))
+    as_text = glassformer(*options, stdin="\ufeff" + "\r\n".join(prompts))
+    assert as_json.code == 0 and as_text.out == as_json.out and as_text.out.count("\n") == 8
+    require_one_sentence(glassformer(*options, stdin='\n{"prompt": "a"\nb\n'), "line 2 of standard input is not JSON")
+
+
+SHORT = {"max_steps": "7", "batch_size": "5", "seed": "3", "vocab_size": "300", "learning_rate": "0.5", "path": "x.txt"}
+
+
+@pytest.mark.parametrize("name", [*SHORT, "lr", "epochs", "n_embd", "dropout", "kind", "n_layer", "source", "steps"])
+@pytest.mark.parametrize("recipe", ["copy-task", "multi30k-en-de-tiny"])
+def test_short_names_mean_the_same_in_the_shell_and_in_python(
+    glassformer: Glassformer, monkeypatch: pytest.MonkeyPatch, recipe: str, name: str
+) -> None:
+    value = SHORT.get(name, "1")
+    ran: list[Run] = []
+
+    def train(run: Run, out: str | None, reporter: object) -> None:
+        ran.append(run)
+        sys.exit()
+
+    monkeypatch.setattr("glassformer.cli.train.train", train)
+    try:
+        wanted = recipes.with_changes(recipes.load(recipe), {name: FlagText(value)}, "the command line")
+    except UserError as error:
+        require_one_sentence(glassformer("train", recipe, f"--{name.replace('_', '-')}", value), str(error))
+    else:
+        with pytest.raises(SystemExit):
+            glassformer("train", recipe, f"--{name.replace('_', '-')}={value}")
+        assert ran == [wanted]
+
+
+@pytest.mark.parametrize("width", [60, 40])
+def test_tables_fit_a_narrow_terminal(
+    glassformer: Glassformer, trained: Outcome, width: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    text = write_text(tmp_path).rename(Path("t.txt"))
+    tables = [["presets"], ["data", "report", text, "--tokenizer", trained.folder], ["compare", trained.folder]]
+    for words in tables:
+        shown = glassformer(*words)
+        assert shown.code == 0 and max(map(len, shown.out.splitlines())) <= width, shown.out
+        assert len(re.findall(r"\bparameters\b|\bbytes per token\b", shown.out)) >= 1
 
 
 def test_generate_writes_several_samples(glassformer: Glassformer, trained: Outcome) -> None:

@@ -3,8 +3,9 @@
 Positional parameters are positional arguments. Keyword-only ones are options: `top_k` is `--top-k`, `json_` is
 `--json`, and `data__path` is `--data.path`. A parameter whose type is a dataclass gives one option per field, described
 by its `setting`; `Annotated[Class, "name", …]` selects fields; with `Annotated[dict[str, Any], Class]` the dictionary
-has the options that were given. `**keys` takes every key of a run; `**keys: Annotated[str, "train."]` takes the keys
-with this prefix. The docstring begins with one sentence, and describes the parameters after `Args:`.
+has the options that were given, with checked values. `**keys` takes every key of a run, by its whole or short name;
+`**keys: Annotated[str, "train."]` takes the keys with this prefix. The docstring begins with one sentence, describes
+the parameters after `Args:`, and ends with command lines after `Examples:`.
 """
 
 import dataclasses
@@ -20,6 +21,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 from glassformer import recipes
 from glassformer.config.extensions import members
+from glassformer.config.other_names import NO_KEY, NO_OPTION, OPTIONS, SAME
 from glassformer.config.run import BeamConfig, GenerationConfig, Run
 from glassformer.config.schema import Entry, FlagText, describe, require_int64, setting_doc
 from glassformer.errors import UserError, nearest_name
@@ -68,7 +70,8 @@ class Option:
     @classmethod
     def of(cls, parameter: str, hint: Any, default: Any, doc: str, group: str = "") -> "Option":
         """Return the option for a parameter, or a field, with this type hint."""
-        (hint,) = (member for member in members(hint) if member is not type(None))
+        if typing.get_origin(hint) is not Annotated:  # its metadata is the metavar
+            (hint,) = (member for member in members(hint) if member is not type(None))
         is_repeated = typing.get_origin(hint) is tuple
         (type_, *metavar) = _annotated(typing.get_args(hint)[0] if is_repeated else hint)
         shown = metavar[0] if metavar else METAVARS.get(type_, "NAME") + " …" * is_repeated
@@ -125,13 +128,16 @@ class Signature:
     """Parameters that expand to several options: the title of the options, and the function that builds the value."""
     keys: list[Entry]
     """The keys of a run that are also options."""
+    examples: list[str]
+    """Command lines."""
 
     @classmethod
     def of(cls, function: Callable[..., Any], verb: str) -> "Signature":
         """Read the signature from a verb's function."""
-        doc, _, listed = (inspect.getdoc(function) or "").partition("\nArgs:\n")
+        text, _, examples = (inspect.getdoc(function) or "").partition("\nExamples:\n")
+        doc, _, listed = text.partition("\nArgs:\n")
         docs = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE))
-        found = cls(verb, doc.strip(), [], [], {}, [])
+        found = cls(verb, doc.strip(), [], [], {}, [], [line.strip() for line in examples.splitlines()])
         hints = typing.get_type_hints(function, include_extras=True)
         for name, parameter in inspect.signature(function).parameters.items():
             type_, *extras = _annotated(hints[name])
@@ -144,7 +150,7 @@ class Signature:
                 is_whole = table is type_
                 some = [extra for extra in extras if isinstance(extra, str)]
                 found.groups[name] = (
-                    (title, type_) if is_whole else (f"{title} (defaults: from the model directory)", dict)
+                    (title, type_) if is_whole else (f"{title} (defaults: from the model directory)", _checked(table))
                 )
                 inner = typing.get_type_hints(table, include_extras=True)
                 for field in (field for field in dataclasses.fields(table) if not some or field.name in some):
@@ -162,6 +168,7 @@ class Signature:
         """Convert the words of a command line to positional and keyword arguments of the function."""
         known = {option.name: option for option in self.options}
         switches = {entry.key for entry in self.keys if entry.type == "true | false"}
+        by_name, takes_all = _by_short_name(self.keys), any(entry.key == recipes.PRESET for entry in self.keys)
         places: list[str] = []
         given: dict[str, list[str]] = {}
         keys: dict[str, str] = {}
@@ -175,11 +182,19 @@ class Signature:
             name, equals, value = word.lstrip("-").partition("=")
             option = known.get(name.replace("_", "-"))
             if option is None and not (self.keys and "." in name):
-                raise self.unknown(name)
+                plain = name.replace("-", "_")
+                if takes_all and (plain in by_name or plain in SAME or plain in NO_KEY):
+                    name = plain  # `whole_keys` finds its key in the run, or the hint for a name of another toolkit
+                elif len(by_name.get(plain, ())) == 1:
+                    [name] = by_name[plain]
+                else:
+                    raise self.unknown(name)
             is_repeated = option is not None and option.is_repeated
             if equals:
                 values = [value]
-            elif name.replace("-", "_") in switches or (option is not None and option.type is bool):
+            elif switches.intersection(by_name.get(name.replace("-", "_"), [name.replace("-", "_")])) or (
+                option is not None and option.type is bool
+            ):
                 values = [queue.pop(0) if queue and queue[0].lower() in ("true", "false") else "true"]
             else:
                 n = next((n for n, later in enumerate(queue) if self.is_option(later)), len(queue))
@@ -199,11 +214,18 @@ class Signature:
 
     def unknown(self, name: str) -> UserError:
         """Return the error for an unknown option; it suggests the nearest option."""
-        keys = list(dict.fromkeys(entry.key.replace("_", "-") for entry in self.keys))
-        found = [key for key in keys if key.rsplit(".", 1)[-1] == name.replace("_", "-")]
-        nearest = nearest_name(name, [*(option.name for option in self.options), *keys], cutoff=0.4)
-        found += [] if nearest is None else [nearest]
-        return UserError(f"unknown option --{name}" + (f": did you mean --{found[0]}?" if found else ""))
+        plain = name.replace("-", "_")
+        keys = {entry.key: [entry.key.replace("_", "-")] for entry in self.keys}
+        short = {name: [key.replace("_", "-") for key in found] for name, found in _by_short_name(self.keys).items()}
+        known = keys | short | {option.name.replace("-", "_"): [option.name] for option in self.options}
+        kinds = [key for key in keys if f".{key}".endswith(f".{plain}.kind")]
+        same = (other for other in (SAME.get(plain, plain), *OPTIONS.get(plain, ()), *kinds) if other in known)
+        near = next(same, None) or nearest_name(plain, known, cutoff=0.7)
+        found = known.get(near or "") or known.get(plain.rsplit(".", 1)[-1], [])
+        hint = f": did you mean {'-' if len(found[0]) == 1 else '--'}{found[0]}?" if found else ""
+        if not found and plain in NO_OPTION:
+            hint = f": {NO_OPTION[plain]}"
+        return UserError(f"unknown option --{name}{hint}")
 
     def _positional(self, words: Sequence[str], given: Mapping[str, list[str]]) -> list[Any]:
         single = [place for place in self.places if not place.is_repeated]
@@ -225,6 +247,24 @@ class Signature:
                 place = values[option.group] if option.group else values
                 place[option.parameter] = option.read(given[option.name], f"--{option.name}")
         return values | {group: make(**values[group]) for group, (_, make) in self.groups.items()}
+
+
+def _checked(table: Any) -> Callable[..., dict[str, Any]]:
+    """Return a function that returns its arguments as a dictionary, after checking them as fields of `table`."""
+
+    def values(**given: Any) -> dict[str, Any]:
+        table(**given)
+        return given
+
+    return values
+
+
+def _by_short_name(entries: Sequence[Entry]) -> dict[str, list[str]]:
+    """Return the keys by the last part of their name, each once."""
+    found: dict[str, list[str]] = {}
+    for key in dict.fromkeys(entry.key for entry in entries):
+        found.setdefault(key.rsplit(".", 1)[-1], []).append(key)
+    return found
 
 
 def _annotated(hint: Any) -> tuple[Any, ...]:

@@ -13,11 +13,13 @@ def main(*directories: Dirs, out: Path, last: int = 0) -> int:
         directories: Model directories or checkpoints of one configuration; or one run folder, for its checkpoints.
         out: The new model directory.
         last: Number of a run's newest checkpoints to average; 0 = all kept checkpoints, including the best.
+
+    Examples:
+        glassformer average runs/en-de --last 5 --out averaged
     """
     from glassformer import files
     from glassformer.store import checkpoint
     from glassformer.store.model_directory import own_paths
-    from glassformer.training.averaging import average_directories
 
     if last < 0:
         raise UserError(f"--last: expected at least 0, got {last}")
@@ -32,9 +34,10 @@ def main(*directories: Dirs, out: Path, last: int = 0) -> int:
     if len(folders) < 2:
         raise UserError(f"average needs at least two models, got only {folders[0]}")
     for folder in folders:
-        if not folder.is_dir():
-            raise UserError(f"no such model directory: {folder}")
+        checkpoint.find(folder)
     files.require_new_folder(out, [path for folder in (*directories, *folders) for path in own_paths(folder)])
+    from glassformer.training.averaging import average_directories  # imports torch
+
     average_directories(folders, out)
     print(f"{out}: mean of {len(folders)} models: {', '.join(folder.name for folder in folders)}")
     return 0

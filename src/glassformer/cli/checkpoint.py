@@ -8,6 +8,7 @@ from glassformer import files
 from glassformer.cli.arguments import Dir, Group, fail
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
+from glassformer.store import checkpoint
 from glassformer.store.lock import locked
 from glassformer.store.manifest import Manifest
 
@@ -18,16 +19,19 @@ def list_(folder: Dir, /, *, json_: bool = False) -> int:
     Args:
         folder: The run folder.
         json_: Print JSON.
-    """
-    from glassformer.store import checkpoint
-    from glassformer.training.trainer_state import read_progress
 
+    Examples:
+        glassformer checkpoint list runs/mybook
+    """
     try:
         model_step = Manifest.read(folder).step
     except UserError:
         model_step = None
     rows: list[dict[str, Any]] = []
-    for step in _steps(folder):
+    steps = _steps(folder)
+    from glassformer.training.trainer_state import read_progress  # imports torch
+
+    for step in steps:
         path = checkpoint.path_of(folder, step)
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         try:
@@ -52,9 +56,10 @@ def verify(folder: Dir, /) -> int:
 
     Args:
         folder: The run folder, or a model directory.
-    """
-    from glassformer.store import checkpoint
 
+    Examples:
+        glassformer checkpoint verify runs/mybook
+    """
     if not folder.is_dir():
         fail(f"no such run: {folder}")
     steps = checkpoint.steps(folder)
@@ -79,14 +84,16 @@ def prune(folder: Dir, /, *, keep: int = 1) -> int:
     Args:
         folder: The run folder.
         keep: Number of newest checkpoints to keep.
-    """
-    from glassformer.store import checkpoint
-    from glassformer.training.trainer_state import read_progress
 
+    Examples:
+        glassformer checkpoint prune runs/mybook --keep 2
+    """
     if keep < 1:
         fail(f"--keep: expected at least 1, got {keep}")
     steps = _steps(folder)
     with locked(folder), files.writing(folder):
+        from glassformer.training.trainer_state import read_progress  # imports torch
+
         checkpoint.clean(folder)
         manifest = Manifest.read(folder)
         manifest.verify(folder)
@@ -98,8 +105,6 @@ def prune(folder: Dir, /, *, keep: int = 1) -> int:
 
 
 def _steps(folder: Path) -> list[int]:
-    from glassformer.store import checkpoint
-
     steps = checkpoint.steps(folder)
     if not steps:
         fail(f"{folder} has no checkpoints" if folder.is_dir() else f"no such run: {folder}")

@@ -1,7 +1,7 @@
 """glassformer classify DIR… "A text" """
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli.inputs_outputs import Loading, directories_and_text, given_texts
 from glassformer.cli.progress import bar
@@ -25,9 +25,14 @@ def main(
     Args:
         models: Model directories (several form an ensemble), then the text: the last argument if it is not a folder.
         second: The second text of a pair; in a file, put a tab between the two texts of a line.
-        input: A file with one text per line, or - for standard input, which is the default if no text is given.
+        input: A file with one text per line, or - for standard input, which is the default if no text is given. A
+            blank line gives an empty line, or no class.
         n: Number of classes to print per text, the most probable first; 1 by default.
         json_: Print one JSON object per text, with the probability of every class.
+
+    Examples:
+        glassformer classify runs/reviews "A good film."
+        glassformer classify runs/reviews --input new.txt --json
     """
     if n is not None and json_:
         raise UserError("--n has no effect with --json, which prints every class: remove one of them")
@@ -40,13 +45,18 @@ def main(
     model = loading.ensemble(directories)
     if n is not None and model.is_regression:
         raise UserError(f"--n has no effect: {model.name} predicts a number, not classes; remove it")
-    rows = []
-    for place, one in enumerate(given.texts):
+    rows = {}
+    for place, one in given.filled.items():
         with given.at(place):
-            rows.append(_row(one, second, model))
+            rows[place] = _row(one, second, model)
     with bar("classifying") as log:
-        classes = model.classify(rows, log=log)
-    for row, found in zip(rows, classes, strict=True):
+        classes = dict(zip(rows, model.classify(list(rows.values()), log=log), strict=True))
+    for place in range(len(given.texts)):
+        if place not in rows:
+            empty: dict[str, Any] = {"number": None} if model.is_regression else {"classes": {}}
+            print(json.dumps({"text": ""} | empty) if json_ else "")
+            continue
+        row, found = rows[place], classes[place]
         shown = row if isinstance(row, str) else "\t".join(row)
         if json_:
             result = found if model.is_regression else {"classes": found}

@@ -1,16 +1,16 @@
 """glassformer compare DIR…"""
 
 import json
-import shutil
 import sys
 from pathlib import Path
 
 from glassformer.cli.arguments import Dirs, Search
 from glassformer.cli.inputs_outputs import Measured, require_output
+from glassformer.cli.progress import reporting
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import comparison_table
 from glassformer.figures import figure_paths, save_figure
-from glassformer.terminal import TerminalReporter, show
+from glassformer.formatting import output_width
 
 
 def main(
@@ -34,25 +34,29 @@ def main(
         device: auto, cpu, cuda, cuda:N or mps.
         quiet: Show no progress, only messages.
         json_: Print one JSON object per model.
+
+    Examples:
+        glassformer compare runs/one runs/two --plot comparison.png
     """
     from glassformer import api
-    from glassformer.plot import comparison
 
     if not directories:
         raise UserError("give at least one model directory")
     if plot is not None:
         for path in figure_paths(plot):
             require_output(path, [*directories, *data.places.values()])
+    data.look(directories)
     models = [api.load(directory, device=device) for directory in directories]
-    with TerminalReporter(is_quiet=quiet) as reporter:
+    with reporting(is_quiet=quiet) as reporter:
         rows = api.compare(models, score, reporter, **data.places, **search)
     if json_:
         for row in rows:
             print(json.dumps(row.to_dict()))
     else:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        show(comparison_table(rows, width))
+        print(comparison_table(rows, output_width()))
     if plot is not None:
+        from glassformer.plot import comparison  # imports torch
+
         for path in save_figure(comparison(rows), plot):
             print(path, file=sys.stderr)
     return 0

@@ -1,22 +1,21 @@
 """glassformer data report FILE… · glassformer data pairs · glassformer data labels"""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 from glassformer import recipes
 from glassformer.cli.arguments import Files, Group
+from glassformer.cli.progress import reporting
 from glassformer.cli.tokenizer import load_tokenizer
 from glassformer.config.run import LabelData, PairData, TextData
-from glassformer.data.corpus import Corpus
+from glassformer.data.first_look import look_at
 from glassformer.data.labels import LabelCorpus, class_report
 from glassformer.data.pairs import PairCorpus, pair_report
-from glassformer.data.report import report as data_report
 from glassformer.data.sources import read_pieces
 from glassformer.errors import UserError
-from glassformer.terminal import TerminalReporter, show
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.formatting import output_width, show
 
 SIDES = ("source", "target", "path", "valid_source", "valid_target", "valid_path", "valid_fraction")
 COLUMNS = ("path", "valid_path", "valid_fraction", "text_field", "second_field", "label_field")
@@ -34,27 +33,35 @@ def report(
         text_files: txt or jsonl files, folders of them, or builtin:NAME.
         tokenizer: A tokenizer.json or a model directory; by default one is trained, with the size that `train` chooses.
         json_: Print one JSON object.
+
+    Examples:
+        glassformer data report mybook.txt
     """
     if not text_files:
         raise UserError("give at least one text file to report on")
+    for path in text_files:
+        look_at(replace(data, path=path))
+    known = None if tokenizer is None else load_tokenizer(tokenizer)
+    from glassformer.data.corpus import Corpus  # imports numpy
+    from glassformer.data.report import report as data_report
+    from glassformer.tokenization.tokenizer import Tokenizer
+
     corpus = Corpus(
         text_files,
         valid_paths=[] if data.valid_path is None else [data.valid_path],
         valid_fraction=data.valid_fraction,
         text_field=data.text_field,
     )
-    if tokenizer is not None:
-        known = load_tokenizer(tokenizer)
-    else:  # byte-level, trained on all of the text, with the default size for its length
+    if known is None:  # byte-level, trained on all of the text, with the default size for its length
         n_bytes = sum(len(piece.text.encode()) for piece in read_pieces(text_files, text_field=data.text_field))
         texts = (piece.text for piece in read_pieces(text_files, text_field=data.text_field))
-        with TerminalReporter() as reporter, reporter.phase("training a tokenizer") as progress:
+        with reporting() as reporter, reporter.phase("training a tokenizer") as progress:
             known = Tokenizer.train(texts, vocab_size=recipes.vocab_size_for(n_bytes), progress=progress)
     found = data_report(corpus, known)
     if json_:
         print(json.dumps({**asdict(found), "total": asdict(found.total)}, ensure_ascii=False))
     else:
-        show(found.table())
+        show(found.table(output_width()))
     return 0
 
 
@@ -63,6 +70,9 @@ def pairs(*, json_: bool = False, data: Annotated[PairData, *SIDES, "source_fiel
 
     Args:
         json_: Print one JSON object.
+
+    Examples:
+        glassformer data pairs --source train.en --target train.de
     """
     found = pair_report(PairCorpus(data))
     if json_:
@@ -77,6 +87,9 @@ def labels(*, json_: bool = False, data: Annotated[LabelData, *COLUMNS, "outputs
 
     Args:
         json_: Print one JSON object.
+
+    Examples:
+        glassformer data labels --path train.tsv
     """
     found = class_report(LabelCorpus(data))
     if json_:

@@ -15,16 +15,21 @@ def main(*texts: Annotated[str, ""], **keys: str) -> int:
     """Train a tokenizer and a model on Python's documentation, then let the model write.
 
     Every installation of Python has this text.
-    """
-    from glassformer import api
-    from glassformer.data.corpus import Corpus
-    from glassformer.evaluation.text import longest_overlap
 
+    Examples:
+        glassformer demo
+        glassformer demo --max-steps 500
+    """
     if texts:
         fail("demo takes no file: to train on your own text, use `glassformer train FILE.txt`")
+    from glassformer import api
+
     run = with_flags(recipes.load("python-docs"), keys)
     folder = next(path for n in count(1) if not (path := Path("runs") / (f"demo-{n}" if n > 1 else "demo")).exists())
     model = api.load(trained(lambda reporter: api.train(run, folder, reporter)).folder)
+    from glassformer.data.corpus import Corpus
+    from glassformer.evaluation.text import longest_overlap
+
     text = model.generate(PROMPT, max_new_tokens=run.model.max_len - len(model.prompt_ids(PROMPT)))
     assert run.data.path is not None
     corpus = "".join(Corpus([run.data.path], valid_fraction=run.data.valid_fraction).training_texts())

@@ -5,7 +5,7 @@ import json
 from glassformer.cli.arguments import Dir
 from glassformer.cli.inputs_outputs import Stored
 from glassformer.cli.progress import bar
-from glassformer.terminal import show
+from glassformer.formatting import show
 
 
 def main(directory: Dir, /, *, json_: bool = False, stored: Stored) -> int:
@@ -14,10 +14,13 @@ def main(directory: Dir, /, *, json_: bool = False, stored: Stored) -> int:
     Args:
         directory: The model directory.
         json_: Print one JSON object.
-    """
-    from glassformer.doctor import check_model
 
+    Examples:
+        glassformer doctor runs/mybook
+    """
     model = stored.model(directory)
+    from glassformer.doctor import check_model  # imports torch
+
     with bar("checking"):
         report = check_model(model.network)
     if json_:

@@ -26,15 +26,16 @@ def main(
 
     Args:
         directory: The model directory.
-        input: A file with one text per line, or - for standard input, which is the default.
+        input: A file with one text per line, or - for standard input, which is the default. A blank line gives
+            a row of NaN.
         output: The npy file to write, (lines, d_model) in fp32.
         query: Print the lines with the highest cosine similarity to this text: "cosine TAB line".
         n: Number of lines to print for the query; 5 by default.
+
+    Examples:
+        glassformer embed minilm --input lines.txt --output lines.npy
+        glassformer embed minilm --input lines.txt --query "a question"
     """
-    import numpy as np
-
-    from glassformer.inference.embed import nearest
-
     if n is not None and query is None:
         raise UserError("--n is the number of lines for a query: give --query TEXT, or remove --n")
     if n is not None:
@@ -43,17 +44,26 @@ def main(
         raise UserError("no output requested: give --output FILE.npy, or --query TEXT for the nearest lines")
     if output is not None:
         require_output(output, [directory, input])
-    texts = given_texts(None, input).texts
+    given = given_texts(None, input)
     model = loading.model(directory)
+    import numpy as np
+
+    from glassformer.inference.embed import nearest  # imports torch
+
     with bar("embedding") as log:
-        vectors = model.embed(texts, log=log)
+        vectors = model.embed(list(given.filled.values()), log=log)
+    places = list(given.filled)
     if output is not None:
+        rows = np.full((len(given.texts), vectors.shape[1]), np.nan, vectors.dtype)
+        rows[places] = vectors
         data = io.BytesIO()
-        np.save(data, vectors)
+        np.save(data, rows)
         files.write_bytes(output, data.getvalue())
-        n_texts, size = vectors.shape
+        n_texts, size = rows.shape
         log(f"{output}: {n_texts:,} vectors of size {size:,}; each is {model.vectors_are}")
+        if n_blank := n_texts - len(places):
+            log(f"blank lines of the input: {n_blank:,}; their rows are NaN")
     if query is not None:
         for place, cosine in nearest(vectors, model.embed([query], log=log)[0], n or 5):
-            print(f"{cosine:.4f}\t{texts[place]}")
+            print(f"{cosine:.4f}\t{given.texts[places[place]]}")
     return 0

@@ -5,11 +5,12 @@ from typing import Any
 
 from glassformer.cli.arguments import Dirs, Search
 from glassformer.cli.inputs_outputs import Loading, Measured, require_effect
+from glassformer.cli.progress import reporting
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
+from glassformer.formatting import show
 from glassformer.reporting import Silent
 from glassformer.tasks.task import HasPairs
-from glassformer.terminal import TerminalReporter, show
 
 
 def main(
@@ -33,7 +34,12 @@ def main(
         pseudo_perplexity: For a model that fills masks, also exp of the mean -log p of each token given all others.
         quiet: Show no progress, only messages.
         json_: Print one JSON object.
+
+    Examples:
+        glassformer evaluate runs/mybook
+        glassformer evaluate runs/mybook --data.path other.txt
     """
+    data.look(directories, loading.checkpoint)
     model = loading.ensemble(directories)
     places = data.places
     if search and (loss_only or not isinstance(model.task, HasPairs)):
@@ -47,7 +53,7 @@ def main(
             model.task.require_scores(model.run)
     except UserError as error:
         raise UserError(f"{error}; or measure only the loss: --loss-only") from error
-    with TerminalReporter(is_quiet=quiet) as reporter:
+    with reporting(is_quiet=quiet) as reporter:
         if reporter.live:
             size = f"{describe_model(model.config)}, {model.network.n_parameters():,} parameters"
             device = f"{model.device}, {model.dtype or model.run.train.precision.replace('auto', 'fp32')}"

@@ -23,6 +23,9 @@ def main(
         to: The format: hf (transformers), onnx, gguf (llama.cpp) or ct2 (CTranslate2).
         checkpoint: Export the checkpoint of this step.
         dtype: Type of the matrices, for gguf.
+
+    Examples:
+        glassformer export runs/mybook exported --to hf
     """
     from glassformer.interop.export import export
 

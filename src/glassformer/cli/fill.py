@@ -26,16 +26,19 @@ def main(
     Args:
         directory: The model directory.
         text: A text with one or more [MASK]; the model's own mask token, such as <mask>, also works.
-        input: A file with one text per line, or - for standard input, which is the default if no text is given.
+        input: A file with one text per line, or - for standard input, which is the default if no text is given. A
+            blank line gives an empty line.
         n: Number of candidates per mask, 5 by default; not for a denoiser, which writes whole texts.
         json_: Print one JSON object per text.
+
+    Examples:
+        glassformer fill runs/bert "The [MASK] sat on the mat."
     """
-
     given = given_texts(text, input)
-    from glassformer.inference.fill import with_masks  # imports torch, which --help does not need
-
     model = loading.model(directory)
-    for place, one in enumerate(given.texts):
+    from glassformer.inference.fill import with_masks  # imports torch
+
+    for place, one in given.filled.items():
         with given.at(place):
             with_masks(model.tokenizer, one)
     is_denoiser = isinstance(model.task, Translates)
@@ -47,6 +50,9 @@ def main(
     if is_denoiser:
         require_effect(model, search)
     for place, one in enumerate(given.texts):
+        if place not in given.filled:
+            print(json.dumps({"text": "", "candidates": []}) if json_ else "")
+            continue
         with given.at(place):
             filling = model.fill(one, 5 if n is None else n, **search)
         if json_:

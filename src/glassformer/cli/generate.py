@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from glassformer import files
 from glassformer.cli.arguments import Dir, File, Sampling, read_stdin
 from glassformer.cli.inputs_outputs import Loading, require_output
-from glassformer.cli.progress import err
+from glassformer.cli.progress import err, reporting
 from glassformer.config.run import GENERATION_BATCH
+from glassformer.data.records import lines
 from glassformer.errors import UserError
-from glassformer.terminal import TerminalReporter
+from glassformer.store import checkpoint
 
 if TYPE_CHECKING:
     from glassformer.inference.decode import EncodedPrompt
@@ -40,7 +41,8 @@ def main(
     Args:
         directory: The model directory.
         prompt: The text to continue; "" is an empty prompt.
-        input: A jsonl file with a "prompt" in each line, or - for standard input; the output is jsonl.
+        input: A file of prompts, or - for standard input; the output is jsonl. Each line is a prompt, or an object
+            {"prompt": "…"} if the first line begins with {. A blank line has no text.
         output: The jsonl file to write; default: standard output.
         n: Number of samples per prompt; each has its own random numbers.
         sample: Index of the first sample to draw, from 0; the same index and seed draw the same sample again.
@@ -49,6 +51,10 @@ def main(
         batch_size: Number of rows (prompts × samples) of --input at a time, 32 by default; more are faster and need
             more memory.
         draft: The directory of a smaller model with the same tokenizer; it proposes --draft-tokens tokens per step.
+
+    Examples:
+        glassformer generate runs/mybook --prompt "It was" --temperature 0.8
+        glassformer generate runs/mybook --input prompts.txt --output texts.jsonl
     """
     if prompt is not None and input is not None:
         raise UserError("give --prompt or --input, not both")
@@ -60,11 +66,15 @@ def main(
         raise UserError("--batch-size is for --input FILE.jsonl; all samples of a --prompt are drawn together")
     if "draft_tokens" in sampling and draft is None:
         raise UserError("--draft-tokens is for --draft DIR; --prompt-lookup K has its own number of tokens, K")
-    prompts = None if input is None else list(_prompts(input))
-    if prompts is not None and not prompts:
-        raise UserError(f'{input} has no prompt; each line must be an object with a text field "prompt"')
+    if input is None and prompt is None and not sys.stdin.isatty():
+        raise UserError("no prompt given: give --prompt TEXT or --input FILE, or run on a terminal")
+    prompts = None if input is None else _prompts(input)
+    if prompts is not None and not any(one is not None for one in prompts):
+        raise UserError(f'{input} has no prompt; write one per line, or objects with a text field "prompt"')
     if output is not None:
         require_output(output, [directory, draft, input])
+    if draft is not None:
+        checkpoint.find(draft)
     model = loading.model(directory)
     _require_effect(model, sampling, sample)
     from glassformer.inference.speculative import DraftCounts
@@ -77,10 +87,8 @@ def main(
         _from_file(model, prompts, output, samples, slide, n_rows, settings)
     elif prompt is not None:
         _write(model, prompt, samples, slide, settings)
-    elif sys.stdin.isatty():
-        _converse(model, samples, slide, settings)
     else:
-        raise UserError("no prompt given: give --prompt TEXT or --input FILE.jsonl, or run on a terminal")
+        _converse(model, samples, slide, settings)
     if counts.n_drafted:
         err(str(counts))
     return 0
@@ -141,9 +149,13 @@ def _converse(model: "Model", samples: range, slide: bool, settings: dict[str, A
             err(f"glassformer: {error}")
 
 
-def _prompts(source: str) -> Iterator[str]:
-    text = read_stdin() if source == "-" else files.read_text(Path(source))
-    for number, line in enumerate(text.split("\n"), 1):  # JSON strings may contain other line separators
+def _prompts(source: str) -> list[str | None]:
+    """Return the prompts of a file, in order; None for a blank line of a text, which has no prompt."""
+    given = lines(read_stdin() if source == "-" else files.read_text(Path(source)))
+    if not next((line for line in given if line.strip()), "").lstrip().startswith("{"):
+        return [line if line.strip() else None for line in given]
+    prompts: list[str | None] = []
+    for number, line in enumerate(given, 1):
         if not line.strip():
             continue
         where = f"line {number} of {'standard input' if source == '-' else source}"
@@ -153,12 +165,13 @@ def _prompts(source: str) -> Iterator[str]:
             raise UserError(f'{where} is not JSON ({error}); each line must be {{"prompt": "…"}}') from error
         if not isinstance(record, dict) or not isinstance(record.get("prompt"), str):
             raise UserError(f'{where} has no text field "prompt"')
-        yield record["prompt"]
+        prompts.append(record["prompt"])
+    return prompts
 
 
 def _from_file(
     model: "Model",
-    prompts: list[str],
+    prompts: list[str | None],
     output: Path | None,
     samples: range,
     slide: bool,
@@ -166,21 +179,25 @@ def _from_file(
     settings: dict[str, Any],
 ) -> None:
     """Write one JSON object per prompt, in order; with several samples, one per sample with its number."""
-    n, stdout = len(samples), sys.stdout
-    lines: list[str] = []
-    encoded = _encoded(model, prompts, slide)
+    filled, n = [prompt for prompt in prompts if prompt is not None], len(samples)
+    numbers = iter(range(len(filled) * n))
+    order = [
+        (prompt or "", sample, -1 if prompt is None else next(numbers)) for prompt in prompts for sample in samples
+    ]
+    encoded = _encoded(model, filled, slide)
     rows = model.generate_encoded(encoded, n=n, sample=samples.start, slide=slide, batch_size=batch_size, **settings)
-    found: dict[int, str] = {}
-    are_shown = output is None and stdout.isatty()  # the lines are the progress
-    with TerminalReporter(is_quiet=are_shown) as reporter, reporter.phase("generating") as progress:
+    texts = {-1: ""}  # by number of the row; -1 is a blank line
+    written: list[str] = []
+    are_shown = output is None and sys.stdout.isatty()  # the lines are the progress
+    with reporting(is_quiet=are_shown) as reporter, reporter.phase("generating") as progress:
         for n_done, (number, text) in enumerate(rows, 1):
-            found[number] = text
-            while (row := len(lines)) in found:
-                numbered = {"sample": samples[row % n]} if n > 1 else {}
-                record = {"prompt": prompts[row // n], **numbered, "text": found.pop(row)}
-                lines.append(json.dumps(record, ensure_ascii=False) + "\n")
+            texts[number] = text
+            while len(written) < len(order) and order[len(written)][2] in texts:
+                prompt, sample, row = order[len(written)]
+                record = {"prompt": prompt} | ({"sample": sample} if n > 1 else {}) | {"text": texts[row]}
+                written.append(json.dumps(record, ensure_ascii=False) + "\n")
                 if output is None:
-                    print(lines[-1], end="", file=stdout, flush=True)
-            progress(n_done, len(prompts) * n)
+                    print(written[-1], end="", flush=True)
+            progress(n_done, len(filled) * n)
     if output is not None:
-        files.write_text(output, "".join(lines))
+        files.write_text(output, "".join(written))

@@ -1,4 +1,7 @@
-"""Help texts of verbs, of groups of verbs, and of single options and keys; 80 columns wide."""
+"""Help texts of verbs, of groups of verbs, and of single options and keys; 80 columns wide.
+
+A verb that takes all keys of a run lists only the most used ones; `--help all` lists all.
+"""
 
 import textwrap
 from collections.abc import Sequence
@@ -16,10 +19,12 @@ COLUMN = 30
 N_FIRST = 10
 """Number of options and keys that are listed first."""
 FIRST_KEYS = (
-    *("data.path", "train.max_steps", "train.batch_size", "train.optimizer.learning_rate", "train.device"),
-    *("train.precision", "model.d_model", "model.decoder.n_layers", "train.seed", "tokenizer.vocab_size"),
+    *("train.max_steps", "train.batch_size", "train.optimizer.learning_rate", "train.device", "train.seed"),
+    *("data.path", "model.d_model", "model.decoder.n_layers", "tokenizer.vocab_size", "train.precision"),
 )
 """The most used keys."""
+ALL = "all"
+"""The word after `--help` that asks for every key."""
 NAMES = {type_text(kind): name for kind, name in METAVARS.items()}
 """Placeholder names for the values of keys, by the text of their types."""
 
@@ -34,8 +39,11 @@ def of_group(group: Group, name: str) -> str:
     return "\n".join([f"usage: glassformer {name} VERB …", "", *_wrapped(group.doc), "", *table(rows), "", more])
 
 
-def of_verb(verb: Signature) -> str:
-    """Return the help of a verb: the most used options, then the rest by section, each option once."""
+def of_verb(verb: Signature, *, is_whole: bool = False) -> str:
+    """Return the help of a verb: the most used options, the other options, each once, and examples.
+
+    Of many keys of a run, those that are not among the most used ones are listed, by section, only if `is_whole`.
+    """
     needed = [f"--{option.name} {option.metavar}" for option in verb.options if option.is_required]
     words = [place.metavar for place in verb.places if place.doc] + needed
     words += ["[--option VALUE …]"] * bool(verb.options) + ["[--section.key VALUE …]"] * bool(verb.keys)
@@ -43,27 +51,34 @@ def of_verb(verb: Signature) -> str:
     for paragraph in verb.doc.split("\n\n"):
         lines += ["", *_wrapped(paragraph)]
     keys = _by_key(verb.keys)
+    is_whole = is_whole or len(keys) <= 2 * N_FIRST
     is_long = bool(keys) or len(verb.options) > N_FIRST
     own = [option for option in verb.options if not (is_long and option.group)]
-    first = [key for key in FIRST_KEYS if key in keys][: max(0, N_FIRST - len(own))]
+    taken = {option.name for option in verb.options}
+    first = [key for key in FIRST_KEYS if key in keys and _short_name(key) not in taken][: max(0, N_FIRST - len(own))]
     parts = {
         "": [(place.metavar, [place.doc]) for place in verb.places if place.doc],
-        "Most used options:" if is_long else "Options:": [*map(_row, own), *(_key_row(keys[key]) for key in first)],
+        "Most used options:" if is_long else "Options:": [*map(_row, own), *(_short_row(keys[key]) for key in first)],
     }
     for group, (title, _) in verb.groups.items():
         parts[f"{title}:"] = [_row(option) for option in verb.options if option.group == group and option not in own]
-    for key in (key for key in keys if key not in first):
+    for key in (key for key in keys if key not in first and is_whole):
         parts.setdefault(f"[{key.partition('.')[0]}]", []).append(_key_row(keys[key]))
     for title, rows in parts.items():
         lines += ["", *([title] if title else []), *table(rows)] if rows else []
+    if verb.examples:
+        lines += ["", "Examples:", *(f"  {example}" for example in verb.examples)]
     if verb.keys:
-        lines += ["", f"`glassformer {verb.verb} --help KEY` explains one key or a section."]
+        more = "" if is_whole else f" `glassformer {verb.verb} --help {ALL}` lists all keys."
+        lines += ["", *_wrapped(f"`glassformer {verb.verb} --help KEY` explains one key or a section.{more}")]
     return "\n".join(lines)
 
 
 def of_option(verb: Signature, name: str) -> str:
     """Return the help of one option, one key, or all keys of a section, by full or short name."""
     name = name.lstrip("-")
+    if name == ALL:
+        return of_verb(verb, is_whole=True)
     for option in verb.options:
         if option.name == name.replace("_", "-"):
             return "\n".join(table([_row(option)]))
@@ -127,6 +142,17 @@ def _key_row(entries: Sequence[Entry]) -> Row:
     if others or len(f"{head}  ({kinds})") > WIDTH - 2:
         return head, [f"{kinds}: {text}" for kinds, text in rows]
     return head + (f"  ({kinds})" if kinds else ""), [text]
+
+
+def _short_row(entries: Sequence[Entry]) -> Row:
+    """Return a key by its short name, and its description."""
+    entry = entries[0]
+    metavar = NAMES.get(entry.type.removesuffix(" | none"), "NAME")
+    return f"--{_short_name(entry.key)} {metavar}", [_with_notes(entry.doc, [f"default {_shown(entry.default)}"])]
+
+
+def _short_name(key: str) -> str:
+    return key.rsplit(".", 1)[-1].replace("_", "-")
 
 
 def _meanings(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:

@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
+from glassformer import files
 from glassformer.cli.progress import err
+from glassformer.interop.directory import local, read_config
 
 
 def main(
@@ -21,8 +23,14 @@ def main(
         out: The new model directory.
         ignore_tensors: Tensors to skip, by name or pattern, such as "cls.seq_relationship.*".
         ignore_keys: Unknown keys of config.json to ignore, if you are sure that they do not change the outputs.
+
+    Examples:
+        glassformer import hf-folder gpt2
+        glassformer import hub:openai-community/gpt2 gpt2
     """
-    from glassformer.interop.importing import import_model
+    files.require_new_folder(out)
+    read_config(local(source))
+    from glassformer.interop.importing import import_model  # imports torch
 
     imported = import_model(source, out, ignore_tensors, log=err, ignore_keys=ignore_keys)
     print(f"{out}: {imported.family} ({imported.architecture}), {imported.n_parameters:,} parameters")

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,10 +11,13 @@ from glassformer import files
 from glassformer.cli.arguments import File, read_stdin
 from glassformer.config.schema import setting
 from glassformer.data.builtin import PREFIX
+from glassformer.data.first_look import look_at
 from glassformer.data.records import HUB, lines
 from glassformer.data.sources import find_sources, reads
 from glassformer.errors import UserError
+from glassformer.store import checkpoint
 from glassformer.store.manifest import NAME as MANIFEST
+from glassformer.store.model_directory import own_paths, read_run
 
 if TYPE_CHECKING:
     from glassformer.model import Model
@@ -52,8 +55,8 @@ class Stored:
 class Loading(Stored):
     """Checkpoint, device and precision."""
 
-    dtype: str | None = setting(
-        None, "type of the weights: fp32 (default), bf16, fp16 or int8; evaluate uses the training precision by default"
+    dtype: Literal["fp32", "bf16", "fp16", "int8"] | None = setting(
+        None, "type of the weights, by default fp32; evaluate uses the training precision by default"
     )
     matmul_precision: Literal["highest", "high", "medium"] | None = setting(
         None, "fp32 matrix products: highest = fp32; high = TF32 on CUDA; medium = also bf16; implies --dtype fp32"
@@ -63,20 +66,22 @@ class Loading(Stored):
         """Load the model of a directory with these options."""
         from glassformer import api
 
-        dtype = self.dtype
-        if self.matmul_precision is not None:
-            if dtype not in (None, "fp32"):
-                raise UserError(f"--matmul-precision needs fp32 weights, got --dtype {dtype}; give only one option")
-            dtype = "fp32"
-            import torch
+        if self.matmul_precision is None:
+            return api.load(directory, step=self.checkpoint, device=self.device, dtype=self.dtype)
+        if self.dtype not in (None, "fp32"):
+            raise UserError(f"--matmul-precision needs fp32 weights, got --dtype {self.dtype}; give only one option")
+        checkpoint.find(Path(directory), self.checkpoint)
+        import torch
 
-            torch.set_float32_matmul_precision(self.matmul_precision)
-        return api.load(directory, step=self.checkpoint, device=self.device, dtype=dtype)
+        torch.set_float32_matmul_precision(self.matmul_precision)
+        return api.load(directory, step=self.checkpoint, device=self.device, dtype="fp32")
 
     def ensemble(self, directories: Sequence[str | Path]) -> "Model":
         """Load one model, or an ensemble of several models."""
         from glassformer import api
 
+        for directory in directories:
+            checkpoint.find(Path(directory), self.checkpoint)
         return api.ensemble([self.model(directory) for directory in directories])
 
 
@@ -107,6 +112,17 @@ class Measured:
         """The keyword arguments for the methods of a model."""
         return {"path": self.data__path, "source": self.data__source, "target": self.data__target}
 
+    def look(self, directories: Sequence[str | Path], step: int | None = None) -> None:
+        """Raise `UserError` for a missing model directory, and for data from which it cannot be measured."""
+        given: Any = {name: place for name, place in self.places.items() if place is not None}
+        for directory in directories:
+            data = read_run(checkpoint.find(Path(directory), step)).data
+            if given and set(given) <= set(vars(data)):  # the task refuses other fields
+                own = [name for name in vars(data) if name.endswith(("path", "source", "target"))]
+                data = replace(data, **dict.fromkeys(own) | given)
+            if getattr(data, "path", None) is not None or getattr(data, "source", None) is not None:
+                look_at(data)
+
     @property
     def name(self) -> str:
         return " and ".join(str(path) for path in self.places.values() if path) or "validation data of the run"
@@ -128,29 +144,30 @@ def directories_and_text(words: Sequence[str]) -> tuple[Sequence[str], str | Non
 
 @dataclass(frozen=True)
 class GivenTexts:
-    """Input texts and their source."""
+    """Input texts, one per line, and their source. A blank line gives an empty result, so that results stay aligned."""
 
     texts: list[str]
     source: str | None
     """A file name or "standard input"; None for a text on the command line."""
 
-    def where(self, place: int) -> str:
-        """Return the beginning of a message about a text, such as `notes.txt:3: `."""
-        return "" if self.source is None else f"{self.source}:{place + 1}: "
+    @property
+    def filled(self) -> dict[int, str]:
+        """The texts that are not blank, by their places from 0."""
+        return {place: text for place, text in enumerate(self.texts) if text.strip()}
 
     @contextmanager
     def at(self, place: int) -> Iterator[None]:
-        """Put the place of a text before the message of any `UserError` raised in the block."""
+        """Put the place of a text, such as `notes.txt:3: `, before the message of any `UserError` of the block."""
         try:
             yield
         except UserError as error:
-            raise UserError(f"{self.where(place)}{error}") from error
+            raise UserError(str(error) if self.source is None else f"{self.source}:{place + 1}: {error}") from error
 
 
 def given_texts(text: str | None, input: str | None) -> GivenTexts:
     """Return the text of the command line, or the lines of a file or of standard input; an empty file has no lines.
 
-    Raises `UserError` if both are given, and for an empty text or line, because each line gives a result.
+    Raises `UserError` if both are given, and if all lines are blank.
     """
     if text is not None and input is not None:
         raise UserError("give a text or --input FILE, not both")
@@ -160,11 +177,8 @@ def given_texts(text: str | None, input: str | None) -> GivenTexts:
         found = GivenTexts(lines(read_stdin()), "standard input")
     else:
         found = GivenTexts(lines(files.read_text(Path(str(input)))), str(input))
-    if found.texts and not any(line.strip() for line in found.texts):
+    if found.texts and not found.filled:
         raise UserError("no text given: give a text, --input FILE, or lines on standard input")
-    for place, line in enumerate(found.texts):
-        if not line.strip():
-            raise UserError(f"{found.where(place)}the line is empty; remove it or write a text")
     return found
 
 
@@ -189,8 +203,6 @@ def _read_in(place: Path, output: Path) -> list[Path]:
     """Return the files that a verb reads from an input; the folder itself if the output would become a text in it."""
     if not files.exists(place) or not place.is_dir():
         return [place]
-    from glassformer.store.model_directory import own_paths
-
     if (place / MANIFEST).exists():
         return own_paths(place)
     if reads(place, output):

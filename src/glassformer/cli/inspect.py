@@ -14,6 +14,8 @@ from glassformer.cli.arguments import fail
 from glassformer.cli.inputs_outputs import Stored, TextOrPair, require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError, needs
+from glassformer.store import checkpoint
+from glassformer.store.lock import is_locked
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -41,15 +43,11 @@ def main(
         html: Write the page with the results of this text to one file, which opens without a server, and exit.
         wait: If the folder has no model yet, show its training and wait for the first checkpoint.
         no_browser: Print the address, and do not open a browser.
-    """
-    with needs("the inspector", "serve"):
-        from glassformer.serving import server
-    from glassformer.serving.gallery import Gallery
-    from glassformer.serving.inspector import FOLDER, Inspector
-    from glassformer.serving.single_file import single_file
-    from glassformer.store import checkpoint
-    from glassformer.store.lock import is_locked
 
+    Examples:
+        glassformer inspect runs/mybook --text "It was"
+        glassformer inspect
+    """
     if html is not None:
         require_output(html, [*directories])
         if not directories:
@@ -58,18 +56,26 @@ def main(
         fail("inspect takes one folder; a second model is chosen on the page")
     if host not in LOOPBACK:
         err(f"the page is open to every computer that reaches {host}: anyone there can use the model")
+    folder = Path(directories[0]) if directories else None
+    is_training = folder is not None and is_locked(folder)
+    waits = stored.checkpoint is None and (wait or is_training) and not (folder and checkpoint.steps(folder))
+    if folder is not None and not waits:
+        checkpoint.find(folder, stored.checkpoint)
+    with needs("the inspector", "serve"):
+        from glassformer.serving import server  # imports torch
+    from glassformer.serving.gallery import Gallery
+    from glassformer.serving.inspector import FOLDER, Inspector
+    from glassformer.serving.single_file import single_file
+
     text, source, target = given.text, given.source, given.target
     example: dict[str, Any] = {"text": text} if source is None else {"source": source, "target": target}
     examples = [] if text is source is None else [example]
-    if not directories:
+    if folder is None:
         gallery = Gallery(Path("runs") / "gallery")
         try:
             return server.serve(Inspector(None, examples, gallery=gallery), host, port, opens_browser=not no_browser)
         finally:
             gallery.close()
-    folder = Path(directories[0])
-    is_training = is_locked(folder)
-    waits = stored.checkpoint is None and (wait or is_training) and not checkpoint.steps(folder)
     if waits or is_training:
         os.nice(10)  # the training comes first
     model = None if waits else stored.model(folder)

@@ -53,7 +53,7 @@ USAGE = """usage: glassformer VERB …
 
 {verbs}
 
-`glassformer VERB --help` describes one verb. Start with:  glassformer train FILE.txt"""
+`glassformer help VERB` describes one verb. Start with:  glassformer train FILE.txt"""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -124,7 +124,7 @@ def run(argv: list[str]) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help"):
+    if not argv or argv[0] in ("-h", "--help") or argv == ["help"]:
         foreign = {name: f"from the module {point.module}" for name, point in _others().items()}
         print(USAGE.format(verbs="\n".join(f"  {verb:<11}{text}" for verb, text in (VERBS | foreign).items())))
         return 0 if argv else 2
@@ -133,13 +133,22 @@ def _dispatch(argv: list[str]) -> int:
 
         print(f"glassformer {__version__}")
         return 0
-    if argv[0] in VERBS:
-        verb = import_module(f"glassformer.cli.{argv[0]}").main
-    elif argv[0] in (others := _others()):
-        verb = others[argv[0]].load()
-    else:
-        raise UserError(f"unknown verb {argv[0]!r}: {did_you_mean(argv[0], [*VERBS, *others], 'expected one of')}")
-    return int(parse(verb, argv[1:], argv[0]) or 0)
+    if argv[0] == "help":
+        from glassformer.cli.arguments import Group
+
+        n = 2 if isinstance(_verb(argv[1]), Group) else 1
+        argv = [*argv[1 : n + 1], "--help", *argv[n + 1 :]]
+    return int(parse(_verb(argv[0]), argv[1:], argv[0]) or 0)
+
+
+def _verb(name: str) -> "Callable[..., Any] | Group":
+    """Import a verb of glassformer or of another package; raise `UserError` for an unknown name."""
+    if name in VERBS:
+        return import_module(f"glassformer.cli.{name}").main
+    others = _others()
+    if name not in others:
+        raise UserError(f"unknown verb {name!r}: {did_you_mean(name, [*VERBS, *others], 'expected one of')}")
+    return others[name].load()
 
 
 def parse(verb: "Callable[..., Any] | Group", argv: Sequence[str], name: str) -> Any:

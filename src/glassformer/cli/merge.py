@@ -12,6 +12,9 @@ def main(directory: Dir, /, *, out: Path, checkpoint: int | None = None) -> int:
         directory: The model directory.
         out: The new model directory.
         checkpoint: Merge the checkpoint of this step.
+
+    Examples:
+        glassformer merge runs/adapted --out merged
     """
     from glassformer import api
 

@@ -14,8 +14,8 @@ from glassformer.data.sources import find_sources
 from glassformer.errors import UserError, nearest_name
 from glassformer.evaluation.compare import describe_model
 from glassformer.files import exists
-from glassformer.formatting import count, duration
-from glassformer.terminal import show
+from glassformer.formatting import count, duration, show
+from glassformer.store.model_directory import RUN, read_run
 
 if TYPE_CHECKING:
     from glassformer.cost.plan import Layout, Plan
@@ -47,16 +47,23 @@ def main(
         mfu: Model FLOPs utilization: the fraction of the GPU's peak rate that training reaches.
         price: Price per GPU hour, in your currency; without it no cost is printed.
         json_: Print one JSON object.
-    """
-    from glassformer.cost.plan import plan_run  # imports torch, which --help does not need
 
+    Examples:
+        glassformer plan gpt2 --gpus 8 --gpu h100
+        glassformer plan mybook.txt --batch-size 64
+    """
     if len(configs) != 1:
         one = "plan needs one preset, recipe, TOML file, text file or model directory"
         fail(f"{one}; see `glassformer presets` and `recipes`")
     same = {"train.batch_size": batch_size, "train.precision": precision}
     given = {key: str(value) for key, value in same.items() if value is not None} | keys
-    run = with_flags(run_of(configs[0]), given)
-    plan = plan_run(run, find_gpu(gpu), gpus, n_tokens=tokens, mfu=mfu, price=price, context=context, given=given)
+    base = run_of(configs[0])
+    given = recipes.whole_changes(base, given)
+    run = with_flags(base, given)
+    gpu_type = find_gpu(gpu)
+    from glassformer.cost.plan import plan_run  # imports torch
+
+    plan = plan_run(run, gpu_type, gpus, n_tokens=tokens, mfu=mfu, price=price, context=context, given=given)
     if json_:
         print(json.dumps(plan.to_dict()))
     else:
@@ -72,8 +79,6 @@ def run_of(place: str) -> Run:
         return replace(run, objective=MaskedConfig()) if config.decoder is None else run
     if place.endswith(".toml") or place in recipes.names():
         return recipes.load(place)
-    from glassformer.store.model_directory import RUN, read_run  # imports torch, which --help does not need
-
     path = Path(place)
     if not exists(path):
         near = nearest_name(place, [*PRESETS, *recipes.names()], cutoff=0.4)

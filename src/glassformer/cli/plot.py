@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from glassformer import recipes
 from glassformer.cli.arguments import Dir, Dirs, File, Group
-from glassformer.cli.inputs_outputs import Stored, TextOrPair
+from glassformer.cli.inputs_outputs import Measured, Stored, TextOrPair, require_output
 from glassformer.errors import UserError
+from glassformer.figures import figure_paths, save_figure
+from glassformer.store.model_directory import read_run
+from glassformer.training.run_folder import require_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,11 +37,15 @@ def alignment(
         layer: The decoder layer, from 0; by default the last, or with four or more layers the last but one.
         head: Plot this head, from 0, instead of the mean of all heads.
         out: The file or files to write.
+
+    Examples:
+        glassformer plot alignment runs/en-de --source "the dog runs"
     """
+    _require_place(out, directory)
+    model = stored.model(directory)
     from glassformer import plot
 
-    _require_place(out, directory)
-    return _write(plot.alignment(stored.model(directory), source, target, layer=layer, head=head), out)
+    return _write(plot.alignment(model, source, target, layer=layer, head=head), out)
 
 
 def attention(
@@ -59,15 +67,18 @@ def attention(
         layer: The layer, from 0; by default the last, or with four or more layers the last but one.
         head: Plot only this head, from 0.
         out: The file or files to write.
-    """
-    from glassformer import plot
 
+    Examples:
+        glassformer plot attention runs/mybook --text "It was" --layer 0
+    """
     if (given.text is None) == (given.source is None):
         raise UserError("give --text TEXT for a model with one stack, or --source TEXT for an encoder-decoder")
     if given.text is not None and given.target is not None:
         raise UserError("--target needs --source; a model with one stack takes only --text")
     _require_place(out, directory)
     model = stored.model(directory)
+    from glassformer import plot
+
     return _write(plot.attention(model, **given.named, stack=stack, layer=layer, head=head), out)
 
 
@@ -86,11 +97,15 @@ def lens(
         directory: The model directory of a Transformer that predicts tokens.
         no_norm: Leave out the final norm before the head.
         out: The file or files to write.
+
+    Examples:
+        glassformer plot lens runs/mybook --text "It was"
     """
+    _require_place(out, directory)
+    model = stored.model(directory)
     from glassformer import plot
 
-    _require_place(out, directory)
-    return _write(plot.lens(stored.model(directory), **given.named, norm=not no_norm), out)
+    return _write(plot.lens(model, **given.named, norm=not no_norm), out)
 
 
 def ablation(
@@ -106,11 +121,15 @@ def ablation(
     Args:
         directory: The model directory.
         out: The file or files to write.
+
+    Examples:
+        glassformer plot ablation runs/mybook --text "It was"
     """
+    _require_place(out, directory)
+    model = stored.model(directory)
     from glassformer import plot
 
-    _require_place(out, directory)
-    return _write(plot.ablation(stored.model(directory), **given.named), out)
+    return _write(plot.ablation(model, **given.named), out)
 
 
 def patching(
@@ -140,12 +159,16 @@ def patching(
             the first token that differs from the output for the corrupted source.
         stack: The stack whose residual stream is copied; by default the one that produces the output.
         out: The file or files to write.
+
+    Examples:
+        glassformer plot patching gpt2 --clean "Paris is in" --corrupted "Rome is in"
     """
+    _require_place(out, directory)
+    model = stored.model(directory)
     from glassformer import plot
 
-    _require_place(out, directory)
     answers = {"answer": answer, "wrong": wrong, "target": target}
-    return _write(plot.patching(stored.model(directory), clean, corrupted, stack=stack, **answers), out)
+    return _write(plot.patching(model, clean, corrupted, stack=stack, **answers), out)
 
 
 def positions(
@@ -163,11 +186,17 @@ def positions(
         stack: The encoder or the decoder; by default the stack that produces the output.
         out: The file or files to write.
         checkpoint: Use the checkpoint of this step.
+
+    Examples:
+        glassformer plot positions runs/mybook
     """
-    from glassformer import api, plot
+    from glassformer import api
 
     _require_place(out, directory)
-    return _write(plot.positions(api.load(directory, step=checkpoint, device="cpu"), stack), out)
+    model = api.load(directory, step=checkpoint, device="cpu")
+    from glassformer import plot
+
+    return _write(plot.positions(model, stack), out)
 
 
 def schedule(run: Annotated[str, "RECIPE|FILE.toml|DIR"], /, *, out: Path = Path("schedule")) -> int:
@@ -176,12 +205,15 @@ def schedule(run: Annotated[str, "RECIPE|FILE.toml|DIR"], /, *, out: Path = Path
     Args:
         run: A recipe's name, a TOML file, or a run folder.
         out: The file or files to write.
-    """
-    from glassformer import plot, recipes
-    from glassformer.store.model_directory import read_run
 
+    Examples:
+        glassformer plot schedule python-docs --out rate.png
+    """
     _require_place(out, run)
-    return _write(plot.schedule(read_run(Path(run)) if Path(run).is_dir() else recipes.load(run)), out)
+    settings = read_run(Path(run)) if Path(run).is_dir() else recipes.load(run)
+    from glassformer import plot
+
+    return _write(plot.schedule(settings), out)
 
 
 def curves(*directories: Dirs, out: Path = Path("curves")) -> int:
@@ -190,12 +222,17 @@ def curves(*directories: Dirs, out: Path = Path("curves")) -> int:
     Args:
         directories: The run folders.
         out: The file or files to write.
-    """
-    from glassformer import plot
 
+    Examples:
+        glassformer plot curves runs/one runs/two
+    """
     if not directories:
         raise UserError("give at least one run folder")
     _require_place(out, *directories)
+    for folder in directories:
+        require_run(folder)
+    from glassformer import plot
+
     return _write(plot.curves(*directories), out)
 
 
@@ -208,25 +245,25 @@ def confusion(
         directory: The model directory.
         data__path: Labelled texts; by default the run's validation data.
         out: The file or files to write.
+
+    Examples:
+        glassformer plot confusion runs/reviews
     """
+    _require_place(out, directory, data__path)
+    Measured(data__path=data__path).look([directory], stored.checkpoint)
+    model = stored.model(directory)
     from glassformer import plot
 
-    _require_place(out, directory, data__path)
-    return _write(plot.confusion(stored.model(directory), data__path), out)
+    return _write(plot.confusion(model, data__path), out)
 
 
 def _require_place(out: Path, *inputs: str | Path | None) -> None:
     """Raise `UserError`, before a model is loaded, if a picture cannot be written or would replace an input."""
-    from glassformer.cli.inputs_outputs import require_output
-    from glassformer.figures import figure_paths
-
     for path in figure_paths(out):
         require_output(path, inputs)
 
 
 def _write(figure: "Figure", out: Path) -> int:
-    from glassformer.figures import save_figure
-
     print(", ".join(map(str, save_figure(figure, out))))
     return 0
 

@@ -6,7 +6,7 @@ from glassformer.cli.arguments import fail
 from glassformer.config.presets import PRESETS, preset
 from glassformer.config.schema import to_dict, to_toml
 from glassformer.cost.parameters import parameter_counts
-from glassformer.terminal import show
+from glassformer.formatting import output_width, table
 
 
 def main(*names: Annotated[str, "[NAME]"]) -> int:
@@ -14,18 +14,20 @@ def main(*names: Annotated[str, "[NAME]"]) -> int:
 
     Args:
         names: The configuration to print.
+
+    Examples:
+        glassformer presets gpt2
     """
     if len(names) > 1:
         fail("presets takes at most one name; give no name for the whole list")
     if names:
         print(to_toml(to_dict(preset(names[0]))), end="")
         return 0
-    show(f"{'preset':<18}{'stacks':<17}{'layers':>7}{'d_model':>9}{'vocabulary':>12}{'parameters':>17}")
+    rows = [("preset", "stacks", "layers", "d_model", "vocabulary", "parameters")]
     for name, config in PRESETS.items():
         stacks = "+".join(s for s in ("encoder", "decoder") if getattr(config, s) is not None)
         size = f"{parameter_counts(config).total:,}" if config.vocab_size else "set by tokenizer"
-        show(
-            f"{name:<18}{stacks:<17}{config.head_stack.n_layers:>7}{config.d_model:>9}"
-            f"{config.vocab_size or '-':>12}{size:>17}"
-        )
+        n_layers, vocabulary = str(config.head_stack.n_layers), str(config.vocab_size or "-")
+        rows.append((name, stacks, n_layers, str(config.d_model), vocabulary, size))
+    print(table(rows, output_width(), n_words=2))
     return 0

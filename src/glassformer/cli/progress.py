@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from glassformer.formatting import duration
-from glassformer.terminal import TerminalReporter
 
 if TYPE_CHECKING:
     from glassformer.reporting import LaunchReporter, Outcome
+    from glassformer.terminal import TerminalReporter
 
 
 def err(text: str) -> None:
@@ -20,9 +20,18 @@ def err(text: str) -> None:
 
 
 @contextmanager
+def reporting(*, is_quiet: bool = False) -> "Iterator[TerminalReporter]":
+    """Yield a reporter for the block; its libraries are imported here, after the arguments were checked."""
+    from glassformer.terminal import TerminalReporter
+
+    with TerminalReporter(is_quiet=is_quiet) as reporter:
+        yield reporter
+
+
+@contextmanager
 def bar(title: str) -> Iterator[Callable[[str], None]]:
     """Show a bar on a terminal, which leaves no line; yield the function that prints messages."""
-    with TerminalReporter() as reporter:
+    with reporting() as reporter:
         reporter.is_quiet = True
         with reporter.phase(title):
             yield reporter.log
@@ -31,7 +40,7 @@ def bar(title: str) -> Iterator[Callable[[str], None]]:
 def trained(train: "Callable[[LaunchReporter], Outcome]", *, quiet: bool = False, json_: bool = False) -> "Outcome":
     """Run a training command with progress on standard error, then print its summary: in rows, or as JSON."""
     began = time.perf_counter()
-    with TerminalReporter(is_quiet=quiet) as reporter:
+    with reporting(is_quiet=quiet) as reporter:
         outcome = train(reporter)
         reporter.close()
         seconds = time.perf_counter() - began

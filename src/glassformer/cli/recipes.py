@@ -4,7 +4,7 @@ from typing import Annotated
 
 from glassformer import recipes
 from glassformer.cli.arguments import fail
-from glassformer.terminal import show
+from glassformer.formatting import show
 
 
 def main(*names: Annotated[str, "[NAME|REFERENCE]"]) -> int:
@@ -12,6 +12,9 @@ def main(*names: Annotated[str, "[NAME|REFERENCE]"]) -> int:
 
     Args:
         names: The recipe to print.
+
+    Examples:
+        glassformer recipes copy-task
     """
     if len(names) > 1:
         fail("recipes takes at most one name; give no name for the whole list")

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from glassformer import recipes
 from glassformer.cli.arguments import fail, with_flags
-from glassformer.cli.progress import trained
+from glassformer.cli.progress import reporting, trained
 from glassformer.cli.train import train
 from glassformer.config.run import ExpectedResult, Run
 from glassformer.tasks.registry import task_of, trainable_task
 from glassformer.tasks.task import HasPairs, HasTestSet, Log, Progress
-from glassformer.terminal import TerminalReporter
+from glassformer.training.checks import check_new_run
 
 
 def main(*names: Annotated[str, "RECIPE"], out: str | None = None, quiet: bool = False, **keys: str) -> int:
@@ -21,17 +21,21 @@ def main(*names: Annotated[str, "RECIPE"], out: str | None = None, quiet: bool =
         names: A recipe, or a TOML file with a [result].
         out: The run folder (default runs/NAME).
         quiet: Show no progress, only messages.
+
+    Examples:
+        glassformer reproduce copy-task
     """
     if len(names) != 1:
         fail("reproduce needs one recipe; see `glassformer recipes`")
     run = with_flags(recipes.load(names[0]), keys)
     if run.result is None:
         fail(f"the recipe {run.name} has no [result] to compare with: use `glassformer train`")
-    _check(run, run.result)
+    check_new_run(run, Path("runs") / run.name if out is None else Path(out))
+    _check(run, run.result)  # imports torch
     began = time.perf_counter()
     outcome = trained(lambda reporter: train(run, out, reporter), quiet=quiet)
     seconds = time.perf_counter() - began
-    with TerminalReporter(is_quiet=quiet) as reporter, reporter.phase("evaluating") as progress:
+    with reporting(is_quiet=quiet) as reporter, reporter.phase("evaluating") as progress:
         reached = _reached(outcome.folder, run.result, progress, reporter.log)
     passed = run.result.at_least <= reached <= run.result.at_most
     lowest, highest = run.result.at_least, run.result.at_most

@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from glassformer.cli.arguments import fail
-from glassformer.cli.progress import trained
-from glassformer.terminal import TerminalReporter
+from glassformer.cli.arguments import fail, with_flags
+from glassformer.cli.progress import reporting, trained
+from glassformer.config.run import Run
 
 CHANGEABLE = (
     "train.max_time",
@@ -32,6 +32,10 @@ def main(
         verify: Repeat the steps between the two newest checkpoints and compare; write nothing.
         quiet: Show no progress, only messages.
         json_: Print the result as JSON.
+
+    Examples:
+        glassformer resume runs/mybook
+        glassformer resume runs/mybook --max-time 3600
     """
     if len(folders) != 1:
         fail("resume needs one folder: glassformer resume DIR")
@@ -40,6 +44,7 @@ def main(
     for key in keys:
         if not key.replace("-", "_").startswith(CHANGEABLE):
             fail(f"resume cannot change --{key}: it continues with the settings of the run")
+    with_flags(Run(), keys)  # wrong values are refused before torch is imported
     from glassformer import api
 
     trained(lambda reporter: api.resume(folders[0], reporter, keys), quiet=quiet, json_=json_)
@@ -52,7 +57,7 @@ def repeat(folder: str, keys: dict[str, str]) -> int:
         fail(f"resume --verify takes no settings (--{next(iter(keys))}): it repeats the run unchanged")
     from glassformer import api
 
-    with TerminalReporter() as reporter:
+    with reporting() as reporter:
         replay = api.replay(folder, reporter)
     span = f"steps {replay.begin + 1} to {replay.end} of {folder}"
     if not replay.differing:

@@ -29,17 +29,20 @@ def main(
         target: A text file whose line i is the target of source line i.
         json_: Print one JSON object per target: log_prob (nats), n_tokens, n_bytes, source if given, target. An
             encoder-decoder also counts the end token of the target.
+
+    Examples:
+        glassformer score runs/en-de --source test.en --target test.de
     """
     if target is None:
         raise UserError("the target side is missing: give --target FILE")
-    model = loading.ensemble(directories)
-    if source is None and isinstance(model.task, Translates):
-        raise UserError("the source side is missing: give --source FILE")
     if source is None:
         sources, targets = None, lines(files.read_text(Path(target)))
     else:
         pairs = aligned_lines(Path(source), Path(target))
         sources, targets = [one for one, _ in pairs], [other for _, other in pairs]
+    model = loading.ensemble(directories)
+    if sources is None and isinstance(model.task, Translates):
+        raise UserError("the source side is missing: give --source FILE")
     with bar("scoring") as log:
         scores = model.score(targets, log=log) if sources is None else model.score(sources, targets, log=log)
     for i, (found, text) in enumerate(zip(scores, targets, strict=True)):

@@ -14,15 +14,21 @@ def main(
 
     Args:
         models: Model directories (several form an ensemble), then the words: the last argument if it is not a folder.
-        input: A file with one text per line, or - for standard input, which is the default if no text is given.
+        input: A file with one text per line, or - for standard input, which is the default if no text is given. A
+            blank line has no words.
         json_: Print one JSON object per text: words, tags and probabilities.
+
+    Examples:
+        glassformer tag runs/tags "the dog runs"
     """
     directories, text = directories_and_text(models)
-    sentences = [line.split() for line in given_texts(text, input).texts]
+    given = given_texts(text, input)
     model = loading.ensemble(directories)
     with bar("tagging") as log:
-        found = model.tag(sentences, log=log)
-    for words, tags in zip(sentences, found, strict=True):
+        found = model.tag([line.split() for line in given.filled.values()], log=log)
+    tags_of = dict(zip(given.filled, found, strict=True))
+    for line, one in enumerate(given.texts):
+        words, tags = one.split(), tags_of.get(line, [])
         if json_:
             values = {"words": words, "tags": [name for name, _ in tags], "probabilities": [p for _, p in tags]}
             print(json.dumps(values, ensure_ascii=False))

@@ -1,16 +1,23 @@
 """glassformer tokenizer train|encode|decode|explain"""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from glassformer import files
 from glassformer.cli.arguments import Files, Group, read_stdin
+from glassformer.cli.inputs_outputs import require_output
+from glassformer.cli.progress import reporting
+from glassformer.config.run import TextData
+from glassformer.data.first_look import look_at
 from glassformer.data.sources import read_documents, read_pieces
 from glassformer.errors import UserError
-from glassformer.terminal import TerminalReporter, show
-from glassformer.tokenization.pretokenize import Scheme
-from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
+from glassformer.formatting import show
+
+if TYPE_CHECKING:
+    from glassformer.tokenization.tokenizer import Tokenizer
 
 TokenizerFile = Annotated[Path, "TOKENIZER"]
+Scheme = Literal["byte", "char", "word", "whitespace", "whole_words"]
 
 
 def train(
@@ -30,14 +37,19 @@ def train(
         scheme: byte is lossless on every text; the other schemes have a rule for unknown characters.
         learner: The implementation: glassformer's, or the Rust library tokenizers; both learn the same merges.
         text_field: The field of a jsonl record that holds the text.
+
+    Examples:
+        glassformer tokenizer train mybook.txt --vocab-size 4096 --out book.json
     """
     if not text_files:
         raise UserError("give at least one text file to train on")
-    from glassformer.cli.inputs_outputs import require_output
-
     require_output(out, text_files)
+    for path in text_files:
+        look_at(TextData(path=path, text_field=text_field))
+    from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer  # imports numpy
+
     texts = (piece.text for piece in read_pieces(list(text_files), text_field=text_field))
-    with TerminalReporter() as reporter, reporter.phase("training the tokenizer") as progress:
+    with reporting() as reporter, reporter.phase("training the tokenizer") as progress:
         tokenizer = Tokenizer.train(texts, vocab_size=vocab_size, scheme=scheme, learner=learner, progress=progress)
     tokenizer.save(out)
     print(f"{out}: {tokenizer.vocab_size:,} tokens ({len(SPECIAL_TOKENS)} special), {len(tokenizer.merges):,} merges")
@@ -52,6 +64,9 @@ def encode(tokenizer: TokenizerFile, text: str, /, *, allow_special: bool = Fals
         text: The text, or - for standard input.
         allow_special: Read "[MASK]" and the like in the text as special tokens.
         tokens: Print readable tokens instead of ids.
+
+    Examples:
+        glassformer tokenizer encode runs/mybook "It was" --tokens
     """
     loaded = load_tokenizer(tokenizer)
     ids = loaded.encode(
@@ -67,6 +82,9 @@ def decode(tokenizer: TokenizerFile, /, *ids: Annotated[int, "ID…"]) -> int:
     Args:
         tokenizer: A tokenizer.json, or a model directory.
         ids: Token ids; by default they are read from standard input.
+
+    Examples:
+        glassformer tokenizer decode runs/mybook 262 417
     """
     loaded = load_tokenizer(tokenizer)
     try:
@@ -83,6 +101,9 @@ def explain(tokenizer: TokenizerFile, word: Annotated[str, "WORD"], /) -> int:
     Args:
         tokenizer: A tokenizer.json, or a model directory.
         word: A word or a short text.
+
+    Examples:
+        glassformer tokenizer explain runs/mybook lowest
     """
     print(load_tokenizer(tokenizer).explain(word))
     return 0
@@ -94,14 +115,24 @@ def report(tokenizer: TokenizerFile, /, *text_files: Files) -> int:
     Args:
         tokenizer: A tokenizer.json, or a model directory.
         text_files: txt or jsonl files, folders of them, or builtin:NAME.
+
+    Examples:
+        glassformer tokenizer report runs/mybook mybook.txt
     """
+    for path in text_files:
+        look_at(TextData(path=path))
     show(str(load_tokenizer(tokenizer).report(read_documents(list(text_files)))))
     return 0
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path) -> "Tokenizer":
     """Load a tokenizer.json, or the tokenizer of a model directory."""
-    return Tokenizer.load(path / "tokenizer.json" if path.is_dir() else path)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    with files.reading(path):
+        path.stat()
+    from glassformer.tokenization.tokenizer import Tokenizer  # imports numpy
+
+    return Tokenizer.load(path)
 
 
 main = Group(

@@ -28,7 +28,8 @@ def main(
     """Train a tokenizer and a model, with progress and validation loss; the result is a model directory.
 
     A text file (or jsonl, or a folder of them) is enough: the sizes are chosen for its length. Every key of a recipe is
-    an option. Its value is a number, a text, true or false, or a list as "a b".
+    an option, by its whole name (--train.max-steps) or, if only one key has it, by its short name (--max-steps). Its
+    value is a number, a text, true or false, or a list as "a b".
 
     Args:
         sources: The name of a recipe, a TOML file, or a text.
@@ -37,6 +38,10 @@ def main(
         quiet: Show no progress, only messages.
         json_: Print the result as JSON.
         inspect: Show the curves, samples and attention of the run on a page in the browser (glassformer inspect).
+
+    Examples:
+        glassformer train mybook.txt
+        glassformer train python-docs --max-steps 500 --out runs/docs
     """
     run = run_for(*sources, init=init, **keys)
     folder = Path("runs") / run.name if out is None else Path(out)

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 from glassformer import files
 from glassformer.cli.arguments import Dirs, File, Search, read_stdin
 from glassformer.cli.inputs_outputs import Loading, require_effect, require_output
-from glassformer.cli.progress import err
+from glassformer.cli.progress import err, reporting
 from glassformer.data.records import lines
 from glassformer.errors import UserError
-from glassformer.terminal import TerminalReporter
 
 if TYPE_CHECKING:
     from glassformer.model import Model
@@ -35,6 +34,9 @@ def main(
         output: The file for the targets; default: standard output.
         n_best: Number of targets per source; above 1, each is printed as "line number TAB score TAB target".
         prefix: The beginning of every target.
+
+    Examples:
+        glassformer translate runs/en-de --input new.en --output new.de
     """
     settings = search | {"n_best": n_best, "prefix": prefix}
     interactive = input is None and sys.stdin.isatty()
@@ -47,7 +49,7 @@ def main(
     require_effect(model, search)
     if interactive:
         return _interactive(model, settings)
-    with TerminalReporter() as reporter, reporter.phase("translating") as progress:
+    with reporting() as reporter, reporter.phase("translating") as progress:
         targets = _translated(model, sources, settings, progress)
     text = "".join(target + "\n" for target in targets)
     if output is None:

@@ -42,7 +42,7 @@ class Widget:
 def widget(name: str, picture: "Figure", alt: str, **data: Any) -> Widget:
     """Return the interactive picture `name` of some data.
 
-    `picture` (`inspection.figures.new_figure`) is shown where JavaScript is off; `alt` describes it in a sentence.
+    `picture` (`figures.new_figure`) is shown where JavaScript is off; `alt` describes it in a sentence.
     Raises `UserError` for an unknown name.
     """
     if name not in names():

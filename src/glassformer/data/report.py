@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glassformer import formatting
 from glassformer.data.corpus import Corpus
 from glassformer.data.sources import Counts, Piece, read_pieces
 from glassformer.data.tokens import encode_pieces
@@ -88,17 +89,15 @@ class DataReport:
             sum(tokens) if tokens else None,
         )
 
-    def table(self) -> str:
-        """Format the report as plain text."""
+    def table(self, width: int | None = None) -> str:
+        """Format the report as plain text, with a table of at most `width` characters."""
         total = self.total
         rows: list[tuple[str, ...]] = [("", "documents", "characters", "bytes", "tokens", "bytes per token")]
         rows += [_row(side) for side in (*self.sides, total)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [f"{self.name} ({_plural(self.n_files, 'file')})", ""]
-        for name, *cells in rows:
-            right = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-            lines.append("  ".join([name.ljust(widths[0]), *right]).rstrip())
-        lines += [
+        lines = [
+            f"{self.name} ({_plural(self.n_files, 'file')})",
+            "",
+            formatting.table(rows, width),
             "",
             f"document lengths    {self.shortest_document:,} to {self.longest_document:,} characters",
             f"repeated documents  {self.n_repeated_documents:,} of {self.n_documents:,}",

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from glassformer import notebook
 from glassformer.config.recurrent import ModelConfig, NoAttention
 from glassformer.config.transformer import TransformerConfig
-from glassformer.formatting import count, duration
+from glassformer.formatting import count, duration, table
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def describe_model(config: ModelConfig) -> str:
 def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) -> str:
     """Format the rows as aligned plain text, one line per model, with a dash for unknown values.
 
-    If a line is longer than `width`, the kinds of the models are left out.
+    If a line is longer than `width`, the kinds of the models are left out, and the rest is shown as `formatting.table`.
 
     >>> row = ComparedModel("mine", "GRU 1+1 × 64, no attention", 123_456, 75.0, 2_500_000, 1.25, "bleu", 20.5, 310.0)
     >>> print(comparison_table([row]))
@@ -77,9 +77,9 @@ def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) ->
     """
     names = {row.score_name for row in rows}
     score = names.pop() if len(names) == 1 else ""
-    table = [["model", "kind", "parameters", "training", "targets", "loss", score or "score", "sentences/s"]]
+    cells = [["model", "kind", "parameters", "training", "targets", "loss", score or "score", "sentences/s"]]
     for row in rows:
-        table.append(
+        cells.append(
             [
                 row.name,
                 row.kind,
@@ -91,16 +91,9 @@ def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) ->
                 "–" if row.sentences_per_s is None else _rate(row.sentences_per_s),
             ]
         )
-    n_words = 2
-    if width is not None and sum(max(map(len, column)) + 2 for column in zip(*table, strict=True)) - 2 > width:
-        table, n_words = [[name, *numbers] for name, _, *numbers in table], 1
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = []
-    for cells in table:
-        words = [cell.ljust(width) for cell, width in zip(cells[:n_words], widths, strict=False)]
-        numbers = [cell.rjust(width) for cell, width in zip(cells[n_words:], widths[n_words:], strict=True)]
-        lines.append("  ".join(words + numbers))
-    return "\n".join(lines)
+    if width is not None and sum(max(map(len, column)) + 2 for column in zip(*cells, strict=True)) - 2 > width:
+        return table([[name, *numbers] for name, _, *numbers in cells], width)
+    return table(cells, n_words=2)
 
 
 def _score(row: ComparedModel) -> str:

@@ -8,14 +8,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from glassformer import files
 from glassformer.errors import UserError, first_line, shown
-from glassformer.store.tensors import StoredShape, read_shapes, save_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from glassformer.store.tensors import StoredShape
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 ADAPTER = "adapter_config.json"
@@ -32,7 +33,7 @@ class Stored:
     """A tensor of a folder: its file, its dtype and shape."""
 
     file: Path
-    shape: StoredShape
+    shape: "StoredShape"
 
 
 @dataclass(frozen=True)
@@ -46,20 +47,9 @@ class HFFolder:
     @classmethod
     def open(cls, path: Path) -> "HFFolder":
         """Read the headers of all weights; raise `UserError` if files are missing, damaged, or would run code."""
-        if not path.is_dir():
-            if path.is_file():
-                files.refuse_objects(path)
-            raise UserError(f"no such folder: {path}; give the folder that contains config.json, or hub:OWNER/NAME")
-        if (path / ADAPTER).is_file() and not any((path / name).is_file() for name in (WEIGHTS, INDEX)):
-            raise UserError(
-                f"{path} contains only a LoRA adapter: merge it into its base model with peft's merge_and_unload, "
-                "call save_pretrained, and import that folder"
-            )
-        if not (path / CONFIG).is_file():
-            raise UserError(f"{path} is not a checkpoint of transformers: it has no {CONFIG}")
-        config = _table(path / CONFIG)
-        if config.get("auto_map"):
-            raise UserError(f"{path / CONFIG} requires custom code (auto_map), which glassformer never runs")
+        config = read_config(path)
+        from glassformer.store.tensors import read_shapes  # imports torch
+
         found = {name: Stored(file, x) for file in weight_files(path) for name, x in read_shapes(file).items()}
         return cls(path, config, found)
 
@@ -68,8 +58,10 @@ class HFFolder:
         return _table(self.path / name)
 
     @contextmanager
-    def reading(self) -> Iterator[Callable[[str], Tensor]]:
+    def reading(self) -> "Iterator[Callable[[str], Tensor]]":
         """Yield a function that loads one tensor by its name; one file is open at a time, until the block ends."""
+        from safetensors import SafetensorError, safe_open
+
         with ExitStack() as opened:
 
             @lru_cache(maxsize=1)
@@ -81,6 +73,25 @@ class HFFolder:
                 yield lambda name: tensors_of(self.tensors[name].file).get_tensor(name)
             except (SafetensorError, OSError) as error:
                 raise UserError(f"{self.path} cannot be read: {error}") from error
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read `config.json` of a checkpoint folder; raise `UserError` if it is missing, or the model would run code."""
+    if not path.is_dir():
+        if path.is_file():
+            files.refuse_objects(path)
+        raise UserError(f"no such folder: {path}; give the folder that contains config.json, or hub:OWNER/NAME")
+    if (path / ADAPTER).is_file() and not any((path / name).is_file() for name in (WEIGHTS, INDEX)):
+        raise UserError(
+            f"{path} contains only a LoRA adapter: merge it into its base model with peft's merge_and_unload, "
+            "call save_pretrained, and import that folder"
+        )
+    if not (path / CONFIG).is_file():
+        raise UserError(f"{path} is not a checkpoint of transformers: it has no {CONFIG}")
+    config = _table(path / CONFIG)
+    if config.get("auto_map"):
+        raise UserError(f"{path / CONFIG} requires custom code (auto_map), which glassformer never runs")
+    return config
 
 
 def weight_files(path: Path) -> list[Path]:
@@ -108,6 +119,8 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def _require_index_true(path: Path, names: Mapping[str, str]) -> None:
+    from glassformer.store.tensors import read_shapes
+
     held = {name: shard for shard in set(names.values()) for name in read_shapes(path / shard)}
     wrong = [name for name in names if held.get(name) != names[name]] + [name for name in held if name not in names]
     if wrong:
@@ -125,11 +138,13 @@ def _table(path: Path) -> dict[str, Any]:
     return value
 
 
-def write_weights(tensors: Iterable[tuple[str, Tensor]], folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> int:
+def write_weights(tensors: "Iterable[tuple[str, Tensor]]", folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> int:
     """Write weights into a folder, as one file or as shards with an index; return the number of bytes.
 
     A tensor is never split: a tensor larger than `max_shard_bytes` gets its own shard.
     """
+    from glassformer.store.tensors import save_tensors
+
     shards: list[dict[str, Tensor]] = [{}]
     n_bytes = size = 0
     for name, x in tensors:

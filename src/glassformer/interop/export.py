@@ -1,19 +1,22 @@
 """`glassformer export`: write a model directory in the format of another program, and check the result."""
 
+import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from glassformer import files
 from glassformer.config.run import Run
 from glassformer.errors import UserError
-from glassformer.interop.runtimes.gguf import Dtype
-from glassformer.model import Model
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import StoredModel, own_paths, read_model
+
+if TYPE_CHECKING:
+    from glassformer.interop.runtimes.gguf import Dtype
+    from glassformer.model import Model
 
 Target = Literal["hf", "onnx", "gguf", "ct2"]
 TARGETS: Mapping[str, str] = {
@@ -34,7 +37,12 @@ class Exported:
 
 
 def export(
-    model: Model | str | Path, out: str | Path, to: Target = "hf", *, step: int | None = None, dtype: Dtype = "float32"
+    model: "Model | str | Path",
+    out: str | Path,
+    to: Target = "hf",
+    *,
+    step: int | None = None,
+    dtype: "Dtype" = "float32",
 ) -> Exported:
     """Export a model directory, or a loaded model, to the new folder `out` for transformers, ONNX, GGUF or CTranslate2.
 
@@ -45,14 +53,14 @@ def export(
         raise UserError(f"unknown export target {to!r}: choose one of {', '.join(get_args(Target))}")
     if dtype != "float32" and to != "gguf":
         raise UserError(f"dtype: expected float32 for the target {to}, got {dtype}; only gguf supports other dtypes")
-    if isinstance(model, Model):
+    if not isinstance(model, (str, os.PathLike)):
         if step is not None:
             raise UserError("step selects a checkpoint of a run folder: pass the folder, or use load(folder, step=…)")
         _require_plain(model.run, model.name)
         with tempfile.TemporaryDirectory() as place:  # the weights in memory
             return export(model.save(Path(place) / "model"), out, to, dtype=dtype)
-    folder, out = files.as_path(model, "model"), files.as_path(out, "out")
-    path = folder if step is None else checkpoint.find(folder, step)
+    folder, out = Path(model), files.as_path(out, "out")
+    path = checkpoint.find(folder, step)
     files.require_new_folder(out, own_paths(folder))
     stored = read_model(path)
     _require_plain(stored.run, folder)
@@ -66,7 +74,7 @@ def _require_plain(run: Run, name: str | Path) -> None:
         raise UserError(f"{name} has LoRA adapters: run `glassformer merge {name} --out …`, then export the result")
 
 
-def write_checked(stored: StoredModel, folder: Path, to: Target, dtype: Dtype = "float32") -> list[str]:
+def write_checked(stored: StoredModel, folder: Path, to: Target, dtype: "Dtype" = "float32") -> list[str]:
     """Write the export into an existing, empty folder; return the lines of the report."""
     options = {} if dtype == "float32" else {"dtype": dtype}
     said: list[str] = getattr(import_module(TARGETS[to]), f"write_{to}")(stored, folder, **options)

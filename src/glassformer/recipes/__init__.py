@@ -51,9 +51,14 @@ def with_changes(run: Run, changes: Mapping[str, Any] | None = None, where: str 
     """
     if twice := set(changes or {}) & set(settings):
         raise UserError(f"{min(twice)} is given twice: give it once")
-    whole = whole_keys(run, {**(changes or {}), **settings}, [PRESET], ("train", "data", "tokenizer", "model"))
+    whole = whole_changes(run, {**(changes or {}), **settings})
     name = whole.pop(PRESET, None)
     return apply_changes(run if name is None else replace(run, model=preset(str(name))), whole, where)
+
+
+def whole_changes(run: Run, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes of `with_changes` by the whole names of their keys."""
+    return whole_keys(run, changes, [PRESET], ("train", "data", "tokenizer", "model"))
 
 
 def load(name: str | Path) -> Run:

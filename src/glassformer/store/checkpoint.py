@@ -9,22 +9,22 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from glassformer import files
 from glassformer.errors import UserError
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import WEIGHTS
-from glassformer.store.tensors import read_tensors, save_tensors
+from glassformer.store.model_directory import WEIGHTS, read_manifest
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FOLDER = "checkpoints"
 STATE = "training_state/state.json"
 OPTIMIZER = "training_state/optimizer.safetensors"
 AVERAGE = "training_state/average.safetensors"
 UNAVERAGED = "training_state/weights.safetensors"
-Tensors = dict[str, Tensor] | Path
+Tensors: TypeAlias = "dict[str, Tensor] | Path"
 """Tensors by name, or a file of them that several processes wrote, to be moved into place."""
 
 
@@ -34,9 +34,9 @@ class TrainingState:
 
     numbers: dict[str, Any]
     optimizer: Tensors
-    average: Tensors | None = None
+    average: "Tensors | None" = None
     """Moving average of the weights, if used; the model's file then contains it too."""
-    weights: Tensors | None = None
+    weights: "Tensors | None" = None
     """Weights to resume from, if there is a moving average."""
 
 
@@ -46,6 +46,8 @@ def path_of(run_folder: Path, step: int) -> Path:
 
 def save(run_folder: Path, step: int, write_model: Callable[[Path], None], state: TrainingState) -> Path:
     """Write one checkpoint; `write_model` writes the model's files into the folder that it receives."""
+    from glassformer.store.tensors import save_tensors
+
     final = path_of(run_folder, step)
     with files.new_folder(final) as folder:
         write_model(folder)
@@ -71,6 +73,8 @@ def load_numbers(checkpoint: Path) -> dict[str, Any]:
 
 def load_state(checkpoint: Path) -> TrainingState:
     """Read the training state of a checkpoint whose manifest has been verified."""
+    from glassformer.store.tensors import read_tensors
+
     manifest = Manifest.read(checkpoint)
     manifest.require(checkpoint, [STATE, OPTIMIZER])
     return TrainingState(
@@ -110,12 +114,16 @@ def is_intact(run_folder: Path, step: int, log: Callable[[str], None], so: str =
     return True
 
 
-def find(run_folder: Path, step: int) -> Path:
-    """Return the checkpoint of one step; raise `UserError` with the existing steps if it is missing."""
-    path = path_of(run_folder, step)
-    if not path.is_dir():
-        there = ", ".join(map(str, steps(run_folder))) or "none"
-        raise UserError(f"{run_folder} has no checkpoint of step {step}; existing steps: {there}")
+def find(folder: Path, step: int | None = None) -> Path:
+    """Return a model directory, or a run's checkpoint of one step, after reading its manifest.
+
+    Raises `UserError` if it is missing, or is not a model directory.
+    """
+    path = folder if step is None else path_of(folder, step)
+    if step is not None and folder.is_dir() and not path.is_dir():
+        there = ", ".join(map(str, steps(folder))) or "none"
+        raise UserError(f"{folder} has no checkpoint of step {step}; existing steps: {there}")
+    read_manifest(path if folder.is_dir() else folder)
     return path
 
 

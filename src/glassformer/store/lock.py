@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING, Any
 
 from glassformer import files
 from glassformer.errors import UserError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 LOCK, OWNER = ".lock", ".owner.json"
 
@@ -23,14 +24,7 @@ def locked(folder: Path, **facts: Any) -> Iterator[None]:
 
     So a lock is never stale. The owner file of a killed process is overwritten. `facts` are stored in it.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / LOCK, timeout=0)
-        lock.acquire()
-    except Timeout as error:
-        raise UserError(f"{folder} is being trained by {_owner(folder)}: wait for it, or stop it first") from error
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {files.reason(error)}; choose a writable place") from error
+    lock = _acquired(folder)
     try:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         files.write_json(folder / OWNER, {"pid": os.getpid(), "host": socket.gethostname(), "since": since} | facts)
@@ -39,6 +33,26 @@ def locked(folder: Path, **facts: Any) -> Iterator[None]:
         with suppress(OSError):  # a full or missing disk is reported by another error
             (folder / OWNER).unlink(missing_ok=True)
         lock.release()
+
+
+def require_free(folder: Path) -> None:
+    """Raise `UserError` if another process has locked a folder, which need not exist."""
+    if (folder / LOCK).exists():
+        _acquired(folder).release()
+
+
+def _acquired(folder: Path) -> "BaseFileLock":
+    from filelock import FileLock, Timeout  # takes 0.1 s
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK, timeout=0)
+        lock.acquire()
+        return lock
+    except Timeout as error:
+        raise UserError(f"{folder} is being trained by {_owner(folder)}: wait for it, or stop it first") from error
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {files.reason(error)}; choose a writable place") from error
 
 
 def _owner(folder: Path) -> str:

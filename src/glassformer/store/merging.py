@@ -5,7 +5,6 @@ from pathlib import Path
 
 from glassformer import files
 from glassformer.errors import UserError
-from glassformer.models.transforms import merge_lora
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import model_files, own_paths, read_model, weights_of, write_model_files
@@ -16,8 +15,10 @@ def merge_directory(folder: Path, out: Path, step: int | None = None) -> int:
 
     Returns the number of merged layers. Raises `UserError` if `out` exists, or if there is nothing to merge.
     """
-    path = folder if step is None else checkpoint.find(folder, step)
+    path = checkpoint.find(folder, step)
     files.require_new_folder(out, own_paths(folder))
+    from glassformer.models.transforms import merge_lora  # imports torch
+
     stored = read_model(path)
     n = merge_lora(stored.network)
     if not n:

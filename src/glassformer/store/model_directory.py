@@ -1,6 +1,8 @@
 """Model directories: config, weights, tokenizer, generation defaults, the run's recipe, and a manifest of all files.
 
 Every verb takes a model directory. A run folder is one (with the selected weights), and so is each checkpoint.
+
+torch is imported when weights are read or written, so paths and manifests are checked without it.
 """
 
 import os
@@ -10,22 +12,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any
 
 from glassformer import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig, LoraConfig, Run
 from glassformer.config.schema import from_dict, from_union, parse_toml, to_dict, to_toml
 from glassformer.errors import UserError
-from glassformer.models.build import Network, build_model
-from glassformer.models.transforms import add_lora
 from glassformer.store.lock import LOCK, OWNER
 from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.store.manifest import Manifest
-from glassformer.store.tensors import PartOf, fill, require_fit, save_tensors
-from glassformer.tokenization.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from glassformer.models.build import Network
+    from glassformer.store.tensors import PartOf
+    from glassformer.tokenization.tokenizer import Tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 GENERATION, RUN = "generation.json", "run.toml"
@@ -43,10 +46,10 @@ SOME_FILES = [SOURCE_TOKENIZER, LABELS]
 class StoredModel:
     """Contents of a model directory, in memory."""
 
-    network: Network
+    network: "Network"
     config: ModelConfig
-    tokenizer: Tokenizer
-    source_tokenizer: Tokenizer | None
+    tokenizer: "Tokenizer"
+    source_tokenizer: "Tokenizer | None"
     """Tokenizer of the source, if it has its own vocabulary."""
     generation: GenerationConfig | BeamConfig
     run: Run
@@ -55,8 +58,10 @@ class StoredModel:
     """Names of classes or tags, by index."""
 
 
-def weights_of(network: nn.Module) -> dict[str, Tensor]:
+def weights_of(network: "nn.Module") -> "dict[str, Tensor]":
     """Return every stored tensor once; a tied table appears under its first name."""
+    from torch import nn
+
     first: dict[int, tuple[str, Tensor]] = {}
     for name, x in network.state_dict(keep_vars=True).items():
         first.setdefault(id(x), (name, x))
@@ -64,11 +69,13 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
     return {name: x.detach().contiguous() for name, x in parameters_first}
 
 
-def load_weights(network: nn.Module, path: Path, part_of: PartOf | None = None) -> None:
+def load_weights(network: "nn.Module", path: Path, part_of: "PartOf | None" = None) -> None:
     """Load the weights of a network from safetensors; raise `UserError` listing all tensors that do not fit.
 
     `part_of` is passed to `store.tensors.fill`.
     """
+    from glassformer.store.tensors import fill, require_fit
+
     wanted = weights_of(network)
     require_fit(wanted, path)
     fill(wanted, path, part_of)
@@ -76,13 +83,15 @@ def load_weights(network: nn.Module, path: Path, part_of: PartOf | None = None) 
 
 def write_model_files(
     folder: Path,
-    weights: dict[str, Tensor] | Path,
-    tokenizer: Tokenizer,
+    weights: "dict[str, Tensor] | Path",
+    tokenizer: "Tokenizer",
     run: Run,
-    source_tokenizer: Tokenizer | None = None,
+    source_tokenizer: "Tokenizer | None" = None,
     labels: Sequence[str] = (),
 ) -> None:
     """Write the files of a model directory, except the manifest, to an existing folder; `weights` as `weights_of`."""
+    from glassformer.store.tensors import save_tensors
+
     adapted = {} if run.lora is None else {_LORA: to_dict(run.lora)}
     files.write_json(folder / CONFIG, to_dict(run.model) | adapted)
     save_tensors(weights, folder / WEIGHTS)
@@ -97,11 +106,11 @@ def write_model_files(
 
 def save_model(
     folder: Path,
-    network: nn.Module,
+    network: "nn.Module",
     step: int,
-    tokenizer: Tokenizer,
+    tokenizer: "Tokenizer",
     run: Run,
-    source_tokenizer: Tokenizer | None,
+    source_tokenizer: "Tokenizer | None",
     labels: Sequence[str],
 ) -> None:
     """Write a model directory with its manifest, weights in fp32; raise `UserError` for a folder that is not empty."""
@@ -179,17 +188,9 @@ def has_weights_of(folder: Path, other: Path) -> bool:
 
 def read_model(folder: Path) -> StoredModel:
     """Read a model directory after verifying its manifest; raise `UserError` with the reason if this fails."""
-    if not folder.exists():
-        raise UserError(f"no such model directory: {folder}")
-    if not folder.is_dir():
-        files.refuse_objects(folder)
-        raise UserError(f"{folder} is a file: give a model directory")
-    try:
-        manifest = _verified(folder)
-    except UserError as error:
-        checkpoints = folder / "checkpoints"
-        hint = f"; an intact checkpoint may be in {checkpoints}" if checkpoints.is_dir() else ""
-        raise UserError(f"{error}{hint}") from error
+    from glassformer.store.tensors import require_fit
+
+    manifest = read_manifest(folder, verifies=True)
     manifest.require(folder, MODEL_FILES)
     run = read_run(folder)
     config, lora = _read_config(folder, run)
@@ -212,6 +213,24 @@ def read_model(folder: Path) -> StoredModel:
     path = folder / GENERATION
     generation = from_union(GenerationConfig | BeamConfig, files.read_json(path), str(path))
     return StoredModel(network, config, tokenizer, source_tokenizer, generation, run, manifest, labels)
+
+
+def read_manifest(folder: Path, *, verifies: bool = False) -> Manifest:
+    """Read the manifest of a model directory; raise `UserError` if the folder is not a model directory.
+
+    `verifies` compares all files with the manifest.
+    """
+    if not files.exists(folder):
+        raise UserError(f"no such model directory: {folder}")
+    if not folder.is_dir():
+        files.refuse_objects(folder)
+        raise UserError(f"{folder} is a file: give a model directory")
+    try:
+        return _verified(folder) if verifies else Manifest.read(folder)
+    except UserError as error:
+        checkpoints = folder / "checkpoints"
+        hint = f"; an intact checkpoint may be in {checkpoints}" if checkpoints.is_dir() else ""
+        raise UserError(f"{error}{hint}") from error
 
 
 def _verified(folder: Path) -> Manifest:
@@ -238,15 +257,20 @@ def _read_config(folder: Path, run: Run) -> tuple[ModelConfig, LoraConfig | None
     return from_union(ModelConfig, said, str(path)), lora
 
 
-def _network(config: ModelConfig, lora: LoraConfig | None, device: str = "cpu") -> Network:
+def _network(config: ModelConfig, lora: LoraConfig | None, device: str = "cpu") -> "Network":
+    from glassformer.models.build import build_model
+    from glassformer.models.transforms import add_lora
+
     network = build_model(config, device)
     if lora is not None:
         add_lora(network, lora.targets, lora.rank, lora.alpha, lora.dropout)
     return network
 
 
-def read_tokenizers(folder: Path, manifest: Manifest) -> tuple[Tokenizer, Tokenizer | None]:
+def read_tokenizers(folder: Path, manifest: Manifest) -> "tuple[Tokenizer, Tokenizer | None]":
     """Read the tokenizer of a model directory, and the source's tokenizer if it has its own."""
+    from glassformer.tokenization.tokenizer import Tokenizer
+
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     return tokenizer, Tokenizer.load(folder / SOURCE_TOKENIZER) if SOURCE_TOKENIZER in manifest.entries else None
 

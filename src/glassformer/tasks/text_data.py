@@ -244,10 +244,9 @@ def context_of(run: Run) -> int:
 
 
 def corpus_of(run: Run) -> Corpus:
-    """Return the text of a run and its split; raise `UserError` if the run names no text."""
+    """Return the text of a run, which names one, and its split."""
     data = data_of(run, TextData)
-    if data.path is None:
-        raise UserError(f"the run {run.name!r} has no data.path: give a text with --data.path FILE")
+    assert data.path is not None  # `training.checks`, and `TextTask.evaluation`
     return Corpus(
         [data.path],
         valid_paths=[data.valid_path] if data.valid_path else [],

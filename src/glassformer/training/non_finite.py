@@ -3,10 +3,10 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from glassformer.data.batching import Batch
-from glassformer.store.tensors import save_tensors
+if TYPE_CHECKING:
+    from glassformer.data.batching import Batch
 
 PREFIX = "bad-batch-"
 """Prefix of the files that hold a batch with a loss of NaN or Inf."""
@@ -57,8 +57,10 @@ def answer(bad: NonFinite, policy: str, n_skipped: int, n_rollbacks: int) -> Lit
     return "rollback" if policy == "rollback" and n_rollbacks < MAX_ROLLBACKS else "stop"
 
 
-def keep_batch(batch: Batch, folder: Path, step: int) -> str:
+def keep_batch(batch: "Batch", folder: Path, step: int) -> str:
     """Save a batch in the run folder (at most `MAX_KEPT` batches); return a note in brackets with its path."""
+    from glassformer.store.tensors import save_tensors
+
     if len(list(folder.glob(f"{PREFIX}*"))) >= MAX_KEPT:
         return ""
     path = folder / f"{PREFIX}step-{step}.safetensors"

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from glassformer import files
 from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.run import Run
 from glassformer.config.schema import apply_flags
@@ -44,7 +43,7 @@ from glassformer.training.checkpointer import Checkpointer, Snapshot, put_right
 from glassformer.training.host import Host, host_of, room_of
 from glassformer.training.loop import Trainer
 from glassformer.training.optimizers import build_optimizer
-from glassformer.training.run_folder import holding, is_restarted, require_apart, require_new, require_run
+from glassformer.training.run_folder import holding, is_restarted
 from glassformer.training.trainer_state import TrainerState
 
 NOT_COMPILED = "torch.compile does not support PyTorch's recurrent modules"
@@ -66,38 +65,22 @@ class Replay:
 
 
 def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
-    """Train a run from its first step in a new folder; check everything before the first write.
+    """Train a run that `checks.check_new_run` has accepted, from its first step in a new folder.
 
     If `torchrun` restarts it after a process was lost, it continues from the newest checkpoint.
     """
     began = time.monotonic()
     if is_restarted(folder):
         return resume_run(folder, reporter)
-    require_new(folder)
-    files.require_writable(folder)
-    require_effect(run)
     start = None if run.init.path is None else read_model(Path(run.init.path))
     run = init_from.as_new(run, start)
     if _cannot_compile(run):
         raise UserError(f"train.compile is not available: {NOT_COMPILED}; leave it out")
     trainable_task(run).check(run)
-    require_apart(run, folder)
     with host_of(run, folder, reporter, began) as host:
         run, trainer = assemble(run, folder, host, start=start)
         with holding(folder, host.ranks.is_first, is_new=True, max_steps=run.train.max_steps):
             return Outcome(folder, trainer.train(), run)
-
-
-def require_effect(run: Run) -> None:
-    """Raise `UserError` for a setting that has no effect with the others; runs of earlier versions may have one."""
-    if run.init.model != "same" and run.init.path is None:
-        raise UserError(f"init.model {run.init.model} has no effect without init.path: set init.path, or leave it out")
-    for name, strategies in (("cpu_offload", ("fsdp", "hybrid")), ("shard_size", ("hybrid",))):
-        if getattr(run.parallel, name) and run.parallel.strategy not in strategies:
-            raise UserError(
-                f"parallel.{name} has no effect with parallel.strategy {run.parallel.strategy}: it is for "
-                f"{' and '.join(strategies)}; leave it out"
-            )
 
 
 def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | None = None) -> Outcome:
@@ -106,7 +89,6 @@ def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] 
     `flags` replace settings of the device and of the length of the run.
     """
     began = time.monotonic()
-    require_run(folder)
     log = reporter.log if is_first() else Silent().log
     with holding(folder, is_first()):
         newest = checkpoint.newest(folder, log)
@@ -125,7 +107,6 @@ def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] 
 def replay_run(folder: Path, reporter: LaunchReporter) -> Replay:
     """Repeat the steps between the two newest checkpoints and compare the results; nothing is written."""
     began = time.monotonic()
-    require_run(folder)
     if is_several():
         raise UserError("resume --verify runs in one process: start it without torchrun")
     with locked(folder):
