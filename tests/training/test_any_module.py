@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from glassformer import UserError, train_module
 from glassformer.config.train import AdamWConfig, CosineSchedule, EarlyStopping, PlateauSchedule, TrainConfig
@@ -118,7 +118,8 @@ def test_accumulation_equals_one_large_batch_with_uneven_targets(tmp_path: Path)
         torch.manual_seed(0)
         module = nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 5))
         config = TrainConfig(max_steps=3, batch_size=batch_size, grad_accumulation=n, device="cpu")
-        assert train_module(module, scored, examples, tmp_path / str(n), config=config) == {}  # type: ignore[arg-type]
+        reports = train_module(module, scored, examples, tmp_path / str(n), config=config, batched=False)  # type: ignore[arg-type]
+        assert reports == {}
         found.append(module)
     for one, other in zip(*(module.parameters() for module in found), strict=True):
         torch.testing.assert_close(one, other)
@@ -136,6 +137,62 @@ def test_select_average_gives_the_mean_of_checkpoints(tmp_path: Path) -> None:
     weights = [load_file(tmp_path / "run" / "checkpoints" / f"step-{n}" / "model.safetensors") for n in (20, 30)]
     torch.testing.assert_close(module.weight.data, (weights[0]["weight"] + weights[1]["weight"]) / 2)
     assert reports["valid"].loss < 0.6
+
+
+def seen_by(data: Any, folder: Path, **options: Any) -> tuple[set[tuple[int, ...]], list[float]]:
+    """Train on `data` for 4 steps; return the shapes of the inputs that the loss gets, and the losses per target."""
+    shapes = set()
+
+    def squares(module: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
+        shapes.add(tuple(batch[0].shape))
+        return (module(batch[0]).squeeze(-1) - batch[1].squeeze(-1)).square().sum(), batch[1].numel()
+
+    torch.manual_seed(0)
+    config = TrainConfig(max_steps=4, batch_size=4, log_every=1, device="cpu")
+    train_module(nn.Linear(3, 1), squares, data, folder, config=config, **options)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return shapes, [line["train/loss"] for line in lines]
+
+
+def test_a_list_of_ready_batches_is_not_batched_again(tmp_path: Path) -> None:
+    """It gives the losses of the `DataLoader` that it was made of; its rows are examples only if that is stated."""
+    x, y = torch.randn(32, 3, generator=torch.Generator().manual_seed(3)), torch.arange(32) / 32
+    loader = DataLoader(TensorDataset(x, y), batch_size=8)
+    expected = seen_by(loader, tmp_path / "loader")
+    assert expected[0] == {(8, 3)}
+    for kind in (list, tuple):
+        ready = kind(loader)
+        assert seen_by(ready, tmp_path / kind.__name__, batched=True) == expected
+        with pytest.raises(
+            UserError, match=r"data is a list whose items may be .* \(the first has 8 rows\): set batched="
+        ):
+            seen_by(ready, tmp_path / "unclear")
+        assert seen_by(ready, tmp_path / f"{kind.__name__} of examples", batched=False)[0] == {(4, 8, 3)}
+    examples = list(TensorDataset(x, y))  # an example has a number without rows
+    assert seen_by(examples, tmp_path / "examples") == seen_by(TensorDataset(x, y), tmp_path / "dataset")
+    rows = list(zip(x, y[:, None], strict=True))
+    assert seen_by(rows, tmp_path / "rows", collate=default_collate)[0] == {(4, 3)}
+
+
+@pytest.mark.parametrize(
+    ("item", "is_example"),
+    [
+        (torch.tensor(1.0), True),
+        ((torch.zeros(3), torch.tensor(1)), True),
+        ((torch.zeros(3), torch.zeros(4)), True),
+        ({"text": "a", "label": 1}, True),
+        (torch.zeros(3), None),
+        ({"x": torch.zeros(5, 3), "y": torch.zeros(5)}, None),
+    ],
+)
+def test_a_list_is_accepted_if_its_items_can_only_be_examples(item: Any, is_example: bool | None) -> None:
+    config = TrainConfig(batch_size=2)
+    if is_example:
+        assert isinstance(any_module.source_of([item] * 4, config, None, None, "valid"), any_module.Examples)
+    else:
+        with pytest.raises(UserError, match="valid is a list whose items may be examples or ready batches"):
+            any_module.source_of([item] * 4, config, None, None, "valid")
+    assert isinstance(any_module.source_of([item] * 4, config, None, True, "valid"), any_module.Batches)
 
 
 def test_early_stopping_ends_the_run(tmp_path: Path) -> None:
@@ -180,6 +237,8 @@ def test_a_wrong_loss_is_one_sentence(result: Any, shown: str, tmp_path: Path) -
         ({"data": 5}, "data must be a Dataset, a sequence of examples or an iterable of batches, not 5"),
         ({"data": []}, "data has no examples"),
         ({"valid": []}, "valid has no examples"),
+        ({"data": Noisy(3)}, "batch_size is 4, and data has only 3 examples: set batch_size to at most 3"),
+        ({"valid": list(Stream())}, "valid is a list whose items may be examples or ready batches"),
         ({"data": iter(Stream())}, "data ended after 7 batches and cannot be restarted"),
         ({"valid": iter(Stream())}, "valid is an iterator, which can be read only once"),
         ({"resume": True}, "no such run"),

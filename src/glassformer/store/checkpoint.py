@@ -54,8 +54,6 @@ def save(run_folder: Path, step: int, write_model: Callable[[Path], None], state
         (folder / STATE).parent.mkdir()
         files.write_json(folder / STATE, state.numbers)
         for tensors, name in ((state.optimizer, OPTIMIZER), (state.average, AVERAGE), (state.weights, UNAVERAGED)):
-            if isinstance(tensors, dict):
-                tensors = {of: x.detach().contiguous() for of, x in tensors.items()}
             if tensors is not None:
                 save_tensors(tensors, folder / name)
         names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

@@ -59,14 +59,14 @@ class StoredModel:
 
 
 def weights_of(network: "nn.Module") -> "dict[str, Tensor]":
-    """Return every stored tensor once; a tied table appears under its first name."""
+    """Return every stored tensor once, not copied; a tied table appears under its first name."""
     from torch import nn
 
     first: dict[int, tuple[str, Tensor]] = {}
     for name, x in network.state_dict(keep_vars=True).items():
         first.setdefault(id(x), (name, x))
     parameters_first = sorted(first.values(), key=lambda item: not isinstance(item[1], nn.Parameter))
-    return {name: x.detach().contiguous() for name, x in parameters_first}
+    return {name: x.detach() for name, x in parameters_first}
 
 
 def load_weights(network: "nn.Module", path: Path, part_of: "PartOf | None" = None) -> None:

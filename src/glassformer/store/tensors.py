@@ -25,8 +25,17 @@ DTYPES = {
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "C64": torch.complex64,
     "I64": torch.int64,
     "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
     "BOOL": torch.bool,
 }
 """Dtypes of weights and training states, by their names in the header."""
@@ -47,15 +56,27 @@ class StoredShape:
 def save_tensors(tensors: dict[str, Tensor] | Path, path: Path) -> None:
     """Write safetensors, or move a file that several processes wrote (`distributed.parts`) into place.
 
-    Raises `UserError` if the disk is full.
+    A tensor may have any memory format, and may share its memory with others. Raises `UserError` if the disk is full.
     """
     try:
         if isinstance(tensors, Path):
             os.replace(tensors, path)
             return
-        save_file(tensors, path, metadata={"format": "pt"})
+        save_file(_apart(tensors), path, metadata={"format": "pt"})
     except (SafetensorError, OSError) as error:
         raise UserError(f"cannot write {path}: {error}; no partial file is kept") from error
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors as safetensors needs them: contiguous, without lazy conjugation, and in separate memory."""
+    found: dict[str, Tensor] = {}
+    used: set[int] = set()
+    for name, x in tensors.items():
+        x = x.detach().resolve_conj().resolve_neg().contiguous()
+        memory = x.untyped_storage().data_ptr()
+        found[name] = x.clone() if memory in used else x
+        used.add(memory)
+    return found
 
 
 def read_shapes(path: Path) -> dict[str, StoredShape]:
@@ -141,6 +162,15 @@ def require_fit(wanted: Mapping[str, Tensor], path: Path) -> None:
         raise UserError(f"{path} does not fit the model: {'; '.join(problems[:MAX_LISTED])}{more}")
 
 
+def repeated_dims(x: Tensor) -> list[int]:
+    """Return the dimensions of an expanded tensor whose entries share their memory; they cannot be written apart.
+
+    >>> repeated_dims(torch.zeros(2, 1).expand(2, 3))
+    [1]
+    """
+    return [dim for dim in range(x.dim()) if x.stride(dim) == 0 and x.shape[dim] > 1]
+
+
 def fill(wanted: Mapping[str, Tensor], path: Path, part_of: PartOf | None = None) -> None:
     """Copy the tensors of a file, one at a time, into those of a model that the file fits (`require_fit`).
 
@@ -150,6 +180,9 @@ def fill(wanted: Mapping[str, Tensor], path: Path, part_of: PartOf | None = None
         with torch.no_grad(), safe_open(path, framework="pt") as stored:
             for name, x in wanted.items():
                 whole = stored.get_tensor(name)
-                x.copy_(whole if part_of is None else part_of(whole, x))
+                part = whole if part_of is None else part_of(whole, x)
+                for dim in repeated_dims(x):
+                    x, part = x.narrow(dim, 0, 1), part.narrow(dim, 0, 1)
+                x.copy_(part)
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils.data import IterableDataset, default_collate
 
 from glassformer import files
@@ -22,7 +23,7 @@ from glassformer.reporting import LaunchReporter, Silent
 from glassformer.seeds import Stream, seed_of
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import WEIGHTS, load_weights
-from glassformer.store.tensors import save_tensors
+from glassformer.store.tensors import DTYPES, repeated_dims, save_tensors
 from glassformer.tasks.batches import TrainingData
 from glassformer.training.checkpointer import Checkpointer, put_right
 from glassformer.training.host import Host
@@ -42,7 +43,8 @@ def train_module(
     *,
     valid: Any = None,
     config: TrainConfig | None = None,
-    collate: Collate = default_collate,
+    collate: Collate | None = None,
+    batched: bool | None = None,
     reporter: LaunchReporter | None = None,
     resume: bool = False,
     **settings: Any,
@@ -50,23 +52,29 @@ def train_module(
     """Train any module in a folder; return the reports of the last evaluation, which reads `valid`.
 
     `loss(module, batch)` returns the sum of the loss over the targets of a batch, and the number of targets. A step
-    divides once, so gradient accumulation does not change the result. `data` is a `Dataset` or a sequence of examples:
-    `collate` makes batches of `config.batch_size` from it, in a new order each epoch. Or it is an iterable of ready
-    batches, such as a `DataLoader`, which is read in order and restarted at its end. `valid` is either, read in order.
+    divides once, so gradient accumulation does not change the result. `data` is a `Dataset` of examples: `collate` (by
+    default PyTorch's `default_collate`) makes batches of `config.batch_size` from it, in a new order each epoch. Or it
+    is an iterable of ready batches, such as a `DataLoader`, which is read in order and restarted at its end. A list or
+    tuple may contain either: `batched=True` means ready batches, and `batched=False` or a `collate` examples. Without
+    both, a list of items that can only be examples is accepted, and any other is refused. `valid` follows the same
+    rules and is read in order.
 
     `out` gets `model.safetensors` (the weights that `config.select` chooses; in the end the module has them too),
     `checkpoints` and `metrics.jsonl`. With `resume` the run continues from its newest checkpoint, bit for bit if the
-    arguments are the same. Examples are a function of (seed, number), and torch's generator is seeded before each
-    batch. Used batches of an iterable are drawn again and skipped. `settings` replace fields of `config`:
-    `max_steps=5`. Raises `Interrupted` after a signal, when all is saved, and `UserError` for wrong arguments.
+    arguments are the same; `max_steps` may be larger, as for `resume`. Examples are a function of (seed, number), and
+    torch's generator is seeded before each batch. Used batches of an iterable are drawn again and skipped. `settings`
+    replace fields of `config`: `max_steps=5`. Raises `Interrupted` after a signal, when all is saved, and `UserError`
+    for wrong arguments.
 
     >>> import tempfile, torch
     >>> from glassformer.config.train import AdamWConfig
-    >>> points = [(torch.tensor([x / 8]), torch.tensor([x / 4])) for x in range(8)]
+    >>> x = torch.arange(8)[:, None] / 8
+    >>> points = torch.utils.data.TensorDataset(x, 2 * x)
     >>> def squares(line, batch):
     ...     return (line(batch[0]) - batch[1]).square().sum(), len(batch[0])
-    >>> line, config = nn.Linear(1, 1), TrainConfig(optimizer=AdamWConfig(learning_rate=0.1), max_steps=200)
-    >>> report = train_module(line, squares, points, tempfile.mkdtemp(), valid=points, config=config)["valid"]
+    >>> line, config = nn.Linear(1, 1), TrainConfig(optimizer=AdamWConfig(learning_rate=0.1), batch_size=4)
+    >>> out = tempfile.mkdtemp()
+    >>> report = train_module(line, squares, points, out, valid=points, config=config, max_steps=200)["valid"]
     >>> report.loss < 0.01, report.n_tokens
     (True, 8)
     """
@@ -77,8 +85,9 @@ def train_module(
     if note := emulation_note(config.precision, host.device):
         reporter.log(note)
     _check(config, module, folder, valid, resume)
-    source = source_of(data, config, collate, "data")
-    evaluations = {} if valid is None else {"valid": source_of(valid, config, collate, "valid").each}
+    _require_storable(module, config)
+    source = source_of(data, config, collate, batched, "data")
+    evaluations = {} if valid is None else {"valid": source_of(valid, config, collate, batched, "valid").each}
     for batches in evaluations.values():
         if next(iter(batches()), None) is None:
             raise UserError("valid has no examples")
@@ -107,9 +116,6 @@ def _check(config: TrainConfig, module: nn.Module, folder: Path, valid: Any, res
     for key, watcher in config.watchers.items():
         if valid is None or watcher.metric != "loss":
             raise UserError(f"{key} watches the validation {watcher.metric}: give valid=… and set its metric to loss")
-    counts = [name for name, x in module.state_dict().items() if not x.is_floating_point()]
-    if counts and config.select == "average":
-        raise UserError(f"{counts[0]} is an integer tensor, which cannot be averaged: set select to best or last")
     if resume:
         require_run(folder)
     elif checkpoint.steps(folder):
@@ -117,6 +123,42 @@ def _check(config: TrainConfig, module: nn.Module, folder: Path, valid: Any, res
     else:
         require_new(folder)
         files.require_writable(folder)
+
+
+def _require_storable(module: nn.Module, config: TrainConfig) -> None:
+    """Raise `UserError` for a tensor of the module that a checkpoint cannot store, restore or average."""
+    parameters = {id(p) for p in module.parameters()}
+    buffers = {id(x) for x in module.buffers()}
+    for name, x in module.state_dict(keep_vars=True).items():
+        if id(x) not in parameters | buffers:
+            raise UserError(
+                f"{name} in state_dict() is not a parameter or buffer, so resume cannot restore it: make it one"
+            )
+        if is_lazy(x) or x.is_meta:
+            raise UserError(
+                f"{name} has no values yet: run the module on one batch, or load its weights, before training"
+            )
+        if x.layout != torch.strided or x.dtype not in DTYPES.values():
+            kind = x.dtype if x.layout == torch.strided else x.layout
+            raise UserError(
+                f"{name} is a tensor of {kind}, which safetensors cannot store: convert it, or register the buffer "
+                "with persistent=False"
+            )
+        if id(x) in parameters and repeated_dims(x):
+            raise UserError(f"the parameter {name} is an expanded view, which cannot be updated: clone it")
+        is_number = x.is_floating_point() or x.is_complex()
+        if config.select == "average" and not is_number:
+            raise UserError(f"{name} is an integer tensor, which cannot be averaged: set select to best or last")
+        if config.ema_decay and id(x) in parameters and not is_number:
+            raise UserError(f"the parameter {name} has integers, which cannot be averaged: set ema_decay to 0")
+    if config.ema_decay:
+        memory = {p.untyped_storage().data_ptr(): name for name, p in module.named_parameters() if p.numel()}
+        for name, x in module.named_buffers():
+            if x.numel() and (of := memory.get(x.untyped_storage().data_ptr())) is not None:
+                raise UserError(
+                    f"the buffer {name} shares its memory with the parameter {of}, so only one of them can be "
+                    "averaged: set ema_decay to 0, or compute the buffer in forward"
+                )
 
 
 class _AnyObjective:
@@ -146,17 +188,44 @@ class _AnyObjective:
 # Samplers that return a batch of any data by its number
 
 
-def source_of(data: Any, config: TrainConfig, collate: Collate, name: str) -> Any:
-    """Return `Examples` or `Batches`; raise `UserError`, which calls the data `name`, for any other type."""
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, IterableDataset):
-        if not len(data):
-            raise UserError(f"{name} has no examples")
-        return Examples(data, config, collate)
+def source_of(data: Any, config: TrainConfig, collate: Collate | None, batched: bool | None, name: str) -> Any:
+    """Return `Examples` or `Batches`; raise `UserError`, which calls the data `name`, if it is neither or unclear."""
+    is_map = hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, IterableDataset)
+    if is_map and not len(data):
+        raise UserError(f"{name} has no examples")
+    if is_map and not (isinstance(data, list | tuple) and _has_batches(data[0], collate, batched, name)):
+        n_rows = config.batch_size
+        if n_rows > len(data):
+            raise UserError(
+                f"batch_size is {n_rows:,}, and {name} has only {len(data):,} examples: set batch_size to at most "
+                f"{len(data):,}"
+            )
+        return Examples(data, config, collate or default_collate)
     if not isinstance(data, Iterable):
         raise UserError(f"{name} must be a Dataset, a sequence of examples or an iterable of batches, not {data!r:.80}")
     if name == "valid" and iter(data) is data:
-        raise UserError("valid is an iterator, which can be read only once: give a list, a Dataset or a DataLoader")
+        raise UserError(
+            "valid is an iterator, which can be read only once: give a Dataset, a DataLoader, or a list with "
+            "batched=True"
+        )
     return Batches(data, config)
+
+
+def _has_batches(first: Any, collate: Collate | None, batched: bool | None, name: str) -> bool:
+    """Return True if a list with this first item contains ready batches; raise `UserError` if it is unclear.
+
+    The tensors of a ready batch have one row per example. An item without tensors, or whose tensors have no rows or
+    different numbers of rows, is an example.
+    """
+    if batched is not None or collate is not None:
+        return batched is True
+    n_rows = {len(x) if x.dim() else 0 for _, x in _named(first, "")}
+    if len(n_rows) != 1 or n_rows == {0}:
+        return False
+    raise UserError(
+        f"{name} is a list whose items may be examples or ready batches (the first has {n_rows.pop():,} rows): set "
+        "batched=True for ready batches, or batched=False for examples"
+    )
 
 
 class Examples:
@@ -187,7 +256,10 @@ class Batches:
     def batch(self, step: int) -> Any:
         if step < self.n_taken:
             if iter(self.data) is self.data:
-                raise UserError("data is an iterator and cannot go back to a checkpoint: give a list or a DataLoader")
+                raise UserError(
+                    "data is an iterator and cannot go back to a checkpoint: give a DataLoader, or a list with "
+                    "batched=True"
+                )
             self.n_taken, self.batches = 0, iter(())
         value: Any = None
         while self.n_taken <= step:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import files
-from glassformer.distributed.parts import part_of
+from glassformer.distributed.parts import own, part_of
 from glassformer.errors import UserError
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import CONFIG, WEIGHTS, model_files
@@ -32,6 +32,10 @@ class ExponentialAverage:
         self.n_updates = 0
         self._parameters = dict(model.named_parameters())
         self._averages = {name: p.detach().clone() for name, p in self._parameters.items()}
+        groups: dict[object, list[str]] = {}  # parameters may be views of one memory
+        for name, p in self._parameters.items():
+            groups.setdefault(own(p).untyped_storage().data_ptr(), []).append(name)
+        self._groups = list(groups.values())
         self._swapped = False
 
     @torch.no_grad()
@@ -82,11 +86,13 @@ class ExponentialAverage:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        # One at a time, in place: compiled steps and optimizers keep references to the parameters' memory.
-        for name, parameter in self._parameters.items():
-            kept = parameter.clone()
-            parameter.copy_(self._averages[name])
-            self._averages[name].copy_(kept)
+        # In place: compiled steps and optimizers keep references to the parameters' memory.
+        for names in self._groups:
+            kept = [self._parameters[name].clone() for name in names]
+            for name in names:
+                self._parameters[name].copy_(self._averages[name])
+            for name, value in zip(names, kept, strict=True):
+                self._averages[name].copy_(value)
 
     def _refuse_while_swapped(self, verb: str) -> None:
         if self._swapped:
@@ -134,22 +140,30 @@ def average_state_dicts(state_dicts: Iterable[Mapping[str, Tensor]]) -> dict[str
     owners = {  # for each name, the first name of the same tensor
         name: seen.setdefault((x.data_ptr(), x.device, x.dtype, x.shape, x.stride()), name) for name, x in first.items()
     }
-    of_numbers = [name for name in dict.fromkeys(owners.values()) if first[name].is_floating_point()]
-    sums = {name: first[name].to(torch.float64, copy=True) for name in of_numbers}
+    of_numbers = [name for name in dict.fromkeys(owners.values()) if _is_number(first[name])]
+    sums = {name: first[name].to(_exact(first[name]), copy=True) for name in of_numbers}
     n_models = 1
     for n_models, state_dict in enumerate(models, 2):
         _require_same_model(first, state_dict, n_models)
         for name, total in sums.items():
-            total += state_dict[name]
+            total += state_dict[name].to(total.dtype)
     means = {name: (total / n_models).to(first[name].dtype) for name, total in sums.items()}
     return {name: means.get(owner, first[owner]) for name, owner in owners.items()}
+
+
+def _is_number(x: Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()
+
+
+def _exact(x: Tensor) -> torch.dtype:
+    return torch.complex128 if x.is_complex() else torch.float64
 
 
 def _require_same_model(first: Mapping[str, Tensor], other: Mapping[str, Tensor], number: int) -> None:
     for name in sorted(first.keys() | other.keys()):
         if name not in first or name not in other or first[name].shape != other[name].shape:
             problem = f"differs in {name}"
-        elif not first[name].is_floating_point() and not torch.equal(first[name], other[name]):
+        elif not _is_number(first[name]) and not torch.equal(first[name], other[name]):
             problem = f"has other values in the integer tensor {name}"
         else:
             continue

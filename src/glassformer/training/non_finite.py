@@ -65,6 +65,6 @@ def keep_batch(batch: "Batch", folder: Path, step: int) -> str:
         return ""
     path = folder / f"{PREFIX}step-{step}.safetensors"
     temporary = path.with_name(f".{path.name}.tmp")
-    save_tensors({name: x.contiguous() for name, x in batch.tensors().items()}, temporary)
+    save_tensors(batch.tensors(), temporary)
     os.replace(temporary, path)
     return f" (its batch is saved in {path})"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
-from glassformer.distributed.parts import part_of
+from glassformer.distributed.parts import own, part_of
 from glassformer.errors import UserError
 from glassformer.nn import processor
 
@@ -151,7 +151,16 @@ def _split_sizes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
 
 
 def _can_fuse(parameters: Iterable[Tensor]) -> bool:
-    return all(p.device.type in _FUSED_DEVICES and p.is_floating_point() for p in parameters)
+    """Return True if a fused kernel can update the parameters.
+
+    The kernels ignore strides: they would update other numbers of the memory of which a parameter is a sparse view.
+    """
+    return all(p.device.type in _FUSED_DEVICES and p.is_floating_point() and _is_dense(own(p)) for p in parameters)
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Return True if the elements of a tensor, in some order, fill a block of memory without gaps."""
+    return torch.empty_like(x, device="meta").stride() == x.stride()
 
 
 # Muon
@@ -369,7 +378,8 @@ def load_state_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, T
         if {key: tensor.shape for key, tensor in memory.items()} != shapes:
             raise _misfit(name)
         state[number] = {
-            key: tensor.clone() if key == "step" else part_of(tensor, parameter).clone()
+            # The memory format must be that of the parameter: fused kernels ignore strides.
+            key: tensor.clone() if key == "step" else torch.empty_like(parameter).copy_(part_of(tensor, parameter))
             for key, tensor in memory.items()
         }
     if unused:
