@@ -220,3 +220,18 @@ def test_a_layer_gives_the_same_products_as_on_every_kind_of_processor(
     torch.testing.assert_close(one(x), expected)
     with PackedWeights(), torch.inference_mode():
         torch.testing.assert_close(one(x), expected)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("offset", range(5))
+def test_weights_that_are_parts_of_one_vector_give_the_products_of_the_layer(offset: int, dtype: torch.dtype) -> None:
+    """`vector_to_parameters` makes every weight a view, at any place of the vector."""
+    one = layer(dtype)
+    vector = torch.cat([torch.zeros(offset, dtype=dtype), nn.utils.parameters_to_vector(one.parameters()).detach()])
+    expected = layer(dtype)
+    nn.utils.vector_to_parameters(vector[offset:], one.parameters())
+    assert one.weight.storage_offset() == offset
+    x = torch.randn(3, 24, dtype=dtype)
+    with PackedWeights(), torch.no_grad():
+        torch.testing.assert_close(one(x), F.linear(x, expected.weight, expected.bias))

@@ -241,7 +241,8 @@ def _pack(layer: Linear) -> Tensor | None:
     """Return the packed weight; None for a small weight, and beyond `MAX_PACKED_BYTES`."""
     weight = layer.weight
     n_bytes = weight.numel() * weight.element_size()
-    is_fit = weight.is_contiguous() and layer.in_features * weight.element_size() % 8 == 0  # for `_identity`
+    places = (layer.in_features, weight.storage_offset())
+    is_fit = weight.is_contiguous() and all(n * weight.element_size() % 8 == 0 for n in places)  # for `_identity`
     if not is_fit or weight.numel() < MIN_PACKED or weight.dtype not in (torch.float32, torch.bfloat16):
         return None
     this = processor.this
