@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer import files, recipes
 from glassformer.config.run import Run
+from glassformer.config.train import require_changeable
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model
 from glassformer.reporting import LaunchReporter, Outcome, Silent
@@ -136,10 +137,15 @@ def train(
 def resume(
     folder: str | Path, reporter: LaunchReporter | None = None, flags: Mapping[str, str] | None = None, **settings: Any
 ) -> Trained:
-    """Resume a run exactly from its newest intact checkpoint; `flags` change its device, time limit and the like.
+    """Resume a run exactly from its newest intact checkpoint.
 
-    `settings` are keys of `[train]` without the section: `max_time=60` is `flags={"train.max_time": "60"}`.
+    `flags` replace the settings in `config.train.CHANGEABLE`; `settings` are keys of `[train]` without the section:
+    `max_steps=500` is `flags={"train.max_steps": "500"}`. With another `max_steps`, the result is that of a run that
+    was started with it. Raises `UserError` if this is not possible, because the learning rate of the steps so far
+    depends on `max_steps`.
     """
+    changed = {**(flags or {}), **{f"train.{name}": str(value) for name, value in settings.items()}}
+    require_changeable(changed)
     from glassformer.training.checks import check_stored_run
 
     path = files.as_path(folder, "folder")
@@ -147,9 +153,8 @@ def resume(
     from glassformer.terminal import reporter_or_default
     from glassformer.training.run import resume_run
 
-    changed = {f"train.{name}": str(value) for name, value in settings.items()}
     with reporter_or_default(reporter) as shown:
-        return Trained(**vars(resume_run(path, shown, {**(flags or {}), **changed})))
+        return Trained(**vars(resume_run(path, shown, changed)))
 
 
 def replay(folder: str | Path, reporter: LaunchReporter | None = None) -> "Replay":

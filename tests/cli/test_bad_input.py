@@ -124,7 +124,7 @@ def test_a_folder_with_a_run_is_refused(glassformer: Glassformer, trained: Outco
         (["train", "shakespear-char"], "no recipe or file is called 'shakespear-char': did you mean shakespeare-char?"),
         (["resume"], "resume needs one folder"),
         (["resume", "nowhere"], "no such run: nowhere"),
-        (["resume", "x", "--train.seed", "1"], "resume cannot change --train.seed"),
+        (["resume", "x", "--train.seed", "1"], "resume cannot change train.seed"),
         (["generate", "nowhere", "--prompt", "x"], "no such model directory: nowhere"),
         (["generate", ".", "--prompt", "x"], "is not a model directory: it has no manifest.json"),
         (["evaluate", "nowhere", "--json"], "no such model directory: nowhere"),

@@ -14,8 +14,8 @@ import pytest
 from glassformer.cli.arguments import Group, Signature, all_flags, with_flags
 from glassformer.cli.help import FIRST_KEYS, N_FIRST
 from glassformer.cli.main import VERBS
-from glassformer.cli.resume import CHANGEABLE
 from glassformer.config.run import Run
+from glassformer.config.train import CHANGEABLE
 from glassformer.cost.hardware import GPUS
 
 from .conftest import Glassformer

@@ -317,23 +317,6 @@ def test_a_new_recurrent_run_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_an_old_recurrent_run_resumes_without_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of an earlier version with compile = true gives the numbers of an eager run."""
-    model = RecurrentConfig(d_embedding=8, d_encoder=8, d_decoder=8)
-    run = pair_run(tmp_path, model=model, max_steps=4, eval_every=2)
-    expected = api.train(run, tmp_path / "eager").reports["valid"]
-    monkeypatch.setattr("glassformer.training.run._cannot_compile", lambda _: False)
-    monkeypatch.setattr(torch, "compile", lambda loss, **_: loss)
-    api.train(replace(run, train=replace(run.train, max_steps=2, compile=True)), tmp_path / "old")
-    monkeypatch.undo()
-    reporter = Recording()
-    with monkeypatch.context() as patched:
-        patched.setattr(torch, "compile", lambda *_, **__: pytest.fail("it compiles"))
-        outcome = api.resume(tmp_path / "old", reporter, {"train.max_steps": "4"})
-    assert any(line.startswith("train.compile is ignored") for line in reporter.messages), reporter.messages
-    assert outcome.reports["valid"] == expected
-
-
 def test_a_missing_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_compiler(*_: Any) -> Any:
         raise RuntimeError("no C++ compiler found")

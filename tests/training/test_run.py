@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from glassformer import api
-from glassformer.config.run import CausalConfig, ExampleRows, PackedRows, Run, TokenizerConfig
+from glassformer.config.run import CausalConfig, ExampleRows, PackedRows, Run, TokenizerConfig, WindowRows
 from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, PlateauSchedule
 from glassformer.data.corpus import Corpus
 from glassformer.errors import Interrupted, UserError
@@ -317,13 +317,22 @@ def test_wrong_training_settings_are_refused_and_leave_nothing(tmp_path: Path, c
         ),
         ({"text": "too short"}, "too few|at least|fewer|shorter"),
         ({"text": ""}, "is empty"),
+        (
+            {"batch_size": 10_000_000},
+            r"train\.batch_size is 10,000,000, and the training text has only \d,\d\d\d different rows of at most 32",
+        ),
+        (
+            {"batch_size": 50, "packing": ExampleRows()},
+            "train.batch_size is 50, and the training text has only 1 differ",
+        ),
     ],
 )
 def test_unsuitable_data_is_refused_and_leaves_nothing(tmp_path: Path, change: Any, words: str) -> None:
     path = write_text(tmp_path)
     if "text" in change:
         path.write_text(change["text"])
-    run = tiny_run(path, model=change.get("model", MODEL), data={"context": change.get("context", 0)})
+    data = {"context": change.get("context", 0), "packing": change.get("packing", WindowRows())}
+    run = tiny_run(path, model=change.get("model", MODEL), data=data, batch_size=change.get("batch_size", 3))
     with pytest.raises(UserError, match=words):
         api.train(run, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -5,14 +5,7 @@ from typing import Annotated
 from glassformer.cli.arguments import fail, with_flags
 from glassformer.cli.progress import reporting, trained
 from glassformer.config.run import Run
-
-CHANGEABLE = (
-    "train.max_time",
-    "train.device",
-    "train.background_saving",
-    "train.activation_checkpointing",
-    "parallel.",
-)
+from glassformer.config.train import CHANGEABLE
 
 
 def main(
@@ -26,6 +19,7 @@ def main(
 
     On a CPU of the same kind, with the same versions and number of threads, the result is equal bit for bit; on CUDA if
     train.deterministic is true. Only the device, the processes, the time limit and activation checkpointing can change.
+    train.max_steps can change too, if the learning rate of the steps so far does not depend on it.
 
     Args:
         folders: The run folder.
@@ -41,9 +35,6 @@ def main(
         fail("resume needs one folder: glassformer resume DIR")
     if verify:
         return repeat(folders[0], keys)
-    for key in keys:
-        if not key.replace("-", "_").startswith(CHANGEABLE):
-            fail(f"resume cannot change --{key}: it continues with the settings of the run")
     with_flags(Run(), keys)  # wrong values are refused before torch is imported
     from glassformer import api
 

@@ -1,12 +1,24 @@
 """The sections `[train]` and `[parallel]` of a recipe: training loop, optimizers and schedules."""
 
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from glassformer.config.schema import Range, at_most, checked, setting
+from glassformer.errors import UserError
 
 MAX_ROWS = 1 << 24  # per micro-batch: the loss of more rows would take tens of GiB
 MAX_ACCUMULATION = 1 << 20  # all micro-batches of a step are in memory together
 MAX_ITERATIONS = 1000  # of Newton-Schulz: about 100 × a useful number
+CHANGEABLE = (
+    "train.max_steps",
+    "train.max_time",
+    "train.device",
+    "train.background_saving",
+    "train.activation_checkpointing",
+    "parallel.",
+)
+"""Keys, or beginnings of keys, that a resumed run may change."""
+NEW_RUN = "start a new run from its weights with --init.path DIR"
 BETAS = Range("be below 1", lambda betas: all(0 <= beta < 1 for beta in betas))
 
 
@@ -196,3 +208,13 @@ class ParallelConfig:
     prepare_timeout: float = setting(
         21600.0, "seconds to wait for rank 0 to read the data and learn the tokenizer", "> 0"
     )
+
+
+def require_changeable(keys: Iterable[str], instead: str = NEW_RUN) -> None:
+    """Raise `UserError` for a key that a resumed run must not change; it ends with what to do `instead`.
+
+    >>> require_changeable(["train.max-steps", "parallel.strategy"])
+    """
+    for key in keys:
+        if not key.replace("-", "_").startswith(CHANGEABLE):
+            raise UserError(f"resume cannot change {key}: it continues with the settings of the run; {instead}")

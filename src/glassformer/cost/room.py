@@ -100,14 +100,14 @@ def least_memory(run: Run, on_cpu: bool, fit: Fit = WHOLE) -> Memory:
 def way_that_fits(run: Run, room: Room | None) -> Fit:
     """Return the fastest way to compute a micro-batch with which a step fits in the memory.
 
-    It is the smallest number of parts (1, 2, 4, …). If not even a single row fits and `train.activation_checkpointing`
+    It is the smallest number of parts (1, 2, 4, …). If not even the smallest part fits and `train.activation_checkpointing`
     is "auto", it is the smallest number with activation checkpointing. If none fits by the estimate, which is not
     exact, it is the smallest one that needs at most `MARGIN` × the memory. Raises `UserError` if there is no such
     number, up to single rows and `MOST_PARTS`.
     """
     if room is None:
         return WHOLE
-    counts = list(doubled(1, min(micro_batch(run).n_rows or 1, MOST_PARTS)))
+    counts = list(doubled(1, _most_parts(run)))
     is_auto = run.train.activation_checkpointing == "auto" and isinstance(run.model, TransformerConfig)
     ways = {on: [Fit(n_parts, on) for n_parts in counts] for on in ((False, True) if is_auto else (False,))}
     for limit, on in [*((room.total, on) for on in ways), (MARGIN * room.total, is_auto)]:
@@ -126,6 +126,21 @@ def way_that_fits(run: Run, room: Room | None) -> Fit:
         f"a step of {run.train.batch_size:,} rows takes at least {least.total / GIB:,.1f} GiB{in_parts}, and {room}: "
         "lower train.batch_size (and raise train.grad_accumulation to keep the step size) or model.max_len"
     )
+
+
+def _most_parts(run: Run) -> int:
+    return min(micro_batch(run).n_rows or 1, MOST_PARTS)
+
+
+def smallest_part(run: Run) -> str:
+    """Describe the smallest part of a micro-batch that `way_that_fits` tries.
+
+    >>> from glassformer.config.train import TrainConfig
+    >>> smallest_part(Run(train=TrainConfig(batch_size=8))), smallest_part(Run(train=TrainConfig(batch_size=5000)))
+    ('a single row', 'a part of 5 rows')
+    """
+    n_rows = -(-(micro_batch(run).n_rows or 1) // _most_parts(run))
+    return "a single row" if n_rows == 1 else f"a part of {n_rows:,} rows"
 
 
 def step_memory(run: Run, on_cpu: bool, fit: Fit, trained_share: float, n_shards: int) -> Memory:

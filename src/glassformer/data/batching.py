@@ -164,6 +164,7 @@ class Windows:
                 f"(data.context {context:,} + 1); use more text or a smaller data.context"
             )
         self.tokens, self.context, self.batch_size, self.seed = tokens, context, batch_size, seed
+        self.n_rows = tokens.n_tokens - context
         self.n_steps_per_epoch = math.ceil((tokens.n_tokens - 1) / (batch_size * context))
 
     def batch(self, step: int) -> list[Example]:
@@ -188,7 +189,8 @@ class Epochs:
         self.lengths = np.minimum(lengths[lengths >= 2], context + 1)
         self.n_cut = int((lengths > context + 1).sum())
         self.n_skipped = int((lengths < 2).sum())
-        self._order = EpochOrder(_require_examples(len(self.starts), tokens), batch_size, seed)
+        self.n_rows = len(self.starts)
+        self._order = EpochOrder(_require_examples(self.n_rows, tokens), batch_size, seed)
         self.n_steps_per_epoch = self._order.n_steps_per_epoch
 
     def batch(self, step: int) -> list[Example]:

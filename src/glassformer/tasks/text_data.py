@@ -190,6 +190,11 @@ class PreparedText:
 
         seed = preparation.first_dropout_seed(run)
         sampler = sampler_of(splits.train, seed or run.train.seed)
+        if run.train.batch_size > sampler.n_rows:
+            raise UserError(
+                f"train.batch_size is {run.train.batch_size:,}, and {splits.train.name} has only {sampler.n_rows:,} "
+                f"different rows of at most {context:,} tokens: set it to at most {sampler.n_rows:,}"
+            )
         log = self.reporter.log
         if isinstance(sampler, Epochs) and sampler.n_cut:
             log(f"{sampler.n_cut:,} documents are longer than a row of {context_of(run):,} tokens and are truncated")

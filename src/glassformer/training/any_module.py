@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import IterableDataset, default_collate
 
 from glassformer import files
-from glassformer.config.train import TrainConfig
+from glassformer.config.schema import from_dict, to_dict
+from glassformer.config.train import TrainConfig, require_changeable
 from glassformer.data.batching import EpochOrder
 from glassformer.devices import choose_device, emulation_note
 from glassformer.distributed.environment import is_several
@@ -27,10 +28,13 @@ from glassformer.store.tensors import DTYPES, repeated_dims, save_tensors
 from glassformer.tasks.batches import TrainingData
 from glassformer.training.checkpointer import Checkpointer, put_right
 from glassformer.training.host import Host
+from glassformer.training.longer import checkpoint_for, delete_later
 from glassformer.training.loop import Trainer
 from glassformer.training.optimizers import build_optimizer
 from glassformer.training.run_folder import holding, require_new, require_run
 
+SETTINGS = "train.json"
+"""File of a checkpoint with the settings of its run."""
 Loss = Callable[[Any, Any], tuple[Tensor, int]]
 Collate = Callable[[list[Any]], Any]
 
@@ -94,6 +98,7 @@ def train_module(
 
     def write_model(into: Path, weights: checkpoint.Tensors) -> None:
         save_tensors(weights, into / WEIGHTS)
+        files.write_json(into / SETTINGS, to_dict(config))
 
     with enough_memory(advice), holding(folder, is_first=True, is_new=not resume):
         module.to(host.device)
@@ -103,8 +108,12 @@ def train_module(
         trainer = Trainer(config, module, optimizer, training, writer, host)
         trainer.way_on = "train_module(…, resume=True)"
         if resume:
-            trainer.restore(checkpoint.newest(folder, reporter.log))
+            newest = checkpoint.newest(folder, reporter.log)
+            begin = _checkpoint_to_resume(folder, newest, config, reporter)
+            trainer.restore(begin)
             put_right(folder, config, trainer.progress, host)
+            if begin != newest:
+                delete_later(folder, trainer.progress.step)
         reports = trainer.train()
         load_weights(module, folder / WEIGHTS)
     return reports
@@ -123,6 +132,15 @@ def _check(config: TrainConfig, module: nn.Module, folder: Path, valid: Any, res
     else:
         require_new(folder)
         files.require_writable(folder)
+
+
+def _checkpoint_to_resume(folder: Path, newest: Path, config: TrainConfig, reporter: LaunchReporter) -> Path:
+    """Return the checkpoint from which a run continues; raise `UserError` for settings that must not change."""
+    old = from_dict(TrainConfig, files.read_json(newest / SETTINGS), str(newest / SETTINGS))
+    names = [entry.name for entry in fields(config) if getattr(old, entry.name) != getattr(config, entry.name)]
+    instead = "start a new run with this module in another folder"
+    require_changeable([f"train.{name}" for name in names], instead)
+    return checkpoint_for(folder, newest, old, config, reporter.log, instead)
 
 
 def _require_storable(module: nn.Module, config: TrainConfig) -> None:

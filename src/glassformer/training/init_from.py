@@ -111,7 +111,7 @@ def stored_tokenizers(checkpoint: Path, data: RunData, host: Host) -> Tokenizers
     if read_progress(checkpoint).data_digest != corpus.digest:
         raise UserError(
             f"{corpus.name} has changed since {checkpoint.parent.parent} was trained on it: restore the old data, or "
-            "start a new run"
+            f"start a new run from its weights with --init.path {checkpoint.parent.parent}"
         )
     return Tokenizers(*read_tokenizers(checkpoint, Manifest.read(checkpoint)))
 

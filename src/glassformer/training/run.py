@@ -17,7 +17,7 @@ from glassformer.config.run import Run
 from glassformer.config.schema import apply_flags
 from glassformer.cost.memory import require_memory
 from glassformer.cost.plan import full_shape, least_seconds
-from glassformer.cost.room import Room, step_memory, way_that_fits
+from glassformer.cost.room import Room, smallest_part, step_memory, way_that_fits
 from glassformer.devices import choose_compile, choose_precision, repeats_bits
 from glassformer.distributed.environment import is_first, is_several
 from glassformer.distributed.ranks import Ranks
@@ -41,6 +41,7 @@ from glassformer.tokenization.tokenizer import Tokenizers
 from glassformer.training import init_from
 from glassformer.training.checkpointer import Checkpointer, Snapshot, put_right
 from glassformer.training.host import Host, host_of, room_of
+from glassformer.training.longer import checkpoint_for, delete_later
 from glassformer.training.loop import Trainer
 from glassformer.training.optimizers import build_optimizer
 from glassformer.training.run_folder import holding, is_restarted
@@ -86,21 +87,25 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
 def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | None = None) -> Outcome:
     """Resume from the newest intact checkpoint of a run, exactly as if the run had never stopped.
 
-    `flags` replace settings of the device and of the length of the run.
+    `flags` replace settings of the device and of the length of the run (`config.train.CHANGEABLE`).
     """
     began = time.monotonic()
     log = reporter.log if is_first() else Silent().log
     with holding(folder, is_first()):
         newest = checkpoint.newest(folder, log)
-        run = apply_flags(read_run(newest), flags or {})
+        stored = read_run(newest)
+        run = apply_flags(stored, flags or {})
+        begin = checkpoint_for(folder, newest, stored.train, run.train, log)
         with host_of(run, folder, reporter, began) as host:
-            host.ranks.raise_together(lambda: _require_same(newest, host.ranks))
-            run, trainer = assemble(run, folder, host, stored=newest)
-            trainer.restore(newest)
+            host.ranks.raise_together(lambda: _require_same(begin, host.ranks))
+            run, trainer = assemble(run, folder, host, stored=begin)
+            trainer.restore(begin)
             if trainer.step.fit != trainer.progress.fit:
                 log(f"a step does not fit in memory here, by estimate: {trainer.step.fit}, not bit for bit")
             put_right(folder, run.train, trainer.progress, host)
-            tell_of_resumed_run(run, newest, trainer.progress, host)
+            if host.ranks.is_first and begin != newest:
+                delete_later(folder, trainer.progress.step)
+            tell_of_resumed_run(run, begin, trainer.progress, host)
             return Outcome(folder, trainer.train(), run)
 
 
@@ -145,9 +150,6 @@ def assemble(
     """
     if stored is not None:
         Manifest.read(stored).require(stored, [*MODEL_FILES, checkpoint.STATE])
-        if _cannot_compile(run):  # earlier versions compiled the code between recurrent modules
-            host.reporter.log(f"train.compile is ignored: {NOT_COMPILED}")
-            run = replace(run, train=replace(run.train, compile=False))
     run, arithmetic = settled(run, host)
     room, ranks = room_of(host.device), host.ranks
     require_memory(run.model)
@@ -175,8 +177,7 @@ def assemble(
         memory = "" if room is None else memory_of_step(run, network, fit, room, ranks)
         tell_of_new_run(run, n_parameters, prepared.summary, tokenizers, data, memory, host, arithmetic)
         if fit != WHOLE:
-            what = "a single row" if fit.recomputes else "a step"
-            log(f"{what} does not fit in memory, by estimate: {fit}")
+            log(f"{smallest_part(run) if fit.recomputes else 'a step'} does not fit in memory, by estimate: {fit}")
 
     def write_model(into: Path, weights: Tensors) -> None:
         write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, label_names(run_data))
