@@ -100,7 +100,7 @@ def least_memory(run: Run, on_cpu: bool, fit: Fit = WHOLE) -> Memory:
 def way_that_fits(run: Run, room: Room | None) -> Fit:
     """Return the fastest way to compute a micro-batch with which a step fits in the memory.
 
-    It is the smallest number of parts (1, 2, 4, …). If not even the smallest part fits and `train.activation_checkpointing`
+    It is the smallest number of parts (1, 2, 4, …). If not even the smallest fits and `train.activation_checkpointing`
     is "auto", it is the smallest number with activation checkpointing. If none fits by the estimate, which is not
     exact, it is the smallest one that needs at most `MARGIN` × the memory. Raises `UserError` if there is no such
     number, up to single rows and `MOST_PARTS`.

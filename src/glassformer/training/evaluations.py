@@ -1,8 +1,8 @@
 """The evaluations of a run: losses and scores, and what follows from them for the best step, the rate and the end."""
 
 import math
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -33,6 +33,7 @@ class Evaluations:
         average: ExponentialAverage | None,
     ) -> None:
         self.config, self.network, self.data, self.host, self.average = config, network, data, host, average
+        self.abandonable: Callable[[], AbstractContextManager[None]] = nullcontext
         schedule = config.schedule
         self.plateau: Plateau | None = None
         if isinstance(schedule, PlateauSchedule):
@@ -104,7 +105,7 @@ class Evaluations:
         """Evaluate both splits; return the reports, the scores and a text that the model writes."""
         data, ranks, network = self.data, self.host.ranks, self.network
         weights = nullcontext() if self.average is None else self.average.swapped_in()
-        with weights, ranks.evaluating(network), evaluation_mode(network):
+        with weights, ranks.evaluating(network), evaluation_mode(network), self.abandonable():
             reports = {
                 split: evaluate_loss(
                     network,

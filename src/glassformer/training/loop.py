@@ -5,7 +5,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from glassformer.training.metrics_log import MetricsLog, NoLog
 from glassformer.training.non_finite import LossScale, NonFinite, answer, keep_batch
 from glassformer.training.optimizers import load_state_tensors, set_learning_rates, state_tensors
 from glassformer.training.schedules import schedule_factor
-from glassformer.training.signals import StopRequest, stop_on_signals
+from glassformer.training.signals import Abandoned, StopRequest, stop_on_signals
 from glassformer.training.step import Pending, StepResult, TrainStep
 from glassformer.training.trainer_state import TrainerState, read_progress
 
@@ -79,6 +79,9 @@ class Trainer:
         )
         self.unread: _Unread | None = None
         """The last step, if its result was not read yet."""
+        self.saved = (-1, False)
+        """Step and `is_pending` of the newest checkpoint."""
+        self.abandonable: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def train(self) -> dict[str, LossReport]:
         """Train to the end; return the reports of the last evaluation, which may precede an interruption.
@@ -89,12 +92,17 @@ class Trainer:
         with files.writing(self.folder), arithmetic(config), freed_memory_kept(), ExitStack() as stack:
             if self.ranks.is_first:
                 self.log = stack.enter_context(MetricsLog(self.folder, self.progress.step, config.tensorboard))
-            stop = stack.enter_context(stop_on_signals(self.host.began + (config.max_time or math.inf)))
+            deadline = self.host.began + (config.max_time or math.inf)
+            stop = stack.enter_context(stop_on_signals(deadline, abandons=self.ranks.n == 1))
+            self.evaluations.abandonable = self.abandonable = stop.abandonable
             was_done = self.progress.finished or self.progress.step >= config.max_steps
             try:
                 reports = self._loop(stop, config.max_steps)
                 if config.select == "average":
                     reports = self._publish_mean(was_done)
+            except Abandoned:
+                self._save_before()
+                raise self._interrupted(stop.code) from None
             except Exception:  # a second signal raises no Exception, and ends the process at once
                 self.checkpointer.drain()
                 raise
@@ -115,10 +123,11 @@ class Trainer:
             self._save(is_scheduled=True)  # for a rollback
         self.clock = Clock(self.progress)
         with self._batches_of_steps(end) as self.batches_of:
-            while self.progress.step < end and not self.progress.finished:
+            while self.progress.is_pending or (self.progress.step < end and not self.progress.finished):
                 with suppress(_RolledBack), enough_memory(self.host.advice, self._place()):
-                    self._one_step()
-                    self.progress.step += 1
+                    if not self.progress.is_pending:
+                        self._one_step()
+                        self.progress.step += 1
                     if self.progress.step == end:
                         self._read_result()
                     try:
@@ -144,10 +153,12 @@ class Trainer:
         factor = schedule_factor(config.schedule, step, config.max_steps) * self.progress.rate_factor
         plateau = self.evaluations.plateau
         set_learning_rates(self.optimizer, factor * (plateau.factor if plateau else 1.0))
-        batches, fit = self.batches_of(step), self.step.fit
+        fit = self.step.fit
         seeds = [seed_of(config.seed, Stream.DROPOUT, number) for number in self._numbers(step)]
         try:
-            self.step.backward(batches, seeds)
+            with self.abandonable():
+                batches = self.batches_of(step)
+                self.step.backward(batches, seeds)
         finally:
             if self.step.fit != fit:
                 self._tell(step + 1, f"step {step + 1} did not fit in memory: {self.step.fit}")
@@ -215,9 +226,11 @@ class Trainer:
             self.log.write(progress.step, **values)
             self.reporter.step(progress.step, config.max_steps, values)
         if evaluates:
+            progress.is_pending = True
             with clock.paused():
                 reports, scores = self.evaluations.measure(progress.step, self.log, progress.best)
                 self.evaluations.conclude(progress, reports, scores)
+            progress.is_pending = False
         # Read once: a later signal stops the run after the next step.
         stops, has_failed = self.ranks.largest(stop.code, int(self.checkpointer.has_failed))
         ends = last or progress.finished
@@ -236,8 +249,17 @@ class Trainer:
     def _interrupted(self, code: int) -> Interrupted:
         cause = None if code == 1 else signal.Signals(code - 1)
         name = "train.max_time" if cause is None else cause.name
-        saved = f"saved at step {self.progress.step} of {self.config.max_steps}"
+        saved = f"saved at step {self.saved[0]} of {self.config.max_steps}"
         return Interrupted(f"{name}: {saved}; continue with: {self.way_on}", cause)
+
+    def _save_before(self) -> None:
+        """Save the state before the step or the evaluation that was abandoned."""
+        self.optimizer.zero_grad(set_to_none=True)
+        with suppress(_RolledBack, NonFinite):
+            self._read_result()
+            if self.saved != (self.progress.step, self.progress.is_pending):
+                self._save(is_scheduled=False)
+        self.checkpointer.wait()
 
     def _publish_mean(self, was_done: bool) -> dict[str, LossReport]:
         """Load the mean of the newest checkpoints, publish it in the run folder, and return its evaluation."""
@@ -247,7 +269,8 @@ class Trainer:
         if was_done and not is_there and is_published(folder, step):
             return {}  # checkpoints were deleted, so the published mean cannot be computed again
         place = checkpoint.path_of(folder, step).parent / "average"
-        ranks.raise_together(lambda: self._average(steps, place) if ranks.is_first else None)
+        with self.abandonable():
+            ranks.raise_together(lambda: self._average(steps, place) if ranks.is_first else None)
         load_weights(self.network, place / WEIGHTS, part_of)
         self.evaluations.average = None  # checkpoints already contain the moving average, if there is one
         is_new = ranks.is_first and not has_weights_of(folder, place)
@@ -273,6 +296,7 @@ class Trainer:
         if is_scheduled:
             self.progress.scheduled = [*self.progress.scheduled, self.progress.step][-self.config.keep_checkpoints :]
         self.checkpointer.save(self._snapshot())
+        self.saved = self.progress.step, self.progress.is_pending
 
     def _snapshot(self) -> Snapshot:
         progress, average, plateau = self.progress, self.average, self.evaluations.plateau
@@ -294,6 +318,7 @@ class Trainer:
         """Restore the exact state of a verified checkpoint."""
         state = checkpoint.load_state(folder)
         self.progress = replace(read_progress(folder), made_with=self.progress.made_with)
+        self.saved = self.progress.step, self.progress.is_pending
         load_weights(self.network, checkpoint.weights_path(folder), part_of)
         assert isinstance(state.optimizer, dict) and not isinstance(state.average, Path)
         load_state_tensors(self.optimizer, state.optimizer)

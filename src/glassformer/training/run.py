@@ -45,7 +45,7 @@ from glassformer.training.longer import checkpoint_for, delete_later
 from glassformer.training.loop import Trainer
 from glassformer.training.optimizers import build_optimizer
 from glassformer.training.run_folder import holding, is_restarted
-from glassformer.training.trainer_state import TrainerState
+from glassformer.training.trainer_state import TrainerState, read_progress
 
 NOT_COMPILED = "torch.compile does not support PyTorch's recurrent modules"
 
@@ -116,6 +116,7 @@ def replay_run(folder: Path, reporter: LaunchReporter) -> Replay:
         raise UserError("resume --verify runs in one process: start it without torchrun")
     with locked(folder):
         steps = [step for step in checkpoint.steps(folder) if checkpoint.is_intact(folder, step, reporter.log)]
+        steps = [step for step in steps if not read_progress(checkpoint.path_of(folder, step)).is_pending]
         if len(steps) < 2:
             raise UserError(f"a replay needs 2 intact checkpoints, and {folder} has {len(steps)}: train for more steps")
         begin, end = steps[-2:]
@@ -291,7 +292,7 @@ def tell_of_resumed_run(run: Run, stored: Path, progress: TrainerState, host: Ho
         )
     if not repeats_bits(run.train, host.device):
         host.reporter.log(f"on {host.device.type} without train.deterministic the result is equal up to rounding")
-    done = progress.finished or progress.step >= run.train.max_steps
+    done = progress.finished or (progress.step >= run.train.max_steps and not progress.is_pending)
     rest = ": the run is complete" if done else ""
     host.reporter.log(f"resumed at step {progress.step} of {run.train.max_steps}{rest}")
 

@@ -31,6 +31,8 @@ class TrainerState:
     unlogged: list[tuple[float, int]] = field(default_factory=list)
     """Nats and targets per step since the last line of the log: a resumed run writes the same next line."""
     finished: bool = False
+    is_pending: bool = False
+    """True if a signal stopped the run before the evaluation of this step, which a resumed run does first."""
     valid: dict[str, float | int | None] = field(default_factory=dict)
     data_digest: str = ""
     rate_factor: float = 1.0
@@ -60,7 +62,17 @@ class _PlateauState:
 
 
 _TABLES: dict[str, type] = {"scaler": LossScale, "plateau": _PlateauState, "valid": LossReport}
-_LATER = ("scaler", "scheduled", "rate_factor", "n_rollbacks", "n_skipped", "n_parts", "recomputes", "made_with")
+_LATER = (
+    "scaler",
+    "is_pending",
+    "scheduled",
+    "rate_factor",
+    "n_rollbacks",
+    "n_skipped",
+    "n_parts",
+    "recomputes",
+    "made_with",
+)
 """Fields that older checkpoints lack."""
 
 
