@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -100,7 +101,13 @@ def test_13_a_bad_step_is_skipped_and_reported(what: str, tmp_path: Path, monkey
     assert (state["step"], state["n_skipped"]) == (20, 0)
     optimizer = load_file(checkpoint.path_of(tmp_path / "run", 20) / checkpoint.OPTIMIZER)
     assert {float(x) for name, x in optimizer.items() if name.endswith("/step")} == {18.0}
+    assert n_averaged(tmp_path / "run") == 18
     record(13, 2, 2, "-")
+
+
+def n_averaged(folder: Path) -> float:
+    """Return the number of updates of the moving average at step 20."""
+    return float(load_file(checkpoint.path_of(folder, 20) / checkpoint.AVERAGE)["n_updates"])
 
 
 def test_13_too_many_bad_steps_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,9 +206,12 @@ def test_13_a_nan_evaluation_is_rolled_back(tmp_path: Path, monkeypatch: pytest.
 def test_13_rollback_ends_after_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny_run(write_text(tmp_path), grad_accumulation=2, on_nonfinite="rollback")
     taken = spoiled(monkeypatch, {2}, BAD["gradient is nan"])
+    reporter = Recording()
     with pytest.raises(UserError, match="the gradient is nan in step 3"):
-        api.train(run, tmp_path / "run")
+        api.train(run, tmp_path / "run", reporter)
     assert taken == [0, 1, 2] * (1 + MAX_ROLLBACKS)
+    rates = [float(found[1]) for line in reporter.messages if (found := re.search("rate is × ([0-9.]+) from", line))]
+    assert rates == [0.5**n for n in range(1, MAX_ROLLBACKS + 1)], "each rollback halves the rate of the one before"
     state = json.loads((checkpoint.path_of(tmp_path / "run", 0) / checkpoint.STATE).read_text())
     assert state["step"] == 0
     record(13, 1, 1, "-")
@@ -224,6 +234,7 @@ def test_13_fp16_overflow_halves_the_scale(tmp_path: Path, monkeypatch: pytest.M
     assert n_halved > 0 and all_finite(tmp_path / "run")
     optimizer = load_file(checkpoint.path_of(tmp_path / "run", 20) / checkpoint.OPTIMIZER)
     assert {float(x) for name, x in optimizer.items() if name.endswith("/step")} == {20 - n_halved}
+    assert n_averaged(tmp_path / "run") == 20 - n_halved, "the average was updated in a step that was skipped"
     record(13, int(n_halved), int(n_halved), "-")
 
 

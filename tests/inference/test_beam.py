@@ -14,13 +14,13 @@ from torch import Tensor
 from configs import SEQ2SEQ, random_ids, random_model
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.errors import UserError
-from glassformer.inference.beam import Hypothesis, beam_search, length_penalty, output_limit
+from glassformer.inference.beam import Hypothesis, _Search, beam_search, length_penalty, output_limit
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.decode import generate
 from glassformer.inference.score import forced_scores
 
 MODELS = pytest.mark.parametrize("name", SEQ2SEQ)
-START, MAX_LEN, NOBODY = 1, 24, 999
+START, MAX_LEN, NOBODY, END = 1, 24, 999, 2
 SOURCES = [[3, 1, 4, 9], [5], [9, 2, 6, 5, 3, 5, 8], [8, 9]]
 PENALTIES = [(a, n) for a in (0.0, 0.6, 1.0, -0.5) for n in ("gnmt", "average")]
 
@@ -259,3 +259,16 @@ def test_length_penalties() -> None:
         assert length_penalty(n, BeamConfig(length_penalty=-0.5, length_penalty_type="average")) == pytest.approx(
             1 / math.sqrt(n)
         )
+
+
+@pytest.mark.parametrize(("penalty", "best"), [(-1.0, [5, END]), (1.0, [5, 5, 5, END])])
+def test_a_search_goes_on_while_a_live_hypothesis_can_win(penalty: float, best: list[int]) -> None:
+    """The best possible score is that of the next length for a negative penalty, and that of the limit otherwise."""
+    config = BeamConfig(2, penalty, "average", early_stopping="never", max_new_tokens=10)
+    search = _Search(config, 1, 10, END, [], 0.0)
+    search.advance([(-math.log(p), 0, token) for p, token in ((0.7, 5), (0.3, END))])
+    while not search.is_done:
+        ends = len(search.live[0][0]) + 1 == len(best)
+        cost = -search.live[0][1]
+        search.advance([(cost - math.log(0.99), 0, END if ends else 5)])
+    assert search.result()[0].ids == best

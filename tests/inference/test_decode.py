@@ -1,5 +1,6 @@
 """Generation with the cache equals full recomputation, alone and in batches; stops, streams, contexts."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -33,6 +34,7 @@ from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.nn import attention
 from glassformer.nn.kv_cache import TransformerState
+from glassformer.tokenization.tokenizer import Tokenizer
 
 GREEDY = GenerationConfig(max_new_tokens=10, temperature=0.0)
 DRAWN = GenerationConfig(max_new_tokens=10, temperature=1.3, top_k=12, top_p=0.95, repetition_penalty=1.2, seed=5)
@@ -498,3 +500,20 @@ def test_a_prompt_is_read_without_unused_logits(name: str) -> None:
 def test_a_model_without_a_method_for_it_reads_a_prompt_with_all_logits() -> None:
     model = random_model("gpt")
     assert grown(Counting(model), PROMPTS, GREEDY) == grown(model, PROMPTS, GREEDY)
+
+
+def test_the_end_token_is_not_part_of_a_text() -> None:
+    """The end token of a model may be a token with text; both functions leave it out."""
+    tokenizer = Tokenizer.train(["abcdefgh"], vocab_size=0, scheme="char")
+    model = random_model(replace(CONFIGS["gpt"], vocab_size=tokenizer.vocab_size))
+    config = replace(GREEDY, max_new_tokens=12)
+    prompts = [decode.EncodedPrompt([i]) for i in range(tokenizer.vocab_size)]
+    options: dict[str, Any] = {"slide": True, "device": "cpu"}
+    [*steps] = decode.stream_texts(model, tokenizer, prompts, config, **options)
+    end = Counter("".join("".join(row) for row in zip(*steps, strict=True))).most_common(1)[0][0]
+    model.config = replace(model.config, eos_id=tokenizer.vocab[end])
+    [*steps] = decode.stream_texts(model, tokenizer, prompts, config, **options)
+    expected = {number: "".join(row) for number, row in enumerate(zip(*steps, strict=True))}
+    assert dict(decode.finished_texts(model, tokenizer, prompts, config, **options)) == expected
+    assert not any(end in text for text in expected.values())
+    assert any(len(text) < 12 for text in expected.values()), "no text has ended"

@@ -14,6 +14,7 @@ from glassformer import api
 from glassformer.config.run import ExampleRows, PackedRows, Run, TextData, TokenizerConfig, WindowRows
 from glassformer.config.train import AdamWConfig, TrainConfig
 from glassformer.config.transformer import RotaryPositions, Stack, TransformerConfig
+from glassformer.data import tokens as token_files
 from glassformer.data.batching import Epochs, Packed, Windows, evaluation_windows
 from glassformer.data.corpus import Corpus
 from glassformer.data.tokens import TokenFile, encode_text, prepare
@@ -182,3 +183,18 @@ def test_a_split_document_has_no_start_in_validation_and_no_end_in_training(
     run = run_on(path, PackedRows(), special)
     first = len(tokenizer.pieces[valid[0]])
     assert text_data.predicted_bytes(TASK, run, tokenizer, splits.valid) == splits.valid.n_bytes - first
+
+
+@pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)
+@pytest.mark.parametrize("n_characters", [1, 30, 300])
+def test_the_tokens_do_not_depend_on_the_batches_of_the_text(
+    n_characters: int, special: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document that begins a batch has the start token that ends the document before it, if one token is both."""
+    texts = documents(30)
+    tokenizer = Tokenizer.train(texts, vocab_size=320, special_tokens=special)
+    expected = encode_text(tokenizer, texts, start_id=tokenizer.start_id)
+    monkeypatch.setattr(token_files, "BATCH_CHARACTERS", n_characters)
+    found = encode_text(tokenizer, texts, start_id=tokenizer.start_id)
+    assert found.ids.tolist() == expected.ids.tolist()
+    assert found.document_starts.tolist() == expected.document_starts.tolist()
