@@ -66,7 +66,7 @@ def test_the_bar_of_a_training_fits_on_one_line(width: int) -> None:
     shown.bar.refresh()
     shown.close()
     last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.getvalue()).replace("\r", "\n").strip().splitlines()[-1]
-    for part in ("1002/12000", "loss 2.2500", "123,456 tok/s"):
+    for part in ("1002/12000", "batch loss 2.2500", "123,456 tok/s"):
         assert part in last
     assert len(last) <= width
 
@@ -94,7 +94,7 @@ def test_a_notebook_has_one_output_whose_bar_is_replaced(monkeypatch: pytest.Mon
         for step in (1, 2):
             shown.cell.drawn = -1.0
             shown.step(step, 3, {"train/loss": 2.25, "tokens_per_s": 100.0})
-        assert pages[-1]["text/html"].count("<progress") == 1 and "step 2/3  loss 2.2500" in pages[-1]["text/html"]
+        assert pages[-1]["text/html"].count("<progress") == 1 and "step 2/3  batch loss 2.2500" in pages[-1]["text/html"]
         shown.evaluation(evaluation(2))
     assert len(outputs) == 1 and "<progress" not in pages[-1]["text/html"] and "&lt;b&gt;" in pages[-1]["text/html"]
     lines = pages[-1]["text/plain"].splitlines()
@@ -131,7 +131,7 @@ def test_a_log_file_has_few_steps_and_the_last_one() -> None:
     for step in range(1, 101):
         shown.step(step, 100, {"train/loss": 2.0, "tokens_per_s": 1234.0})
     assert [line.split()[1] for line in written.getvalue().splitlines()] == ["1/100", "100/100"]
-    assert "loss 2.0000  1,234 tok/s" in written.getvalue()
+    assert "batch loss 2.0000  1,234 tok/s" in written.getvalue()
 
 
 @pytest.fixture

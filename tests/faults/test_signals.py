@@ -51,10 +51,10 @@ PHASES: dict[str, tuple[str, int]] = {
     "first step": ("glassformer.training.step.TrainStep._accumulate", 1),
     "making a batch": ("glassformer.data.batching.Windows.batch", 3),
     "later step": ("glassformer.training.step.TrainStep._accumulate", 4),
-    "evaluation": ("glassformer.training.evaluations.evaluate_loss", 1),
-    "last evaluation": ("glassformer.training.evaluations.evaluate_loss", 3),
+    "evaluation": ("glassformer.training.evaluations.evaluate_loss", 1),  # two splits per evaluation
+    "last evaluation": ("glassformer.training.evaluations.evaluate_loss", 5),
     "mean of checkpoints": ("glassformer.training.loop.average_directories", 1),
-    "evaluation of the mean": ("glassformer.training.evaluations.evaluate_loss", 4),
+    "evaluation of the mean": ("glassformer.training.evaluations.evaluate_loss", 7),
 }
 """A function that each phase calls, and the number of the call that takes long."""
 BEFORE_THE_LOOP = ("reading", "learning", "encoding", "building")
@@ -100,7 +100,7 @@ def ended(work: Callable[[], object], has_begun: Path, which: signal.Signals) ->
 
 
 @pytest.mark.parametrize(
-    ("phase", "which"), zip(PHASES, itertools.cycle([signal.SIGTERM, signal.SIGINT]), strict=False)
+    ("phase", "which"), list(zip(PHASES, itertools.cycle([signal.SIGTERM, signal.SIGINT]), strict=False))
 )
 def test_a_signal_is_answered_in_every_phase(
     phase: str, which: signal.Signals, whole: dict[str, Any], tmp_path: Path
