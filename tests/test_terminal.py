@@ -94,7 +94,9 @@ def test_a_notebook_has_one_output_whose_bar_is_replaced(monkeypatch: pytest.Mon
         for step in (1, 2):
             shown.cell.drawn = -1.0
             shown.step(step, 3, {"train/loss": 2.25, "tokens_per_s": 100.0})
-        assert pages[-1]["text/html"].count("<progress") == 1 and "step 2/3  batch loss 2.2500" in pages[-1]["text/html"]
+        assert (
+            pages[-1]["text/html"].count("<progress") == 1 and "step 2/3  batch loss 2.2500" in pages[-1]["text/html"]
+        )
         shown.evaluation(evaluation(2))
     assert len(outputs) == 1 and "<progress" not in pages[-1]["text/html"] and "&lt;b&gt;" in pages[-1]["text/html"]
     lines = pages[-1]["text/plain"].splitlines()
