@@ -116,10 +116,12 @@ def test_help_lists_values_default_and_kinds_of_a_key(glassformer: Glassformer) 
 
 def test_resume_lists_the_keys_that_may_change(glassformer: Glassformer) -> None:
     shown = glassformer("resume", "--help").out
-    keys = ["train.device", *(name.replace("-", "_") for name in listed(shown) if "." in name)]
-    assert "  --device TEXT " in shown and set(keys) == {
-        entry.key for entry in all_flags() if entry.key.startswith(CHANGEABLE)
-    }
+    keys = ["train.device", "train.max_steps", *(name.replace("-", "_") for name in listed(shown) if "." in name)]
+    assert (
+        "  --device TEXT " in shown
+        and "  --max-steps INT " in shown
+        and set(keys) == {entry.key for entry in all_flags() if entry.key.startswith(CHANGEABLE)}
+    )
 
 
 def test_plan_lists_the_gpus(glassformer: Glassformer) -> None:
