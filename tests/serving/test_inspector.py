@@ -2,6 +2,8 @@
 
 import base64
 import json
+import random
+import shutil
 import zlib
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from glassformer.errors import UserError
 from glassformer.inspection.ablation import ablate
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import capture
-from glassformer.inspection.head_scores import best_heads, trace_scores
+from glassformer.inspection.head_scores import best_heads, network_scores, random_scores, trace_scores
 from glassformer.inspection.lens import lens_cells, lens_labels
 from glassformer.inspection.measures import loss_of, measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
@@ -175,7 +177,7 @@ def test_the_model_writes_the_target_that_is_not_given(models: dict[str, Model])
 def test_a_denoiser_reads_masks_and_writes_what_fill_returns(objective: Any, tmp_path: Path) -> None:
     model = glassformer.train(text_run_of(tmp_path, objective, max_steps=2), tmp_path / "run").model
     inspector = Inspector(model)
-    example = inspector.examples[0]
+    example = inspector.card()["examples"][0]
     assert "[MASK]" in example["source"] and inspector.run(**example)["written"]
     found = inspector.run(source="abc [MASK] de")
     (mask,) = [i for i, token in enumerate(found["source"]) if token["text"] in ("[MASK]", "[SPAN_0]")]
@@ -236,8 +238,8 @@ def test_examples_come_from_the_validation_data(models: dict[str, Model], family
         ({"text": "a" * 100}, r"the text has \d+ tokens and the model reads at most 32"),
         ({"source": "a"}, "has no source side"),
         ({"ids": [10**6]}, "an id outside the vocabulary"),
-        ({"ids": []}, "has 0 tokens|empty"),
-        ({"text": "a", "model": 1}, "model 1 is not open"),
+        ({"ids": []}, "the text is empty: give at least one token"),
+        ({"text": "a", "model": "runs/other@1"}, "the server has not opened the folder 'runs/other': open it again"),
     ],
 )
 def test_a_wrong_input_is_refused(models: dict[str, Model], given: dict[str, Any], words: str) -> None:
@@ -268,20 +270,45 @@ def test_ablation_and_effects_equal_the_functions(models: dict[str, Model], fami
     run = inspector.run(**given_to(model))["run"]
     found = inspector.effects(run)
     kind = next(iter(set(found) & {"decoder", "encoder", "cross"}))
-    off = {"kind": kind, "layer": 0, "head": 0}
-    answer = inspector.ablate(run, [off])
+    off = f"{kind}.0.head.0"
+    answer = inspector.ablate(run, off)
     assert answer["after"]["loss"] - answer["before"]["loss"] == pytest.approx(found[kind][0][0], abs=1e-5)
     inputs = capture(model, **given_to(model)).inputs
-    with ablate(model, [f"{kind}.0.head.0"]):
+    with ablate(model, [off]):
         expected = loss_of(model.network, inputs, measure_of(model.network, inputs))
+        logits = capture(model, **given_to(model), names=["logits"])["logits"][0]
     if answer["measure"] == "loss":
         assert answer["after"]["loss"] == pytest.approx(expected, abs=1e-5)
-    assert inspector.ablate(run, [])["after"]["loss"] == pytest.approx(answer["before"]["loss"], abs=1e-5)
-    assert inspector.ablate(run, [off], mean=True)["after"]["loss"] != answer["after"]["loss"]
+    sent = unpacked(inspector.logits(run, 1, off), "<f4")
+    assert np.allclose(sent, logits[1].numpy(), atol=1e-5), "the card beside the panel shows the same model"
+    top = answer["after"]["positions"][1]["top"]
+    assert [i for i, _, _ in top] == logits[1].topk(5).indices.tolist()
+    assert inspector.ablate(run, "")["after"]["loss"] == pytest.approx(answer["before"]["loss"], abs=1e-5)
+    assert inspector.ablate(run, off, mean=True)["after"]["loss"] != answer["after"]["loss"]
     with pytest.raises(UserError, match="has no part"):
-        inspector.ablate(run, [{"kind": kind, "layer": 0, "head": 99}])
+        inspector.ablate(run, f"{kind}.0.head.99")
     with pytest.raises(UserError, match="expected a name such as"):
-        inspector.ablate(run, [{"kind": "sideways", "layer": 0}])
+        inspector.ablate(run, "sideways.0")
+
+
+def test_ablation_changes_the_labels_of_a_classifier(models: dict[str, Model]) -> None:
+    model = models["classifier"]
+    inspector = Inspector(model)
+    answer = inspector.ablate(inspector.run(text="red dog")["run"], "encoder.0")
+    with ablate(model, ["encoder.0"]):
+        expected = model.classify("red dog")
+    for side, scores in (("before", model.classify("red dog")), ("after", expected)):
+        found = {label["name"]: label["probability"] for label in answer[side]["labels"]}
+        assert found == pytest.approx(scores, abs=1e-6)
+
+
+def test_positions_of_a_pair_are_those_of_the_written_tokens(models: dict[str, Model]) -> None:
+    inspector = Inspector(models["encoder-decoder"])
+    run = inspector.run(**PAIR)
+    positions = inspector.ablate(run["run"], "")["before"]["positions"]
+    for position, written, read in zip(positions, run["written"], run["target"], strict=True):
+        assert position["log_prob"] == pytest.approx(written["log_prob"], abs=1e-6)
+        assert position["top"] == read["top"][:5]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -292,21 +319,30 @@ def test_scores_of_heads_equal_the_functions(models: dict[str, Model], family: s
     trace = capture(model, **given_to(model))
     for kind, scores in trace_scores(trace).items():
         for name, values in scores.items():
-            sent = [[head[name] for head in layer] for layer in found[kind]]
+            sent = [[head[name] for head in layer] for layer in found["kinds"][kind]["heads"]]
             assert np.allclose(np.array(sent, dtype=float), values.numpy(), atol=1e-6, equal_nan=True)
-    for name, best in best_heads(trace).items():
-        assert found["best"][name][-1] == pytest.approx(best.score, abs=1e-6) and name in found["names"]
+    if family == "recurrent":
+        assert found["best"] == []
+    else:
+        best = best_heads(network_scores(model.network, trace.inputs), random_scores(model))
+        assert [one["name"] for one in found["best"]] == list(best)
+        for sent in found["best"]:
+            head = best[sent["name"]]
+            assert (sent["kind"], sent["layer"], sent["head"], sent["is_found"]) == (*head[:3], head.is_found)
+            uniform = found["kinds"][head.kind]["uniform"][head.layer][sent["name"]]
+            assert uniform == sent["uniform"] == pytest.approx(head.uniform, nan_ok=True) or np.isnan(head.uniform)
     json.dumps(found, allow_nan=False)
 
 
 def test_random_tokens_follow_twice(models: dict[str, Model]) -> None:
     inspector = Inspector(models["decoder"])
-    found = inspector.run(random=10)
-    ids = [token["id"] for token in found["target"]][-20:]
-    assert ids[:10] == ids[10:]
-    assert all(head["induction"] is not None for layer in inspector.scores(found["run"])["decoder"] for head in layer)
+    found = inspector.run(random=True)
+    ids = [token["id"] for token in found["target"]][-30:]
+    assert ids[:15] == ids[15:] and len(set(ids)) == 15
+    heads = inspector.scores(found["run"])["kinds"]["decoder"]["heads"]
+    assert all(head["induction"] is not None for layer in heads for head in layer)
     with pytest.raises(UserError, match="no induction scores"):
-        Inspector(models["recurrent"]).run(random=10)
+        Inspector(models["recurrent"]).run(random=True)
 
 
 @pytest.mark.parametrize("family", ["decoder", "encoder", "encoder-decoder"])
@@ -389,9 +425,9 @@ def test_a_recurrent_model_cannot_be_patched(models: dict[str, Model]) -> None:
 def test_old_runs_are_dropped(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspector_module, "MAX_RUNS", 2)
     inspector = Inspector(models["decoder"])
-    first, second = (inspector.run(**TEXT)["run"] for _ in range(2))
+    first, second = (inspector.run(text=text)["run"] for text in ("abc", "abd"))
     inspector.logits(first, 0)
-    third = inspector.run(**TEXT)["run"]
+    third = inspector.run(text="abe")["run"]
     assert list(inspector.runs) == [first, third], "the one used longest ago leaves"
     with pytest.raises(UserError, match="run the text again"):
         inspector.logits(second, 0)
@@ -400,8 +436,9 @@ def test_old_runs_are_dropped(models: dict[str, Model], monkeypatch: pytest.Monk
 def test_a_checkpoint_opens_beside_the_model(models: dict[str, Model]) -> None:
     model = models["decoder"]
     inspector = Inspector(model)
-    assert inspector.compare(step=10)["step"] == 10
-    other = inspector.run(**TEXT, model=1)
+    card = inspector.compare(step=10)
+    assert card["step"] == 10
+    other = inspector.run(**TEXT, model=card["id"])
     expected = glassformer.load(model.folder, step=10).score(TEXT["text"], log=str).nats_per_token
     assert other["loss"] == pytest.approx(expected, abs=1e-5)
     assert other["loss"] != inspector.run(**TEXT)["loss"]
@@ -409,6 +446,42 @@ def test_a_checkpoint_opens_beside_the_model(models: dict[str, Model]) -> None:
         inspector.compare(folder=str(models["classifier"].folder))
     with pytest.raises(UserError, match="give a step or a folder"):
         inspector.compare()
+
+
+def test_requests_of_two_clients_reach_their_own_models(models: dict[str, Model]) -> None:
+    """Each of 40 interleaved requests names one of two models; each answer equals that of a server of one model."""
+    model, name = models["decoder"], str(models["decoder"].folder)
+    inspector, draw = Inspector(model), random.Random(0)
+    ids = [inspector.open(folder=name, step=step)["id"] for step in (20, 10)]
+    alone = [Inspector(glassformer.load(name, step=step)) for step in (20, 10)]
+    for _ in range(40):
+        which, text = draw.randrange(2), draw.choice(["abc", "abd", "ab de"])
+        if draw.random() < 0.3:
+            inspector.open(folder=name, step=draw.choice([10, 20]))
+        answer, expected = inspector.run(text=text, model=ids[which]), alone[which].run(text=text)
+        assert (answer["model"], answer["run"], answer["loss"]) == (ids[which], expected["run"], expected["loss"])
+        packed = inspector.logits(answer["run"], 1)
+        assert packed.names == {"model": ids[which], "run": answer["run"]}
+        assert packed.data == alone[which].logits(expected["run"], 1).data
+        for found in (inspector.scores(answer["run"]), inspector.ablate(answer["run"], "decoder.0.head.0")):
+            assert (found["model"], found["run"]) == (ids[which], answer["run"])
+
+
+def test_a_dropped_model_is_loaded_again(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspector_module, "MAX_MODELS", 1)
+    inspector = Inspector(models["decoder"])
+    folder = str(models["decoder"].folder)
+    earlier = inspector.open(folder=folder, step=10)["id"]
+    inspector.compare(folder=str(shutil.copytree(folder, f"{folder}-copy")))
+    assert earlier not in inspector.models and inspector.first in inspector.models
+    assert inspector.run(**TEXT, model=earlier)["model"] == earlier
+    for name, words in (
+        (f"{folder}@11", "has no checkpoint of step 11"),
+        (f"{folder}@x", "the server has no model"),
+        ("/etc@1", "the server has not opened the folder '/etc'"),
+    ):
+        with pytest.raises(UserError, match=words):
+            inspector.card(name)
 
 
 def test_the_log_of_a_run_arrives_in_pieces(tmp_path: Path) -> None:
@@ -423,6 +496,8 @@ def test_the_log_of_a_run_arrives_in_pieces(tmp_path: Path) -> None:
     later = inspector.live(since=whole["offset"])
     assert later["lines"] == [{"step": 25}], "an unfinished line waits"
     assert inspector.live(since=later["offset"])["lines"] == []
+    with pytest.raises(UserError, match="since: expected a place in the log, 0 or more, got -5"):
+        inspector.live(since=-5)
     with locked(outcome.folder):
         assert is_locked(outcome.folder) and inspector.live()["is_running"]
     assert not is_locked(outcome.folder)

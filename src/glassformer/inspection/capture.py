@@ -409,7 +409,9 @@ def _require_words(what: str, text: str) -> None:
 
 
 def _check_ids(what: str, ids: Sequence[int], tokenizer: Tokenizer, max_len: int) -> None:
-    if not 0 < len(ids) <= max_len:
+    if not ids:
+        raise UserError(f"the {what} is empty: give at least one token")
+    if len(ids) > max_len:
         raise UserError(f"the {what} has {len(ids)} tokens and the model reads at most {max_len}: shorten it")
     if not 0 <= min(ids) <= max(ids) < len(tokenizer):
         raise UserError(f"the {what} has an id outside the vocabulary, whose ids are 0 to {len(tokenizer) - 1}")

@@ -10,12 +10,19 @@
 | `sharpness` | largest weight of row t | |
 
 Position 0 is left out of `previous` and `first`. `induction` and `duplicate` use only positions that have such an
-earlier token, and are NaN without one. A score of 1 means that the head always attends there. Measure `induction` on
-random tokens that repeat (`induction_ids`), because in real text other heads attend to the same places by chance.
+earlier token, and are NaN without one. A score of 1 means that the head always attends there.
+
+A score needs a baseline. Uniform attention, equal weights on all keys that the mask allows, has the score u on the same
+tokens; u is large on a short text. `excess` = (score − u) / (1 − u) is 0 for uniform attention and 1 for a head that
+always attends there. On one text, a head may attend to a place by chance. So `best_heads` calls a head found only if
+its excess is at least `MARGIN` on the text and on random tokens that follow twice (`random_scores`). An induction head
+reads what an earlier block has written, so none is in layer 0.
 """
 
 import functools
+import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,10 +30,13 @@ import torch
 from torch import Tensor
 
 from glassformer.errors import UserError
-from glassformer.inference.decode import causal_frame, never_written
+from glassformer.inference.decode import causal_frame
 from glassformer.inspection.attention_maps import Kind, attention_layers
-from glassformer.inspection.capture import Trace
+from glassformer.inspection.capture import Trace, capture_tensors, encoded, kind_of
+from glassformer.inspection.head_weights import head_weights
+from glassformer.models.transformer import Transformer
 from glassformer.tasks.task import TrainedModel
+from glassformer.tokenization.tokenizer import Tokenizer
 
 NAMES = {
     "previous": "attends to the previous token",
@@ -39,13 +49,68 @@ NAMES = {
 """Descriptions of the scores."""
 
 
+PATTERNS = ("previous", "induction", "duplicate", "first")
+"""Scores for which heads are found: each is the weight on one kind of place."""
+MARGIN = 0.2
+"""Smallest excess of a head that is found. Models with random initial weights stay below 0.13."""
+N_RANDOM = 4
+"""Number of sequences of random tokens."""
+
+
+@dataclass(frozen=True)
+class LayerScores:
+    """Scores of the heads of one attention, by name, and those of uniform attention on the same tokens."""
+
+    heads: list[dict[str, float]]
+    uniform: dict[str, float]
+
+    def excess(self, head: int, name: str) -> float:
+        """Return the excess of a score of a head; NaN if the tokens do not define the score."""
+        return excess(self.heads[head].get(name, math.nan), self.uniform.get(name, math.nan))
+
+
+Scores = Mapping[Kind, Sequence[LayerScores]]
+"""Scores of all heads, by kind of attention and layer."""
+
+
 class BestHead(NamedTuple):
-    """Head with the largest value of a score."""
+    """Head with the largest excess of a score; a number is NaN where it was not measured."""
 
     kind: Kind
     layer: int
     head: int
     score: float
+    """On the text."""
+    uniform: float
+    """Score of uniform attention on the text."""
+    random: float
+    """Mean on random tokens that follow twice."""
+    random_uniform: float
+    """Score of uniform attention on these tokens."""
+    is_found: bool
+    """True if both excesses are at least `MARGIN`."""
+
+
+def uniform_attention(allowed: Tensor) -> Tensor:
+    """Return equal weights on the allowed keys of each query, (T, S) → (T, S); a row without one is 0.
+
+    >>> uniform_attention(torch.ones(3, 3).tril() > 0)
+    tensor([[1.0000, 0.0000, 0.0000],
+            [0.5000, 0.5000, 0.0000],
+            [0.3333, 0.3333, 0.3333]])
+    """
+    return allowed / allowed.sum(dim=-1, keepdim=True).clamp(min=1)
+
+
+def excess(score: float, uniform: float) -> float:
+    """Return (score − uniform) / (1 − uniform): 0 for uniform attention, 1 for a head that always attends there.
+
+    It is NaN where uniform attention has a score of 1, which says nothing about a head.
+
+    >>> excess(0.7, uniform=0.4)
+    0.5
+    """
+    return (score - uniform) / (1 - uniform) if uniform < 1 else math.nan
 
 
 def previous_score(weights: Tensor) -> Tensor:
@@ -141,27 +206,94 @@ def trace_scores(trace: Trace) -> dict[Kind, dict[str, Tensor]]:
     found: dict[Kind, dict[str, Tensor]] = {}
     for kind in _kinds(trace):
         weights = torch.stack([x[0] for x in attention_layers(trace, kind)])  # (L, H, T, S)
-        found[kind] = head_scores(weights, _ids(trace, kind))
+        found[kind] = head_scores(weights, ids_of(trace.inputs, kind))
     return found
 
 
-def best_heads(trace: Trace) -> dict[str, BestHead]:
-    """Return the head with the largest value of each score, over all attentions of a trace.
+def score_numbers(weights: Tensor, ids: Sequence[int] | Tensor | None) -> dict[str, float]:
+    """Return `head_scores` of one head, (T, S), as numbers."""
+    return {name: float(value) for name, value in head_scores(weights, ids).items()}
 
-    Entropy is left out: a head of large entropy attends to nothing in particular. A score that is NaN for all heads is
-    left out too.
+
+def network_scores(network: Transformer, inputs: Mapping[str, Tensor]) -> Scores:
+    """Run a Transformer on the inputs of a trace and return the scores of all heads."""
+    with head_weights(network) as attention:
+        capture_tensors(network, inputs, ["logits"])
+    found: dict[Kind, list[LayerScores]] = {}
+    for path, weights in attention.items():
+        kind = kind_of(f"{path}.")
+        ids, uniform = ids_of(inputs, kind), uniform_attention(weights.allowed())
+        scores = LayerScores([score_numbers(one, ids) for one in weights], score_numbers(uniform, ids))
+        found.setdefault(kind, []).append(scores)
+    return found
+
+
+def random_scores(model: TrainedModel) -> Scores:
+    """Return the scores of all heads on random tokens that follow twice: means over `N_RANDOM` sequences."""
+    network = _transformer(model)
+    n, runs = random_length(model), list[Scores]()
+    for seed in range(N_RANDOM):
+        ids = induction_ids_of(model, n, seed)
+        if model.is_seq2seq:
+            source = induction_ids(_ordinary(model.source_tokenizer), n, seed)
+            trace = encoded(model, source=source, target=[model.translator.start_id, *ids])
+        else:
+            trace = encoded(model, ids)
+        runs.append(network_scores(network, trace.inputs))
+    return {
+        kind: [_mean([run[kind][layer] for run in runs]) for layer in range(len(layers))]
+        for kind, layers in runs[0].items()
+    }
+
+
+def _mean(scores: Sequence[LayerScores]) -> LayerScores:
+    """Return the means of the scores of one layer on several inputs."""
+
+    def mean(numbers: Sequence[dict[str, float]]) -> dict[str, float]:
+        return {name: sum(x[name] for x in numbers) / len(numbers) for name in numbers[0]}
+
+    heads = [mean(of_head) for of_head in zip(*(one.heads for one in scores), strict=True)]
+    return LayerScores(heads, mean([one.uniform for one in scores]))
+
+
+def best_heads(text: Scores, random: Scores) -> dict[str, BestHead]:
+    """Return the head with the largest excess of each score of `PATTERNS`, and whether it is found.
+
+    `random` are the `random_scores` of the same heads. The smaller of the excesses on both counts; a score that the
+    text does not define counts on the random tokens only.
     """
-    best: dict[str, BestHead] = {}
-    for kind, scores in trace_scores(trace).items():
-        for name, values in scores.items():
-            if name == "entropy" or bool(values.isnan().all()):
-                continue
-            place = int(values.nan_to_num(nan=-1.0).argmax())
-            layer, head = divmod(place, values.shape[1])
-            score = float(values[layer, head])
-            if name not in best or score > best[name].score:
-                best[name] = BestHead(kind, layer, head, score)
-    return best
+    best: dict[str, tuple[float, BestHead]] = {}
+    for kind, layers in text.items():
+        for layer, scores in enumerate(layers):
+            other = random[kind][layer]
+            for head, own in enumerate(scores.heads):
+                for name in PATTERNS:
+                    if name not in own or (name == "induction" and layer == 0):
+                        continue
+                    both = [x for x in (scores.excess(head, name), other.excess(head, name)) if not math.isnan(x)]
+                    value = min(both, default=-math.inf)
+                    if name not in best or value > best[name][0]:
+                        numbers = own[name], scores.uniform[name], other.heads[head][name], other.uniform[name]
+                        best[name] = value, BestHead(kind, layer, head, *numbers, value >= MARGIN)
+    return {name: best[name][1] for name in PATTERNS if name in best}
+
+
+def find_heads(model: TrainedModel, text: str | Sequence[int]) -> dict[str, BestHead]:
+    """Return `best_heads` of a model with one stack for a text.
+
+    ```python
+    find_heads(model, "blacksmith|blacksmith")["induction"].is_found
+    ```
+
+    Raises `UserError` for a recurrent model.
+    """
+    return best_heads(network_scores(_transformer(model), encoded(model, text).inputs), random_scores(model))
+
+
+def _transformer(model: TrainedModel) -> Transformer:
+    if not isinstance(model.network, Transformer):
+        raise UserError(f"{model.name} is recurrent: its attention has no such scores")
+    return model.network
 
 
 def induction_ids(
@@ -185,19 +317,28 @@ def induction_ids(
     return [*start, *drawn, *drawn]
 
 
+def random_length(model: TrainedModel, most: int = 25) -> int:
+    """Return how many different tokens fit twice in the context of a model, at most `most`."""
+    context = min(model.network.config.max_len, model.network.config.encoder_max_len)
+    tokenizers = model.tokenizer, model.source_tokenizer
+    return max(1, min(most, context // 2 - 1, *(len(_ordinary(tokenizer)) for tokenizer in tokenizers)))
+
+
 def induction_ids_of(model: TrainedModel, n: int = 25, seed: int = 0) -> list[int]:
     """Return `induction_ids` without special tokens, after the start tokens of a causal model, for `capture`.
 
     ```python
-    trace = capture(model, induction_ids_of(model))
-    best_heads(trace)["induction"]
+    trace_scores(capture(model, induction_ids_of(model)))["decoder"]["induction"]  # (L, H)
     ```
     """
-    config = model.network.config
-    start = causal_frame(model.tokenizer, config).before if model.is_causal_lm else ()
-    special = never_written(model.tokenizer, config.vocab_size)
-    special += [] if model.tokenizer.eos_id is None else [model.tokenizer.eos_id]
-    return induction_ids(config.vocab_size, n, seed, start=start, without=special)
+    start = causal_frame(model.tokenizer, model.network.config).before if model.is_causal_lm else ()
+    return induction_ids(_ordinary(model.tokenizer), n, seed, start=start)
+
+
+def _ordinary(tokenizer: Tokenizer) -> list[int]:
+    """Return the ids of a vocabulary without special tokens."""
+    special = {tokenizer.vocab[token] for token in tokenizer.special_tokens} | {tokenizer.eos_id}
+    return [i for i in range(tokenizer.vocab_size) if i not in special]
 
 
 class _Repeats(NamedTuple):
@@ -241,9 +382,9 @@ def _kinds(trace: Mapping[str, Tensor]) -> list[Kind]:
     return [kind for kind, is_present in found.items() if is_present]
 
 
-def _ids(trace: Trace, kind: Kind) -> Tensor | None:
-    """Return the ids (T,) of rows and columns; None for cross-attention."""
+def ids_of(inputs: Mapping[str, Tensor], kind: Kind) -> Tensor | None:
+    """Return the ids (T,) of the rows and columns of an attention; None for cross-attention."""
     if kind == "cross":
         return None
-    has_source = kind == "encoder" and "source_ids" in trace.inputs
-    return trace.inputs["source_ids" if has_source else "token_ids"][0].cpu()
+    has_source = kind == "encoder" and "source_ids" in inputs
+    return inputs["source_ids" if has_source else "token_ids"][0].cpu()

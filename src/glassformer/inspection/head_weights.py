@@ -39,6 +39,12 @@ class HeadWeights:
         hidden = self._hidden()
         return (self._weights(head, hidden) for head in range(len(self)))
 
+    def allowed(self) -> Tensor:
+        """Return (T, S) on the CPU: True where a query may attend to a key."""
+        n_queries, n_keys = self.query.shape[1], self.key.shape[1]
+        hidden = self._hidden()
+        return torch.ones(n_queries, n_keys, dtype=torch.bool) if hidden is None else ~hidden.cpu()
+
     def _hidden(self) -> Tensor | None:
         """Return (T, S): True where a query may not see a key; None if every query sees every key."""
         if self.mask.is_trivial:

@@ -10,11 +10,12 @@ import inspect
 import json
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Any
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -49,6 +50,8 @@ class Packed:
 
     data: bytes
     shape: tuple[int, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Names of the model and the run; sent as headers `X-Model` and `X-Run`, percent-encoded."""
 
     def to_json(self) -> dict[str, str]:
         """Return the array as part of a JSON answer, in base64."""
@@ -98,8 +101,9 @@ async def _answer(call: Call, worker: Worker, request: Request) -> Response:
     except Busy as error:
         return JSONResponse({"error": str(error)}, 429, {"retry-after": "5"})
     if isinstance(found, Packed):
-        shape = ",".join(map(str, found.shape))
-        return Response(found.data, media_type="application/octet-stream", headers={"x-shape": shape})
+        headers = {f"x-{name}": quote(value) for name, value in found.names.items()}
+        headers["x-shape"] = ",".join(map(str, found.shape))
+        return Response(found.data, media_type="application/octet-stream", headers=headers)
     return JSONResponse(found)
 
 

@@ -1,11 +1,16 @@
-"""The inspector: functions that answer the requests of its page, for one model or two of one vocabulary."""
+"""The inspector: functions that answer the requests of its page.
 
-import contextlib
+A request names its model, `FOLDER@STEP`, or its run; an answer names both. The server has no current model, so pages in
+several tabs cannot change each other's answers. The name of a run is a hash of its model and its input.
+"""
+
+import hashlib
+import json
 import math
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +26,19 @@ from glassformer.inspection.attention_maps import Kind, checked, default_layer
 from glassformer.inspection.beam_tree import beam_tree
 from glassformer.inspection.capture import Trace, capture, capture_tensors, encoded, kind_of
 from glassformer.inspection.effects import effects
-from glassformer.inspection.head_scores import NAMES, head_scores, induction_ids_of
+from glassformer.inspection.head_scores import (
+    MARGIN,
+    NAMES,
+    LayerScores,
+    Scores,
+    best_heads,
+    ids_of,
+    induction_ids_of,
+    random_length,
+    random_scores,
+    score_numbers,
+    uniform_attention,
+)
 from glassformer.inspection.head_weights import HeadWeights, head_weights
 from glassformer.inspection.lens import lens_cells, lens_labels, residual_names
 from glassformer.inspection.measures import measure_of
@@ -42,6 +59,8 @@ FOLDER = Path(__file__).parent / "page"
 """The files of the page."""
 MAX_RUNS = 8
 """Number of runs that are kept; the oldest one is dropped first."""
+MAX_MODELS = 3
+"""Number of models that are kept besides the first; the oldest one is dropped first."""
 MAX_BEAM = 32
 N_NEXT = 50
 MAX_LINES = 1 << 24
@@ -57,8 +76,10 @@ class Shown:
     """By kind of attention and layer: the weights of H heads, (T, S) each."""
     thumbnails: dict[Kind, Tensor]
     """By kind of attention: (layers, H, h, w), uint8."""
-    scores: dict[Kind, list[list[dict[str, float | None]]]]
-    """Scores of each head, by layer (`head_scores`); None for a score that is not defined."""
+    scores: Scores
+    name: str = ""
+    ablated: dict[tuple[str, bool], Tensor] = field(default_factory=dict)
+    """Logits of the latest ablation, by the names of its parts and its kind of replacement."""
 
     def heads(self, kind: Kind, layer: int) -> HeadWeights | Tensor:
         """Return the weights of the heads of a layer."""
@@ -66,6 +87,27 @@ class Shown:
         if layers is None:
             raise UserError(f"{self.model.name} has no {kind} attention")
         return layers[checked("layer", layer, len(layers))]
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Names of the model and the run, for an answer."""
+        return {"model": page_data.model_id(self.model), "run": self.name}
+
+    def packed(self, x: Tensor) -> Packed:
+        """Return an array of this run."""
+        return replace(page_data.packed(x), names=self.names)
+
+    def logits(self, off: str, mean: bool) -> Tensor:
+        """Return the logits of the run without the parts `off`, names with commas; see `ablation.ablate`."""
+        if not off:
+            return self.trace["logits"]
+        if (off, mean) not in self.ablated:
+            network, inputs = self.model.network, self.trace.inputs
+            parts = [Part.parse(name) for name in off.split(",")]
+            means = capture_tensors(network, inputs, ["*.context", "*.ff", "*_norm"]) if mean else None
+            with ablate(network, parts, means):
+                self.ablated = {(off, mean): capture_tensors(network, inputs, ["logits"])["logits"]}
+        return self.ablated[off, mean]
 
 
 def _shown(model: Model, trace: Trace) -> Shown:
@@ -78,21 +120,20 @@ def _shown(model: Model, trace: Trace) -> Shown:
     else:
         tensors = capture_tensors(network, trace.inputs, ["*.weights", "logits"])
         by_path |= {name: tensors.pop(name)[0] for name in list(tensors) if name.endswith(".weights")}
-    ids = {"decoder": trace.inputs["token_ids"][0], "encoder": next(reversed(trace.inputs.values()))[0]}
-    shown = Shown(model, replace(trace, tensors=tensors), {}, {}, {})
-    pictures: dict[Kind, list[Tensor]] = {}
+    pictures, scores = dict[Kind, list[Tensor]](), dict[Kind, list[LayerScores]]()
+    attention = dict[Kind, list[HeadWeights | Tensor]]()
     for path, layer in by_path.items():
         kind = kind_of(f"{path}.")
-        found_pictures, found_scores = [], []
+        ids, of_layer, heads = ids_of(trace.inputs, kind), list[Tensor](), list[dict[str, float]]()
         for weights in layer:  # one head at a time: its matrices stay in the cache of the processor
-            found_pictures.append(page_data.thumbnails(weights))
-            scores = {name: float(x) for name, x in head_scores(weights, ids.get(kind)).items()}
-            found_scores.append(page_data.without_nan(scores))
-        pictures.setdefault(kind, []).append(torch.stack(found_pictures))
-        shown.scores.setdefault(kind, []).append(found_scores)
-        shown.attention.setdefault(kind, []).append(layer)
-    shown.thumbnails = {kind: torch.stack(x) for kind, x in pictures.items()}
-    return shown
+            of_layer.append(page_data.thumbnails(weights))
+            heads.append(score_numbers(weights, ids))
+        allowed = layer.allowed() if isinstance(layer, HeadWeights) else torch.ones_like(layer[0], dtype=torch.bool)
+        scores.setdefault(kind, []).append(LayerScores(heads, score_numbers(uniform_attention(allowed), ids)))
+        pictures.setdefault(kind, []).append(torch.stack(of_layer))
+        attention.setdefault(kind, []).append(layer)
+    stacked = {kind: torch.stack(x) for kind, x in pictures.items()}
+    return Shown(model, replace(trace, tensors=tensors), attention, stacked, scores)
 
 
 class Inspector:
@@ -110,62 +151,100 @@ class Inspector:
         gallery: Gallery | None = None,
         device: str = "auto",
     ) -> None:
-        self.models: list[Model] = []
         self.given = list(examples)
-        self.folder, self.gallery, self.device = folder, gallery, device
-        self.runs: OrderedDict[str, Shown] = OrderedDict()
-        self._n_runs = 0
+        self.folder = folder if model is None else model.folder
+        self.gallery, self.device = gallery, device
+        self.models: dict[str, Model] = {}
+        self.first = ""
+        """Model of requests that name none: the one with which the server was started; empty without one."""
         if model is not None:
-            self._open(model)
+            self.first = self._keep(model)
+        self.runs: OrderedDict[str, Shown] = OrderedDict()
+        self._compared: set[Path] = set()
+        """Folders of other models that a page has opened."""
+        self._examples: dict[str, list[Mapping[str, str | None]]] = {}
+        self._random_scores: dict[str, Scores] = {}
 
-    def _open(self, model: Model) -> None:
-        self.models, self.folder = [model], model.folder
-        self.examples = [*self.given, *page_data.examples(model)]
+    def _keep(self, model: Model) -> str:
+        name = page_data.model_id(model)
+        self.models.pop(name, None)
+        self.models[name] = model
+        others = [one for one in self.models if one != self.first]
+        for one in others[: max(0, len(others) - MAX_MODELS)]:
+            del self.models[one]
+        return name
 
-    def _model(self, number: int) -> Model:
-        if not self.models:
+    def _model(self, name: str | None) -> Model:
+        """Return the model of a request; load it again if it is no longer kept."""
+        name = name or self.first
+        if not name:
             what = "the run has no checkpoint yet" if self.gallery is None else "choose one of the gallery"
             raise UserError(f"no model is open: {what}")
-        if not 0 <= number < len(self.models):
-            raise UserError(f"model {number} is not open: choose a checkpoint to compare with")
-        return self.models[number]
+        if name not in self.models:
+            folder, _, step = name.rpartition("@")
+            path = self._folder(folder)
+            if not (step.isdecimal() and step.isascii()):
+                raise UserError(f"the server has no model {name!r:.200}: open it again")
+            self._load(path, int(step))
+            if name not in self.models:
+                raise UserError(f"the server has no model {name!r:.200}: open it again")
+        return self.models[name]
+
+    def _load(self, folder: Path, step: int | None) -> Model:
+        is_published = step is not None and step == _model_step(folder)
+        model = load_model(folder, None if is_published else step, self.device)
+        self._keep(model)
+        return model
+
+    def _folder(self, folder: str | None) -> Path:
+        """Return a folder that this server has opened or offers; by default that of its start."""
+        known = [self.folder] if self.gallery is None else [Path(one["folder"]) for one in self.gallery.list()]
+        paths = {str(path): path for path in (*known, *self._compared) if path is not None}
+        if folder is None and self.folder is not None:
+            return self.folder
+        if folder is None:
+            raise UserError("the model has no folder with checkpoints")
+        if folder not in paths:
+            raise UserError(f"the server has not opened the folder {folder!r:.200}: open it again")
+        return paths[folder]
 
     def session(self) -> dict[str, Any]:
-        """Answer whether a model is open, the folder, and the models of the gallery."""
+        """Answer the model with which the server was started, the folder, and the models of the gallery."""
         gallery = None if self.gallery is None else self.gallery.list()
-        return {"open": bool(self.models), "folder": str(self.folder or ""), "gallery": gallery}
+        return {"model": self.first or None, "folder": str(self.folder or ""), "gallery": gallery}
 
-    def open(self, name: str | None = None, step: int | None = None) -> dict[str, Any]:
-        """Open a model of the gallery, or the run's newest checkpoint, or that of a step; answer the facts."""
-        if name is not None:
-            if self.gallery is None:
-                raise UserError("there is no gallery: start `glassformer inspect` without a folder")
-            self.folder = self.gallery.ready(name)
-        if self.folder is None:
-            raise UserError("the model has no folder with checkpoints")
-        self._open(load_model(self.folder, step, self.device))
-        return self.card()
+    def open(self, name: str | None = None, folder: str | None = None, step: int | None = None) -> dict[str, Any]:
+        """Open a model of the gallery, or the newest model of a folder, or that of a step; answer the facts."""
+        if name is not None and self.gallery is None:
+            raise UserError("there is no gallery: start `glassformer inspect` without a folder")
+        path = self._folder(folder) if name is None or self.gallery is None else self.gallery.ready(name)
+        return self.card(page_data.model_id(self._load(path, step)))
 
     def train(self, name: str) -> dict[str, Any]:
         """Start or continue the training of a model of the gallery; `live` shows it."""
         if self.gallery is None:
             raise UserError("there is no gallery: start `glassformer inspect` without a folder")
-        self.folder = self.gallery.train(name)
+        self.gallery.train(name)
         return self.session()
 
     def _run(self, name: str) -> Shown:
         if name not in self.runs:
-            raise UserError(f"the run {name!r} is no longer kept: run the text again")
+            raise UserError(f"the run {name!r:.40} is no longer kept: run the text again")
         self.runs.move_to_end(name)
         return self.runs[name]
 
-    def card(self, model: int = 0) -> dict[str, Any]:
+    def card(self, model: str | None = None) -> dict[str, Any]:
         """Answer the facts of a model."""
-        return page_data.card(self._model(model)) | {"examples": self.examples}
+        chosen = self._model(model)
+        name = page_data.model_id(chosen)
+        if name not in self._examples:
+            self._examples[name] = [*self.given, *page_data.examples(chosen)]
+        return page_data.card(chosen) | {"model": name, "examples": self._examples[name]}
 
-    def vocabulary(self, model: int = 0) -> dict[str, Any]:
+    def vocabulary(self, model: str | None = None) -> dict[str, Any]:
         """Answer all tokens of the vocabulary, by id."""
-        return {"tokens": self._names(self._model(model))}
+        chosen = self._model(model)
+        return {"model": page_data.model_id(chosen), "tokens": self._names(chosen)}
 
     def _names(self, model: Model) -> list[str]:
         n_tokens = model.tokenizer.vocab_size
@@ -179,32 +258,33 @@ class Inspector:
         target: str | None = None,
         ids: list[int] | None = None,
         source_ids: list[int] | None = None,
-        random: int | None = None,
-        model: int = 0,
+        random: bool = False,
+        model: str | None = None,
     ) -> dict[str, Any]:
         """Run a model over a text, a pair, or ids; answer tokens with predictions, and the shapes of the attention.
 
-        `random` is a number of random tokens that follow twice (`induction_ids_of`), the text for induction scores.
+        `random` runs random tokens that follow twice (`induction_ids_of`), the text for induction scores.
         """
         chosen, begin = self._model(model), time.perf_counter()
-        if random is not None:
+        if random:
             if chosen.is_seq2seq:
                 raise UserError(f"{chosen.name} has no induction scores: use a model with one stack")
-            ids = induction_ids_of(chosen, random)
+            ids = induction_ids_of(chosen, random_length(chosen))
         given: dict[str, Any] = {
             "text": text if ids is None or chosen.is_seq2seq else ids,
             "source": source if source_ids is None else source_ids,
             "target": target if ids is None or not chosen.is_seq2seq else ids,
         }
         shown = _shown(chosen, encoded(chosen, **given))
-        self._n_runs += 1
-        name = f"r{self._n_runs}"
-        self.runs[name] = shown
+        content = json.dumps([page_data.model_id(chosen), *(x.tolist() for x in shown.trace.inputs.values())])
+        shown.name = hashlib.sha256(content.encode()).hexdigest()[:16]
+        self.runs[shown.name] = shown
+        self.runs.move_to_end(shown.name)
         while len(self.runs) > MAX_RUNS:
             self.runs.popitem(last=False)
         axes = {kind: {"rows": rows, "columns": columns} for kind, (rows, columns) in page_data.AXES.items()}
         return {
-            "run": name,
+            **shown.names,
             "kind": page_data.kind(chosen),
             **self._tokens(shown, shown.trace["logits"]),
             "attention": {kind: size | axes[kind] for kind, size in page_data.attention_sizes(chosen).items()},
@@ -255,30 +335,32 @@ class Inspector:
         shown, which = self._run(run), _kind(kind)
         if which not in shown.thumbnails:
             raise UserError(f"{shown.model.name} has no {kind} attention")
-        return page_data.packed(shown.thumbnails[which])
+        return shown.packed(shown.thumbnails[which])
 
     def attention(self, run: str, kind: str, layer: int, head: int | None = None) -> Packed:
         """Answer the attention weights of one layer, or of one head of it."""
-        heads = self._run(run).heads(_kind(kind), layer)
+        shown = self._run(run)
+        heads = shown.heads(_kind(kind), layer)
         chosen = list(heads) if head is None else [heads[checked("head", head, len(heads))]]
-        return page_data.packed(torch.stack([page_data.fractions(weights) for weights in chosen]))
+        return shown.packed(torch.stack([page_data.fractions(weights) for weights in chosen]))
 
     def scores(self, run: str) -> dict[str, Any]:
-        """Answer the scores of all heads, their descriptions, and the best head of each score."""
-        found = self._run(run).scores
-        heads = [
-            (score, kind, i, j, value)
-            for kind, layers in found.items()
-            for i, layer in enumerate(layers)
-            for j, head in enumerate(layer)
-            for score, value in head.items()
-            if value is not None and score != "entropy"  # a head of large entropy attends to all tokens
-        ]
-        best: dict[str, list[Any]] = {}
-        for score, *place, value in heads:
-            if score not in best or value > best[score][-1]:
-                best[score] = [*place, value]
-        return {"names": NAMES, "best": best, **{str(kind): layers for kind, layers in found.items()}}
+        """Answer the scores of all heads beside their baselines, and the best head of each pattern (`best_heads`)."""
+        shown = self._run(run)
+        name, best = page_data.model_id(shown.model), list[dict[str, Any]]()
+        if isinstance(shown.model.network, Transformer):
+            if name not in self._random_scores:
+                self._random_scores[name] = random_scores(shown.model)
+            found = best_heads(shown.scores, self._random_scores[name])
+            best = [{"name": score, **page_data.without_nan(head._asdict())} for score, head in found.items()]
+        layers = {
+            kind: {
+                "heads": [[page_data.without_nan(head) for head in layer.heads] for layer in of_kind],
+                "uniform": [page_data.without_nan(layer.uniform) for layer in of_kind],
+            }
+            for kind, of_kind in shown.scores.items()
+        }
+        return {**shown.names, "names": NAMES, "margin": MARGIN, "best": best, "kinds": layers}
 
     def lens(self, run: str, norm: bool = True) -> dict[str, Any]:
         """Answer the logit lens: the prediction of each layer at each position."""
@@ -298,7 +380,7 @@ class Inspector:
                     for top, (p, rank) in zip(tops, labels, strict=True)
                 ]
             )
-        return {"layers": found.layers, "cells": cells}
+        return {**shown.names, "layers": found.layers, "cells": cells}
 
     def beam(
         self,
@@ -307,7 +389,7 @@ class Inspector:
         length_penalty: float = 1.0,
         length_penalty_type: str = "gnmt",
         max_new_tokens: int | None = None,
-        model: int = 0,
+        model: str | None = None,
     ) -> dict[str, Any]:
         """Answer the tree of a beam search and its results, best first."""
         chosen = self._model(model)
@@ -321,7 +403,8 @@ class Inspector:
         texts = chosen.tokenizer.tokens([node.token_id for node in tree.nodes])
         nodes = [asdict(node) | {"token": text} for node, text in zip(tree.nodes, texts, strict=True)]
         results = [{"node": place, "text": chosen.tokenizer.decode(h.ids), **asdict(h)} for place, h in tree.results]
-        return {"nodes": nodes, "results": results}
+        unknown = _unknown(chosen, {"source": source})
+        return {"model": page_data.model_id(chosen), "nodes": nodes, "results": results, "unknown": unknown}
 
     def alignment(self, run: str, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
         """Answer the weights from the written tokens to the source, and the largest one of each row as a link."""
@@ -333,35 +416,37 @@ class Inspector:
         matrix = torch.stack(list(heads)).mean(dim=0) if head is None else heads[checked("head", head, len(heads))]
         best = matrix.max(dim=1)
         links = [[t, s, w] for t, (s, w) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))]
-        return {"rows": "written", "columns": "source", "weights": matrix.tolist(), "links": links}
+        sides = {"rows": "written", "columns": "source"}
+        return {**shown.names, **sides, "weights": matrix.tolist(), "links": links}
 
-    def logits(self, run: str, position: int) -> Packed:
-        """Answer the logits (V,) at a position of the target, or of the only text."""
-        logits = self._run(run).trace["logits"]
-        if logits.ndim != 3:
-            raise UserError("the model gives logits for the whole text only")
-        return page_data.packed(logits[0, checked("position", position, logits.shape[1])])
-
-    def ablate(self, run: str, off: list[dict[str, Any]], mean: bool = False) -> dict[str, Any]:
-        """Answer the measure and the predictions before and after parts are switched off; see `ablation.ablate`."""
+    def logits(self, run: str, position: int, off: str = "", mean: bool = False) -> Packed:
+        """Answer the logits (V,) at a position of the target, or of the only text, without the parts `off`."""
         shown = self._run(run)
-        network, inputs = shown.model.network, shown.trace.inputs
-        measure = measure_of(network, inputs)
-        means = capture_tensors(network, inputs, ["*.context", "*.ff", "*_norm"]) if mean else None
-        before = shown.trace["logits"]
-        with ablate(network, [_part(item) for item in off], means) if off else contextlib.nullcontext():
-            after = capture_tensors(network, inputs, ["logits"])["logits"]
-        answers = {
-            side: {"loss": float(measure(logits)[0]), "positions": self._positions(shown, logits)}
-            for side, logits in (("before", before), ("after", after))
-        }
-        return {"measure": measure.name, **answers}
+        n_positions = shown.trace["logits"].shape[1]
+        if shown.trace["logits"].ndim != 3:
+            raise UserError("the model gives logits for the whole text only")
+        return shown.packed(shown.logits(off, mean)[0, checked("position", position, n_positions)])
 
-    def _positions(self, shown: Shown, logits: Tensor) -> list[dict[str, Any]]:
-        """Return the log-probability of the token of each position, given these logits, and the best predictions."""
+    def ablate(self, run: str, off: str, mean: bool = False) -> dict[str, Any]:
+        """Answer the measure and the predictions before and after parts are switched off; see `ablation.ablate`.
+
+        `off` are names with commas, such as `decoder.0.head.3,decoder.1.feed_forward`.
+        """
+        shown = self._run(run)
+        measure = measure_of(shown.model.network, shown.trace.inputs)
+        answers = {
+            side: {"loss": float(measure(logits)[0]), **self._positions(shown, logits)}
+            for side, logits in (("before", shown.trace["logits"]), ("after", shown.logits(off, mean)))
+        }
+        return {**shown.names, "measure": measure.name, **answers}
+
+    def _positions(self, shown: Shown, logits: Tensor) -> dict[str, Any]:
+        """Return the predictions of each position: the log-probability of its token, and the best tokens."""
         found = self._tokens(shown, logits)
-        side = "target" if found["target"] else "source"
-        return [{"log_prob": token["log_prob"], "top": token["top"][:5]} for token in found[side]]
+        read = found["target"] or found["source"]
+        tokens = zip(found["written"] or read, read, strict=True)
+        positions = [{"log_prob": token["log_prob"], "top": before["top"][:5]} for token, before in tokens]
+        return {"positions": positions, "labels": found["labels"]}
 
     def effects(self, run: str) -> dict[str, Any]:
         """Answer the change of the measure for each head, feed-forward and layer, one at a time."""
@@ -371,6 +456,7 @@ class Inspector:
         sizes = page_data.attention_sizes(shown.model)
         stacks = [kind for kind in sizes if kind != "cross"]
         return {
+            **shown.names,
             "measure": found.measure,
             "loss": found.before,
             **{kind: found.heads(kind) for kind in sizes},
@@ -386,7 +472,7 @@ class Inspector:
         wrong: str | None = None,
         target: str | None = None,
         stack: str | None = None,
-        model: int = 0,
+        model: str | None = None,
     ) -> dict[str, Any]:
         """Answer the share that each layer and position of the clean run restores in the corrupted run.
 
@@ -401,7 +487,10 @@ class Inspector:
         found = patch_residual(network, pair, which)
         clean_tokens, corrupted_tokens = pair.tokens[which]
         tokens = chosen.tokenizer.tokens
+        given = {"clean": clean, "corrupted": corrupted, "answer": answer, "wrong": wrong, "target": target}
         return {
+            "model": page_data.model_id(chosen),
+            "unknown": _unknown(chosen, given),
             "stack": which,
             "tokens_clean": clean_tokens,
             "tokens_corrupted": corrupted_tokens,
@@ -414,7 +503,7 @@ class Inspector:
             "wrong": tokens([pair.wrong])[0],
         }
 
-    def next(self, ids: list[int], source_ids: list[int] | None = None, model: int = 0) -> dict[str, Any]:
+    def next(self, ids: list[int], source_ids: list[int] | None = None, model: str | None = None) -> dict[str, Any]:
         """Answer the next tokens after ids, without those that generation never writes: the most probable ones and all
         logits. Answer the entropy and the text too.
         """
@@ -430,43 +519,45 @@ class Inspector:
         (best,) = page_data.top(log_probs, self._names(chosen), N_NEXT)
         entropy = float(-(log_probs.exp() * log_probs.clamp(min=-1e4)).sum())
         packed = page_data.packed(logits[0]).to_json()
-        return {"top": best, "entropy": entropy, "text": chosen.tokenizer.decode(ids), "logits": packed}
+        answer = {"top": best, "entropy": entropy, "text": chosen.tokenizer.decode(ids), "logits": packed}
+        return {"model": page_data.model_id(chosen), **answer}
 
-    def compare(self, step: int | None = None, folder: str | None = None) -> dict[str, Any]:
-        """Open a checkpoint of the same run, or another model, as model 1; answer its facts."""
-        first = self._model(0)
+    def compare(self, first: str | None = None, step: int | None = None, folder: str | None = None) -> dict[str, Any]:
+        """Open a checkpoint of the run of the first model, or a model of one vocabulary; answer its facts."""
+        one = self._model(first)
         if (step is None) == (folder is None):
             raise UserError("give a step or a folder")
-        if folder is None and first.folder is None:
+        if folder is None and one.folder is None:
             raise UserError("the model has no folder with checkpoints")
-        other = load_model(folder or str(first.folder), step, str(first.device))
+        path = Path(folder or str(one.folder))
+        other = load_model(path, step, str(one.device))
         for name in ("tokenizer", "source_tokenizer"):
-            if getattr(first, name).fingerprint != getattr(other, name).fingerprint:
+            if getattr(one, name).fingerprint != getattr(other, name).fingerprint:
                 raise UserError(f"{other.name} has another {name.replace('_', ' ')}: choose a model of one vocabulary")
-        self.models[1:] = [other]
-        return self.card(1)
+        self._compared.add(path)
+        return self.card(self._keep(other))
 
-    def live(self, since: int = 0) -> dict[str, Any]:
-        """Answer the lines that the run has logged from byte `since` on, and whether it is running."""
-        folder = self.folder
-        if folder is None:
-            raise UserError("the model has no folder")
-        text, path = b"", folder / METRICS
+    def live(self, since: int = 0, folder: str | None = None) -> dict[str, Any]:
+        """Answer the lines that a run has logged from byte `since` on, and whether it is running."""
+        place = self._folder(folder)
+        if since < 0:
+            raise UserError(f"since: expected a place in the log, 0 or more, got {since}")
+        text, path = b"", place / METRICS
         if path.exists():
             with path.open("rb") as file:
                 since = min(since, path.stat().st_size)  # a resumed run may have shortened its log
                 file.seek(since)
                 text = file.read(MAX_LINES)
         whole = text[: text.rfind(b"\n") + 1]
-        lines = [files.parse_json(line.decode()) for line in whole.splitlines()]
+        lines = [files.parse_json(line.decode(errors="replace")) for line in whole.splitlines()]
         return {
-            "folder": str(folder),
+            "folder": str(place),
             "offset": since + len(whole),
             "lines": lines,
-            "is_running": is_locked(folder),
-            "checkpoints": checkpoint.steps(folder),
-            "max_steps": _max_steps(folder),
-            "model_step": _model_step(folder),
+            "is_running": is_locked(place),
+            "checkpoints": checkpoint.steps(place),
+            "max_steps": _max_steps(place),
+            "model_step": _model_step(place),
         }
 
     def health(self) -> dict[str, Any]:
@@ -517,17 +608,14 @@ def _model_step(folder: Path) -> int | None:
         return None
 
 
-def _part(item: Mapping[str, Any]) -> Part:
-    """Return the part of a request, such as `{"kind": "decoder", "layer": 0, "head": 3}`."""
-    place = f"{item.get('kind', item.get('stack'))}.{item.get('layer')}"
-    head = ".feed_forward" if item.get("feed_forward") else f".head.{item['head']}" if "head" in item else ""
-    return Part.parse(place + head)
-
-
 def _unknown(model: Model, given: Mapping[str, Any]) -> str:
-    """Return sentences about the characters of the given texts that the vocabulary does not contain."""
-    tokenizers = {"text": model.tokenizer, "source": model.source_tokenizer, "target": model.tokenizer}
-    found = [page_data.unknown(tokenizers[side], text) for side, text in given.items() if isinstance(text, str)]
+    """Return sentences about the characters of the given texts that the vocabularies do not contain."""
+    read = {"source", "clean", "corrupted"} if model.is_seq2seq else set()
+    found = [
+        page_data.unknown(model.source_tokenizer if side in read else model.tokenizer, text)
+        for side, text in given.items()
+        if isinstance(text, str)
+    ]
     return " ".join(sentence for sentence in dict.fromkeys(found) if sentence)
 
 

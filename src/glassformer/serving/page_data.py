@@ -147,10 +147,16 @@ def add_scores(found: list[dict[str, Any]], logits: Tensor) -> list[float]:
     return values
 
 
+def model_id(model: Model) -> str:
+    """Return the name of a model in requests: its folder and its step."""
+    return f"{model.folder or model.run.name}@{'' if model.step is None else model.step}"
+
+
 def card(model: Model) -> dict[str, Any]:
     """Return the facts of a model: names, sizes, parts, architecture, curves and checkpoints."""
     config, folder = model.config, model.folder
     return {
+        "id": model_id(model),
         "name": model.run.name,
         "folder": str(folder or ""),
         "kind": kind(model),

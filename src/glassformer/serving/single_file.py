@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from glassformer.errors import UserError
 from glassformer.serving.app import Answer, Packed
@@ -15,6 +16,8 @@ from glassformer.serving.inspector import Inspector
 
 MAX_BYTES = 64 << 20
 """Largest total of the embedded arrays; attention layers and logits beyond it are left out."""
+_UNESCAPED = "!'()*"
+"""Characters that `encodeURIComponent` keeps and `quote` does not."""
 _IMPORT = re.compile(r'(from|import) "\./([\w-]+\.js)"')
 _HEAD = re.compile(r'<link rel="stylesheet".*?>|<script type="module".*?</script>')
 
@@ -57,12 +60,15 @@ def answers(inspector: Inspector, given: dict[str, Any]) -> dict[str, Any]:
         else:
             found[request] = answer
 
-    body = json.dumps(given, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    card = inspector.card()
+    query = f"model={quote(card['model'], safe=_UNESCAPED)}"
+    asked = given | {"model": card["model"]}
+    body = json.dumps(asked, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     run = inspector.run(**given)
     found[f"POST /api/run {body}"] = run
     name, path = run["run"], f"GET /api/run/{run['run']}"
-    add("GET /api/model", inspector.card)
-    add("GET /api/vocabulary", inspector.vocabulary)
+    found["GET /api/model"] = card
+    add(f"GET /api/vocabulary?{query}", inspector.vocabulary)
     add("GET /api/live?since=0", inspector.live)
     add(f"{path}/scores", inspector.scores, run=name)
     for kind in run["attention"]:

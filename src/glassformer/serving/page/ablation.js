@@ -2,7 +2,7 @@
  * Ablation: parts of the model are switched off, and the predictions are compared.
  *
  * @import { App, Panel } from "./app.js"
- * @import { Ablation, Effects, Part, Picture } from "./types.js"
+ * @import { Ablation, Effects, Picture } from "./types.js"
  */
 
 import { Latest, chosenKind, kindsOf } from "./app.js";
@@ -10,10 +10,10 @@ import { barList } from "./bars.js";
 import { colourOf, css, inkOn } from "./colours.js";
 import { arrowKeys, button, choice, fill, h } from "./dom.js";
 import { frame } from "./frame.js";
-import { Heatmap } from "./heatmap.js";
+import { heatScene, heatTable } from "./heatmap.js";
 import { markTokens } from "./link.js";
 import { NOT_EMBEDDED } from "./source.js";
-import { mainSide, mainTokens, shownPosition } from "./state.js";
+import { positionSide, positionText, positionTokens, shownPosition } from "./state.js";
 import { stripScene, tokenStrip } from "./strip.js";
 import { fixed, percent, signed, visible } from "./text.js";
 
@@ -29,15 +29,21 @@ export function partNames(off) {
 }
 
 /**
- * Return the part of a name, as the server expects it.
+ * Return the name of a part, as the server expects it: "decoder.1.ff" is "decoder.1.feed_forward".
  * @param {string} name
- * @returns {Part}
  */
 export function partOf(name) {
-  const [stack = "", layer = "0", what = ""] = name.split(".");
-  if (what === "ff") return { stack, layer: Number(layer), feed_forward: true };
-  if (what === "all") return { stack, layer: Number(layer) };
-  return { kind: stack, layer: Number(layer), head: Number(what) };
+  const [stack, layer, what = ""] = name.split(".");
+  if (what === "all") return `${stack}.${layer}`;
+  return `${stack}.${layer}.${what === "ff" ? "feed_forward" : `head.${what}`}`;
+}
+
+/**
+ * Return the parts that are off, as the server expects them.
+ * @param {string} off
+ */
+export function partsOff(off) {
+  return partNames(off).map(partOf).join(",");
 }
 
 /**
@@ -63,10 +69,12 @@ export function createAblation(app) {
   const switches = h("div", { class: "scroll-x" });
   const all = button("all on", () => store.set({ off: "" }), { class: "quiet" });
   const loss = h("p", { class: "about" });
+  const measure = button("Measure all", () => void measureAll(), { title: "One run per part: this may take a while" });
   const card = frame({
-    title: "Parts", explanation: "Switch off heads (0, 1, …), feed-forwards (ff) or whole layers. The text is then run again without them.",
+    title: "Parts", picture: () => effectPicture(),
+    explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers: the text is then run again without them. "Measure all" writes the effect of each part alone on its switch. Large: the part matters for this text.`,
     formula: "effect = loss without the part − loss; without targets: KL(before ‖ after)",
-  }, h("div", { class: "row" }, kinds.element, means.element, all), switches, loss);
+  }, h("div", { class: "row" }, kinds.element, means.element, measure, all), switches, loss);
 
   const strip = h("div");
   const changes = frame({
@@ -77,15 +85,9 @@ export function createAblation(app) {
   const after = h("div");
   const tops = frame({ title: "Most probable tokens" }, h("div", { class: "pair" }, h("div", {}, h("h3", {}, "before"), before), h("div", {}, h("h3", {}, "after"), after)));
 
-  const heat = new Heatmap({ label: "Effects of all parts", onselect: (row, column) => toggle(names(row)[column] ?? "") });
-  const measure = button("Measure all", () => void measureAll(), { title: "One run per part: this may take a while" });
-  const map = frame({
-    title: "Effects of all parts", explanation: `Change of the loss without each part alone. Large: the part matters for this text.${isFixed ? "" : " Select a cell to switch the part."}`,
-    picture: () => effectPicture(),
-  }, h("div", { class: "row" }, measure), heat.element);
-  const element = h("div", { class: "panel" }, card.element, changes.element, tops.element, map.element);
+  const element = h("div", { class: "panel" }, card.element, changes.element, tops.element);
   const latest = new Latest(app, strip);
-  const mapLatest = new Latest(app, map.body);
+  const mapLatest = new Latest(app, switches);
   /** @type {Ablation | null} */
   let result = null;
   /** @type {{run: string, effects: Effects} | null} */
@@ -152,16 +154,18 @@ export function createAblation(app) {
     const { run, off, mean } = store.state;
     const parts = partNames(off);
     if (!run) return;
+    result = null;
+    store.set({ ablated: null });
+    draw();
     if (!parts.length) {
       latest.cancel();
-      result = null;
-      draw();
       return;
     }
-    const body = { off: parts.map(partOf), mean: Boolean(mean) };
+    const body = { off: partsOff(off), mean: Boolean(mean) };
     const path = `/api/run/${run.run}/ablate`;
     void latest.use(app.data.once(`${path} ${JSON.stringify(body)}`, () => app.source.post(path, body)), (value) => {
       result = value;
+      store.set({ ablated: value });
       draw();
     });
   }
@@ -177,10 +181,10 @@ export function createAblation(app) {
   function items() {
     const { state } = store;
     const found = differences();
-    return mainTokens(state).map((token, index) => {
+    return positionTokens(state).map((token, index) => {
       const change = found[index] ?? NaN;
       return {
-        text: token.text, place: { side: mainSide(state), index },
+        text: token.text, place: { side: positionSide(state), index },
         title: `${index}: ${visible(token.text)}` + (Number.isNaN(change) ? "" : ` · log-probability ${fixed(result?.before.positions[index]?.log_prob, 2)} → ` +
           `${fixed(result?.after.positions[index]?.log_prob, 2)} (${signed(change, 2)})`),
         colour: Number.isNaN(change) ? null : colourOf(change, "diverging", [-3, 3], state.dark),
@@ -204,10 +208,10 @@ export function createAblation(app) {
     if (!result) return;
     const position = shownPosition(store.state);
     const heading = tops.element.querySelector("h2");
-    const token = mainTokens(store.state)[position];
-    if (heading) heading.textContent = `Most probable tokens at position ${position} ${token ? visible(token.text) : ""}`;
+    if (heading) heading.textContent = result.after.labels ? "Labels" : `Most probable tokens ${positionText(store.state, position)}`;
     for (const [place, outcome] of /** @type {const} */ ([[before, result.before], [after, result.after]])) {
-      fill(place, barList((outcome.positions[position]?.top ?? []).map(([, text, p]) => ({ label: text, value: p, text: percent(p) }))));
+      const best = outcome.labels?.map(({ name, probability }) => /** @type {const} */ ([0, name, probability])) ?? outcome.positions[position]?.top ?? [];
+      fill(place, barList(best.map(([, text, p]) => ({ label: text, value: p, text: percent(p) }))));
     }
   }
 
@@ -218,25 +222,21 @@ export function createAblation(app) {
     await mapLatest.use(app.data.json(run, "effects"), (value) => {
       measured = { run: run.run, effects: value };
       drawSwitches();
-      drawMap();
+      card.refresh();
     });
     measure.disabled = false;
   }
 
-  function drawMap() {
-    const found = effects();
-    const place = store.state.run?.attention[kind()];
-    heat.element.hidden = !found;
-    if (!found || !place) return;
+  /** @returns {import("./heatmap.js").Matrix} */
+  function effectMatrix() {
+    const rows = store.state.run?.attention[kind()]?.layers ?? 0;
     const labels = names(0).map((name) => name.split(".")[2] ?? "").map((what) => (what === "ff" ? "ff" : what === "all" ? "layer" : `head ${what}`));
-    const values = Array.from({ length: place.layers }, (_, layer) => names(layer).map((name) => effectOf(found, name))).flat();
-    heat.update({
-      rows: place.layers, columns: labels.length, values, row_labels: Array.from({ length: place.layers }, (_, i) => `layer ${i}`), column_labels: labels,
-      row_axis: "layer", column_axis: "part", plain_rows: true, plain_columns: true, scale: "diverging", range: range(), dark: store.state.dark, unit: "nats",
-      cell: [58, 26], least: 0.3, cell_text: (row, column) => signed(values[row * labels.length + column], 2),
-      describe: (row, column) => `layer ${row}, ${labels[column]}: loss ${signed(values[row * labels.length + column], 4)} nats per token without it`,
-    });
-    map.refresh();
+    const values = Array.from({ length: rows }, (_, layer) => names(layer).map((name) => effectOf(effects(), name))).flat();
+    return {
+      rows, columns: labels.length, values, row_labels: Array.from({ length: rows }, (_, i) => `layer ${i}`), column_labels: labels, row_axis: "layer",
+      column_axis: "part", plain_rows: true, plain_columns: true, scale: "diverging", range: range(), dark: store.state.dark, unit: "nats", cell: [58, 26],
+      cell_text: (row, column) => signed(values[row * labels.length + column], 2), describe: () => "",
+    };
   }
 
   /** @returns {Picture | null} */
@@ -245,17 +245,17 @@ export function createAblation(app) {
     const found = differences();
     return {
       name: "ablation", scene: () => stripScene([{ title: `Change of the log-probability without ${store.state.off}`, items: items() }]),
-      data: () => ({ off: partNames(store.state.off).map(partOf), ...result }),
+      data: () => ({ off: partsOff(store.state.off), ...result }),
       table: () => ({
         header: ["position", "token", "before", "after", "change"],
-        rows: mainTokens(store.state).map((token, i) => [i, token.text, result?.before.positions[i]?.log_prob ?? null, result?.after.positions[i]?.log_prob ?? null, found[i] ?? null]),
+        rows: positionTokens(store.state).map((token, i) => [i, token.text, result?.before.positions[i]?.log_prob ?? null, result?.after.positions[i]?.log_prob ?? null, found[i] ?? null]),
       }),
     };
   }
 
   /** @returns {Picture | null} */
   function effectPicture() {
-    return effects() ? { name: `effects-${kind()}`, scene: () => heat.scene(`Effects, ${kind()}`), table: () => heat.table(), data: () => effects() } : null;
+    return effects() ? { name: `effects-${kind()}`, scene: () => heatScene(effectMatrix(), `Effects, ${kind()}`), table: () => heatTable(effectMatrix()), data: () => effects() } : null;
   }
 
   return {
@@ -269,7 +269,6 @@ export function createAblation(app) {
       if (["run", "kind", "off", "dark"].some((key) => changed.has(key))) drawSwitches();
       if (["run", "off", "mean"].some((key) => changed.has(key))) load();
       else if (changed.has("dark")) draw();
-      if (["run", "kind", "dark"].some((key) => changed.has(key))) drawMap();
       if (["hover", "pos"].some((key) => changed.has(key))) drawTops();
     },
   };

@@ -12,7 +12,7 @@ import { withQuery } from "./source.js";
 /**
  * @typedef {{
  *   store: Store, source: Source, data: RunData, fail: (error: unknown) => void, say: (text: string) => void,
- *   submit: () => void, submitRandom: (n: number) => void,
+ *   submit: () => void, submitRandom: () => void,
  * }} App
  *
  * @typedef {{element: HTMLElement, render: (changed: Set<string>) => void}} Panel
@@ -71,13 +71,13 @@ export class RunData {
   /** @param {Run} run @param {string} what @param {Record<string, string | number | undefined>} [query] @returns {Promise<any>} */
   json(run, what, query = {}) {
     const path = withQuery(`/api/run/${run.run}/${what}`, query);
-    return this.once(path, () => this.source.get(path), (value) => JSON.stringify(value).length);
+    return this.once(path, () => this.source.get(path, run.model), (value) => JSON.stringify(value).length);
   }
 
   /** @param {Run} run @param {string} what @param {Record<string, string | number | undefined>} query @returns {Promise<Bytes>} */
   bytes(run, what, query) {
     const path = withQuery(`/api/run/${run.run}/${what}`, query);
-    return this.once(path, () => this.source.bytes(path), ({ buffer }) => buffer.byteLength);
+    return this.once(path, () => this.source.bytes(path, run.model), ({ buffer }) => buffer.byteLength);
   }
 
   /**
@@ -96,14 +96,14 @@ export class RunData {
     return { rows, columns, values: weights16(buffer, isLarge ? 0 : head * rows * columns, rows * columns) };
   }
 
-  /** @param {number} model @returns {Promise<string[]>} */
+  /** @param {string} model @returns {Promise<string[]>} */
   async vocabulary(model) {
-    const path = withQuery("/api/vocabulary", { model: model || undefined });
-    return (await this.once(path, () => this.source.get(path))).tokens;
+    const path = withQuery("/api/vocabulary", { model });
+    return (await this.once(path, () => this.source.get(path, model))).tokens;
   }
 }
 
-/** Results of asynchronous work, in which a later request replaces an earlier one. */
+/** Results of asynchronous work, in which a later request replaces an earlier one. Until it comes, the former one is dim. */
 export class Latest {
   /** @param {App} app @param {HTMLElement} element marked as busy meanwhile */
   constructor(app, element) {
@@ -122,11 +122,13 @@ export class Latest {
   async use(promise, use) {
     const number = ++this.number;
     this.element.setAttribute("aria-busy", "true");
+    this.element.classList.add("is-former");
     try {
       const value = await promise;
       if (number !== this.number) return;
       if (this.hasFailed) this.app.say("");
       this.hasFailed = false;
+      this.element.classList.remove("is-former");
       use(value);
     } catch (error) {
       if (number !== this.number) return;
@@ -141,6 +143,7 @@ export class Latest {
   cancel() {
     this.number++;
     this.element.removeAttribute("aria-busy");
+    this.element.classList.remove("is-former");
   }
 }
 
@@ -154,14 +157,14 @@ export function kindsOf(state) {
 }
 
 /**
- * Return the chosen kind of attention; without a choice, the decoder's, or the first one.
+ * Return the chosen kind of attention; without a choice, that from the target to the source, the decoder's, or the first one.
  * @param {State} state
  * @returns {string | null}
  */
 export function chosenKind(state) {
   const kinds = kindsOf(state);
   if (kinds.includes(state.kind)) return state.kind;
-  return kinds.includes("decoder") ? "decoder" : kinds[0] ?? null;
+  return ["cross", "decoder"].find((kind) => kinds.includes(kind)) ?? kinds[0] ?? null;
 }
 
 /**

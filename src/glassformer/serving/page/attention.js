@@ -22,14 +22,6 @@ import { fixed, visible } from "./text.js";
 const LINE_WINDOW = 120;
 const NAMES = /** @type {Record<string, string>} */ ({ encoder: "encoder", decoder: "decoder", cross: "cross: target to source" });
 
-/**
- * Return the number of random tokens that follow twice: 25, or fewer for a short context or a small vocabulary.
- * @param {{max_len: number, vocab_size: number}} model
- */
-export function randomLength({ max_len, vocab_size }) {
-  return Math.max(1, Math.min(25, Math.floor(max_len / 2) - 1, Math.floor(vocab_size / 2)));
-}
-
 /** @param {App} app @returns {Panel} */
 export function createAttention(app) {
   const { store } = app;
@@ -39,10 +31,7 @@ export function createAttention(app) {
   const badges = select("badge", [],
     (badge) => store.set({ badge }));
   const foundPlace = h("div", { class: "found-list" });
-  const random = button("Find induction heads on random tokens", () => {
-    const { model } = store.state;
-    if (model) app.submitRandom(randomLength(model));
-  }, { title: "Run random tokens that follow twice, and show the scores of all heads on them" });
+  const random = button("Show random tokens that follow twice", () => app.submitRandom(), { title: "Run such tokens in place of the text: an induction head shows itself there" });
   const found = h("div", { class: "found" }, foundPlace, random);
   const gridPlace = h("div", { class: "scroll-x" });
   const gridCard = frame({
@@ -138,7 +127,7 @@ export function createAttention(app) {
   function drawFound() {
     const { scores } = grid ?? {};
     const names = Object.keys(scores?.names ?? {});
-    badges.setOptions([["best", "best pattern"], ...names.map((name) => /** @type {[string, string]} */ ([name, name])), ["none", "no badge"]]);
+    badges.setOptions([["best", "beyond uniform"], ...names.map((name) => /** @type {[string, string]} */ ([name, name])), ["none", "no badge"]]);
     badges.list.value = store.state.badge;
     const { model } = store.state;
     random.hidden = app.source.isEmbedded || !model || isPair(model);
@@ -146,9 +135,15 @@ export function createAttention(app) {
       fill(foundPlace);
       return;
     }
-    fill(foundPlace, h("h3", {}, "Heads found"), h("ul", {}, ...Object.entries(scores.best).map(([name, [kind, layer, head, score]]) =>
-      h("li", {}, h("button", { type: "button", class: "found-head", onclick: () => store.set({ kind, layer, head }) },
-        h("strong", {}, scores.names[name] ?? name), h("span", {}, `${kind}, layer ${layer}, head ${head}`), h("span", { class: "number" }, fixed(score, 2)))))));
+    const percentOf = fixed(scores.margin, 2);
+    const baseline = (/** @type {number | null} */ score, /** @type {number | null} */ uniform) => `${fixed(score, 2)} (uniform ${fixed(uniform, 2)})`;
+    fill(foundPlace, h("h3", {}, "Heads found"), h("ul", {}, ...scores.best.map((one) =>
+      h("li", {}, h("button", { type: "button", class: `found-head${one.is_found ? "" : " is-missing"}`, onclick: () => store.set({ kind: one.kind, layer: one.layer, head: one.head }) },
+        h("strong", {}, scores.names[one.name] ?? one.name),
+        h("span", {}, `${one.is_found ? "" : "none found; largest: "}${one.kind}, layer ${one.layer}, head ${one.head}`),
+        h("span", { class: "below" }, `score ${baseline(one.score, one.uniform)}; on random tokens ${baseline(one.random, one.random_uniform)}`))))),
+    h("p", { class: "about" }, scores.best.length ? `Beside each score is the score of uniform attention: equal weights on all keys. A head is found if (score − uniform) / (1 − uniform) ` +
+      `is at least ${percentOf}, on this text and on random tokens that follow twice. A head of layer 0 cannot be an induction head.` : "None: this attention has no scores of patterns."));
   }
 
   function drawStrip() {
@@ -246,7 +241,7 @@ export function createAttention(app) {
   function gridPicture() {
     if (!grid) return null;
     const { kind, thumbnails, scores } = grid;
-    const ofKind = /** @type {import("./types.js").HeadScores[][]} */ (scores?.[kind] ?? []);
+    const ofKind = scores?.kinds[kind]?.heads ?? [];
     return {
       name: `heads-${kind}`, scene: () => gridScene(thumbnails, `Attention weights, ${kind}`, store.state.dark), data: () => scores,
       table: () => ({

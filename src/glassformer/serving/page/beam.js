@@ -99,9 +99,10 @@ export function createBeam(app) {
   }
 
   function search() {
-    const { source } = store.state;
-    if (!source) return;
-    const body = { source, ...settings(), max_new_tokens: Math.max(1, Number(limit.value) || 60) };
+    const { run, ran, model } = store.state;
+    const source = ran?.source; // the run that is shown
+    if (!run || !source || !model) return;
+    const body = { model: model.id, source, ...settings(), max_new_tokens: Math.max(1, Number(limit.value) || 60) };
     void latest.use(app.data.once(`beam ${JSON.stringify(body)}`, () => app.source.post("/api/beam", body)), (value) => {
       found = /** @type {BeamTree} */ (value);
       nodes = new Map(found.nodes.map((node) => [node.id, node]));
@@ -144,7 +145,7 @@ export function createBeam(app) {
     showBeginning();
     const states = (/** @type {string} */ state) => found?.nodes.filter((node) => node.state === state).length;
     note.textContent = `${found.nodes.length} nodes: ${states("kept")} kept, ${states("pruned")} pruned, ${states("finished")} finished.` +
-      (found.nodes.length > MAX_NODES ? ` The first ${MAX_NODES} are drawn.` : "");
+      (found.unknown ? ` ${found.unknown}` : "") + (found.nodes.length > MAX_NODES ? ` The first ${MAX_NODES} are drawn.` : "");
     drawResults();
     tree.refresh();
   }

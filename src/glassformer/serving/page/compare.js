@@ -12,7 +12,7 @@ import { button, choice, fill, h, keepHeight, select } from "./dom.js";
 import { frame } from "./frame.js";
 import { Heatmap, pixelImage } from "./heatmap.js";
 import { markTokens } from "./link.js";
-import { mainSide, mainTokens, shownPosition } from "./state.js";
+import { mainSide, mainTokens, positionText, shownPosition } from "./state.js";
 import { stripScene, tokenStrip } from "./strip.js";
 import { fixed, percent, signed, visible } from "./text.js";
 import { shownSides } from "./tokens.js";
@@ -76,7 +76,6 @@ export function createCompare(app) {
   const headLatest = new Latest(app, heat.element);
   /** @type {{rows: number, columns: number, first: Float32Array, second: Float32Array} | null} */
   let weights = null;
-  let openKey = "";
   /** @type {{shape: number[], first: Uint8Array, second: Uint8Array} | null} */
   let thumbnails = null;
 
@@ -100,6 +99,14 @@ export function createCompare(app) {
     if (step !== undefined) store.set({ step, folder: "" });
   }
 
+  /** Choose the checkpoint before that of the page, or the next one, if nothing is chosen. */
+  function chooseOther() {
+    const { step, folder: path, model } = store.state;
+    if (step >= 0 || path || !hasChoice()) return;
+    const others = checkpoints().filter((one) => one !== model?.step);
+    store.set({ step: others.filter((one) => one < (model?.step ?? 0)).at(-1) ?? others[0] ?? -1 });
+  }
+
   function loadFolder() {
     if (folder.value.trim()) store.set({ folder: folder.value.trim(), step: -1 });
   }
@@ -112,7 +119,7 @@ export function createCompare(app) {
       return;
     }
     void latest.use(opened(run, path ? { folder: path } : { step }), ({ model, result }) => {
-      store.set({ other: model, other_run: result });
+      if (store.state.run === run) store.set({ other: model, other_run: result });
     });
   }
 
@@ -120,23 +127,15 @@ export function createCompare(app) {
   async function opened(run, which) {
     const ids = run[mainSide(store.state)].map((token) => token.id);
     const body = run.written.length ? { source_ids: run.source.map((token) => token.id), ids } : { ids };
-    const again = () => app.source.post("/api/run", { ...body, model: 1 });
-    const { other } = store.state;
-    const key = JSON.stringify(which);
-    if (other && key === openKey) {
-      const result = await again().catch(() => null); // a server that was started again has one model only
-      if (result) return { model: other, result };
-    }
-    const model = await app.source.post("/api/compare", which);
-    openKey = key;
-    return { model, result: await again() };
+    const model = await app.data.once(`compare ${run.model} ${JSON.stringify(which)}`, () => app.source.post("/api/compare", { first: run.model, ...which }));
+    return { model, result: await app.source.post("/api/run", { ...body, model: model.id }) };
   }
 
   function drawAll() {
     const { run, other, other_run: second } = store.state;
     losses.element.hidden = next.element.hidden = attention.element.hidden = !second;
     if (!run || !second || !other) {
-      facts.textContent = hasChoice() ? "Nothing is compared yet: move the slider to another checkpoint, or give a folder."
+      facts.textContent = hasChoice() ? "The second model is being opened."
         : "The run has no other checkpoint to compare with: give the folder of another model.";
       return;
     }
@@ -185,9 +184,7 @@ export function createCompare(app) {
 
   function drawBars() {
     const heading = next.element.querySelector("h2");
-    const position = shownPosition(store.state);
-    const token = mainTokens(store.state)[position];
-    if (heading) heading.textContent = store.state.run?.labels || !token ? "Predictions" : `Predictions at position ${position} ${visible(token.text)}`;
+    if (heading) heading.textContent = store.state.run?.labels ? "Predictions" : `Predictions ${positionText(store.state, shownPosition(store.state))}`;
     fill(bars, barList(pairs()));
     keepHeight(bars);
     next.refresh();
@@ -316,6 +313,7 @@ export function createCompare(app) {
       if ((state.step >= 0 || changed.has("panel")) && index >= 0) steps.value = String(index);
       if ((changed.has("folder") || changed.has("panel")) && document.activeElement !== folder) folder.value = state.folder;
       writeStep();
+      if (changed.has("panel")) chooseOther();
       if (["run", "step", "folder"].some((key) => changed.has(key))) load();
       if (["other_run", "dark"].some((key) => changed.has(key))) drawAll();
       if (["other_run", "kind"].some((key) => changed.has(key))) loadGrid();

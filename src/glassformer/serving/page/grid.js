@@ -18,17 +18,20 @@ const SHORT = /** @type {Record<string, string>} */ ({
 });
 
 /**
- * Return the score that a thumbnail shows: the chosen one, or the largest above 0.3 ("" without one).
- * @param {HeadScores} scores
+ * Return the score that a thumbnail shows: the chosen one, or the pattern furthest beyond uniform attention, if by the margin.
+ * @param {HeadScores} scores of the head
+ * @param {HeadScores} uniform scores of uniform attention
  * @param {string} badge
+ * @param {{margin: number, layer: number}} rule a head of layer 0 is no induction head
  * @returns {{name: string, value: number} | null}
  */
-export function badgeOf(scores, badge) {
+export function badgeOf(scores, uniform, badge, { margin, layer }) {
   if (badge === "none") return null;
   if (badge !== "best") return { name: badge, value: scores[badge] ?? NaN };
-  const best = PATTERNS.map((name) => ({ name, value: scores[name] ?? 0 }))
+  const excess = (/** @type {string} */ name) => ((scores[name] ?? 0) - (uniform[name] ?? 0)) / (1 - (uniform[name] ?? 0));
+  const best = PATTERNS.filter((name) => name !== "induction" || layer > 0).map((name) => ({ name, value: excess(name) }))
     .sort((a, b) => b.value - a.value)[0];
-  return best && best.value > 0.3 ? best : null;
+  return best && best.value >= margin ? { name: best.name, value: scores[best.name] ?? NaN } : null;
 }
 
 /**
@@ -74,8 +77,8 @@ export function headGrid({ thumbnails, scores, kind, state, onopen }) {
   const grid = h("div", { class: "head-grid", role: "grid", "aria-label": `Heads of the ${kind} attention` });
   grid.style.setProperty("--heads", String(heads));
   const badgeAt = (/** @type {number} */ layer, /** @type {number} */ head) => {
-    const ofHead = /** @type {HeadScores | undefined} */ (scores?.[kind]?.[layer]?.[head]);
-    return ofHead ? badgeOf(ofHead, state.badge) : null;
+    const ofHead = scores?.kinds[kind]?.heads[layer]?.[head];
+    return ofHead && scores ? badgeOf(ofHead, scores.kinds[kind]?.uniform[layer] ?? {}, state.badge, { margin: scores.margin, layer }) : null;
   };
   const hasBadges = Array.from({ length: layers * heads }, (_, i) => badgeAt(Math.floor(i / heads), i % heads)).some(Boolean);
   const isOne = layers === 1 && heads === 1;
@@ -90,9 +93,10 @@ export function headGrid({ thumbnails, scores, kind, state, onopen }) {
       const canvas = h("canvas");
       const { values, rows, columns } = thumbnailOf(thumbnails, layer, head);
       drawThumbnail(canvas, values, rows, columns, state.dark);
-      const ofHead = /** @type {HeadScores | undefined} */ (scores?.[kind]?.[layer]?.[head]);
+      const ofHead = scores?.kinds[kind]?.heads[layer]?.[head];
+      const uniform = scores?.kinds[kind]?.uniform[layer] ?? {};
       const badge = badgeAt(layer, head);
-      const summary = ofHead ? Object.entries(ofHead).map(([name, value]) => `${name} ${fixed(value, 2)}`).join(", ") : "";
+      const summary = ofHead ? Object.entries(ofHead).map(([name, value]) => `${name} ${fixed(value, 2)} (uniform ${fixed(uniform[name], 2)})`).join(", ") : "";
       row.append(h("span", { role: "gridcell" }, h("button", {
         type: "button", class: "thumb", onclick: () => onopen(layer, head), tabindex: layer + head === 0 ? 0 : -1,
         "aria-label": `Layer ${layer}, head ${head}. ${summary}`, title: `layer ${layer}, head ${head}${summary ? `: ${summary}` : ""}`,

@@ -417,7 +417,7 @@ export class Heatmap {
 
   /** @param {string} title @returns {Scene | null} */
   scene(title) {
-    return this.matrix ? heatScene(this.matrix, this.image(), title) : null;
+    return this.matrix ? heatScene(this.matrix, title) : null;
   }
 
   /** @returns {Table} */
@@ -515,11 +515,10 @@ export function pixelImage(values, rows, columns, { scale, range, dark }) {
 /**
  * Return the scene of a whole matrix: rectangles, or an image if it has more than 10,000 cells.
  * @param {Matrix} matrix
- * @param {HTMLCanvasElement} image
  * @param {string} title
  * @returns {Scene}
  */
-function heatScene(matrix, image, title) {
+export function heatScene(matrix, title) {
   const { ink, faint, paper } = theme();
   const { rows, columns, cell } = matrix;
   const isLarge = rows * columns > 10_000;
@@ -528,7 +527,7 @@ function heatScene(matrix, image, title) {
   const [left, top] = [length(matrix.row_labels), 26 + (cell ? 16 : length(matrix.column_labels))];
   /** @type {Shape[]} */
   const shapes = [{ type: "text", x: 6, y: 16, text: title, size: 12, fill: ink, bold: true }];
-  if (isLarge) shapes.push({ type: "image", x: left, y: top, width: columns * width, height: rows * height, image });
+  if (isLarge) shapes.push({ type: "image", x: left, y: top, width: columns * width, height: rows * height, image: pixelImage(matrix.values, rows, columns, matrix) });
   else {
     for (let i = 0; i < rows * columns; i++) {
       const value = matrix.values[i] ?? NaN;
@@ -568,7 +567,7 @@ function legendText(matrix) {
  * @param {Matrix} matrix
  * @returns {Table}
  */
-function heatTable(matrix) {
+export function heatTable(matrix) {
   const rows = Array.from({ length: matrix.rows }, (_, row) => [
     matrix.row_labels[row] ?? String(row),
     ...Array.from({ length: matrix.columns }, (_value, column) => {

@@ -27,11 +27,19 @@ export function runBody(model, { text, source, target }) {
 }
 
 /**
- * Return the beginning of a text in one line.
+ * Return a text with the line ends that a text box gives it.
+ * @param {string} text
+ */
+function plain(text) {
+  return text.replace(/\r\n?/g, "\n");
+}
+
+/**
+ * Return the beginning of a text in one line, with marks in place of line ends.
  * @param {string} text
  */
 function clipped(text) {
-  const line = text.replace(/\s+/g, " ").trim();
+  const line = text.trim().replace(/\s*\n\s*/g, " ↵ ").replace(/\s+/g, " ");
   return line.length > 44 ? `${line.slice(0, 43)}…` : line;
 }
 
@@ -48,7 +56,7 @@ export function createInput(app, section) {
   function box(key, label, placeholder) {
     const area = h("textarea", {
       rows: 1, placeholder, "aria-label": label, spellcheck: "false", readonly: isFixed, title: isFixed ? NOT_EMBEDDED : `${label}. Ctrl+Enter runs it.`,
-      oninput: () => grow(area),
+      oninput: () => edited(key, area),
       onkeydown: (/** @type {KeyboardEvent} */ event) => {
         if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
           event.preventDefault();
@@ -67,9 +75,28 @@ export function createInput(app, section) {
 
   /** @type {{key: "text" | "source" | "target", area: HTMLTextAreaElement}[]} */
   let boxes = [];
+  /** True if the target was written for the source that is in its box. */
+  let isOwnTarget = false;
+
+  /** Drop a target that belongs to the former source. @param {string} key @param {HTMLTextAreaElement} area */
+  function edited(key, area) {
+    grow(area);
+    const target = boxes.find((box) => box.key === "target")?.area;
+    if (key === "target") isOwnTarget = true;
+    else if (key === "source" && target && !isOwnTarget && area.value !== plain(store.state.source)) target.value = "";
+    mark();
+  }
+
+  /** Note whether the results that are shown belong to another text than that of the boxes. */
+  function mark() {
+    const { ran, run } = store.state;
+    store.set({ is_old: Boolean(run && ran) && boxes.some(({ key, area }) => area.value !== plain(ran?.[key] ?? "")) });
+  }
 
   function submit() {
-    store.set({ ...Object.fromEntries(boxes.map(({ key, area }) => [key, area.value])), pos: -1 });
+    const texts = boxes.map(({ key, area }) => [key, area.value === plain(store.state[key]) ? store.state[key] : area.value]);
+    store.set({ ...Object.fromEntries(texts), pos: -1 });
+    isOwnTarget = false;
     app.submit();
   }
 
@@ -86,6 +113,8 @@ export function createInput(app, section) {
       area.value = store.state[key];
       grow(area);
     }
+    isOwnTarget = false;
+    mark();
   }
 
   function draw() {
@@ -113,5 +142,5 @@ export function createInput(app, section) {
     area.focus();
   }
 
-  return { draw, write };
+  return { draw, write, mark };
 }

@@ -9,7 +9,7 @@ import { Latest } from "./app.js";
 import { choice, h, select } from "./dom.js";
 import { frame } from "./frame.js";
 import { Heatmap } from "./heatmap.js";
-import { mainSide, mainTokens, selectedPosition, shownPosition } from "./state.js";
+import { positionSide, positionTokens, selectedPosition, shownPosition } from "./state.js";
 import { percent, visible } from "./text.js";
 
 const COLOURS = /** @type {[string, string][]} */ ([
@@ -33,11 +33,11 @@ export function createLens(app) {
   const norm = choice("Final norm", [["1", "with the final norm"], ["0", "without it"]], (value) => store.set({ norm: Number(value) }));
   const colours = select("colour", COLOURS, (lens) => store.set({ lens }));
   const heat = new Heatmap({
-    label: "Logit lens", onhover: (_row, column) => store.set({ hover: { side: mainSide(store.state), index: column }, across: null }),
+    label: "Logit lens", onhover: (_row, column) => store.set({ hover: { side: positionSide(store.state), index: column }, across: null }),
     onleave: () => store.set({ hover: null }), onselect: (_row, column) => store.set({ pos: column }),
   });
   const card = frame({
-    title: "Logit lens", explanation: "Each cell applies the head of the model to the residual stream after a layer, and shows the most probable token.",
+    title: "Logit lens", explanation: "Each cell applies the head of the model to the residual stream (the vector of a position that the layers change in turn) after a layer, and shows the most probable token, at temperature 1.",
     formula: "p = softmax(head(norm(residual)))", picture: () => picture(),
   }, h("div", { class: "row" }, norm.element, colours.element), heat.element);
   const latest = new Latest(app, card.body);
@@ -49,12 +49,12 @@ export function createLens(app) {
     if (!lens) return;
     const { layers, cells } = lens;
     const columns = cells[0]?.length ?? 0;
-    const labels = mainTokens(state).map((token) => token.text);
+    const labels = positionTokens(state).map((token) => token.text);
     const values = Float32Array.from(cells.flatMap((row) => row.map((cell) => lensValue(cell, state.lens))));
     const largest = Math.max(1, Math.log10(state.model?.vocab_size ?? 10));
     heat.update({
       rows: layers.length, columns, values, row_labels: layers, column_labels: labels, row_axis: "layer", plain_rows: true,
-      column_axis: state.run?.target.length ? "position; predicts the next token" : "position",
+      column_axis: state.run?.written.length ? "token to be predicted" : state.run?.target.length ? "token; its column predicts the next one" : "token",
       scale: "sequential", range: state.lens === "rank" ? [0, largest] : [0, 1], dark: state.dark, cell: [66, 24],
       unit: state.lens === "rank" ? "log₁₀ rank" : "",
       cell_text: (row, column) => (state.lens === "rank" ? String(cells[row]?.[column]?.rank ?? "") : cells[row]?.[column]?.top[0]?.[1] ?? ""),
@@ -79,7 +79,7 @@ export function createLens(app) {
   function picture() {
     if (!lens) return null;
     const { layers, cells } = lens;
-    const labels = mainTokens(store.state).map((token) => token.text);
+    const labels = positionTokens(store.state).map((token) => token.text);
     return {
       name: "logit-lens", scene: () => heat.scene("Logit lens"), data: () => ({ tokens: labels, norm: Boolean(store.state.norm), ...lens }),
       table: () => ({

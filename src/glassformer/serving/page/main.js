@@ -31,8 +31,8 @@ import { createTraining } from "./training.js";
 
 /** @type {Tab[]} */
 const TABS = [
-  { id: "attention", title: "Attention", create: createAttention, exists: (model) => Object.keys(model.attention).length > 0 },
   { id: "alignment", title: "Alignment", create: createAlignment, exists: (model) => "cross" in model.attention, route: "/alignment" },
+  { id: "attention", title: "Attention", create: createAttention, exists: (model) => Object.keys(model.attention).length > 0 },
   { id: "lens", title: "Logit lens", create: createLens, exists: (model) => model.kind !== "recurrent" && model.has_head_over_tokens, route: "/lens" },
   { id: "steps", title: "Step by step", create: createSteps, exists: writes, route: "/api/next" },
   { id: "ablation", title: "Ablation", create: createAblation, exists: (model) => model.kind !== "recurrent", route: "/effects" },
@@ -82,7 +82,7 @@ function start() {
   /** @type {State} */
   const state = {
     ...decodeHash(location.hash), model: null, run: null, other: null, other_run: null, hover: null, across: null,
-    dark: storedDark(), model_step: null,
+    dark: storedDark(), model_step: null, ablated: null, ran: null, is_old: false,
   };
   useTheme(state.dark);
   const store = new Store(state);
@@ -95,7 +95,7 @@ function start() {
     say: (text) => write("", text, false),
     fail: (error) => failAt("", error),
     submit: () => void run(),
-    submitRandom: (n) => void post({ random: n }, `The run shows ${n} random tokens that follow twice. Press Run to return to your text.`),
+    submitRandom: () => void post({ random: true }, "The run shows random tokens that follow twice. Press Run to return to your text."),
   };
 
   /** Messages by panel; that of "" belongs to the whole page. @type {Map<string, {text: string, is_problem: boolean}>} */
@@ -219,6 +219,7 @@ function start() {
     }
     if (changed.has("model_step") || changed.has("model")) drawNewer();
     if (changed.has("card")) drawHeader();
+    if (changed.has("is_old")) document.body.classList.toggle("is-old", store.state.is_old);
     if (isQueued) return;
     isQueued = true;
     requestAnimationFrame(() => {
@@ -231,14 +232,19 @@ function start() {
   store.subscribe((changed) => {
     changedKeys(changed);
     clearTimeout(hashTimer);
-    hashTimer = setTimeout(() => history.replaceState(null, "", `#${encodeHash(store.state)}`), 150);
+    document.body.dataset.unwritten = ""; // the address is not yet that of the view
+    hashTimer = setTimeout(() => {
+      history.replaceState(null, "", `#${encodeHash(store.state)}`);
+      delete document.body.dataset.unwritten;
+    }, 150);
   });
   addEventListener("hashchange", () => {
     const view = decodeHash(location.hash);
-    const { text, source: from, target } = store.state;
-    store.set(view);
+    const { text, source: from, target, checkpoint } = store.state;
+    store.set({ ...view, checkpoint: view.checkpoint || checkpoint });
     input.write();
-    if (view.text !== text || view.source !== from || view.target !== target) void run();
+    if (view.checkpoint && view.checkpoint !== checkpoint) void load();
+    else if (view.text !== text || view.source !== from || view.target !== target) void run();
   });
   let width = innerWidth;
   addEventListener("resize", () => {
@@ -295,38 +301,54 @@ function start() {
     await post(body);
   }
 
+  let lastPost = 0;
+
   /** Run an input and show the result. @param {Record<string, unknown>} body @param {string} [note] */
   async function post(body, note = "") {
+    const { model, text, source: from, target } = store.state;
+    const number = ++lastPost;
     lastRun = Date.now();
     byId("input").setAttribute("aria-busy", "true");
     try {
-      const result = await source.post("/api/run", body);
+      const result = await source.post("/api/run", { ...body, model: model?.id ?? "" });
+      if (number !== lastPost || store.state.model !== model) return;
       messages.clear();
-      store.set({ run: result, hover: null, across: null, other_run: null });
+      store.set({ run: result, ran: { text, source: from, target }, hover: null, across: null, other_run: null, ablated: null });
       app.say([note, result.unknown, result.seconds > 2 ? `The run took ${fixed(result.seconds, 1)} s.` : ""].filter(Boolean).join(" "));
     } catch (error) {
       app.fail(error);
     } finally {
-      byId("input").removeAttribute("aria-busy");
+      if (number === lastPost) byId("input").removeAttribute("aria-busy");
+      input.mark();
     }
+  }
+
+  /** Show a sentence with a button below the text; an empty sentence hides it. @param {string} text @param {string} [label] @param {() => void} [action] */
+  function offer(text, label = "", action = () => {}) {
+    byId("newer").hidden = !text;
+    fill(byId("newer"), text, text ? button(label, action) : null);
   }
 
   /** Offer the newest model of the run if the page shows an earlier one. */
   function drawNewer() {
     const { model, model_step: newest } = store.state;
-    const isNewer = !source.isEmbedded && model !== null && newest !== null && newest !== model.step;
-    byId("newer").hidden = !isNewer;
-    fill(byId("newer"), isNewer && model ? `The page shows the model of step ${count(model.step ?? 0)}; the newest one is of step ${count(newest)}.` : null,
-      isNewer ? button(`Open step ${count(newest)}`, () => void openNewest()) : null);
+    if (source.isEmbedded || model === null || newest === null || newest === model.step) offer("");
+    else offer(`The page shows the model of step ${count(model.step ?? 0)}; the newest one is of step ${count(newest)}.`, `Open step ${count(newest)}`, () => void openNewest(model));
   }
 
-  async function openNewest() {
+  /** @param {Model} model */
+  async function openNewest(model) {
     try {
-      await source.post("/api/open", {});
-      await load();
+      openModel((await source.post("/api/open", { folder: model.folder })).id);
     } catch (error) {
       app.fail(error);
     }
+  }
+
+  /** Show another model in this tab. @param {string} checkpoint */
+  function openModel(checkpoint) {
+    store.set({ checkpoint, run: null, other: null, other_run: null, ablated: null, step: -1, folder: "" });
+    void load();
   }
 
   let watchTimer = 0;
@@ -334,10 +356,11 @@ function start() {
   /** Read the step of the newest model; again every 5 seconds while the run is training. */
   async function watch() {
     clearTimeout(watchTimer);
-    if (source.isEmbedded || !store.state.model?.folder) return;
-    const live = /** @type {Live} */ (await source.get(withQuery("/api/live", { since: 2 ** 52 })));
-    const isOpen = live.folder === store.state.model?.folder; // the gallery may train another model
-    store.set({ model_step: isOpen ? live.model_step : null });
+    const { model } = store.state;
+    if (source.isEmbedded || !model?.folder) return;
+    const live = /** @type {Live} */ (await source.get(withQuery("/api/live", { since: 2 ** 52, folder: model.folder })));
+    if (store.state.model !== model) return;
+    store.set({ model_step: live.model_step });
     if (live.is_running) watchTimer = setTimeout(() => watch().catch(app.fail), 5000);
   }
 
@@ -347,12 +370,27 @@ function start() {
   function showStart(session) {
     document.body.classList.add("is-start");
     clearTimeout(watchTimer);
-    store.set({ model: null, run: null, other: null, other_run: null });
+    store.set({ model: null, run: null, other: null, other_run: null, ablated: null, checkpoint: "" });
     drawHeader();
-    fill(byId("panels"), createStart(app, session, () => {
-      store.set({ text: "", source: "", target: "", pos: -1, layer: -1, head: -1, kind: "", off: "", step: -1, folder: "" });
-      void load();
+    fill(byId("panels"), createStart(app, session, (checkpoint) => {
+      store.set({ text: "", source: "", target: "", pos: -1, layer: -1, head: -1, kind: "", off: "" });
+      openModel(checkpoint);
     }));
+  }
+
+  /** Return the model of this tab; offer another one if the server does not have it. @param {Session | null} session @param {string | null | undefined} wanted */
+  async function modelOf(session, wanted) {
+    try {
+      return /** @type {Model} */ (await source.get(session ? withQuery("/api/model", { model: wanted ?? "" }) : "/api/model", wanted ?? undefined));
+    } catch (error) {
+      if (!session || !(error instanceof ServerError)) throw error;
+      const first = session.model;
+      store.set({ model: null, run: null, other: null, other_run: null });
+      app.fail(error);
+      if (first && first !== wanted) offer("This server has another model.", `Open ${first}`, () => openModel(first));
+      else if (session.gallery) offer("This server has a gallery.", "Open the gallery", () => showStart(session));
+      return null;
+    }
   }
 
   async function load() {
@@ -360,32 +398,30 @@ function start() {
     try {
       const session = source.isEmbedded ? null : /** @type {Session} */ (await source.get("/api/session"));
       isGallery = Boolean(session?.gallery);
-      if (session && !session.open) {
+      const wanted = store.state.checkpoint || session?.model;
+      if (session && !wanted) {
         showStart(session);
         return;
       }
+      const model = await modelOf(session, wanted);
+      if (!model) return;
       document.body.classList.remove("is-start");
-      const model = /** @type {Model} */ (await source.get("/api/model"));
       document.title = `${model.name} – glassformer inspect`;
       app.data.clear();
-      const former = store.state.model;
-      if (former?.folder !== model.folder || former.step !== model.step) opened.clear();
+      if (store.state.model?.id !== model.id) opened.clear();
       /** @type {Partial<State>} */
-      const patch = { model };
+      const patch = { model, ...(source.isEmbedded ? {} : { checkpoint: model.id }) };
       const { text, source: from } = store.state;
       const first = source.isEmbedded ? source.embeddedBodies("/api/run")[0] : model.examples[0];
       if ((isPair(model) ? from : text) === "" && first) {
         Object.assign(patch, { text: first.text ?? "", source: first.source ?? "", target: first.target ?? "" });
       }
-      if (!location.hash.includes("temperature=") && typeof model.generation.temperature === "number") {
-        Object.assign(patch, { temperature: model.generation.temperature, top_k: Number(model.generation.top_k ?? 0), top_p: Number(model.generation.top_p ?? 1) });
-      }
       store.set(patch);
       drawHeader();
       input.draw();
       drawTabs();
-      await watch();
       await run();
+      await watch();
       if (source.isEmbedded) app.say(`This file has no server: its text is fixed, and the grey tabs and switches do not work. ${NOT_EMBEDDED}`);
     } catch (error) {
       app.fail(error);

@@ -1,5 +1,5 @@
 /**
- * Next token: probabilities at the selected position, with temperature, top-k and top-p.
+ * Next token: probabilities at the selected position, of the model that the panel shows; a person may choose sampling rules.
  *
  * @import { App, Panel } from "./app.js"
  * @import { Bar } from "./bars.js"
@@ -12,10 +12,28 @@ import { floats } from "./decode.js";
 import { frame } from "./frame.js";
 import { Latest } from "./app.js";
 import { descending, entropy, probabilities, softmax } from "./sampling.js";
-import { mainSide, mainTokens, shownPosition } from "./state.js";
-import { count, fixed, percent, visible } from "./text.js";
+import { partsOff } from "./ablation.js";
+import { mainSide, mainTokens, positionText, shownPosition } from "./state.js";
+import { count, fixed, percent } from "./text.js";
 
 const SHOWN = 15;
+
+/**
+ * Return the names of the parts that the panel beside the card has switched off.
+ * @param {State} state
+ */
+function offBeside(state) {
+  return state.panel === "ablation" ? partsOff(state.off) : "";
+}
+
+/**
+ * Return the sampling rules in words; empty for the model's own probabilities.
+ * @param {{temperature: number, top_k: number, top_p: number}} rules
+ */
+export function rulesText({ temperature, top_k, top_p }) {
+  const rules = [temperature === 1 ? "" : `temperature ${temperature}`, top_k ? `top-k ${top_k}` : "", top_p < 1 ? `top-p ${top_p}` : ""];
+  return rules.filter(Boolean).join(", ");
+}
 
 /**
  * @param {App} app
@@ -26,18 +44,25 @@ export function createNext(app) {
   const where = h("p", { class: "detail", "aria-live": "polite" });
   const list = h("div");
   const facts = h("p", { class: "facts" });
+  const changes = h("p", { class: "changes" });
   const temperature = slider("temperature", { min: 0, max: 2, step: 0.05 }, (x) => store.set({ temperature: x }), (x) => x.toFixed(2));
   const topK = slider("top-k", { min: 0, max: 100, step: 1 }, (x) => store.set({ top_k: x }), (x) => (x ? String(x) : "all"));
   const topP = slider("top-p", { min: 0.05, max: 1, step: 0.01 }, (x) => store.set({ top_p: x }), (x) => x.toFixed(2));
   const sliders = h("div", { class: "sliders" }, temperature.element, topK.element, topP.element,
-    button("reset", () => store.set({ temperature: 1, top_k: 0, top_p: 1 }), { class: "quiet", title: "Temperature 1, no limit" }));
+    h("div", { class: "row" }, button("reset", () => store.set({ temperature: 1, top_k: 0, top_p: 1 }), { class: "quiet", title: "Temperature 1, no limit: the probabilities of the model" }),
+      button("as generate", () => store.set(ofModel()), { class: "quiet", title: "The rules of generation.json, which generate uses" })));
   const card = frame({
     title: "Next token", picture: () => picture(),
     explanation: "Probability of each token at the position.", formula: "p = softmax(logits / temperature)",
-  }, where, list, facts, sliders);
+  }, where, changes, list, facts, sliders);
   card.element.classList.add("next");
   const latest = new Latest(app, list);
-  /** @type {{run: string, position: number, logits: Float32Array, names: string[]} | null} */
+  /** Sampling rules that `generate` uses for this model. */
+  function ofModel() {
+    const { temperature = 1, top_k = 0, top_p = 1 } = store.state.model?.generation ?? {};
+    return { temperature: Number(temperature), top_k: Number(top_k ?? 0), top_p: Number(top_p ?? 1) };
+  }
+  /** @type {{key: string, position: number, logits: Float32Array, names: string[]} | null} */
   let loaded = null;
   /** @type {Bar[]} */
   let bars = [];
@@ -48,19 +73,34 @@ export function createNext(app) {
     const { run, model, hover } = store.state;
     const position = shownPosition(store.state);
     if (!run || !model?.has_head_over_tokens || position < 0 || isLoaded()) return;
+    const [off, key] = [offBeside(store.state), wanted()];
     clearTimeout(timer);
     timer = setTimeout(() => {
-      const key = `/api/run/${run.run}/logits?position=${position}`;
-      if (app.source.isEmbedded && !app.source.has(`GET ${key}`)) return;
-      void latest.use(Promise.all([app.data.bytes(run, "logits", { position }), app.data.vocabulary(0)]), ([bytes, names]) => {
-        loaded = { run: run.run, position, logits: floats(bytes.buffer), names };
+      if (app.source.isEmbedded && !app.source.has(`GET /api/run/${run.run}/logits?position=${position}`)) return;
+      const query = { position, off: off || undefined, mean: off ? store.state.mean : undefined };
+      void latest.use(Promise.all([app.data.bytes(run, "logits", query), app.data.vocabulary(run.model)]), ([bytes, names]) => {
+        loaded = { key, position, logits: floats(bytes.buffer), names };
         draw();
       });
     }, hover ? 150 : 0);
   }
 
+  /** Names what the card shows: the run, the parts that are off, and the position. */
+  function wanted() {
+    const off = offBeside(store.state);
+    return JSON.stringify([store.state.run?.run, shownPosition(store.state), off, off ? store.state.mean : 0]);
+  }
+
   function isLoaded() {
-    return loaded?.run === store.state.run?.run && loaded?.position === shownPosition(store.state);
+    return loaded?.key === wanted();
+  }
+
+  /** The sentences that name what changes the probabilities. @param {State} state @param {string} rules */
+  function changesText(state, rules) {
+    const off = offBeside(state);
+    const texts = [off ? `Without ${off.replaceAll(",", ", ")}.` : "", rules ? `After the rules ${rules}; outline and first number: without them.` : ""];
+    if (state.panel === "compare" && state.other_run) texts.push("First model.");
+    return texts.filter(Boolean).join(" ");
   }
 
   function draw() {
@@ -74,14 +114,18 @@ export function createNext(app) {
     }
     const heading = card.element.querySelector("h2");
     const isLabels = !model.has_head_over_tokens;
-    if (heading) heading.textContent = isLabels ? (run.labels ? "Labels" : "Label of the token") : run.target.length ? "Next token" : "Token at the position";
+    const isSteps = state.panel === "steps"; // the panel shows the probabilities of the step itself
+    if (heading) heading.textContent = isSteps ? "Sampling rules of the steps" : isLabels ? (run.labels ? "Labels" : "Label of the token") : run.target.length ? "Next token" : "Token at the position";
     sliders.hidden = isLabels || (app.source.isEmbedded && !isLoaded());
     const position = shownPosition(state);
-    const token = mainTokens(state)[position];
+    const rules = isLabels ? "" : rulesText(state);
     const about = card.element.querySelector(".about")?.firstChild;
     if (about) about.textContent = run.labels ? "Probability of each label of the text." : isLabels ? "Probability of each label of the token." : "Probability of each token at the position.";
-    where.hidden = Boolean(run.labels);
-    where.textContent = run.labels || !token ? "" : `${run.target.length ? "after" : "at"} position ${position}: ${visible(token.text)}`;
+    where.hidden = Boolean(run.labels) || isSteps;
+    where.textContent = run.labels ? "" : positionText(state, position);
+    changes.textContent = isSteps ? "" : changesText(state, rules);
+    card.element.classList.toggle("has-rules", rules !== "");
+    list.hidden = facts.hidden = isSteps;
     bars = run.labels ? labelBars(state) : isLoaded() ? shapedBars(state) : topBars(state, position);
     fill(list, barList(bars));
     for (const part of [where, list, facts]) keepHeight(part);
@@ -89,16 +133,19 @@ export function createNext(app) {
   }
 
   /** @param {State} state @returns {Bar[]} */
-  function labelBars({ run }) {
+  function labelBars({ run, ablated, ...state }) {
     facts.textContent = "";
-    return (run?.labels ?? []).map(({ name, probability }) => ({ label: name, value: probability, text: percent(probability) }));
+    const isOff = state.panel === "ablation" && ablated?.run === run?.run;
+    return ((isOff ? ablated?.after.labels : run?.labels) ?? []).map(({ name, probability }) => ({ label: name, value: probability, text: percent(probability) }));
   }
 
   /** Bars of the ten tokens that came with the run. @param {State} state @param {number} position @returns {Bar[]} */
   function topBars(state, position) {
     facts.textContent = "";
     const chosen = actual(state, position);
-    return (mainTokens(state)[position]?.top ?? []).map(([id, text, probability]) => ({
+    const { ablated, run } = state;
+    const ofParts = ablated?.run === run?.run ? ablated?.after.positions[position]?.top : [];
+    return ((offBeside(state) ? ofParts : mainTokens(state)[position]?.top) ?? []).map(([id, text, probability]) => ({
       label: text, value: probability, text: percent(probability), is_marked: id === chosen, title: `id ${id}`,
     }));
   }
@@ -115,7 +162,8 @@ export function createNext(app) {
     facts.textContent = `${count(kept)} of ${count(logits.length)} tokens can be chosen; entropy ${fixed(entropy(shaped), 2)} nats` +
       ` (${fixed(entropy(before), 2)} before).`;
     return descending(before).slice(0, SHOWN).map((id) => ({
-      label: names[id] ?? `id ${id}`, value: shaped[id] ?? 0, before: before[id] ?? 0, text: percent(shaped[id] ?? 0),
+      label: names[id] ?? `id ${id}`, value: shaped[id] ?? 0, before: before[id] ?? 0,
+      text: rulesText(state) ? `${percent(before[id] ?? 0)} → ${percent(shaped[id] ?? 0)}` : percent(before[id] ?? 0),
       is_marked: id === chosen, title: `id ${id}; logit ${fixed(logits[id], 2)}; before the rules ${percent(before[id] ?? 0)}`,
     }));
   }
@@ -149,7 +197,7 @@ export function createNext(app) {
       temperature.write(state.temperature);
       topK.write(state.top_k);
       topP.write(state.top_p);
-      if (["run", "pos", "hover", "across", "temperature", "top_k", "top_p", "dark", "panel"].some((key) => changed.has(key))) {
+      if (["run", "pos", "hover", "across", "temperature", "top_k", "top_p", "dark", "panel", "off", "mean", "ablated", "other_run"].some((key) => changed.has(key))) {
         draw();
         request();
       }

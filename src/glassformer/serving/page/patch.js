@@ -7,7 +7,7 @@
  */
 
 import { Latest } from "./app.js";
-import { button, choice, h } from "./dom.js";
+import { button, choice, fill, h } from "./dom.js";
 import { frame } from "./frame.js";
 import { Heatmap } from "./heatmap.js";
 import { isPair } from "./input.js";
@@ -24,8 +24,12 @@ export function createPatch(app) {
   const hasPair = isPair(model);
   /** @param {Field} key @param {string} label @param {string} placeholder */
   const field = (key, label, placeholder) => {
-    const input = h("input", { type: "text", placeholder, spellcheck: "false", oninput: () => drawStart(), onchange: () => store.set({ [key]: input.value }),
-      onkeydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === "Enter") submit(); } });
+    const input = h("textarea", { rows: 1, placeholder, spellcheck: "false", title: "Enter patches; Shift+Enter begins a line.", oninput: () => drawStart(),
+      onchange: () => store.set({ [key]: input.value }), onkeydown: (/** @type {KeyboardEvent} */ event) => {
+        if (event.key !== "Enter" || event.shiftKey) return;
+        event.preventDefault();
+        submit();
+      } });
     return { key, input, element: h("label", { class: "field wide" }, h("span", {}, label), input) };
   };
   const what = hasPair ? "source" : "text";
@@ -37,7 +41,7 @@ export function createPatch(app) {
     field("wrong", `wrong answer (by default: the prediction for the corrupted ${what})`, "optional"),
     ...(hasPair ? [field("prefix", "target prefix (by default: the model's output, until the two runs differ)", "optional")] : []),
   ];
-  const [cleanBox, corruptedBox] = /** @type {[{input: HTMLInputElement}, {input: HTMLInputElement}]} */ (/** @type {unknown} */ (fields));
+  const [cleanBox, corruptedBox] = /** @type {[{input: HTMLTextAreaElement}, {input: HTMLTextAreaElement}]} */ (/** @type {unknown} */ (fields));
   const start = button("Patch", () => submit(), { class: "primary" });
   const stacks = choice("Stack", STACKS, (stack) => {
     store.set({ stack });
@@ -46,20 +50,33 @@ export function createPatch(app) {
   stacks.element.hidden = !hasPair;
   const heat = new Heatmap({ label: "Effect of patching" });
   const facts = h("p", { class: "detail" });
+  const unknown = h("p", { class: "unknown" });
   const card = frame({
     title: "Patching", picture: () => picture(),
     explanation: `Which layers and positions carry the difference between two ${what}s. 0: as with the corrupted ${what}. 1: as with the clean ${what}.`,
     formula: "share = (patched − corrupted) / (clean − corrupted), of logit(answer) − logit(wrong)",
-  }, h("div", { class: "fields" }, ...fields.map(({ element }) => element)), h("div", { class: "row" }, start, stacks.element, facts), heat.element);
+  }, h("div", { class: "fields" }, ...fields.map(({ element }) => element)), h("div", { class: "row" }, start, stacks.element, facts), unknown, heat.element);
   const latest = new Latest(app, card.body);
   /** @type {Patching | null} */
   let result = null;
+  /** Texts of the fields that `result` belongs to. */
+  let patched = "";
   heat.element.hidden = true;
+
+  const texts = () => JSON.stringify(fields.map(({ input }) => input.value));
+
+  /** @param {HTMLTextAreaElement} area */
+  function grow(area) {
+    area.style.height = "auto";
+    if (area.scrollHeight) area.style.height = `${area.scrollHeight + 2}px`;
+  }
 
   /** Enable the button when both texts are given and differ. */
   function drawStart() {
     const [clean, corrupted] = [cleanBox.input.value, corruptedBox.input.value];
     start.disabled = !clean || !corrupted || clean === corrupted;
+    for (const { input } of fields) grow(input);
+    for (const one of [heat.element, facts]) one.classList.toggle("is-former", result !== null && texts() !== patched);
     start.title = start.disabled ? `Change a word of the clean ${what} in the second box first` : "";
   }
 
@@ -75,16 +92,20 @@ export function createPatch(app) {
 
   function load() {
     const { clean, corrupted, answer, wrong, prefix } = store.state;
-    const body = { clean, corrupted, answer: answer || null, wrong: wrong || null, ...(hasPair ? { target: prefix || null, stack: chosenStack() } : {}) };
+    const asked = texts();
+    const body = { model: store.state.model?.id ?? "", clean, corrupted, answer: answer || null, wrong: wrong || null, ...(hasPair ? { target: prefix || null, stack: chosenStack() } : {}) };
     void latest.use(app.data.once(`patch ${JSON.stringify(body)}`, () => app.source.post("/api/patch", body)), (value) => {
       app.say("");
       result = value;
+      patched = asked;
       draw();
+      drawStart();
     });
   }
 
   function draw() {
     heat.element.hidden = !result;
+    fill(unknown, result?.unknown ?? "");
     if (!result) return;
     const { layers, map, tokens_clean: clean, tokens_corrupted: corrupted } = result;
     const columns = clean.length;

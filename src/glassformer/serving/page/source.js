@@ -43,6 +43,18 @@ export function withQuery(path, query) {
   return parts.length ? `${path}?${parts.map(([key, x]) => `${key}=${encodeURIComponent(String(x))}`).join("&")}` : path;
 }
 
+/**
+ * Throw an error if an answer names another run than its path, or another model than its request.
+ * @param {string} path
+ * @param {string | undefined} model
+ * @param {{model?: string | null, run?: string | null}} names
+ */
+export function requireSame(path, model, names) {
+  const run = /^\/api\/run\/([^/]+)\//.exec(path)?.[1];
+  if ((run === undefined || run === names.run) && (model === undefined || model === names.model)) return;
+  throw new ServerError("The server answered for another model or run: reload the page.", 0);
+}
+
 /** @param {number} ms */
 export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
@@ -81,34 +93,43 @@ export class Source {
 
   /**
    * @param {string} path
+   * @param {string} [model] that the answer must name
    * @returns {Promise<any>}
    */
-  async get(path) {
+  async get(path, model) {
     if (this.embedded) return this.#found(`GET ${path}`);
-    return (await this.#request(path, {})).json();
+    const answer = await (await this.#request(path, {})).json();
+    requireSame(path, model, answer);
+    return answer;
   }
 
   /**
+   * Send a body; the answer must name its `model`.
    * @param {string} path
-   * @param {unknown} body
+   * @param {{model?: string, [name: string]: unknown}} body
    * @returns {Promise<any>}
    */
   async post(path, body) {
     if (this.embedded) return this.#found(`POST ${path} ${canonical(body)}`);
     const options = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
-    return (await this.#request(path, options)).json();
+    const answer = await (await this.#request(path, options)).json();
+    requireSame(path, body.model, answer);
+    return answer;
   }
 
   /**
    * @param {string} path
+   * @param {string} model that the answer must name
    * @returns {Promise<Bytes>}
    */
-  async bytes(path) {
+  async bytes(path, model) {
     if (this.embedded) {
       const { shape, zlib } = this.#found(`GET ${path}`);
       return { shape: parseShape(shape), buffer: await inflate(fromBase64(zlib)) };
     }
     const response = await this.#request(path, {});
+    const [named, run] = ["x-model", "x-run"].map((name) => decodeURIComponent(response.headers.get(name) ?? ""));
+    requireSame(path, model, { model: named ?? "", run: run ?? "" });
     const buffer = await inflate(await response.arrayBuffer());
     return { shape: parseShape(response.headers.get("x-shape") ?? String(buffer.byteLength)), buffer };
   }

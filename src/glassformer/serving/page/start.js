@@ -16,7 +16,7 @@ const STATES = { absent: "not trained", training: "is being trained", stopped: "
 /**
  * @param {App} app
  * @param {Session} session
- * @param {() => void} onopen called when the server has opened a model
+ * @param {(model: string) => void} onopen called with the name of a model that the server has opened
  */
 export function createStart(app, session, onopen) {
   const list = h("div", { class: "gallery" });
@@ -31,7 +31,7 @@ export function createStart(app, session, onopen) {
   const element = h("div", { class: "panel" }, card.element, place);
   let shown = session;
   /** The panel of the run that is being trained, and its name. */
-  let training = createTraining(app);
+  let training = createTraining(app, session.folder || undefined);
   let shownName = "";
   /** The model whose training was started here; it is opened when it is ready. */
   let wanted = "";
@@ -44,7 +44,7 @@ export function createStart(app, session, onopen) {
     fill(list, ...models.map((model) => galleryCard(model, busy)));
     note.textContent = busy ? `${busy.name} is being trained: step ${count(busy.step)} of ${count(busy.max_steps)}.` : "";
     if (busy && busy.name !== shownName) {
-      training = createTraining(app, busy.max_steps);
+      training = createTraining(app, busy.folder, busy.max_steps);
       shownName = busy.name;
     }
     fill(place, busy || !next.gallery ? training.element : null);
@@ -69,8 +69,7 @@ export function createStart(app, session, onopen) {
   /** @param {{name?: string}} body */
   async function open(body) {
     try {
-      await app.source.post("/api/open", body);
-      onopen();
+      onopen((await app.source.post("/api/open", body)).id);
     } catch (error) {
       app.fail(error);
     }

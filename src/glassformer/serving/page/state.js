@@ -1,22 +1,21 @@
 /**
  * Shared state of the page. The part that is in the address (`#text=…&panel=…`) restores the same view.
  *
- * @import { Place, State, View } from "./types.js"
+ * @import { Place, Side, State, View } from "./types.js"
  */
+
+import { visible } from "./text.js";
 
 /**
  * Values that are left out of the address.
  * @type {View}
  */
 export const DEFAULTS = {
-  text: "", source: "", target: "", panel: "attention", kind: "", layer: -1, head: -1, pos: -1, temperature: 1,
+  text: "", source: "", target: "", panel: "", kind: "", layer: -1, head: -1, pos: -1, temperature: 1,
   top_k: 0, top_p: 1, shown: "matrix", all: 0, badge: "best", colour: "log_prob", card: 0, norm: 1, lens: "top",
   align_layer: -1, align_head: -1, off: "", mean: 0, beam: 0, penalty: -1, formula: "", pruned: 1, step: -1, folder: "",
-  clean: "", corrupted: "", answer: "", wrong: "", prefix: "", stack: "",
+  clean: "", corrupted: "", answer: "", wrong: "", prefix: "", stack: "", checkpoint: "",
 };
-
-/** Keys that are always in the address: without them, the defaults of the model are used. */
-const ALWAYS = ["temperature", "top_k", "top_p"];
 
 /**
  * Return the address part of a state, such as `panel=lens&pos=4`.
@@ -25,7 +24,7 @@ const ALWAYS = ["temperature", "top_k", "top_p"];
  */
 export function encodeHash(view) {
   return Object.keys(DEFAULTS)
-    .filter((key) => ALWAYS.includes(key) || view[/** @type {keyof View} */ (key)] !== DEFAULTS[/** @type {keyof View} */ (key)])
+    .filter((key) => view[/** @type {keyof View} */ (key)] !== DEFAULTS[/** @type {keyof View} */ (key)])
     .map((key) => `${key}=${encodeURIComponent(String(view[/** @type {keyof View} */ (key)]))}`)
     .join("&");
 }
@@ -101,6 +100,35 @@ export function mainTokens(state) {
  */
 export function mainSide(state) {
   return state.run?.target.length ? "target" : "source";
+}
+
+/**
+ * Return the tokens that positions count: position i is token i of the main row at the top of the page.
+ * @param {State} state
+ */
+export function positionTokens(state) {
+  return state.run?.written.length ? state.run.written : mainTokens(state);
+}
+
+/**
+ * Return the side of `positionTokens`.
+ * @param {State} state
+ * @returns {Side}
+ */
+export function positionSide(state) {
+  return state.run?.written.length ? "written" : mainSide(state);
+}
+
+/**
+ * Name a prediction by its position: after a token of a text, of a token of a target, at a token of an encoder.
+ * @param {State} state
+ * @param {number} position
+ */
+export function positionText(state, position) {
+  const token = positionTokens(state)[position];
+  if (!state.run || !token) return "";
+  const relation = state.run.written.length ? "of" : state.run.target.length ? "after" : "at";
+  return `${relation} position ${position}: ${visible(token.text)}`;
 }
 
 /**

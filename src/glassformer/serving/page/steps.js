@@ -130,22 +130,23 @@ export function createSteps(app) {
     const { run } = store.state;
     if (!run?.target.length) return;
     const place = here();
+    const { model } = run;
     const ids = [...prompt(), ...branch().tokens.slice(0, at).map((token) => token.id)];
-    const body = { ids, source_ids: run.source.length ? run.source.map((token) => token.id) : null };
+    const body = { model, ids, source_ids: run.source.length ? run.source.map((token) => token.id) : null };
     if (ending()) {
       latest.cancel();
       next = null;
       draw();
       return;
     }
-    await latest.use(Promise.all([app.data.once(`next ${JSON.stringify(body)}`, () => request(body)), app.data.vocabulary(0)]), ([value, names]) => {
+    await latest.use(Promise.all([app.data.once(`next ${JSON.stringify(body)}`, () => request(body)), app.data.vocabulary(model)]), ([value, names]) => {
       next = { ...value, names };
       nextAt = place;
       draw();
     });
   }
 
-  /** @param {unknown} body @returns {Promise<Next & {values: Float32Array}>} */
+  /** @param {{model: string, ids: number[]}} body @returns {Promise<Next & {values: Float32Array}>} */
   async function request(body) {
     const answer = /** @type {Next} */ (await app.source.post("/api/next", body));
     return { ...answer, values: floats(await inflate(fromBase64(answer.logits.zlib))) };
@@ -244,7 +245,7 @@ export function createSteps(app) {
 
   /** @param {Branch} one */
   function branchLabel(one) {
-    const words = one.tokens.map((token) => token.text).join("");
+    const words = one.tokens.map((token) => token.text).join("").replaceAll("\n", "↵");
     return words === "" ? "(nothing written)" : one.parent < 0 ? words : `step ${one.at}: ${words}`;
   }
 

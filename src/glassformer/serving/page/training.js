@@ -15,6 +15,25 @@ import { compact, count, duration } from "./text.js";
 import { theme } from "./theme.js";
 
 const LOSSES = ["train/loss", "eval/valid_loss", "eval/train_loss"];
+const NAMES = /** @type {Record<string, string>} */ ({
+  "train/loss": "training loss of the steps", gradient_norm: "Norm of the gradient before clipping", learning_rate: "Learning rate",
+  tokens_per_s: "Speed, tokens per second", step_ms: "Time of a step, milliseconds", save_ms: "Time of saving, milliseconds",
+});
+const SCORES = /** @type {Record<string, string>} */ ({
+  loss: "loss, nats per target", perplexity: "perplexity", bits_per_byte: "bits per byte of text", smoothed_loss: "loss with label smoothing, nats per target",
+  bleu: "BLEU", chrf: "chrF", accuracy: "accuracy, %", macro_f1: "macro F1, %",
+});
+const SIDES = /** @type {Record<string, string>} */ ({ valid: "Validation", train: "Part of the training data" });
+
+/**
+ * Return the title of a logged number, with its unit: `eval/valid_bits_per_byte` is "Validation: bits per byte of text".
+ * @param {string} name
+ */
+export function titleOf(name) {
+  const [, of, side = "", score = ""] = /^(eval|mean)\/(valid|train)_(\w+)$/.exec(name) ?? [];
+  if (!of) return NAMES[name] ?? name.replaceAll("_", " ").replaceAll("/", " ");
+  return `${SIDES[side]}: ${SCORES[score] ?? score.replaceAll("_", " ")}${of === "mean" ? ", of the mean of checkpoints" : ""}`;
+}
 
 /**
  * Return the numbers of logged lines by their names.
@@ -69,10 +88,11 @@ function samplesScene(lines) {
 
 /**
  * @param {App} app
+ * @param {string} [folder] of the run; by default that of the model
  * @param {number | null} [lastStep] used until the server has read it from the run
  * @returns {Panel}
  */
-export function createTraining(app, lastStep = null) {
+export function createTraining(app, folder = app.store.state.model?.folder, lastStep = null) {
   const facts = h("dl", { class: "live-facts" });
   const lossPlace = h("div");
   const loss = frame({
@@ -102,7 +122,7 @@ export function createTraining(app, lastStep = null) {
   /** @returns {Curve[]} */
   function lossCurves() {
     const series = seriesOf(lines);
-    return LOSSES.filter((name) => series.has(name)).map((name) => ({ name, points: series.get(name) ?? [], ...(name === "eval/train_loss" ? { dash: "5 3" } : {}) }));
+    return LOSSES.filter((name) => series.has(name)).map((name) => ({ name: titleOf(name), points: series.get(name) ?? [], ...(name === "eval/train_loss" ? { dash: "5 3" } : {}) }));
   }
 
   async function poll() {
@@ -110,14 +130,14 @@ export function createTraining(app, lastStep = null) {
     if (isPolling) return;
     isPolling = true;
     try {
-      const answer = /** @type {Live} */ (await app.source.get(withQuery("/api/live", { since: offset })));
+      const answer = /** @type {Live} */ (await app.source.get(withQuery("/api/live", { since: offset, folder: app.source.isEmbedded ? undefined : folder })));
       live = { ...answer, max_steps: answer.max_steps ?? lastStep };
       if (answer.offset < offset) lines = [];
       const first = answer.lines[0]?.step ?? Infinity;
       if (lines.length && first < (lines.at(-1)?.step ?? 0)) lines = lines.filter((line) => line.step < first);
       lines = [...lines, ...answer.lines];
       offset = answer.offset;
-      app.store.set({ model_step: answer.folder === app.store.state.model?.folder ? answer.model_step : null });
+      app.store.set({ model_step: folder === app.store.state.model?.folder ? answer.model_step : null });
       draw();
       if (answer.is_running && element.isConnected && !app.source.isEmbedded) timer = setTimeout(() => void poll(), 2000);
     } catch (error) {
@@ -146,8 +166,8 @@ export function createTraining(app, lastStep = null) {
     fill(lossPlace, lossCurves().length ? sceneElement(curvesScene(lossCurves(), { width, height: 280 })) : h("p", { class: "empty" }, "No loss is logged yet."));
     const names = [...series.keys()].filter((name) => !LOSSES.includes(name));
     fill(others, ...names.map((name) => {
-      const curves = [{ name, points: series.get(name) ?? [] }];
-      return frame({ title: name, picture: () => picture(name.replace("/", "-"), curves) }, sceneElement(curvesScene(curves, { width: 300, height: 150 }))).element;
+      const curves = [{ name: titleOf(name), points: series.get(name) ?? [] }];
+      return frame({ title: titleOf(name), picture: () => picture(name.replace("/", "-"), curves) }, sceneElement(curvesScene(curves, { width: 300, height: 150 }))).element;
     }));
     fill(samples, ...sampleLines().slice(-50).reverse().map((line) => h("li", {}, h("span", { class: "facts" }, `step ${line.step}`), h("p", { class: "sample", dir: "auto" }, line.sample))));
     sampleCard.element.hidden = !sampleLines().length;
@@ -158,7 +178,7 @@ export function createTraining(app, lastStep = null) {
   /** @param {string} name @param {Curve[]} curves @returns {Picture | null} */
   function picture(name, curves) {
     return curves.length ? {
-      name, scene: () => curvesScene(curves, { width: 800, height: 400, title: curves.length > 1 ? "Loss" : name }),
+      name, scene: () => curvesScene(curves, { width: 800, height: 400, title: curves.length > 1 ? "Loss" : curves[0]?.name ?? name }),
       table: () => curvesTable(curves), data: () => curves,
     } : null;
   }
