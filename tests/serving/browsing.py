@@ -14,6 +14,8 @@ from glassformer.model import Model
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
 
+WAIT_MS = 180_000
+"""Bound of every wait for a condition: only a page that hangs reaches it, on a busy machine too."""
 TEXT = "abc de fgh"
 SOURCE, TARGET = "red dog sees", "sieht hund rot"
 CLOSE = {"atol": 1e-4, "rtol": 1e-3}
@@ -24,7 +26,7 @@ CALM = """() => new Promise((resolve) => {
     let calm = 0;
     const frame = () => {
         calm = document.querySelector('[aria-busy="true"]') ? 0 : calm + 1;
-        if (calm > 2) resolve(); else requestAnimationFrame(frame);
+        if (calm > 2) resolve(true); else requestAnimationFrame(frame);
     };
     requestAnimationFrame(frame);
 })"""
@@ -84,11 +86,11 @@ class Visit:
 
     def settle(self) -> None:
         """Wait until no panel waits for the server and all changes are drawn."""
-        self.page.evaluate(CALM)
+        self.page.wait_for_function(CALM, timeout=WAIT_MS)
 
     def until(self, condition: str, argument: Any = None) -> None:
         """Wait for a condition in JavaScript."""
-        self.page.wait_for_function(condition, arg=argument, timeout=15_000)
+        self.page.wait_for_function(condition, arg=argument, timeout=WAIT_MS)
 
     def open_tab(self, title: str) -> None:
         """Choose a panel and wait for it."""
@@ -120,7 +122,7 @@ class Visit:
 
     def view(self) -> dict[str, str]:
         """Return the view that the address names, after it has been written."""
-        self.page.wait_for_timeout(160)  # the page waits 150 ms before it writes the address
+        self.until("() => !('unwritten' in document.body.dataset)")
         parts = urlsplit(self.page.url).fragment.split("&")
         return dict(part.split("=", 1) for part in parts if part)
 
@@ -174,7 +176,7 @@ def visits(browser: "Browser") -> Iterator[Open]:
 
     def visit(address: str, *, refusals: bool = False, width: int = 1280, height: int = 800, **options: Any) -> Visit:
         context = browser.new_context(viewport={"width": width, "height": height}, **options)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(WAIT_MS)
         found = Visit(context.new_page(), expects_refusals=refusals)
         found.listen()
         found.page.goto(address)

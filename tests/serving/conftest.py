@@ -1,7 +1,6 @@
 """Four tiny trained models, one of each family, and a server of the inspector page."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,12 +72,13 @@ def serve() -> Iterator[Serve]:
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         while not server.started:
-            time.sleep(0.01)
+            thread.join(0.01)
+            assert thread.is_alive(), "the server has ended at its start"
         (socket,) = server.servers[0].sockets
 
         def stop() -> None:
             server.should_exit = True
-            thread.join(10)
+            thread.join()
 
         stops.append(stop)
         return Served(inspector, socket.getsockname()[1], stop)

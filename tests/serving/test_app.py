@@ -146,7 +146,8 @@ def test_a_full_queue_and_a_missed_deadline_are_refused() -> None:
     async def crowd() -> None:
         worker = Worker(limit=1, deadline=60)
         first, second = (asyncio.ensure_future(worker.run(release.wait)) for _ in range(2))
-        await asyncio.sleep(0.05)
+        while worker.n_jobs < 2:
+            await asyncio.sleep(0)
         with pytest.raises(Busy, match="2 requests wait already"):
             await worker.run(release.wait)
         release.set()

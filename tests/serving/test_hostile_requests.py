@@ -15,7 +15,7 @@ from glassformer.serving.worker import Worker
 from serving.browsing import given_to
 from serving.conftest import FAMILIES
 
-N_REQUESTS = 1500
+N_REQUESTS = 300
 INTS = (0, 1, -1, -5, 3, 99, 2**31, 2**63, -(2**63), 10**40)
 FLOATS = (0.0, 1.0, -1.0, 1e-320, 1e308, float("nan"), float("inf"), -float("inf"))
 TEXTS = (
@@ -108,10 +108,10 @@ def test_no_request_is_a_defect(inspectors: dict[str, Inspector], models: dict[s
                 answer = client.post(path, content=json.dumps(given), headers=headers)
             request = f"{call.method} {path} {given!r:.300}"
             n_answers += answer.status_code == 200
-            if answer.status_code not in (200, 404):
+            if answer.status_code not in (200, 404, 405):
                 sentence = answer.json()["error"]
                 is_sentence = answer.status_code == 400 and 0 < len(sentence) < 600 and "\n" not in sentence
                 if not is_sentence or "Traceback" in sentence or "defect" in sentence:
                     problems.append(f"{request}: {answer.status_code} {sentence}")
-    assert problems == []
+    assert not problems, "\n".join(problems)
     assert n_answers > N_REQUESTS // 10, "some requests are right"

@@ -11,7 +11,7 @@ from glassformer.config.run import GenerationConfig
 from glassformer.inference.sampling import keep_top_k, shape_logits
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import capture
-from glassformer.inspection.head_scores import best_heads, induction_ids_of
+from glassformer.inspection.head_scores import best_heads, induction_ids_of, network_scores, random_scores
 from glassformer.inspection.lens import lens_cells, lens_labels
 from glassformer.model import Model
 from glassformer.serving import page_data

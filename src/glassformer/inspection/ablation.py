@@ -52,7 +52,7 @@ class Part:
         found = _PART.fullmatch(text)
         if found is None or (found[1] == "cross" and found[4] is None):
             raise UserError(
-                f"part: expected a name such as decoder.0.head.3, decoder.0.feed_forward or decoder.0, got {text!r}"
+                f"part: expected a name such as decoder.0.head.3, decoder.0.feed_forward or decoder.0, got {text!r:.80}"
             )
         head = None if found[4] is None else int(found[4])
         return Part(found[1], int(found[2]), head, found[3] is not None)  # type: ignore[arg-type]

@@ -62,6 +62,7 @@ MAX_RUNS = 8
 MAX_MODELS = 3
 """Number of models that are kept besides the first; the oldest one is dropped first."""
 MAX_BEAM = 32
+MAX_PENALTY = 10
 N_NEXT = 50
 MAX_LINES = 1 << 24
 
@@ -398,6 +399,8 @@ class Inspector:
         settings |= {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
         if not 1 <= beam <= MAX_BEAM:
             raise UserError(f"beam: expected 1 to {MAX_BEAM}, got {beam}")
+        if not 0 <= length_penalty <= MAX_PENALTY:
+            raise UserError(f"length_penalty: expected 0 to {MAX_PENALTY}, got {length_penalty}")
         chosen.require_source()
         tree = beam_tree(chosen, source, **settings)
         texts = chosen.tokenizer.tokens([node.token_id for node in tree.nodes])

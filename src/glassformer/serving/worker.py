@@ -23,15 +23,15 @@ class Worker:
     def __init__(self, limit: int = 16, deadline: float = 120.0) -> None:
         self.limit, self.deadline = limit, deadline
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
-        self._n_jobs = 0
+        self.n_jobs = 0
         self._lock = threading.Lock()
 
     async def run(self, job: Callable[..., Result], *args: Any, **named: Any) -> Result:
         """Run a job in the thread and return its result, or raise its exception."""
         with self._lock:
-            if self._n_jobs > self.limit:
-                raise Busy(f"{self._n_jobs} requests wait already: try again later")
-            self._n_jobs += 1
+            if self.n_jobs > self.limit:
+                raise Busy(f"{self.n_jobs} requests wait already: try again later")
+            self.n_jobs += 1
         try:
             future = self._thread.submit(job, *args, **named)
         except RuntimeError as error:  # the server is shutting down
@@ -45,7 +45,7 @@ class Worker:
 
     def _done(self, future: object = None) -> None:
         with self._lock:
-            self._n_jobs -= 1
+            self.n_jobs -= 1
 
     def close(self) -> None:
         """Drop the waiting jobs; the running one is finished in the background."""

@@ -6,19 +6,19 @@ import { deflateSync } from "node:zlib";
 const PAGE = "../../../src/glassformer/serving/page";
 const { colourOf, colourTable, inkOn, luminance, oklch, place, tokenColour } = await import(`${PAGE}/colours.js`);
 const { floats, fromBase64, inflate, parseShape, weights16 } = await import(`${PAGE}/decode.js`);
-const { DEFAULTS, Store, decodeHash, encodeHash, isSame, mainSide, selectedPosition, shownPosition } = await import(`${PAGE}/state.js`);
+const { DEFAULTS, Store, decodeHash, encodeHash, isSame, mainSide, positionText, selectedPosition, shownPosition } = await import(`${PAGE}/state.js`);
 const { toCsv } = await import(`${PAGE}/export.js`);
 const { compact, count, duration, fixed, percent, shortened, signed, visible } = await import(`${PAGE}/text.js`);
-const { canonical, Source, withQuery } = await import(`${PAGE}/source.js`);
+const { canonical, requireSame, Source, withQuery } = await import(`${PAGE}/source.js`);
 const { axisTicks, ticks, curvesTable } = await import(`${PAGE}/curves.js`);
 const { strongest, windowAround } = await import(`${PAGE}/lines.js`);
 const { poolMax } = await import(`${PAGE}/heatmap.js`);
 const { badgeOf } = await import(`${PAGE}/grid.js`);
-const { randomLength } = await import(`${PAGE}/attention.js`);
 const { branchAt, chooseNext } = await import(`${PAGE}/steps.js`);
-const { effectOf, partNames, partOf } = await import(`${PAGE}/ablation.js`);
+const { effectOf, partNames, partOf, partsOff } = await import(`${PAGE}/ablation.js`);
+const { rulesText } = await import(`${PAGE}/next.js`);
 const { endsLine } = await import(`${PAGE}/strip.js`);
-const { seriesOf, timeLeft } = await import(`${PAGE}/training.js`);
+const { seriesOf, timeLeft, titleOf } = await import(`${PAGE}/training.js`);
 
 test("lightness of the sequential scale is monotone", () => {
   for (const dark of [false, true]) {
@@ -157,10 +157,45 @@ test("pooling keeps the largest size of signed numbers", () => {
   assert.deepEqual([...pooled].map((x) => Math.round(10 * x) / 10), [-0.9, 0.2]);
 });
 
-test("a badge shows the largest pattern, and only a clear one", () => {
-  assert.deepEqual(badgeOf({ previous: 0.9, first: 0.2, entropy: 3 }, "best"), { name: "previous", value: 0.9 });
-  assert.equal(badgeOf({ previous: 0.1, first: null, entropy: 3 }, "best"), null);
-  assert.deepEqual(badgeOf({ entropy: 3 }, "entropy"), { name: "entropy", value: 3 });
+test("a badge shows the pattern furthest beyond uniform attention, and only by the margin", () => {
+  const uniform = { previous: 0.1, induction: 0.05, first: 0.1, entropy: 2 };
+  const rule = { margin: 0.2, layer: 1 };
+  assert.deepEqual(badgeOf({ previous: 0.9, first: 0.2, entropy: 3 }, uniform, "best", rule), { name: "previous", value: 0.9 });
+  assert.equal(badgeOf({ previous: 0.27, first: null, entropy: 3 }, uniform, "best", rule), null);
+  assert.equal(badgeOf({ previous: 0.8 }, { previous: 0.8 }, "best", rule), null);
+  assert.deepEqual(badgeOf({ induction: 0.9 }, uniform, "best", rule), { name: "induction", value: 0.9 });
+  assert.equal(badgeOf({ induction: 0.9 }, uniform, "best", { margin: 0.2, layer: 0 }), null);
+  assert.deepEqual(badgeOf({ entropy: 3 }, uniform, "entropy", rule), { name: "entropy", value: 3 });
+});
+
+test("an answer of another model or run is refused", () => {
+  requireSame("/api/run/r1/lens?norm=1", "a@1", { model: "a@1", run: "r1" });
+  requireSame("/api/run", "a@1", { model: "a@1", run: "r1" });
+  requireSame("/api/session", undefined, {});
+  for (const [path, model, names] of [
+    ["/api/run/r1/lens?norm=1", "a@1", { model: "a@1", run: "r2" }], ["/api/run/r1/lens", "a@1", { model: "a@2", run: "r1" }],
+    ["/api/run", "a@1", { model: "b@1", run: "r1" }], ["/api/run/r1/lens", "a@1", {}],
+  ]) assert.throws(() => requireSame(path, model, names), /another model or run/);
+});
+
+test("sampling rules are named, and the model's own probabilities have none", () => {
+  assert.equal(rulesText({ temperature: 1, top_k: 0, top_p: 1 }), "");
+  assert.equal(rulesText({ temperature: 0.7, top_k: 50, top_p: 0.9 }), "temperature 0.7, top-k 50, top-p 0.9");
+});
+
+test("titles of logged numbers have units and no names of columns", () => {
+  assert.equal(titleOf("eval/train_bits_per_byte"), "Part of the training data: bits per byte of text");
+  assert.equal(titleOf("mean/valid_bleu"), "Validation: BLEU, of the mean of checkpoints");
+  assert.equal(titleOf("step_ms"), "Time of a step, milliseconds");
+  assert.equal(titleOf("other/some_number"), "other some number");
+});
+
+test("a position counts the tokens of the main row", () => {
+  const token = (text) => ({ text });
+  const decoder = { run: { source: [], target: [token("a"), token("b")], written: [] } };
+  const pair = { run: { source: [token("x")], target: [token("<s>"), token("a")], written: [token("a"), token("</s>")] } };
+  const encoder = { run: { source: [token("x")], target: [], written: [] } };
+  assert.deepEqual([[decoder, 1], [pair, 1], [encoder, 0]].map(([state, i]) => positionText(state, i)), ["after position 1: b", "of position 1: </s>", "at position 0: x"]);
 });
 
 test("a branch keeps the tokens before its step", () => {
@@ -183,17 +218,10 @@ test("a token is chosen from the whole vocabulary", () => {
   assert.equal(chooseNext(logits, [], { temperature: 1, top_k: 0, top_p: 1 }, 0.5026)[0], 100);
 });
 
-test("random tokens fit the context twice", () => {
-  assert.equal(randomLength({ max_len: 1024, vocab_size: 4000 }), 25);
-  assert.equal(randomLength({ max_len: 32, vocab_size: 300 }), 15);
-  assert.equal(randomLength({ max_len: 512, vocab_size: 20 }), 10);
-});
-
 test("names of parts become parts, and wrong names are ignored", () => {
   assert.deepEqual(partNames("decoder.0.3,decoder.1.ff,x,decoder.2.all,decoder.-1.0"), ["decoder.0.3", "decoder.1.ff", "decoder.2.all"]);
-  assert.deepEqual(partOf("cross.0.3"), { kind: "cross", layer: 0, head: 3 });
-  assert.deepEqual(partOf("decoder.1.ff"), { stack: "decoder", layer: 1, feed_forward: true });
-  assert.deepEqual(partOf("encoder.2.all"), { stack: "encoder", layer: 2 });
+  assert.deepEqual(["cross.0.3", "decoder.1.ff", "encoder.2.all"].map(partOf), ["cross.0.head.3", "decoder.1.feed_forward", "encoder.2"]);
+  assert.equal(partsOff("decoder.0.3,x,decoder.1.ff"), "decoder.0.head.3,decoder.1.feed_forward");
   const effects = { decoder: [[0.5]], feed_forward: { decoder: [1] }, layers: { decoder: [2] }, loss: 3 };
   assert.deepEqual(["decoder.0.0", "decoder.0.ff", "decoder.0.all"].map((name) => effectOf(effects, name)), [0.5, 1, 2]);
   assert.ok(Number.isNaN(effectOf(effects, "decoder.9.0")) && Number.isNaN(effectOf(null, "decoder.0.0")));
