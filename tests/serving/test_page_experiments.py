@@ -141,12 +141,14 @@ def test_a_head_is_switched_off_as_by_the_function(open_model: OpenModel, models
     assert f"{before:.3f} → {after:.3f} ({after - before:+.3f}) with 1 part off" in facts
     assert found.view()["off"] == "decoder.0.1" and switch.get_attribute("aria-checked") == "false"
     run = Inspector(model).run(**given_to(model))
-    side = run["target"]
     shown = found.numbers("Change per position", 2)
-    for i, token in enumerate(side[1:], 1):
-        log_prob = float(logits.log_softmax(-1)[i - 1, token["id"]])
+    predicted = run["written"] or run["target"]
+    assert [row[1] for row in found.cells("Change per position")[1:]] == [token["text"] for token in predicted]
+    first = 0 if run["written"] else 1
+    for i, token in enumerate(predicted[first:], first):
+        log_prob = float(logits.log_softmax(-1)[i - first, token["id"]])
         assert shown[i].tolist() == pytest.approx([token["log_prob"], log_prob, log_prob - token["log_prob"]], abs=2e-3)
-    position = len(side) - 1
+    position = len(predicted) - 1
     tops = found.frame("Most probable tokens").locator(".pair > div").nth(1).locator(".bar-text").all_inner_texts()
     assert percents(tops) == pytest.approx(logits[position].softmax(-1).topk(5).values.tolist(), abs=1e-3)
     found.page.get_by_role("button", name="all on").click()
@@ -163,7 +165,7 @@ def test_the_map_of_effects_equals_the_function(open_model: OpenModel, models: d
     expected = effects(model.network, inputs, measure_of(model.network, inputs))
     columns = [torch.tensor(expected.heads("decoder"))]
     columns += [torch.tensor(x)[:, None] for x in (expected.feed_forwards("decoder"), expected.layers("decoder"))]
-    assert close(found.numbers("Effects of all parts"), torch.cat(columns, dim=1))
+    assert close(found.numbers("Parts"), torch.cat(columns, dim=1))
     value = expected.heads("decoder")[1][0]
     shown = found.page.get_by_role("switch", name="decoder.1.0").inner_text()
     assert number(shown) == pytest.approx(value, abs=6e-3)
@@ -261,7 +263,9 @@ def test_a_checkpoint_is_compared(open_model: OpenModel, models: dict[str, Model
     model = models["decoder"]
     found = open_model("decoder", {"panel": "compare"})
     facts = found.frame("Second model").locator(".about").last
-    assert facts.inner_text().startswith("Nothing is compared yet: move the slider")
+    found.until("() => document.querySelector('.panel').textContent.includes('step 10: loss')")  # the one before
+    assert found.view()["step"] == "10"
+    found.page.get_by_label("checkpoint").fill("1")
     found.page.get_by_label("checkpoint").dispatch_event("change")
     found.until("() => document.querySelector('.panel').textContent.includes('all differences are 0')")
     found.page.get_by_label("checkpoint").fill("0")
@@ -306,7 +310,7 @@ PATCHES = {
 
 def test_patching_begins_when_the_texts_differ(open_model: OpenModel) -> None:
     found = open_model("decoder", {"panel": "patch"})
-    fields, patch = found.page.locator(".fields input"), found.page.get_by_role("button", name="Patch", exact=True)
+    fields, patch = found.page.locator(".fields textarea"), found.page.get_by_role("button", name="Patch", exact=True)
     assert fields.nth(0).input_value() == TEXT and fields.nth(1).input_value() == ""
     assert patch.is_disabled()
     fields.nth(1).fill(TEXT)
@@ -325,7 +329,7 @@ def test_patching_begins_when_the_texts_differ(open_model: OpenModel) -> None:
 def test_two_texts_are_patched(open_model: OpenModel, models: dict[str, Model], family: str) -> None:
     model, (*texts, prefix) = models[family], (*PATCHES[family], "")[:5]
     found = open_model(family, {"panel": "patch"})
-    fields: Locator = found.page.locator(".fields input")
+    fields: Locator = found.page.locator(".fields textarea")
     assert fields.count() == len(PATCHES[family])
     for i, text in enumerate(PATCHES[family]):
         fields.nth(i).fill(text)

@@ -63,6 +63,7 @@ export function createAttention(app) {
   const element = h("div", { class: "panel" }, kinds.element, gridCard.element, headCard.element);
 
   const gridLatest = new Latest(app, gridPlace);
+  const scoreLatest = new Latest(app, foundPlace);
   const headLatest = new Latest(app, headCard.body);
   /** @type {{kind: string, thumbnails: Bytes, scores: Scores | null, run: Run} | null} */
   let grid = null;
@@ -97,20 +98,17 @@ export function createAttention(app) {
     void gridLatest.use(thumbnails, (value) => {
       grid = { kind, thumbnails: value, scores: grid?.run === run ? grid.scores : null, run };
       drawGrid();
-      if (!grid.scores) void loadScores(run);
+      if (!grid.scores) loadScores(run);
     });
   }
 
   /** @param {Run} run */
-  async function loadScores(run) {
-    try {
-      const scores = await app.data.json(run, "scores");
+  function loadScores(run) {
+    void scoreLatest.use(app.data.json(run, "scores"), (scores) => {
       if (grid?.run !== run) return;
       grid.scores = scores;
       drawGrid();
-    } catch (error) {
-      app.fail(error);
-    }
+    });
   }
 
   function drawGrid() {
