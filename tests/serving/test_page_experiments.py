@@ -202,8 +202,9 @@ def test_the_beams_equal_the_translations(open_model: OpenModel, models: dict[st
     assert len(found.requests) == requests, "the page ranks the results itself"
 
 
-def test_the_results_and_the_beginning_of_the_tree_are_in_view(open_model: OpenModel) -> None:
+def test_the_results_and_the_beginning_of_the_tree_are_in_view(open_model: OpenModel, models: dict[str, Model]) -> None:
     """A tree that grows upwards: each step adds nodes to the first node of the step before."""
+    names = {"model": page_data.model_id(models["encoder-decoder"]), "unknown": ""}
     node = {"token": "x", "token_id": 5, "step_log_prob": -1, "step": 0, "state": "kept"}
     nodes = [node | {"id": 0, "parent": None, "length": 0, "log_prob": 0, "state": "root"}]
     for step in range(1, 21):
@@ -214,7 +215,7 @@ def test_the_results_and_the_beginning_of_the_tree_are_in_view(open_model: OpenM
     results = [{"node": 153, "text": "d" * 60, "log_prob": -202.11, "score": -18.65, "ended": False}]
     for width, height in ((1280, 800), (390, 844)):
         found = open_model("encoder-decoder", width=width, height=height)
-        found.page.route("**/api/beam", lambda route: route.fulfill(json={"nodes": nodes, "results": results}))
+        found.page.route("**/api/beam", lambda route: route.fulfill(json={**names, "nodes": nodes, "results": results}))
         found.open_tab("Beam search")
         table = found.frame("Results").locator(".table-scroll:visible")
         assert table.evaluate("(view) => view.scrollWidth <= view.clientWidth"), width
@@ -228,7 +229,8 @@ def test_the_results_and_the_beginning_of_the_tree_are_in_view(open_model: OpenM
         assert gap < 60 and 0 < root < 0.95, width
 
 
-def test_the_length_penalty_ranks_results_again(open_model: OpenModel) -> None:
+def test_the_length_penalty_ranks_results_again(open_model: OpenModel, models: dict[str, Model]) -> None:
+    names = {"model": page_data.model_id(models["encoder-decoder"]), "unknown": ""}
     lengths, log_probs, ended = (
         {"short": 2, "long": 6, "cut": 4},
         {"short": -2, "long": -3, "cut": -1},
@@ -242,7 +244,7 @@ def test_the_length_penalty_ranks_results_again(open_model: OpenModel) -> None:
         for text in lengths
     ]
     found = open_model("encoder-decoder")
-    found.page.route("**/api/beam", lambda route: route.fulfill(json={"nodes": nodes, "results": results}))
+    found.page.route("**/api/beam", lambda route: route.fulfill(json={**names, "nodes": nodes, "results": results}))
     found.open_tab("Beam search")
     orders = set()
     for label, formula in (("((5 + n) / 6)^a", "gnmt"), ("n^a", "average")):

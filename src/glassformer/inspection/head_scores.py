@@ -105,9 +105,9 @@ def uniform_attention(allowed: Tensor) -> Tensor:
 def excess(score: float, uniform: float) -> float:
     """Return (score − uniform) / (1 − uniform): 0 for uniform attention, 1 for a head that always attends there.
 
-    It is NaN where uniform attention has a score of 1, which says nothing about a head.
+    It is NaN if the score of uniform attention is 1.
 
-    >>> excess(0.7, uniform=0.4)
+    >>> excess(0.75, uniform=0.5)
     0.5
     """
     return (score - uniform) / (1 - uniform) if uniform < 1 else math.nan
@@ -240,20 +240,20 @@ def random_scores(model: TrainedModel) -> Scores:
         else:
             trace = encoded(model, ids)
         runs.append(network_scores(network, trace.inputs))
-    return {
-        kind: [_mean([run[kind][layer] for run in runs]) for layer in range(len(layers))]
-        for kind, layers in runs[0].items()
-    }
+    return mean_scores(runs)
 
 
-def _mean(scores: Sequence[LayerScores]) -> LayerScores:
-    """Return the means of the scores of one layer on several inputs."""
+def mean_scores(runs: Sequence[Scores]) -> Scores:
+    """Return the means of the scores of several runs of one model."""
 
     def mean(numbers: Sequence[dict[str, float]]) -> dict[str, float]:
         return {name: sum(x[name] for x in numbers) / len(numbers) for name in numbers[0]}
 
-    heads = [mean(of_head) for of_head in zip(*(one.heads for one in scores), strict=True)]
-    return LayerScores(heads, mean([one.uniform for one in scores]))
+    def of_layer(layers: Sequence[LayerScores]) -> LayerScores:
+        heads = zip(*(layer.heads for layer in layers), strict=True)
+        return LayerScores([mean(head) for head in heads], mean([layer.uniform for layer in layers]))
+
+    return {kind: [of_layer(layers) for layers in zip(*(run[kind] for run in runs), strict=True)] for kind in runs[0]}
 
 
 def best_heads(text: Scores, random: Scores) -> dict[str, BestHead]:

@@ -143,9 +143,10 @@ export function createBeam(app) {
     if (!found || !picture) return;
     fill(place, sceneElement(picture));
     showBeginning();
+    const isCut = place.scrollWidth > place.clientWidth + 1 || place.scrollHeight > place.clientHeight + 1;
     const states = (/** @type {string} */ state) => found?.nodes.filter((node) => node.state === state).length;
     note.textContent = `${found.nodes.length} nodes: ${states("kept")} kept, ${states("pruned")} pruned, ${states("finished")} finished.` +
-      (found.unknown ? ` ${found.unknown}` : "") + (found.nodes.length > MAX_NODES ? ` The first ${MAX_NODES} are drawn.` : "");
+      (isCut ? " Scroll the tree to see all of it." : "") + (found.unknown ? ` ${found.unknown}` : "") + (found.nodes.length > MAX_NODES ? ` The first ${MAX_NODES} are drawn.` : "");
     drawResults();
     tree.refresh();
   }

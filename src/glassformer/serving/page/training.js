@@ -16,7 +16,7 @@ import { theme } from "./theme.js";
 
 const LOSSES = ["train/loss", "eval/valid_loss", "eval/train_loss"];
 const NAMES = /** @type {Record<string, string>} */ ({
-  "train/loss": "training loss of the steps", gradient_norm: "Norm of the gradient before clipping", learning_rate: "Learning rate",
+  "train/loss": "Training steps: loss, nats per target", gradient_norm: "Norm of the gradient before clipping", learning_rate: "Learning rate",
   tokens_per_s: "Speed, tokens per second", step_ms: "Time of a step, milliseconds", save_ms: "Time of saving, milliseconds",
 });
 const SCORES = /** @type {Record<string, string>} */ ({
