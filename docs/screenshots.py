@@ -71,7 +71,7 @@ PICTURES = [
         "repeats",
         {**REPEATED, "panel": "ablation"},
         press=("Measure all",),
-        scroll=".panel .card:last-child",
+        scroll="#tabs",
     ),
     Picture("patch", "repeats", {**REPEATED, **PAIR, "panel": "patch"}, press=("Patch",)),
     Picture("training", "repeats", {**REPEATED, "panel": "training"}),

@@ -1,4 +1,4 @@
-"""What the inspector page shows belongs to one model, one text and one panel; what does not is dim, gone or named."""
+"""One model, one text and one panel: parts of the inspector page that belong to another are dim, gone or named."""
 
 from dataclasses import replace
 from pathlib import Path
