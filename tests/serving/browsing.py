@@ -14,7 +14,7 @@ from glassformer.model import Model
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
 
-WAIT_MS = 30_000
+WAIT_MS = 180_000
 """Bound of every wait for a condition: only a page that hangs reaches it, on a busy machine too."""
 TEXT = "abc de fgh"
 SOURCE, TARGET = "red dog sees", "sieht hund rot"

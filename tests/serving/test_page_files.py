@@ -76,7 +76,7 @@ def test_the_single_file_needs_no_server(open_file: OpenFile, models: dict[str, 
     assert boxes.count() > 0 and all(box.get_attribute("readonly") is not None for box in boxes.all())
     kind = next(iter(Inspector(models[name]).card()["attention"]))
     weights = attention_layers(capture(models[name], **given_to(models[name])), kind)
-    page.goto(page.url.split("#")[0] + hash_of(kind=kind, layer=0, head=0))
+    page.goto(page.url.split("#")[0] + hash_of(panel="attention", kind=kind, layer=0, head=0))
     page.reload()
     found.tokens("written" if models[name].is_seq2seq else "target" if name == "decoder" else "source").first.wait_for()
     found.settle()
