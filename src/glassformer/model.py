@@ -60,7 +60,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("patch", "activation_patching"), "glassformer.plot.patching(model, clean, corrupted)"),
     "plot_alignment": "glassformer.plot.alignment(model, source)",
     "dashboard": "model.inspect(text)",
-    "head_scores": "glassformer.inspection.best_heads(model.attention(text))",
+    "head_scores": "glassformer.inspection.find_heads(model, text)",
     **dict.fromkeys(("ablation", "effects"), "with model.ablate(part):, or glassformer.plot.ablation(model, text)"),
     "bleu": "model.evaluate().scores",
     "accuracy": "model.evaluate().scores",

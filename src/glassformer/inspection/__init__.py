@@ -8,7 +8,7 @@ from glassformer.inspection.attention_maps import Kind, alignment, attention_lay
 from glassformer.inspection.beam_tree import BeamTree, beam_tree
 from glassformer.inspection.capture import STANDARD, Hook, Trace, capture, capture_tensors, model_hooks
 from glassformer.inspection.effects import Effects, effects
-from glassformer.inspection.head_scores import best_heads, head_scores, induction_ids, induction_ids_of, trace_scores
+from glassformer.inspection.head_scores import find_heads, head_scores, induction_ids, induction_ids_of, trace_scores
 from glassformer.inspection.lens import LensCells, lens, lens_cells, logit_lens
 from glassformer.inspection.measures import Measure, loss_of, measure_of
 from glassformer.inspection.patching import Patching, patch_heads, patch_residual, patching_of
@@ -29,11 +29,11 @@ __all__ = [
     "all_parts",
     "attention_layers",
     "beam_tree",
-    "best_heads",
     "capture",
     "capture_tensors",
     "default_layer",
     "effects",
+    "find_heads",
     "head_scores",
     "induction_ids",
     "induction_ids_of",

@@ -234,7 +234,7 @@ def random_scores(model: TrainedModel) -> Scores:
     n, runs = random_length(model), list[Scores]()
     for seed in range(N_RANDOM):
         ids = induction_ids_of(model, n, seed)
-        if model.is_seq2seq:
+        if model.network.config.is_encoder_decoder:
             source = induction_ids(_ordinary(model.source_tokenizer), n, seed)
             trace = encoded(model, source=source, target=[model.translator.start_id, *ids])
         else:
