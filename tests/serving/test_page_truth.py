@@ -41,6 +41,7 @@ def test_two_tabs_keep_their_own_models(models: dict[str, Model], serve: Serve, 
             found.run(text)
             assert loss_shown(found) == pytest.approx(loss_of(expected, text), abs=6e-4)
             assert f"step {expected.step}" in found.page.locator("#header").inner_text()
+    first.view()  # the address is written
     first.page.reload()
     first.tokens("target").first.wait_for()
     first.settle()
