@@ -62,7 +62,7 @@ def test_spans_replace_their_masks(network: Transformer, tokenizer: Tokenizer, m
     def written(network: Any, tokenizer: Tokenizer, source: list[int], *rest: Any) -> list[int]:
         read.append(source)
         first, second = tokenizer.encode(" cat"), tokenizer.encode(" the mat")
-        return [sentinels[0], *first, sentinels[1], *second, int(tokenizer.eos_id or 0)]
+        return [sentinels[0], *first, sentinels[1], *second]
 
     monkeypatch.setattr(fill, "written_ids", written)
     found = fill_by_writing(network, tokenizer, "the [MASK] sat on [MASK].", BeamConfig(), sentinel_ids=sentinels)

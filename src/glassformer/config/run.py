@@ -144,6 +144,9 @@ class Seq2SeqConfig:
     label_smoothing: float = setting(0.1, SMOOTHING_DOC, "[0, 1)")
 
 
+END_IDS_DOC = "ids of tokens that end the text, besides the model's end token; the output does not include them"
+
+
 @checked
 class GenerationConfig:
     """Generation by sampling."""
@@ -158,6 +161,7 @@ class GenerationConfig:
     min_p: float = setting(0.0, "sample from tokens of at least min_p × the top probability; 0 = from all", "[0, 1]")
     repetition_penalty: float = setting(1.0, "factor that reduces the logits of tokens seen before; 1 = off", "> 0")
     stop: tuple[str, ...] = setting((), "texts that end the generation; the output does not include them")
+    end_ids: tuple[int, ...] = setting((), END_IDS_DOC)
     seed: int = setting(0, "sampling seed", "≥ 0")
     prompt_lookup: int = setting(
         0,
@@ -184,13 +188,16 @@ class BeamConfig:
     length_penalty_type: Literal["gnmt", "average"] = setting(
         "gnmt", "divisor of the sum: ((5 + length) / 6)^penalty (gnmt; Wu 2016, equation 14) or length^penalty"
     )
-    early_stopping: Literal["shrink", "never"] = setting(
+    early_stopping: Literal["shrink", "never", "full", "estimate"] = setting(
         "shrink",
-        "shrink: a finished hypothesis keeps its place in the beam; never: it frees its place, and the search ends "
-        "when no live hypothesis can become better (as in transformers)",
+        "shrink: a finished hypothesis keeps its place in the beam. Otherwise it frees its place (as in transformers), "
+        "and the search ends when no live hypothesis can become better (never), when as many hypotheses as the beam "
+        "are finished (full; True in transformers), or when moreover none of them is worse than the best live one at "
+        "its present length (estimate; False in transformers)",
     )
     max_new_tokens: int = setting(256, "maximum number of output tokens, end token included", between(1, MAX_LEN))
     max_ratio: float = setting(0.0, "limit the output to max_ratio × source tokens + 10; 0 = no limit", "[0, ∞)")
+    end_ids: tuple[int, ...] = setting((), END_IDS_DOC)
 
 
 @checked

@@ -8,9 +8,11 @@ continuations, the one of the better parent comes first, then the smaller id. A 
 live, when `n_best` hypotheses are finished and no live one can still win, or at its limit; there, live hypotheses
 count as unfinished and rank last.
 
-With `early_stopping = "never"` (the rule of transformers), a finished hypothesis frees its place, so that `beam`
+With another `early_stopping` (the rules of transformers), a finished hypothesis frees its place, so that `beam`
 hypotheses are live at every step. Of the best `beam` continuations, those that end are finished; the best `beam` that
-do not end stay live. At the limit, all rank by score. A beam of 1 is also greedy.
+do not end stay live. At the limit, all rank by score. A beam of 1 is also greedy. The rules differ in the end of the
+search: "never" (no live hypothesis can still win), "full" (`beam` hypotheses are finished), "estimate" (`beam` are
+finished, and the best live one, divided by the penalty of its present length, is not better than the worst of them).
 
 `beam_reference` gives the same results for one sentence without a cache. This module decodes many sentences together;
 `decode_sorted` decodes any number of them in batches.
@@ -31,7 +33,7 @@ from glassformer.data.batching import batches_by_length, pad
 from glassformer.errors import UserError, require_integer
 from glassformer.fitting import InParts
 from glassformer.inference.decodable import Branching, Decodable
-from glassformer.inference.sampling import log_softmax
+from glassformer.inference.sampling import all_ends, log_softmax
 from glassformer.nn.linear_layers import PackedWeights
 
 Ids = Sequence[int]
@@ -57,6 +59,11 @@ class Hypothesis:
     @classmethod
     def scored(cls, ids: list[int], log_prob: float, config: BeamConfig, *, ended: bool) -> "Hypothesis":
         return cls(ids, log_prob, log_prob / length_penalty(len(ids), config), ended)
+
+    @property
+    def text_ids(self) -> list[int]:
+        """The ids without the end token."""
+        return self.ids[:-1] if self.ended else self.ids
 
 
 @dataclass(frozen=True)
@@ -89,16 +96,36 @@ def length_penalty(length: int, config: BeamConfig) -> float:
 
 def finished_leave(config: BeamConfig) -> bool:
     """Return True if a finished hypothesis frees its place for another one."""
-    return config.early_stopping == "never" and config.beam > 1
+    return config.early_stopping != "shrink" and config.beam > 1
 
 
 def n_continuations(config: BeamConfig) -> int:
-    """Return the number of candidates per sentence: twice the beam if finished hypotheses free their places.
+    """Return the number of candidates per sentence.
+
+    If finished hypotheses free their places, there are enough for `beam` live ones, with any number of end tokens.
 
     >>> n_continuations(BeamConfig(4)), n_continuations(BeamConfig(4, early_stopping="never"))
     (4, 8)
     """
-    return (2 if finished_leave(config) else 1) * config.beam
+    return (2 + len(config.end_ids) if finished_leave(config) else 1) * config.beam
+
+
+def is_decided(
+    finished: Iterable[Hypothesis], live: tuple[Ids, float], limit: int, n_best: int, config: BeamConfig
+) -> bool:
+    """Return True if the search ends by the rule of `early_stopping`: the best `live` one (ids and log p) cannot win.
+
+    "estimate" compares the live hypothesis at its present length. The other rules compare its largest possible score:
+    log p only decreases, and the penalty is largest at the shortest or at the longest remaining length.
+    """
+    is_whole_beam = finished_leave(config) and config.early_stopping != "never"
+    n_needed = config.beam if is_whole_beam else n_best
+    scores = sorted((h.score for h in finished), reverse=True)
+    if len(scores) < n_needed or config.early_stopping == "full":
+        return len(scores) >= n_needed
+    ids, log_prob = live
+    lengths = (len(ids),) if is_whole_beam else (len(ids) + 1, limit)
+    return log_prob / max(length_penalty(n, config) for n in lengths) <= scores[n_needed - 1]
 
 
 def output_limit(config: BeamConfig, source_length: int, max_len: int) -> int:
@@ -130,8 +157,9 @@ def beam_search(
 
     `source_ids` (N, S) and `source_attention_mask` (N, S), True = real. `max_len` is the model's context. The number of
     ids of an output, including prefix and end, is limited by `max_len`, `max_new_tokens` and `max_ratio` × source + 10.
-    Each target begins with the ids of its item in `prefixes`, if given; ids in `suppress_ids` are not chosen. An
-    `observer` receives every step (`inspection/beam_tree.py`) and does not change the results.
+    A target ends with `end_id` or one of `config.end_ids`. It begins with the ids of its item in `prefixes`, if given;
+    ids in `suppress_ids` are not chosen. An `observer` receives every step (`inspection/beam_tree.py`) and does not
+    change the results.
 
     Raises `UserError` if `n_best` is above the beam, or if a prefix is longer than the limit of the output.
     """
@@ -140,6 +168,7 @@ def beam_search(
     limits = [output_limit(config, length, max_len) for length in lengths]
     prefixes = prefixes or [()] * n_sources
     _check(config, n_best, prefixes, limits, end_id)
+    ends = all_ends([end_id], config)
     if not n_sources:
         return []
 
@@ -150,13 +179,13 @@ def beam_search(
         state = model.start(n_sources, max(limits), source_ids, source_attention_mask)
         log_probs, forced, state = _read(model, state, start_id, prefixes, limits, source_ids.device)
         searches = [
-            _Search(config, n_best, limit, end_id, list(prefix), log_prob, observer and partial(observer, i))
+            _Search(config, n_best, limit, ends, list(prefix), log_prob, observer and partial(observer, i))
             for i, (limit, prefix, log_prob) in enumerate(zip(limits, prefixes, forced, strict=True))
         ]
         if config.beam > 1 and isinstance(state, Branching):
             state = state.branched()
         banned = tensor(suppress_ids)
-        n_looked_at = config.beam + finished_leave(config)  # per row; one more, because one may end and free its place
+        n_looked_at = config.beam + finished_leave(config) * len(ends)  # per row; those that end free their places
         n_looked_at += 0 if observer is None else config.beam  # candidates that are shown and never chosen
         going = searches
         while True:
@@ -178,13 +207,13 @@ class _Search:
         config: BeamConfig,
         n_best: int,
         limit: int,
-        end_id: int,
+        ends: frozenset[int],
         prefix: list[int],
         log_prob: float,
         observer: Callable[[Step], None] | None = None,
     ) -> None:
         self.observer = observer
-        self.config, self.n_best, self.limit, self.end_id = config, n_best, limit, end_id
+        self.config, self.n_best, self.limit, self.ends = config, n_best, limit, ends
         self.live = [(prefix, log_prob)]
         self.finished: list[Hypothesis] = []
         self.parents = [0]  # indices of the parents among the live hypotheses of the previous step
@@ -204,7 +233,7 @@ class _Search:
         former, self.live, self.parents = self.live, [], []
         for rank, (cost, parent, token) in enumerate(best):
             ids = [*former[parent][0], token]
-            if token != self.end_id:
+            if token not in self.ends:
                 self.live.append((ids, -cost))
                 self.parents.append(parent)
             elif rank < beam:
@@ -220,16 +249,8 @@ class _Search:
 
     @property
     def is_done(self) -> bool:
-        """True if no live hypothesis can be continued or can still enter the `n_best` results."""
-        if self.is_at_end:
-            return True
-        if len(self.finished) < self.n_best:
-            return False
-        ids, log_prob = self.live[0]
-        # log p only decreases; the penalty is largest at the shortest or at the longest remaining length.
-        largest = max(length_penalty(n, self.config) for n in (len(ids) + 1, self.limit))
-        to_beat = sorted((h.score for h in self.finished), reverse=True)[self.n_best - 1]
-        return log_prob / largest <= to_beat
+        """True if no live hypothesis can be continued, or can win by the rule of `early_stopping`."""
+        return self.is_at_end or is_decided(self.finished, self.live[0], self.limit, self.n_best, self.config)
 
     def result(self) -> list[Hypothesis]:
         unfinished = [Hypothesis.scored(ids, log_prob, self.config, ended=False) for ids, log_prob in self.live]

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from glassformer.config.run import BeamConfig
 from glassformer.inference.beam import Hypothesis, finished_leave, length_penalty, n_continuations, output_limit
+from glassformer.inference.sampling import all_ends
 
 
 @torch.inference_mode()
@@ -32,6 +33,7 @@ def beam_search_reference(
         """Return log-probabilities (T, V): row t is for the id after the first t ids."""
         return forward(torch.tensor([[start_id, *ids]]), source_ids=source_ids[None])[0].log_softmax(dim=-1)
 
+    ends = all_ends([end_id], config)
     limit = output_limit(config, len(source_ids), max_len)
     live = [(list(prefix), sum(float(log_probs(prefix)[t, token]) for t, token in enumerate(prefix)))]
     finished: list[Hypothesis] = []
@@ -50,18 +52,29 @@ def beam_search_reference(
         n_chosen = n_continuations(config) - (0 if finished_leave(config) else len(finished))
         for rank, (log_prob, parent, token) in enumerate(continuations[:n_chosen]):
             ids = [*former[parent][0], token]
-            if token == end_id and rank < config.beam:
+            if token in ends and rank < config.beam:
                 finished.append(Hypothesis.scored(ids, log_prob, config, ended=True))
-            elif token != end_id and len(live) < config.beam:
+            elif token not in ends and len(live) < config.beam:
                 live.append((ids, log_prob))
         finished.sort(key=lambda h: -h.score)
-        if live and len(finished) >= n_best:
-            ids, log_prob = live[0]
-            could_reach = max(log_prob / length_penalty(n, config) for n in range(len(ids) + 1, limit + 1) or [limit])
-            if could_reach <= finished[n_best - 1].score:
-                beaten = True
-                break
+        if live and _is_over(live[0], finished, limit, n_best, config):
+            beaten = True
+            break
     unfinished = [Hypothesis.scored(ids, log_prob, config, ended=False) for ids, log_prob in live]
     if finished_leave(config):
         return sorted([*finished, *([] if beaten else unfinished)], key=lambda h: -h.score)[:n_best]
     return [*finished, *sorted(unfinished, key=lambda h: -h.score)][:n_best]
+
+
+def _is_over(
+    live: tuple[Sequence[int], float], finished: Sequence[Hypothesis], limit: int, n_best: int, config: BeamConfig
+) -> bool:
+    """Apply the rule of `early_stopping` to the best `live` hypothesis and all finished ones, best first."""
+    ids, log_prob = live
+    if config.early_stopping == "full" and config.beam > 1:
+        return len(finished) >= config.beam
+    if config.early_stopping == "estimate" and config.beam > 1:
+        score = log_prob / length_penalty(len(ids), config)
+        return len(finished) >= config.beam and score <= finished[config.beam - 1].score
+    could_reach = max(log_prob / length_penalty(n, config) for n in range(len(ids) + 1, limit + 1) or [limit])
+    return len(finished) >= n_best and could_reach <= finished[n_best - 1].score

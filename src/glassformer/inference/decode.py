@@ -2,7 +2,7 @@
 
 import itertools
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import GENERATION_BATCH, GenerationConfig
+from glassformer.config.run import GENERATION_BATCH, BeamConfig, GenerationConfig
 from glassformer.data.batching import pad
 from glassformer.errors import UserError, require_integer
 from glassformer.inference.decodable import Decodable, joined, read_at
-from glassformer.inference.sampling import choose, shape_logits
+from glassformer.inference.sampling import all_ends, choose, shape_logits
 from glassformer.models.build import Network
 from glassformer.nn.linear_layers import PackedWeights
 from glassformer.seeds import Stream, rng
@@ -43,7 +43,7 @@ def generate(
     config: GenerationConfig,
     *,
     max_len: int,
-    end_ids: Sequence[int] = (),
+    end_ids: Collection[int] = (),
     suppress_ids: Sequence[int] = (),
     slide: bool = False,
     device: torch.device | str = "cpu",
@@ -76,7 +76,7 @@ def generate_rows(
     config: GenerationConfig,
     *,
     max_len: int,
-    end_ids: Sequence[int] = (),
+    end_ids: Collection[int] = (),
     suppress_ids: Sequence[int] = (),
     slide: bool = False,
     device: torch.device | str = "cpu",
@@ -88,10 +88,10 @@ def generate_rows(
     """Yield per step the new id of each live row, by the number of the row; other rows have ended or wait.
 
     Each prompt has one row per item of `samples` (their numbers); all rows of the first prompt come first. A row ends
-    with one of `end_ids` (which is yielded), if `is_finished(row, id)` returns True, after `config.max_new_tokens`, or
-    when the model's context `max_len` is full. With `slide`, a full row continues: the older half of its context is
-    dropped and the rest is read again. `is_finished` is called after the step with that id was yielded. Ids in
-    `suppress_ids` are never chosen.
+    with one of `end_ids` or `config.end_ids` (which is yielded), if `is_finished(row, id)` returns True, after
+    `config.max_new_tokens`, or when the model's context `max_len` is full. With `slide`, a full row continues: the
+    older half of its context is dropped and the rest is read again. `is_finished` is called after the step with that
+    id was yielded. Ids in `suppress_ids` are never chosen.
 
     At most `batch_size` rows are live; None = all. The others wait, in order. When `REFILL` of the batch is free, the
     next rows are read together and join it (continuous batching; Yu 2022, section 3).
@@ -108,10 +108,11 @@ def generate_rows(
         raise ValueError("slide: expected False with a source, because the beginning of a target cannot be dropped")
     check_prompts(prompts, max_len, slide)
     waiting = WaitingRows(prompts, samples, config.seed, max_len, batch_size)
+    ends = all_ends(end_ids, config)
 
     def has_ended(row: Row) -> bool:
         token, n_new = row.history[-1], len(row.history) - len(prompts[row.prompt])
-        if token in end_ids or (is_finished is not None and is_finished(row.number, token)):
+        if token in ends or (is_finished is not None and is_finished(row.number, token)):
             return True
         return n_new == config.max_new_tokens or (len(row.history) > max_len and not slide)
 
@@ -269,9 +270,11 @@ def causal_frame(tokenizer: Tokenizer, config: ModelConfig) -> Frame:
     return Frame(before=tokenizer.frames.prompt.before or start)
 
 
-def end_ids_of(tokenizer: Tokenizer, config: ModelConfig) -> list[int]:
-    """Return the id that ends a text of a causal model, if there is one: the model's, or else the tokenizer's."""
-    return [end for end in (config.eos_id, tokenizer.eos_id) if end is not None][:1]
+def end_ids_of(
+    tokenizer: Tokenizer, config: ModelConfig, generation: GenerationConfig | BeamConfig
+) -> frozenset[int]:
+    """Return the ids that end a text: the model's end token, or else the tokenizer's, and `generation.end_ids`."""
+    return all_ends([end for end in (config.eos_id, tokenizer.eos_id) if end is not None][:1], generation)
 
 
 def never_written(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
@@ -379,7 +382,7 @@ def stream_texts(
     later tokens.
     """
     rows = [_RowText(tokenizer, prompt, config.stop) for prompt in prompts for _ in samples]
-    end_ids = end_ids_of(tokenizer, network.config)
+    end_ids = end_ids_of(tokenizer, network.config, config)
     steps = _steps_of_texts(
         generator,
         network,
@@ -414,7 +417,7 @@ def finished_texts(
     The rows and their texts are those of `stream_texts`; the batch has at most `batch_size` rows (`generate_rows`).
     """
     live: dict[int, tuple[_RowText, list[str]]] = {}
-    end_ids = end_ids_of(tokenizer, network.config)
+    end_ids = end_ids_of(tokenizer, network.config, config)
     steps = _steps_of_texts(
         generator,
         network,
@@ -450,7 +453,7 @@ def _steps_of_texts(
     """Return the steps of a generator with the context, the end and the vocabulary of a text model."""
     ids = [prompt.ids for prompt in prompts]
     check_ids(ids, min(tokenizer.vocab_size, network.config.vocab_size))
-    end_ids = end_ids_of(tokenizer, network.config)
+    end_ids = end_ids_of(tokenizer, network.config, config)
     return generator(
         network,
         ids,

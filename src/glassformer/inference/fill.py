@@ -12,6 +12,7 @@ from glassformer.config.run import BeamConfig
 from glassformer.errors import UserError, quoted, require_integer
 from glassformer.inference.beam import decode_sorted
 from glassformer.inference.decode import never_written
+from glassformer.inference.sampling import all_ends
 from glassformer.models.build import Network
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -107,7 +108,7 @@ def fill_by_writing(
     ids = tokenizer.frames.source.around(source)
     written = written_ids(network, tokenizer, ids, config, device, sentinel_ids)
     if sentinel_ids:
-        written = restore_spans(source, [i for i in written if i != tokenizer.eos_id], sentinel_ids)
+        written = restore_spans(source, written, sentinel_ids)
     return Filling(tokenizer.decode(written), [])
 
 
@@ -161,11 +162,15 @@ def written_ids(
     device: torch.device | str,
     allowed: Sequence[int] = (),
 ) -> list[int]:
-    """Return the best target of `ids`, the input of the encoder; `allowed` are special tokens that it may contain."""
+    """Return the best target of `ids`, the input of the encoder, without its end token.
+
+    `allowed` are special tokens that it may contain.
+    """
     model = network.config
     assert model.decoder_start_id is not None and tokenizer.eos_id is not None
     _require_room(ids, model.encoder_max_len)
-    suppress_ids = np.setdiff1d(never_written(tokenizer, model.vocab_size), [tokenizer.eos_id, *allowed]).tolist()
+    ends = all_ends([tokenizer.eos_id], config)
+    suppress_ids = np.setdiff1d(never_written(tokenizer, model.vocab_size), [*ends, *allowed]).tolist()
     ((best, *_),) = decode_sorted(
         network,
         [ids],
@@ -177,4 +182,4 @@ def written_ids(
         suppress_ids=suppress_ids,
         device=device,
     )
-    return best.ids
+    return best.text_ids

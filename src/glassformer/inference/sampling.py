@@ -1,12 +1,21 @@
 """Sampling rules: pure functions of logits (B, V), where -inf excludes a token; and log-probabilities."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from glassformer.config.run import GenerationConfig
+from glassformer.config.run import BeamConfig, GenerationConfig
+
+
+def all_ends(end_ids: Iterable[int], config: GenerationConfig | BeamConfig) -> frozenset[int]:
+    """Return all ids that end a row: those given, and those of the settings.
+
+    >>> sorted(all_ends([2], GenerationConfig(end_ids=(5, 2))))
+    [2, 5]
+    """
+    return frozenset((*end_ids, *config.end_ids))
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:

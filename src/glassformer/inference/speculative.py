@@ -5,7 +5,7 @@ Algorithm 1).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from glassformer.config.run import GenerationConfig
 from glassformer.data.batching import pad
 from glassformer.inference.decodable import Croppable, Decodable, joined
 from glassformer.inference.decode import Row, WaitingRows, check_prompts, check_samples, next_logits, read_more
-from glassformer.inference.sampling import choose, draw
+from glassformer.inference.sampling import all_ends, choose, draw
 from glassformer.nn.linear_layers import PackedWeights
 
 Ids = Sequence[int]
@@ -268,7 +268,7 @@ def generate_speculative(
     drafter: Drafter,
     *,
     max_len: int,
-    end_ids: Sequence[int] = (),
+    end_ids: Collection[int] = (),
     suppress_ids: Sequence[int] = (),
     slide: bool = False,
     device: torch.device | str = "cpu",
@@ -289,6 +289,7 @@ def generate_speculative(
     check_samples(samples, config)
     check_prompts(prompts, max_len, slide)
     waiting = WaitingRows(prompts, samples, config.seed, max_len, batch_size)
+    ends = all_ends(end_ids, config)
     banned = torch.tensor(list(suppress_ids), dtype=torch.long, device=device)
 
     def shape(logits: Tensor, before: Sequence[Ids]) -> Tensor:
@@ -321,11 +322,11 @@ def generate_speculative(
         drafter.counts.n_drafted += sum(len(draft.ids) for draft in drafts)
         drafter.counts.n_accepted += sum(len(ids) - 1 for ids in chosen)
         for row, ids in zip(rows, chosen, strict=True):
-            new = ids[: next((n for n, token in enumerate(ids, 1) if token in end_ids), None)]
+            new = ids[: next((n for n, token in enumerate(ids, 1) if token in ends), None)]
             row.history += new
             ahead[row] += new
             is_full = row.n_context > max_len
-            if new[-1] in end_ids or not n_left(row) or (is_full and not slide):
+            if new[-1] in ends or not n_left(row) or (is_full and not slide):
                 done.add(row)
             elif is_full:
                 row.begin = len(row.history) - max(1, max_len // 2)
@@ -333,7 +334,7 @@ def generate_speculative(
             step = {row: ids.popleft() for row, ids in ahead.items()}
             yield {row.number: token for row, token in step.items()}
             for row, token in step.items():
-                is_stopped = token not in end_ids and is_finished is not None and is_finished(row.number, token)
+                is_stopped = token not in ends and is_finished is not None and is_finished(row.number, token)
                 if is_stopped or (row in done and not ahead[row]):
                     del ahead[row]
         alive = [place for place, row in enumerate(rows) if row in ahead and row not in done]

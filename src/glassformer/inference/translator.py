@@ -10,6 +10,7 @@ from glassformer.errors import UserError, quoted
 from glassformer.inference.beam import Hypothesis, decode_sorted
 from glassformer.inference.decode import never_written
 from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.sampling import all_ends
 from glassformer.inference.score import Score, forced_scores
 from glassformer.models.build import Network
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -87,6 +88,7 @@ class Translator:
         takes: Callable[[int], bool] | None = None,
     ) -> list[list[Translation]]:
         """Return the `n_best` targets of encoded sources (`source_ids`), best first; each begins with `prefix`."""
+        ends = all_ends([self.end_id], config)
         found = decode_sorted(
             self.model,
             sources,
@@ -96,12 +98,12 @@ class Translator:
             max_len=self.max_len,
             n_best=n_best,
             prefix=[*self.tokenizer.frames.target.before, *self.tokenizer.encode(prefix)],
-            suppress_ids=[i for i in never_written(self.tokenizer, self.vocab_size) if i != self.end_id],
+            suppress_ids=[i for i in never_written(self.tokenizer, self.vocab_size) if i not in ends],
             device=self.device,
             progress=progress,
             takes=takes,
         )
-        return [[Translation(self.tokenizer.decode(h.ids), h) for h in of_source] for of_source in found]
+        return [[Translation(self.tokenizer.decode(h.text_ids), h) for h in of_source] for of_source in found]
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
         """Return log p of each target, including its end token, given its source.

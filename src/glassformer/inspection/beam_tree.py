@@ -14,6 +14,7 @@ from glassformer.config.run import BeamConfig
 from glassformer.inference.beam import Hypothesis, Step, beam_search
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.decode import never_written
+from glassformer.inference.sampling import all_ends
 from glassformer.inference.score import forced_scores
 from glassformer.tasks.encoder_decoder import beam
 from glassformer.tasks.task import TrainedModel
@@ -81,7 +82,7 @@ def beam_tree(
         n_best=n_best,
         n_pruned=n_pruned,
         prefix=translator.tokenizer.frames.target.before,
-        suppress_ids=[i for i in suppressed if i != translator.end_id],
+        suppress_ids=[i for i in suppressed if i not in all_ends([translator.end_id], config)],
         device=translator.device,
     )
 

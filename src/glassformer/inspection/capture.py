@@ -387,8 +387,7 @@ def _encoded_pair(model: TrainedModel, source: str | Sequence[int], target: str 
     if target is None and sentinels is not None:
         config = beam(model, {})
         written = written_ids(model.network, model.tokenizer, source_ids, config, model.device, sentinels)
-        ended = written[-1:] == [translator.end_id]
-        target = [translator.start_id, *(written[:-1] if ended else written)][:max_len]
+        target = [translator.start_id, *written][:max_len]
     elif target is None:
         [[best]] = translator.translate_ids([source_ids], beam(model, {}))
         target = translator.target_ids(best.text)[:max_len]

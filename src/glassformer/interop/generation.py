@@ -1,18 +1,24 @@
 """Generation defaults: conversion from and to the `generation_config.json` of transformers."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.config.schema import from_dict
 from glassformer.config.transformer import TransformerConfig
-from glassformer.errors import shown
+from glassformer.errors import UserError, shown
 from glassformer.inference.decode import never_written
 from glassformer.tokenization.tokenizer import Tokenizer, sentinel_ids
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Sampling settings with the same name and meaning in transformers and glassformer."""
 BEAM = {"num_beams": "beam", "length_penalty": "length_penalty", "max_new_tokens": "max_new_tokens"}
+STOPPING: dict[bool | str, Literal["full", "estimate", "never"]] = {
+    True: "full",
+    False: "estimate",
+    "never": "never",
+}
+"""`early_stopping` of transformers → glassformer."""
 LOOKUP = "prompt_lookup_num_tokens"
 """Number of tokens that are copied as a draft; glassformer's `prompt_lookup`, for a model that continues texts."""
 UNSET_MAX_LENGTH = 20
@@ -50,13 +56,12 @@ def read_generation(
     if config.is_encoder_decoder:
         found = {ours: said[theirs] for theirs, ours in BEAM.items() if theirs in said}
         found = {"max_new_tokens": _new_tokens(said, config.max_len)} | found
-        left = NEUTRAL.keys() - BEAM.keys() - {"max_length", "early_stopping"}
+        left = NEUTRAL.keys() - BEAM.keys() - {"max_length"}
         stopping = said.get("early_stopping", False)  # the default of transformers
-        if said.get("num_beams", 1) != 1 and stopping != "never":
-            log(
-                f"{NOT_TAKEN_OVER}: early_stopping = {shown(str(stopping))}: glassformer ends a beam search when no "
-                'other target can score better ("never"), and may find a better target'
-            )
+        if not (isinstance(stopping, str | bool) and stopping in STOPPING):
+            raise UserError(f"{where}: early_stopping: expected true, false or never, got {shown(str(stopping))}")
+        if found.get("beam", 1) != 1:
+            found["early_stopping"] = STOPPING[stopping]
     else:
         if said.get("do_sample") is True:
             found = {"top_k": 50}  # the default of transformers
@@ -106,8 +111,8 @@ def write_generation(
     encoder-decoder, within the context. A `max_new_tokens` in the file would override the `max_length` of a caller,
     and generate beyond the context.
 
-    With `early_stopping` "never", the beam search of transformers equals glassformer's: both divide by length^penalty.
-    A beam search with Wu's penalty (`gnmt`) is written with the penalty 1, the nearest one in transformers.
+    The beam search of transformers equals glassformer's, with the same rule of `early_stopping` and division by
+    length^penalty. "shrink" is written as "never", and Wu's penalty (`gnmt`) as the penalty 1: the nearest ones.
     """
     found: dict[str, Any] = {key: value for key, value in token_ids(config).items() if value is not None}
     if isinstance(generation, BeamConfig):
@@ -117,7 +122,8 @@ def write_generation(
         found |= {"forced_bos_token_id": before[0]} if len(before) == 1 else {}  # BART's `<s>`
         found |= _never(config, tokenizer, {*before, *sentinel_ids(tokenizer)})  # T5 fills spans with sentinels
         if generation.beam > 1:  # without beams, transformers warns about both
-            found |= {"length_penalty": penalty, "early_stopping": "never"}
+            names = {ours: theirs for theirs, ours in STOPPING.items()}
+            found |= {"length_penalty": penalty, "early_stopping": names.get(generation.early_stopping, "never")}
         return found
     found |= {"max_length": config.max_len} | _never(config, tokenizer)
     if generation.temperature == 0:

@@ -405,7 +405,8 @@ class Inspector:
         tree = beam_tree(chosen, source, **settings)
         texts = chosen.tokenizer.tokens([node.token_id for node in tree.nodes])
         nodes = [asdict(node) | {"token": text} for node, text in zip(tree.nodes, texts, strict=True)]
-        results = [{"node": place, "text": chosen.tokenizer.decode(h.ids), **asdict(h)} for place, h in tree.results]
+        decode = chosen.tokenizer.decode
+        results = [{"node": place, "text": decode(h.text_ids), **asdict(h)} for place, h in tree.results]
         unknown = _unknown(chosen, {"source": source})
         return {"model": page_data.model_id(chosen), "nodes": nodes, "results": results, "unknown": unknown}
 

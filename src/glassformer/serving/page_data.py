@@ -183,9 +183,8 @@ def card(model: Model) -> dict[str, Any]:
 
 def end_ids(model: Model) -> list[int]:
     """Return the ids that end a written text."""
-    if model.is_seq2seq:
-        return [model.translator.end_id]
-    return end_ids_of(model.tokenizer, model.config) if model.is_causal_lm else []
+    writes = model.is_seq2seq or model.is_causal_lm
+    return sorted(end_ids_of(model.tokenizer, model.config, model.generation)) if writes else []
 
 
 def kind(model: Model) -> str:

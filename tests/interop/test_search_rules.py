@@ -1,0 +1,102 @@
+"""Beam search with each stopping rule, and greedy search, with one or several end tokens: equal to transformers."""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import pytest
+import torch
+
+from glassformer.config.run import BeamConfig, GenerationConfig
+from glassformer.inference.beam import beam_search
+from glassformer.inference.decode import RowGenerator, generate_rows
+from glassformer.inference.speculative import PromptLookup, generate_speculative
+from glassformer.interop.generation import STOPPING
+from interop.checkpoints import VOCAB, Both, imported
+from interop.decoding import Ids, drawn_prompts, padded
+
+transformers = pytest.importorskip("transformers")
+N_NEW = 9
+NOBODY = 999
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Both:
+    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 20, "num_layers": 1, "num_heads": 4, "decoder_start_token_id": 0}
+    theirs = transformers.T5ForConditionalGeneration(transformers.T5Config(vocab_size=VOCAB, **sizes))
+    return imported(theirs, tmp_path_factory.mktemp("t5"))
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Both:
+    sizes = {"n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 4, "bos_token_id": 3, "eos_token_id": 3}
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=VOCAB, **sizes))
+    return imported(theirs, tmp_path_factory.mktemp("gpt2"))
+
+
+def frequent(rows: Iterable[Sequence[int]], n: int) -> list[int]:
+    """Return the `n` ids that most rows contain: as end tokens they end rows at different positions."""
+    return [token for token, _ in Counter(token for row in rows for token in set(row[1:])).most_common(n)]
+
+
+@pytest.mark.parametrize("stopping", [True, False, "never"])
+def test_beams_equal_transformers(t5: Both, stopping: bool | str) -> None:
+    """Compare ids and scores of all results, for random beams, numbers of results, penalties and end tokens."""
+    fixed = {"do_sample": False, "pad_token_id": 0, "output_scores": True, "return_dict_in_generate": True}
+    where = {"start_id": 0, "max_len": t5.network.config.max_len}
+    lengths: Counter[int] = Counter()
+    for seed in range(8):
+        draw = random.Random(f"{seed} {stopping}")
+        beam = draw.choice([2, 3, 5])
+        n_best, penalty = draw.randint(1, beam), draw.choice([-0.7, 0.0, 0.6, 1.0, 2.0])
+        ids, mask = padded(drawn_prompts(t5, 24, seed=seed), left=False)
+        free = beam_search(t5.network, ids, mask.bool(), BeamConfig(beam, max_new_tokens=N_NEW), end_id=NOBODY, **where)
+        ends = draw.sample(frequent((best.ids for best, *_ in free), 6), 1 + seed % 3)
+
+        settings = {"num_beams": beam, "num_return_sequences": n_best, "length_penalty": penalty}
+        settings |= {"max_new_tokens": N_NEW, "early_stopping": stopping, "eos_token_id": ends}
+        theirs = t5.theirs.generate(ids, attention_mask=mask, **settings, **fixed)
+        config = BeamConfig(beam, penalty, "average", STOPPING[stopping], N_NEW, end_ids=tuple(ends[1:]))
+        found = beam_search(t5.network, ids, mask.bool(), config, n_best=n_best, end_id=ends[0], **where)
+
+        ours = [hypothesis for row in found for hypothesis in row]
+        expected = [up_to_end(row, ends) for row in theirs.sequences[:, 1:].tolist()]
+        assert [h.ids for h in ours] == expected, (seed, beam, n_best, penalty, ends)
+        assert [h.ended for h in ours] == [row[-1] in ends for row in expected]
+        scores = torch.tensor([h.score for h in ours])
+        torch.testing.assert_close(scores, theirs.sequences_scores, atol=1e-5, rtol=1e-5)
+        lengths.update(len(h.ids) for h in ours if h.ended)
+    assert len(lengths) > 4 and lengths.total() > 40
+
+
+def up_to_end(row: list[int], ends: Sequence[int]) -> list[int]:
+    """Return a row without the padding after its end token."""
+    return row[: next((n for n, token in enumerate(row, 1) if token in ends), len(row))]
+
+
+@pytest.mark.parametrize("n_ends", [1, 2, 4])
+def test_greedy_texts_end_as_in_transformers(gpt2: Both, n_ends: int) -> None:
+    """Compare `generate_rows` and speculative decoding on 60 prompts."""
+    prompts = drawn_prompts(gpt2, 60)
+    ends = frequent(written_by(generate_rows, gpt2, prompts, (), [NOBODY]), n_ends)
+    ids, mask = padded(prompts, left=True)
+    theirs = gpt2.theirs.generate(
+        ids, attention_mask=mask, max_new_tokens=N_NEW, eos_token_id=ends, do_sample=False, pad_token_id=0
+    )
+    expected = [up_to_end(row, ends) for row in theirs[:, ids.shape[1] :].tolist()]
+    for generator in (generate_rows, partial(generate_speculative, drafter=PromptLookup(3))):
+        assert written_by(generator, gpt2, prompts, tuple(ends[1:]), ends[:1]) == expected
+    assert len({row[-1] for row in expected} & set(ends)) >= min(n_ends, 2)
+    assert len({len(row) for row in expected}) > 2
+
+
+def written_by(
+    generator: RowGenerator, both: Both, prompts: Ids, more_ends: tuple[int, ...], end_ids: Sequence[int]
+) -> Ids:
+    config = GenerationConfig(temperature=0.0, max_new_tokens=N_NEW, end_ids=more_ends)
+    written: Ids = [[] for _ in prompts]
+    for step in generator(both.network, prompts, config, max_len=32, end_ids=end_ids):
+        for number, token in step.items():
+            written[number].append(token)
+    return written
