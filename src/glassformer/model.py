@@ -240,6 +240,7 @@ class Model:
         n: int = 1,
         sample: int = 0,
         slide: bool = False,
+        special_tokens: bool = False,
         batch_size: int = GENERATION_BATCH,
         **settings: Any,
     ) -> Any:
@@ -249,6 +250,9 @@ class Model:
         With `n` above 1, the result for each prompt is a list of n samples. Sample i depends only on the prompt, the
         seed and i: `sample=i` draws it again by itself, and sample 0 is the text that is drawn without `n`. With both,
         samples `sample` to `sample + n - 1` are drawn. Equal prompts in a batch get equal texts; use `n` to vary them.
+
+        `special_tokens` reads special tokens written in a prompt, such as `<|im_start|>`, as these tokens, as
+        transformers does. By default they are ordinary text, because a user's text must not contain control tokens.
 
         `settings` are fields of `GenerationConfig` that replace the model's defaults; `seed=None` draws a new seed.
         `slide` lets the context slide; without it, a prompt that does not fit raises `UserError`. So do an id outside
@@ -261,7 +265,7 @@ class Model:
         texts stay the same; sampled ones have the same distribution. `counts`, a `DraftCounts`, receives the numbers of
         proposed and accepted tokens.
         """
-        encoded = self.encode_prompts(prompt, slide=slide)
+        encoded = self.encode_prompts(prompt, slide=slide, special_tokens=special_tokens)
         rows = self.generate_encoded(encoded, n=n, sample=sample, slide=slide, batch_size=batch_size, **settings)
         found = dict(rows)
         texts = [found[row] for row in range(len(found))]
@@ -272,13 +276,22 @@ class Model:
     @overload
     def stream(self, prompts: Sequence[Prompt], *, n: int = 1, **settings: Any) -> Iterator[list[str]]: ...
     @one_or_streams
-    def stream(self, prompts: Any, *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any) -> Any:
+    def stream(
+        self,
+        prompts: Any,
+        *,
+        n: int = 1,
+        sample: int = 0,
+        slide: bool = False,
+        special_tokens: bool = False,
+        **settings: Any,
+    ) -> Any:
         """Yield the new text of every row, step by step, in whole characters.
 
         Each prompt has `n` rows (see `generate`): row `j · n + i` is sample `sample + i` of prompt j. One prompt with
         one sample yields pieces of text; otherwise each step yields a list of pieces, one per row.
         """
-        encoded = self.encode_prompts(prompts, slide=slide)
+        encoded = self.encode_prompts(prompts, slide=slide, special_tokens=special_tokens)
         yield from self.stream_encoded(encoded, n=n, sample=sample, slide=slide, **settings)
 
     def stream_encoded(self, prompts: Sequence[EncodedPrompt], **settings: Any) -> Iterator[list[str]]:
@@ -320,19 +333,25 @@ class Model:
         config = with_settings(self.generation, settings)
         return tasks.Continuation(config, range(sample, sample + n), slide, draft, counts)
 
-    def encode_prompts(self, prompts: Sequence[Prompt], *, slide: bool = False) -> list[EncodedPrompt]:
+    def encode_prompts(
+        self, prompts: Sequence[Prompt], *, slide: bool = False, special_tokens: bool = False
+    ) -> list[EncodedPrompt]:
         """Encode and validate all prompts; raise `UserError` if the model cannot continue one of them."""
+        if not isinstance(special_tokens, bool):
+            raise UserError(f"special_tokens: expected True or False, got {special_tokens!r:.60}")
         task = self._able(tasks.ContinuesPrompts, "generate")
-        encoded = [task.encode_prompt(self, prompt) for prompt in prompts]
+        encoded = [task.encode_prompt(self, prompt, special_tokens) for prompt in prompts]
         check_prompts([prompt.ids for prompt in encoded], self.network.config.max_len, slide)
         return encoded
 
-    def prompt_ids(self, prompt: Prompt) -> list[int]:
+    def prompt_ids(self, prompt: Prompt, *, special_tokens: bool = False) -> list[int]:
         """Return the ids of a prompt: a text with the start tokens of training before it, or the given ids unchanged.
 
-        Raises `UserError` for an empty prompt if the model was trained without start tokens.
+        With `special_tokens`, a text that begins with the start tokens gets no second ones (see `generate`). Raises
+        `UserError` for an empty prompt if the model was trained without start tokens.
         """
-        return list(self._able(tasks.ContinuesPrompts, "generate").encode_prompt(self, prompt).ids)
+        (encoded,) = self.encode_prompts([prompt], slide=True, special_tokens=special_tokens)
+        return list(encoded.ids)
 
     @overload
     def translate(self, source: str, *, prefix: str = "", **settings: Any) -> str: ...

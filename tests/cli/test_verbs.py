@@ -182,6 +182,17 @@ def test_generate_writes_several_samples(glassformer: Glassformer, trained: Outc
         assert refused.code == 2 and words in refused.err and refused.out == ""
 
 
+def test_generate_reads_special_tokens_on_request(glassformer: Glassformer, trained: Outcome) -> None:
+    """As ordinary text, the special tokens of this prompt do not fit the context of 32 tokens."""
+    prompt, few = "abc" + "[EOS]" * 20, ["--temperature", 0, "--max-new-tokens", 4]
+    text = api.load(trained.folder).generate(prompt, temperature=0.0, max_new_tokens=4, special_tokens=True)
+    for words, stdin in ((["--prompt", prompt], ""), (["--input", "-"], json.dumps({"prompt": prompt}))):
+        found = glassformer("generate", trained.folder, *words, *few, "--special-tokens", stdin=stdin)
+        assert found.out in (f"{prompt}{text}\n", json.dumps({"prompt": prompt, "text": text}) + "\n")
+        refused = glassformer("generate", trained.folder, *words, *few, stdin=stdin)
+        assert refused.code == 2 and "the model's context is 32" in refused.err
+
+
 def test_pitfall_33_a_cropped_or_full_context_is_reported(glassformer: Glassformer, trained: Outcome) -> None:
     n_tokens = len(api.load(trained.folder).prompt_ids("abc " * 30))
     slid = glassformer("generate", trained.folder, "--prompt", "abc " * 30, "--context", "slide")

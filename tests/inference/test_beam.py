@@ -79,8 +79,8 @@ def test_batched_equals_the_reference(name: str) -> None:
             continue
         config = BeamConfig(beam, penalty, length_penalty_type, max_new_tokens=3 + number % 5)  # type: ignore[arg-type]
         n_best = 1 + number % beam
-        for early_stopping in ("shrink", "never"):
-            config = replace(config, early_stopping=early_stopping)  # type: ignore[arg-type]
+        for early_stopping in ("shrink", "never", "full", "estimate"):
+            config = replace(config, early_stopping=early_stopping, end_ids=(end + 1,) * (number % 2))  # type: ignore[arg-type]
             found = searched(model, SOURCES, config, end, n_best=n_best)
             same(found, by_reference(model, SOURCES, config, end, n_best=n_best))
             seen += itertools.chain(*found)

@@ -136,6 +136,27 @@ def test_a_prompt_begins_with_the_start_of_the_file(t5: Tokenizer) -> None:
     assert isinstance(model.generate("the cat"), str)
 
 
+def test_special_tokens_of_a_prompt_are_read_on_request() -> None:
+    """The ids are those of the library; a start token that the prompt has is not repeated."""
+    rust, roles = families.llama_3(TEXTS)
+    llama = imported((rust, roles))
+    model = model_of(llama, Run(model=CONFIGS["gpt"]).objective, ("decoder",))
+    start, end = "<|begin_of_text|>", "<|end_of_text|>"
+    for text in ("the cat", f"the cat{end}sat", f"{end}{end}the", f" {end} the cat {start}", end, ""):
+        ids = rust.encode(text).ids
+        assert ids[0] == llama.vocab[start]
+        for prompt in (text, start + text):
+            assert model.prompt_ids(prompt, special_tokens=True) == ids
+            assert model.prompt_ids(prompt) == [ids[0], *llama.encode(prompt)]
+        settings = {"temperature": 0.0, "max_new_tokens": 4}
+        alone = model.generate(ids, **settings)
+        assert model.generate(text, special_tokens=True, **settings) == alone
+        assert model.generate([text, "the"], special_tokens=True, **settings)[0] == alone
+        assert "".join(model.stream(text, special_tokens=True, **settings)) == alone
+    with pytest.raises(UserError, match="special_tokens: expected True or False, got 'yes'"):
+        model.generate("the", special_tokens="yes")
+
+
 def test_a_prompt_has_every_start_token_of_the_file() -> None:
     """Training begins a text with the last of these ids, which the configuration records; a prompt has all."""
     rust, roles = families.llama_3(TEXTS)

@@ -8,6 +8,7 @@ import pytest
 
 from configs import GPT, PAPER
 from glassformer.config.run import BeamConfig, GenerationConfig
+from glassformer.errors import UserError
 from glassformer.interop.generation import read_generation, write_generation
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -83,17 +84,25 @@ def test_beam_search_is_imported() -> None:
     found, messages = read(settings, PAPER)
     assert found == BeamConfig(5, 2.0, "average", "never", max_new_tokens=20)
     assert messages == []
-    _, messages = read(settings | {"early_stopping": True}, PAPER)
-    assert len(messages) == 1 and "early_stopping = True: glassformer ends a beam search when" in messages[0]
-    assert read({"num_beams": 1, "early_stopping": True}, PAPER)[1] == []  # no beam search
-    assert read({"early_stopping": True}, PAPER)[1] == []
 
 
-@pytest.mark.parametrize("settings", [{}, {"early_stopping": False}, {"early_stopping": True}])
-def test_a_different_stopping_rule_is_reported(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("stopping", "expected"), [(None, "estimate"), (False, "estimate"), (True, "full"), ("never", "never")]
+)
+def test_the_stopping_rule_survives_import_and_export(stopping: Any, expected: str) -> None:
     """Without the key, transformers stops by a heuristic (False)."""
-    _, messages = read({"num_beams": 4} | settings, PAPER)
-    assert len(messages) == 1 and f"early_stopping = {settings.get('early_stopping', False)}" in messages[0]
+    found, messages = read({"num_beams": 4, "early_stopping": stopping}, PAPER)
+    assert (found.early_stopping, messages) == (expected, [])
+    assert write_generation(PAPER, found, TOKENIZER)["early_stopping"] == (stopping or False)
+    for without_beams in ({"num_beams": 1}, {}):
+        found, messages = read(without_beams | {"early_stopping": stopping}, PAPER)
+        assert (found.beam, messages) == (1, [])
+
+
+@pytest.mark.parametrize("stopping", ["always", 3, [True]])
+def test_an_unknown_stopping_rule_is_refused(stopping: Any) -> None:
+    with pytest.raises(UserError, match=r"generation_config.json: early_stopping: expected true, false or never, got"):
+        read({"num_beams": 4, "early_stopping": stopping}, PAPER)
 
 
 @pytest.mark.parametrize(
@@ -101,18 +110,23 @@ def test_a_different_stopping_rule_is_reported(settings: dict[str, Any]) -> None
     [
         GenerationConfig(),
         GenerationConfig(temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, repetition_penalty=1.5),
+        GenerationConfig(end_ids=(7, 1)),
     ],
 )
 def test_sampling_survives_export_and_import(generation: GenerationConfig) -> None:
     written = json.loads(json.dumps(write_generation(replace(GPT, **SPECIAL), generation, TOKENIZER)))  # type: ignore[arg-type]
-    assert (written["pad_token_id"], written["bos_token_id"], written["eos_token_id"]) == (0, 2, 3)
+    ends = [3, *generation.end_ids]
+    assert (written["pad_token_id"], written["bos_token_id"]) == (0, 2)
+    assert written["eos_token_id"] == (ends if generation.end_ids else 3)
+    assert set(written["suppress_tokens"]).isdisjoint(ends)
     assert read(written, replace(GPT, **SPECIAL)) == (generation, [])  # type: ignore[arg-type]
 
 
-def test_the_exported_length_of_a_decoder_is_its_context() -> None:
-    """A `max_new_tokens` in the file would override the `max_length` of a caller."""
+def test_no_length_of_a_decoder_is_exported() -> None:
+    """A `max_new_tokens` in the file would override the `max_length` of a caller; beside a `max_length`, transformers
+    warns about the `max_new_tokens` of a caller."""
     written = write_generation(GPT, GenerationConfig(max_new_tokens=9), TOKENIZER)
-    assert written["max_length"] == GPT.max_len and "max_new_tokens" not in written
+    assert written.keys().isdisjoint({"max_length", "max_new_tokens"})
     assert read({"max_length": GPT.max_len - 1})[1] == [
         f"not imported from the generation defaults: max_length = {GPT.max_len - 1}"
     ]
@@ -137,14 +151,15 @@ def test_greedy_is_exported_as_greedy() -> None:
     written = write_generation(GPT, GenerationConfig(temperature=0.0), TOKENIZER)
     special = [TOKENIZER.vocab[token] for token in TOKENIZER.special_tokens if token != "[EOS]"]
     suppress_ids = [*special, *range(TOKENIZER.vocab_size, GPT.vocab_size)]
-    assert written == {"max_length": GPT.max_len, "do_sample": False, "suppress_tokens": suppress_ids}
+    assert written == {"do_sample": False, "suppress_tokens": suppress_ids}
 
 
 def test_beam_search_survives_export_and_import() -> None:
-    beam = BeamConfig(4, 0.6, "average", "never", max_new_tokens=20)
+    beam = BeamConfig(4, 0.6, "average", "never", max_new_tokens=20, end_ids=(8,))
     written = write_generation(PAPER, beam, TOKENIZER)
     assert written["early_stopping"] == "never"
     assert read(written, PAPER) == (beam, [])
+    beam = replace(beam, end_ids=())
     special = [TOKENIZER.vocab[token] for token in TOKENIZER.special_tokens if token != "[EOS]"]
     assert written["suppress_tokens"] == [*special, *range(TOKENIZER.vocab_size, PAPER.vocab_size)], (
         "these ids must be suppressed"

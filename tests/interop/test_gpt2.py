@@ -56,9 +56,9 @@ def test_the_end_token_comes_from_the_model(tmp_path: Path) -> None:
     both = imported(gpt2(), tmp_path)
     start = both.ours.tokenizer.encode("to be")
     written = both.ours.generate("to be", temperature=0.0, max_new_tokens=5)
-    path = both.hf / "config.json"
     end = both.ours.tokenizer.encode("to be" + written)[len(start)]
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": end}))
+    for path in (both.hf / "config.json", both.hf / "generation_config.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": end}))
     import_model(both.hf, tmp_path / "again", log=lambda text: None)
     ours = load(tmp_path / "again", device="cpu")
     assert ours.tokenizer.eos_id == 3 and ours.network.config.eos_id == end

@@ -92,12 +92,28 @@ def test_greedy_equals_transformers(tmp_path: Path, case: str) -> None:
 
 
 def test_several_end_tokens(tmp_path: Path) -> None:
-    """The import keeps the tokenizer's end token and reports the others."""
-    hf = save(llama(eos_token_id=[5, 3]), tmp_path / "hf")
+    """An import keeps all of them, the tokenizer's first, and an export writes them back."""
+    hf = save(llama(eos_token_id=[5, 3, 999, 8]), tmp_path / "hf")
     messages: list[str] = []
     import_model(hf, tmp_path / "ours", log=messages.append)
-    assert glassformer.load(tmp_path / "ours", device="cpu").network.config.eos_id == 3
-    assert messages == ["eos_token_id lists several end tokens [5, 3]: only 3 is used"]
+    ours = glassformer.load(tmp_path / "ours", device="cpu")
+    assert (ours.network.config.eos_id, ours.generation.end_ids) == (3, (5, 8))
+    assert messages == ["eos_token_id 999 is not an id of the vocabulary, and is ignored"]
+    export(tmp_path / "ours", tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "generation_config.json").read_text())["eos_token_id"] == [3, 5, 8]
+    import_model(tmp_path / "again", tmp_path / "ours2")
+    assert glassformer.load(tmp_path / "ours2", device="cpu").generation == ours.generation
+
+
+@pytest.mark.parametrize("own", [None, 5, [5, 8]])
+def test_the_generation_settings_define_the_end_tokens(tmp_path: Path, own: Any) -> None:
+    """`generation_config.json` takes precedence over `config.json`, as in `generate` of transformers."""
+    hf = save(llama(eos_token_id=own), tmp_path / "hf")
+    path = hf / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [9, 7]}))
+    import_model(hf, tmp_path / "ours", log=lambda text: None)
+    ours = glassformer.load(tmp_path / "ours", device="cpu")
+    assert (ours.network.config.eos_id, ours.generation.end_ids) == (9, (7,))
 
 
 def test_older_files(tmp_path: Path) -> None:

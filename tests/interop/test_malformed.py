@@ -149,7 +149,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
         change_index("transformer.ln_f.bias", "transformer.ln_f.bios"),
         "wrong entries: transformer.ln_f.bi",
     ),
-    "custom code": (change_config(auto_map={"AutoModel": "evil.Model"}), "requires custom code"),
+    "custom code": (
+        change_config(model_type="evil", auto_map={"AutoModel": "evil.Model"}),
+        "custom code (auto_map) is never run",
+    ),
     "pickled weights": (pickles_only, "pytorch_model.bin"),
     "no configuration": (remove("config.json"), "has no config.json"),
     "no tokenizer": (remove("tokenizer.json"), "has no tokenizer.json"),
@@ -168,7 +171,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "too many layers": (change_config(n_layer=3), "transformer.h.2.ln_1.weight is missing"),
     "too few layers": (change_config(n_layer=1), "transformer.h.1.attn.c_attn.bias is not a tensor of"),
     "an impossible size": (change_config(n_embd=1 << 40), "at most"),
-    "a fractional id": (change_config(eos_token_id=0.5), "eos_token_id: expected an integer, got 0.5"),
+    "a fractional id": (
+        change_config(eos_token_id=0.5),
+        "eos_token_id: expected an integer or a list of them, got 0.5",
+    ),
     "a smaller vocabulary than the tokenizer's": (change_config(vocab_size=100), "the tokenizer has 280 tokens"),
     "a wrong shape": (change_tensors(set_shape), "transformer.ln_f.weight: expected shape [16], got [15]"),
     "an extra tensor": (change_tensors(add), "--ignore-tensors transformer.extra"),
@@ -262,9 +268,9 @@ def test_files_that_are_not_imported_are_reported(hf: Path, tmp_path: Path) -> N
     shutil.copytree(hf, folder)
     import_model(folder, tmp_path / "plain", log=messages.append)
     assert messages == []
-    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    (folder / "additional_chat_templates").mkdir()
     import_model(folder, tmp_path / "ours", log=messages.append)
-    assert [line.split(" is not imported")[0] for line in messages] == ["the chat template"]
+    assert [line.split(" are not imported")[0] for line in messages] == ["the templates of additional_chat_templates"]
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"auto_map": {"AutoTokenizer": ["a.B", None]}}))
     import_model(folder, tmp_path / "again", log=messages.append)

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -100,3 +101,25 @@ def written_by(
         for number, token in step.items():
             written[number].append(token)
     return written
+
+
+def test_every_way_of_writing_a_text_ends_with_each_end_token(gpt2: Both, t5: Both) -> None:
+    """Further end tokens cut the free text, and are not part of it."""
+    ours, prompts = gpt2.ours, ["to be", "or not", "Ist es"]
+    for prompt in prompts:
+        settings = {"temperature": 0.0, "max_new_tokens": N_NEW}
+        free = written_by(generate_rows, gpt2, [ours.prompt_ids(prompt)], (), [NOBODY])[0]
+        end_ids = (free[4], free[6])
+        n = min(map(free.index, end_ids))
+        expected = ours.generate(prompt, max_new_tokens=n, temperature=0.0) if n else ""
+        assert ours.generate(prompt, end_ids=end_ids, **settings) == expected
+        assert ours.generate(prompt, end_ids=end_ids, prompt_lookup=2, **settings) == expected
+        assert "".join(ours.stream(prompt, end_ids=end_ids, **settings)) == expected
+        assert ours.generate([prompt, "to"], end_ids=end_ids, batch_size=1, **settings)[0] == expected
+    for model in (t5.ours, replace(t5.ours, others=(t5.network,))):  # alone, and as an ensemble with itself
+        (free,) = model.translations("to be", beam=1, max_new_tokens=N_NEW)
+        end_ids = (free.hypothesis.ids[3],)
+        (found,) = model.translations("to be", beam=1, max_new_tokens=N_NEW, end_ids=end_ids)
+        n = free.hypothesis.ids.index(end_ids[0])
+        assert found.hypothesis.ids == free.hypothesis.ids[: n + 1] and found.hypothesis.ended
+        assert found.text == model.tokenizer.decode(free.hypothesis.ids[:n])

@@ -1,6 +1,7 @@
 """Exported tokenizers: `AutoTokenizer` and a new import give the same ids as the original."""
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,3 +140,57 @@ def test_settings_that_change_the_file_are_refused(
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
     ours, _ = read_tokenizers(HFFolder(tmp_path / "saved", {}, {}), print)
     assert ours.frames.text.around(ours.encode(line)) == theirs(line)["input_ids"]
+
+
+CHAT = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+MESSAGES = [{"role": "user", "content": "to be?"}, {"role": "assistant", "content": "or not"}]
+
+
+@pytest.mark.parametrize("in_its_own_file", [False, True])
+@pytest.mark.parametrize(
+    "template", [CHAT, [{"name": "default", "template": CHAT}, {"name": "tools", "template": "t"}]]
+)
+def test_a_chat_template_survives_import_training_and_export(
+    stored: StoredModel, tmp_path: Path, template: Any, in_its_own_file: bool
+) -> None:
+    """transformers renders the exported template, and glassformer encodes the result to the same ids."""
+    marks = ("<|im_start|>", "<|im_end|>")
+    folder = gone_out(replace(stored, tokenizer=learn("byte", (*FEW, *marks))), tmp_path / "hf")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    if in_its_own_file:
+        (folder / "chat_template.jinja").write_text(CHAT)
+        template = CHAT
+    else:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": template}))
+    messages: list[str] = []
+    tokenizer, _ = read_tokenizers(HFFolder(folder, {}, {}), messages.append)
+    again = pickle.loads(pickle.dumps(Tokenizer.from_json(tokenizer.to_json()).with_special_tokens(["[MASK]"])))
+    assert tokenizer.chat_template == again.chat_template == template and messages == []
+    theirs = transformers.AutoTokenizer.from_pretrained(
+        gone_out(replace(stored, tokenizer=tokenizer), tmp_path / "again")
+    )
+    text = theirs.apply_chat_template(MESSAGES, tokenize=False)
+    assert text.startswith("<|im_start|>user\nto be?<|im_end|>\n")
+    ids = theirs.apply_chat_template(MESSAGES, return_dict=False)
+    assert tokenizer.encode(text, allow_special=tokenizer.special_tokens) == ids != tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("template", [3, {"name": CHAT}, [CHAT], [{"name": "a", "template": None}]])
+def test_a_chat_template_of_another_type_is_refused(stored: StoredModel, tmp_path: Path, template: Any) -> None:
+    folder = gone_out(stored, tmp_path / "hf")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": template}))
+    with pytest.raises(
+        UserError, match=r"tokenizer_config\.json: chat_template: expected a text or a list of named texts, got"
+    ):
+        read_tokenizers(HFFolder(folder, {}, {}), print)
+
+
+def test_missing_bytes_are_reported_once(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(families.few_bytes([TEXT]).to_str())
+    messages: list[str] = []
+    tokenizer, _ = read_tokenizers(HFFolder(tmp_path, {}, {}), messages.append)
+    (message,) = messages
+    assert message.startswith("the tokenizer's vocabulary lacks ")
+    assert message.endswith("0x07 …): in a text, they are dropped, as in transformers")
+    assert tokenizer.encode("to\x00be") == tokenizer.encode("to") + tokenizer.encode("be")

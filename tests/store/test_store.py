@@ -133,6 +133,22 @@ def test_a_path_without_a_model_is_named(tmp_path: Path) -> None:
         read_model(tmp_path / "file")
 
 
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+def test_a_checkpoint_of_hugging_face_is_named_with_the_command_that_imports_it(tmp_path: Path, weights: str) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / weights).write_bytes(b"x")
+    with pytest.raises(UserError) as raised:
+        glassformer.load(tmp_path)
+    assert str(raised.value) == (
+        f"{tmp_path} is a Hugging Face checkpoint: run `glassformer import {tmp_path} OUT`, or in Python "
+        f"glassformer.import_model('{tmp_path}', 'OUT'), and use OUT"
+    )
+    for text in ("[]", "{", '{"d_model": 4}'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(UserError, match=r"has no manifest\.json|pickle"):
+            glassformer.load(tmp_path)
+
+
 def rewrite(folder: Path, **changes: Any) -> None:
     """Write a manifest with other content and the correct digest."""
     value = json.loads((folder / "manifest.json").read_text()) | changes

@@ -73,6 +73,17 @@ def byte_level(texts: Sequence[str], special: Sequence[str | AddedToken], splitt
     return rust
 
 
+def few_bytes(texts: Sequence[str], splitting: Any = None, unknown: str | None = None) -> Tokenizer:
+    """Return a byte-level tokenizer that was trained without a given alphabet: it lacks the bytes of other texts."""
+    rust = Tokenizer(models.BPE(unk_token=unknown))
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    rust.pre_tokenizer = level if splitting is None else pre_tokenizers.Sequence([splitting, level])
+    rust.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|im_start|>", *([] if unknown is None else [unknown])]
+    train(rust, trainers.BpeTrainer, texts, special, initial_alphabet=[])
+    return rust
+
+
 def gpt2(texts: Sequence[str]) -> Family:
     end = "<|endoftext|>"
     return byte_level(texts, [end]), {"bos": end, "eos": end, "unk": end}

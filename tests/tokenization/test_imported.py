@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, pre_tokenizers
 from tokenizers import Tokenizer as Rust
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -16,8 +18,9 @@ from faults.tally import count
 from glassformer.data.label_rows import encode_tagged
 from glassformer.errors import UserError
 from glassformer.tokenization import Tokenizer
+from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
 from glassformer.tokenization.word_boundaries import word_boundaries
-from tokenization.families import families, own_classes, roles_of
+from tokenization.families import families, few_bytes, own_classes, roles_of
 
 NAMES = ["bert", "bert-cased", "gpt2", "roberta", "llama-3", "llama-2", "llama-2-legacy", "t5", "qwen"]
 
@@ -25,6 +28,38 @@ NAMES = ["bert", "bert-cased", "gpt2", "roberta", "llama-3", "llama-2", "llama-2
 @pytest.fixture(scope="module")
 def found(documents: list[str], mixed_lines: list[str]) -> dict[str, Any]:
     return families([*documents[:60], *mixed_lines[:1000]])
+
+
+@pytest.mark.parametrize("unknown", [None, "<|unknown|>"])
+@pytest.mark.parametrize("splitting", [None, pre_tokenizers.Digits(individual_digits=True)])
+def test_byte_level_vocabularies_without_all_bytes(
+    documents: list[str], mixed_lines: list[str], splitting: Any, unknown: str | None
+) -> None:
+    """Ids and texts equal those of the library, which drops missing bytes or replaces them by the unknown token."""
+    rust = few_bytes(documents[:20], splitting, unknown)
+    ours = Tokenizer.imported(rust.to_str(), {"eos": "<|endoftext|>"})
+    missing = {byte for byte, character in enumerate(BYTE_TO_CHARACTER) if character not in ours.vocab}
+    assert len(missing) > 80
+    counts = {"texts": 0, "with missing bytes": 0}
+    special = PreTrainedTokenizerFast(tokenizer_object=rust)
+
+    def check(text: str) -> None:
+        counts["texts"] += 1
+        counts["with missing bytes"] += not missing.isdisjoint(text.encode())
+        ids = ours.encode(text)
+        assert ids == rust.encode(text, add_special_tokens=False).ids
+        assert ours.decode(ids, skip_special=False) == rust.decode(ids, skip_special_tokens=False)
+        assert ours.decode(ids) == special.decode(ids, skip_special_tokens=True)
+        with_marks = f"<|im_start|>{text}<|endoftext|>"
+        expected = special(with_marks, add_special_tokens=False)["input_ids"]
+        assert ours.encode(with_marks, allow_special=ours.special_tokens) == expected
+
+    given(st.text(max_size=40) | st.text([chr(i) for i in range(256)], max_size=40))(
+        settings(max_examples=200, database=None, deadline=None)(check)
+    )()
+    for text in plain([*mixed_lines[:100], *documents[20:30]], list(ours.special_tokens)):
+        check(text)
+    assert counts["with missing bytes"] > 100 and counts["texts"] > 250
 
 
 OWN = ["bert", "distilbert", "gpt2", "roberta", "bart", "llama", "qwen", "t5"]

@@ -33,6 +33,7 @@ def main(
     context: Literal["refuse", "slide"] = "refuse",
     batch_size: int | None = None,
     draft: Path | None = None,
+    special_tokens: bool = False,
     sampling: Sampling,
     loading: Loading,
 ) -> int:
@@ -51,6 +52,8 @@ def main(
         batch_size: Number of rows (prompts × samples) of --input at a time, 32 by default; more are faster and need
             more memory.
         draft: The directory of a smaller model with the same tokenizer; it proposes --draft-tokens tokens per step.
+        special_tokens: Read special tokens written in a prompt, such as <|im_start|>, as these tokens; without this
+            option they are ordinary text.
 
     Examples:
         glassformer generate runs/mybook --prompt "It was" --temperature 0.8
@@ -80,15 +83,16 @@ def main(
     from glassformer.inference.speculative import DraftCounts
 
     counts = DraftCounts()
+    how = {"slide": context == "slide", "special_tokens": special_tokens}
     settings = sampling | {"draft": draft and replace(loading, checkpoint=None).model(draft), "counts": counts}
-    slide, samples = context == "slide", range(sample, sample + n)
+    samples = range(sample, sample + n)
     if prompts is not None:
         n_rows = GENERATION_BATCH if batch_size is None else batch_size
-        _from_file(model, prompts, output, samples, slide, n_rows, settings)
+        _from_file(model, prompts, output, samples, how, n_rows, settings)
     elif prompt is not None:
-        _write(model, prompt, samples, slide, settings)
+        _write(model, prompt, samples, how, settings)
     else:
-        _converse(model, samples, slide, settings)
+        _converse(model, samples, how, settings)
     if counts.n_drafted:
         err(str(counts))
     return 0
@@ -104,11 +108,11 @@ def _require_effect(model: "Model", sampling: Mapping[str, Any], sample: int) ->
         )
 
 
-def _write(model: "Model", prompt: str, samples: range, slide: bool, settings: dict[str, Any]) -> None:
+def _write(model: "Model", prompt: str, samples: range, how: dict[str, bool], settings: dict[str, Any]) -> None:
     """Stream one sample to the terminal, or print several with their numbers; notes go to standard error."""
-    [encoded] = _encoded(model, [prompt], slide)
+    [encoded] = _encoded(model, [prompt], how)
     n_new, texts = 0, [prompt] * len(samples)
-    steps = model.stream_encoded([encoded], n=len(samples), sample=samples.start, slide=slide, **settings)
+    steps = model.stream_encoded([encoded], n=len(samples), sample=samples.start, slide=how["slide"], **settings)
     for n_new, pieces in enumerate(steps):
         texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
         if len(samples) == 1:
@@ -119,13 +123,13 @@ def _write(model: "Model", prompt: str, samples: range, slide: bool, settings: d
         print(*(f"--- sample {number}\n{text}" for number, text in zip(samples, texts, strict=True)), sep="\n")
     max_len = model.network.config.max_len
     if len(encoded.ids) + n_new > max_len:
-        what = "slid: its older half was dropped" if slide else "is full; --context slide continues beyond it"
+        what = "slid: its older half was dropped" if how["slide"] else "is full; --context slide continues beyond it"
         err(f"the context of {max_len} tokens {what}")
 
 
-def _encoded(model: "Model", prompts: list[str], slide: bool) -> "list[EncodedPrompt]":
+def _encoded(model: "Model", prompts: list[str], how: dict[str, bool]) -> "list[EncodedPrompt]":
     """Encode the prompts; print a note for each prompt whose beginning is dropped."""
-    encoded, max_len = model.encode_prompts(prompts, slide=slide), model.network.config.max_len
+    encoded, max_len = model.encode_prompts(prompts, **how), model.network.config.max_len
     for n_tokens in (len(prompt.ids) for prompt in encoded):
         if n_tokens > max_len:
             n = n_tokens - max_len
@@ -133,7 +137,7 @@ def _encoded(model: "Model", prompts: list[str], slide: bool) -> "list[EncodedPr
     return encoded
 
 
-def _converse(model: "Model", samples: range, slide: bool, settings: dict[str, Any]) -> None:
+def _converse(model: "Model", samples: range, how: dict[str, bool], settings: dict[str, Any]) -> None:
     err("type the beginning of a text and press Enter; Ctrl-D ends")
     while True:
         try:
@@ -144,7 +148,7 @@ def _converse(model: "Model", samples: range, slide: bool, settings: dict[str, A
         if not prompt:
             continue
         try:
-            _write(model, prompt, samples, slide, settings)
+            _write(model, prompt, samples, how, settings)
         except UserError as error:
             err(f"glassformer: {error}")
 
@@ -174,7 +178,7 @@ def _from_file(
     prompts: list[str | None],
     output: Path | None,
     samples: range,
-    slide: bool,
+    how: dict[str, bool],
     batch_size: int,
     settings: dict[str, Any],
 ) -> None:
@@ -184,8 +188,10 @@ def _from_file(
     order = [
         (prompt or "", sample, -1 if prompt is None else next(numbers)) for prompt in prompts for sample in samples
     ]
-    encoded = _encoded(model, filled, slide)
-    rows = model.generate_encoded(encoded, n=n, sample=samples.start, slide=slide, batch_size=batch_size, **settings)
+    encoded = _encoded(model, filled, how)
+    rows = model.generate_encoded(
+        encoded, n=n, sample=samples.start, slide=how["slide"], batch_size=batch_size, **settings
+    )
     texts = {-1: ""}  # by number of the row; -1 is a blank line
     written: list[str] = []
     are_shown = output is None and sys.stdout.isatty()  # the lines are the progress

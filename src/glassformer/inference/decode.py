@@ -270,9 +270,7 @@ def causal_frame(tokenizer: Tokenizer, config: ModelConfig) -> Frame:
     return Frame(before=tokenizer.frames.prompt.before or start)
 
 
-def end_ids_of(
-    tokenizer: Tokenizer, config: ModelConfig, generation: GenerationConfig | BeamConfig
-) -> frozenset[int]:
+def end_ids_of(tokenizer: Tokenizer, config: ModelConfig, generation: GenerationConfig | BeamConfig) -> frozenset[int]:
     """Return the ids that end a text: the model's end token, or else the tokenizer's, and `generation.end_ids`."""
     return all_ends([end for end in (config.eos_id, tokenizer.eos_id) if end is not None][:1], generation)
 

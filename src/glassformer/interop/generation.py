@@ -1,6 +1,7 @@
 """Generation defaults: conversion from and to the `generation_config.json` of transformers."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from glassformer.config.run import BeamConfig, GenerationConfig
@@ -10,6 +11,7 @@ from glassformer.errors import UserError, shown
 from glassformer.inference.decode import never_written
 from glassformer.tokenization.tokenizer import Tokenizer, sentinel_ids
 
+Log = Callable[[str], None]
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Sampling settings with the same name and meaning in transformers and glassformer."""
 BEAM = {"num_beams": "beam", "length_penalty": "length_penalty", "max_new_tokens": "max_new_tokens"}
@@ -45,13 +47,14 @@ NOT_TAKEN_OVER = "not imported from the generation defaults"
 
 
 def read_generation(
-    said: Mapping[str, Any], config: TransformerConfig, tokenizer: Tokenizer, where: str, log: Callable[[str], None]
+    said: Mapping[str, Any], config: TransformerConfig, tokenizer: Tokenizer, where: str, log: Log
 ) -> GenerationConfig | BeamConfig:
     """Convert generation defaults of transformers; `log` receives a message about each unsupported setting.
 
     If they set neither sampling nor beams, which means greedy in transformers, the defaults of glassformer apply.
     """
     said = {key: value for key, value in said.items() if value is not None}
+    further = tuple(end for end in end_tokens(said, where) if end != config.eos_id)
     found: dict[str, Any] = {}
     if config.is_encoder_decoder:
         found = {ours: said[theirs] for theirs, ours in BEAM.items() if theirs in said}
@@ -84,8 +87,17 @@ def read_generation(
             first = f"with {before}" if before else "without a forced token"
             log(f"{NOT_TAKEN_OVER}: forced_bos_token_id = {forced}: glassformer starts a target {first}")
         search = {"beam": 1, "length_penalty_type": "average", "early_stopping": "never"}
-        return from_dict(BeamConfig, search | _numbers(found), where)
-    return from_dict(GenerationConfig, _numbers(found), where)
+        return replace(from_dict(BeamConfig, search | _numbers(found), where), end_ids=further)
+    return replace(from_dict(GenerationConfig, _numbers(found), where), end_ids=further)
+
+
+def end_tokens(said: Mapping[str, Any], where: str) -> list[int]:
+    """Return the ids of `eos_token_id`, which may be one id, a list or null."""
+    given = said.get("eos_token_id")
+    ends = given if isinstance(given, list) else [] if given is None else [given]
+    if any(type(end) is not int for end in ends):
+        raise UserError(f"{where}: eos_token_id: expected an integer or a list of them, got {shown(str(given))}")
+    return list(dict.fromkeys(ends))
 
 
 def _new_tokens(said: Mapping[str, Any], max_len: int) -> int:
@@ -107,25 +119,28 @@ def write_generation(
 ) -> dict[str, Any]:
     """Return the contents of `generation_config.json`.
 
-    The length is written as `max_length`: the context of a decoder, or the start token and `max_new_tokens` of an
-    encoder-decoder, within the context. A `max_new_tokens` in the file would override the `max_length` of a caller,
-    and generate beyond the context.
+    The length of an encoder-decoder is written as `max_length`: the start token and `max_new_tokens`, within the
+    context. A `max_new_tokens` in the file would override the `max_length` of a caller, and generate beyond the
+    context. A decoder has no length in the file, because transformers would warn at every `max_new_tokens` of a call.
 
     The beam search of transformers equals glassformer's, with the same rule of `early_stopping` and division by
     length^penalty. "shrink" is written as "never", and Wu's penalty (`gnmt`) as the penalty 1: the nearest ones.
     """
     found: dict[str, Any] = {key: value for key, value in token_ids(config).items() if value is not None}
+    if generation.end_ids:
+        found["eos_token_id"] = [end for end in (config.eos_id, *generation.end_ids) if end is not None]
     if isinstance(generation, BeamConfig):
         penalty = generation.length_penalty if generation.length_penalty_type == "average" else 1.0
         found |= {"num_beams": generation.beam, "max_length": min(generation.max_new_tokens + 1, config.max_len)}
         before = tokenizer.frames.target.before
         found |= {"forced_bos_token_id": before[0]} if len(before) == 1 else {}  # BART's `<s>`
-        found |= _never(config, tokenizer, {*before, *sentinel_ids(tokenizer)})  # T5 fills spans with sentinels
+        written = {*before, *sentinel_ids(tokenizer), *generation.end_ids}  # T5 fills spans with sentinels
+        found |= _never(config, tokenizer, written)
         if generation.beam > 1:  # without beams, transformers warns about both
             names = {ours: theirs for theirs, ours in STOPPING.items()}
             found |= {"length_penalty": penalty, "early_stopping": names.get(generation.early_stopping, "never")}
         return found
-    found |= {"max_length": config.max_len} | _never(config, tokenizer)
+    found |= _never(config, tokenizer, generation.end_ids)
     if generation.temperature == 0:
         return found | {"do_sample": False}
     return found | {"do_sample": True} | {key: getattr(generation, key) for key in SAMPLING}

@@ -10,7 +10,8 @@ MAX_LISTED = 8
 UNKNOWN = "is not a known key"
 
 _SAYS_NOTHING = """
-_attn_implementation_autoset architectures model_type _name_or_path name_or_path torch_dtype dtype transformers_version
+_attn_implementation_autoset architectures model_type auto_map _name_or_path _model_name_or_path name_or_path
+torch_dtype dtype transformers_version
 use_cache output_attentions output_hidden_states output_past return_dict return_dict_in_generate output_scores
 torchscript use_bfloat16 tf_legacy_loss gradient_checkpointing chunk_size_feed_forward initializer_range init_std
 initializer_factor task_specific_params finetuning_task problem_type id2label label2id num_labels
@@ -35,6 +36,11 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "quantization_config": (),
     "rope_interleaved": (False,),
     "use_mrope": (False,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "reorder_and_upcast_attn": (False,),
+    "scale_attn_weights": (True,),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
 }
 """Keys of every family → supported values; null is also supported."""
 

@@ -1,5 +1,6 @@
 """`glassformer import`: convert a checkpoint of transformers to a model directory with the same weights."""
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from glassformer.interop.directory import CONFIG, GENERATION, HFFolder, local
 from glassformer.interop.equivalent import shapes_of
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family, Key, matches, renamed
-from glassformer.interop.generation import read_generation
+from glassformer.interop.generation import end_tokens, read_generation
 from glassformer.interop.hf_config import HFConfig
 from glassformer.interop.tokenizer_files import TOKENIZER_CONFIG
 from glassformer.store.manifest import Manifest
@@ -29,6 +30,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 Log = Callable[[str], None]
 MAX_LISTED = 8
+NUMBER = re.compile(r"-?[\d,.]*\d(?:e[+-]?\d+)?|-?inf|nan")
 PROBLEMS = ("single_label_classification", "regression")
 """`problem_type` of a classifier with several labels, and with one label: the defaults of transformers."""
 
@@ -60,12 +62,13 @@ def import_model(
     out = files.as_path(out, "out")
     files.require_new_folder(out)
     folder = HFFolder.open(local(source))
-    family, architecture = find_family(folder)
+    family, architecture = find_family(folder, ignore_tensors, ignore_keys, log)
     config, labels = read_config(folder, family, architecture, ignore_keys, log)
     tokenizer, source_tokenizer = tokenizer_files.read_tokenizers(
         folder, log, family.roles, family.builder, family.vocabulary
     )
-    config = _with_special_ids(config, folder, tokenizer, log)
+    ends = _end_tokens(folder, config, log)
+    config = _with_special_ids(config, folder, tokenizer, ends, log)
     n_source_rows = config.encoder_vocab_size
     for one, n_rows in ((tokenizer, config.vocab_size), (source_tokenizer or tokenizer, n_source_rows)):
         if one.vocab_size > n_rows:
@@ -73,9 +76,11 @@ def import_model(
                 f"{folder.path}: the tokenizer has {one.vocab_size:,} tokens, but the model only {n_rows:,}"
             )
     weights = read_weights(folder, family, config, ignore_tensors, log)
-    said = folder.config | folder.table(GENERATION)
+    said = folder.config | folder.table(GENERATION) | {"eos_token_id": ends}
     generation = read_generation(said, config, tokenizer, str(folder.path / GENERATION), log)
     _say_what_stays(folder, log)
+    if folder.config.get("auto_map"):
+        log(f"{CONFIG} names custom code (auto_map), which is never run: the model is read as {architecture}")
     if isinstance(config.head, c.VectorHead):
         log(f"sentence vector: {described(config.head)}")
     run = Run(
@@ -94,27 +99,41 @@ def import_model(
 
 def _say_what_stays(folder: HFFolder, log: Log) -> None:
     """Log the settings of a folder that are not imported but affect how the model is used."""
-    if (folder.path / "chat_template.jinja").is_file() or "chat_template" in folder.table(TOKENIZER_CONFIG):
-        log("the chat template is not imported: prompts are used unchanged")
+    if (folder.path / "additional_chat_templates").is_dir():
+        log("the templates of additional_chat_templates are not imported; the chat template is kept for exports")
     if folder.table(TOKENIZER_CONFIG).get("auto_map"):
         log(f"{TOKENIZER_CONFIG} requires custom code (auto_map), which is never run: only tokenizer.json is read")
     if sentence_files.has_modules(folder):
         sentence_files.say_what_stays(folder, log)
 
 
-def find_family(folder: HFFolder) -> tuple[Family, str]:
-    """Return the family of a folder, and the class in its configuration; with modules, the class without a head."""
+def find_family(
+    folder: HFFolder, ignore_tensors: Sequence[str] = (), ignore_keys: Sequence[str] = (), log: Log = print
+) -> tuple[Family, str]:
+    """Return the family of a folder, and the class in its configuration; with modules, the class without a head.
+
+    Without a class in the configuration, it is the first one of the family whose tensors are those of the folder;
+    `log` receives its name.
+    """
     model_type, architectures = folder.config.get("model_type"), folder.config.get("architectures")
     of_type = [family for family in FAMILIES if family.model_type == model_type]
     if not of_type:
         known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES))
+        code = ", and its custom code (auto_map) is never run" if folder.config.get("auto_map") else ""
         raise UserError(
-            f"{folder.path / CONFIG}: model_type {shown(str(model_type))} is not supported (known: {known})"
+            f"{folder.path / CONFIG}: model_type {shown(str(model_type))} is not supported (known: {known}){code}"
         )
     classes = ", ".join(name for family in of_type for name in family.architectures)
     if architectures is None:
+        for family in of_type:
+            for name in family.architectures:
+                if _fits(folder, family, name, ignore_tensors, ignore_keys):
+                    log(f"{CONFIG} has no architectures: the tensors are those of {name}, which is assumed")
+                    return family, name
+        read_config(folder, of_type[0], of_type[0].architectures[0], ignore_keys)  # raises for a wrong configuration
         raise UserError(
-            f"{folder.path / CONFIG} has no architectures, the class name of the model: add one of {classes}"
+            f"{folder.path / CONFIG} has no architectures, the class name of the model, and the tensors of the folder "
+            f"are those of none of {classes}: add the class, or skip the tensors of another head with --ignore-tensors"
         )
     for family in of_type:
         if isinstance(architectures, list) and len(architectures) == 1 and architectures[0] in family.architectures:
@@ -127,6 +146,18 @@ def find_family(folder: HFFolder) -> tuple[Family, str]:
     )
 
 
+def _fits(
+    folder: HFFolder, family: Family, architecture: str, ignore_tensors: Sequence[str], ignore_keys: Sequence[str]
+) -> bool:
+    """Return True if the configuration and the tensors of a folder are those of a class."""
+    try:
+        config, _ = read_config(folder, family, architecture, ignore_keys, log=lambda text: None)
+        require_fit(folder, family, config, ignore_tensors)
+    except UserError:
+        return False
+    return True
+
+
 def read_config(
     folder: HFFolder, family: Family, architecture: str, ignore: Sequence[str] = (), log: Log = print
 ) -> tuple[c.TransformerConfig, tuple[str, ...]]:
@@ -135,7 +166,13 @@ def read_config(
     `log` receives a message about each unknown key in `ignore`; any other name in `ignore` is an error.
     """
     given = HFConfig(folder.config, str(folder.path / CONFIG), folder.tensors.keys(), ignore)
-    config = family.read(given, architecture)
+    try:
+        config = family.read(given, architecture)
+    except UserError as error:
+        if str(error).startswith(given.where):
+            raise
+        keys = _keys_of_error(given, family, architecture, str(error))
+        raise UserError(": ".join([given.where, *keys, str(error)])) from error
     given.done()
     if wrong := [key for key in ignore if key not in given.ignored]:
         raise UserError(f"{folder.path / CONFIG} has no unknown key {shown(wrong[0])}: remove it from --ignore-keys")
@@ -155,6 +192,34 @@ def read_config(
     if isinstance(config.head, c.SequenceHead) and problem not in (None, PROBLEMS[len(labels) == 1]):
         raise UserError(f"{where}: problem_type {shown(str(problem))} is not supported for {len(labels)} labels")
     return replace(config, head=replace(config.head, n_labels=len(labels))), labels
+
+
+def _keys_of_error(given: HFConfig, family: Family, architecture: str, message: str) -> list[str]:
+    """Return the numbers of `config.json` that cause an error about a setting of glassformer, as [`key = value, …`].
+
+    They are the numbers that, if another one is put in their place, change the numbers in the message or avoid it.
+    """
+
+    def message_with(path: tuple[str, ...], value: float) -> str | None:
+        table = dict(given.table)
+        table |= {path[0]: value if len(path) == 1 else table[path[0]] | {path[1]: value}}
+        try:
+            family.read(HFConfig(table, given.where, given.tensors), architecture)
+        except UserError as error:
+            return str(error)
+        return None
+
+    numbers = {(key,): value for key, value in given.table.items() if type(value) in (int, float)}
+    for key, part in given.table.items():
+        if isinstance(part, dict):
+            numbers |= {(key, inner): value for inner, value in part.items() if type(value) in (int, float)}
+    found = []
+    for path, value in numbers.items():
+        others = {message_with(path, other) for other in (1, 2, 8, 64, 0.5) if type(other) is type(value)}
+        same_rule = {text for text in others if text is None or NUMBER.sub("", text) == NUMBER.sub("", message)}
+        if same_rule - {message}:
+            found.append(f"{'.'.join(path)} = {value}")
+    return [", ".join(found)] if found else []
 
 
 def _unused_labels(folder: HFFolder) -> tuple[str, ...]:
@@ -281,12 +346,13 @@ def require_fit(
 
 
 def _with_special_ids(
-    config: c.TransformerConfig, folder: HFFolder, tokenizer: Tokenizer, log: Log
+    config: c.TransformerConfig, folder: HFFolder, tokenizer: Tokenizer, ends: Sequence[int], log: Log
 ) -> c.TransformerConfig:
     """Set the ids of special tokens from `config.json`, or else from the tokenizer.
 
-    If several tokens end a text, the tokenizer's is kept, with a message to `log`. The `decoder_start_id` of a
-    decoder-only model is the token that the tokenizer puts before a text: transformers puts no other token there.
+    If several tokens (`ends`) end a text, `eos_id` is the tokenizer's, or else the first; the others become `end_ids`
+    of the generation settings. The `decoder_start_id` of a decoder-only model is the token that the tokenizer puts
+    before a text: transformers puts no other token there.
     """
     found: dict[str, Any] = {}
     for name in c.SPECIAL_IDS:
@@ -294,22 +360,28 @@ def _with_special_ids(
         both = (folder.config.get(key), folder.table(GENERATION).get(key))
         said = both[1] if both[0] is None else both[0]
         own = getattr(tokenizer, name, None)
-        if isinstance(said, list):  # several end tokens: use the tokenizer's, or the first
-            said = own if own in said else next(iter(said), None)
+        if name == "eos_id":
+            said = own if own in ends else next(iter(ends), None)
         if said is not None and type(said) is not int:
             raise UserError(f"{folder.path / CONFIG}: {key}: expected an integer, got {shown(str(said))}")
         if said is not None and not 0 <= said < config.vocab_size:  # -1, or the default of a larger vocabulary
             log(f"{key} {said} is not an id of the vocabulary, and is ignored")
             said = None
-        value = own if said is None else said
-        for ends in both:
-            if isinstance(ends, list) and any(end != value for end in ends):
-                log(f"{key} lists several end tokens {ends}: only {value} is used")
-                break
-        found[name] = value
+        found[name] = own if said is None else said
     if config.encoder is None:
         found["decoder_start_id"] = next(reversed(tokenizer.frames.prompt.before), None)
     return replace(config, **found)
+
+
+def _end_tokens(folder: HFFolder, config: c.TransformerConfig, log: Log) -> list[int]:
+    """Return the end tokens of `generation_config.json`, as `generate` of transformers, or else of `config.json`."""
+    tables = {GENERATION: folder.table(GENERATION), CONFIG: folder.config}
+    found = [end_tokens(table, str(folder.path / name)) for name, table in tables.items()]
+    ends = found[0] or found[1]
+    for end in ends:
+        if not 0 <= end < config.vocab_size:
+            log(f"eos_token_id {end} is not an id of the vocabulary, and is ignored")
+    return [end for end in ends if 0 <= end < config.vocab_size]
 
 
 def as_learned(run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run:

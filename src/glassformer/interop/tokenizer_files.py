@@ -17,11 +17,15 @@ from glassformer.interop.vocabulary_files import SAVE_FAST, Builder, Parts, buil
 from glassformer.store.model_directory import StoredModel
 from glassformer.tasks.registry import task_of
 from glassformer.tasks.task import ContinuesPrompts
+from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, tables
+from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, check_chat_template, tables
 
 TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+CHAT_TEMPLATE = "chat_template.jinja"
 TARGET = "target"
+OF_UTF8 = [byte for byte in range(0xF5) if byte not in (0xC0, 0xC1)]
+"""Bytes that occur in UTF-8 text."""
 ANY_CLASS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """Classes of tokenizers that add no special tokens, and use `tokenizer.json` unchanged."""
 OF_BERT = {
@@ -55,6 +59,7 @@ def read_tokenizers(
     if built is not None:
         log(f"no {TOKENIZER}: the tokenizer is built from {' and '.join(vocabulary)}")
     tokenizer = _read_tokenizer(folder, usual or {}, built)
+    _report_missing_bytes(tokenizer, log)
     if not (folder.path / TARGET / TOKENIZER).is_file():
         return tokenizer, None
     return _read_tokenizer(replace(folder, path=folder.path / TARGET), usual or {}), tokenizer
@@ -68,15 +73,33 @@ def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str], built: str | Non
         others = f", only the SentencePiece files {' and '.join(pieces)}" if pieces else ""
         raise UserError(f"{folder.path} has no {TOKENIZER}{others}: {SAVE_FAST}")
     text = files.read_text(path, MAX_TOKENIZER_BYTES) if built is None else built
+    template = _chat_template(folder)
     try:
         said = roles(folder)
-        tokenizer = Tokenizer.imported(text, said)
+        tokenizer = Tokenizer.imported(text, said, template)
         left = {role: token for role, token in _unsaid(folder, usual).items() if token in tokenizer.vocab}
-        tokenizer = Tokenizer.imported(text, said | left) if left else tokenizer
+        tokenizer = Tokenizer.imported(text, said | left, template) if left else tokenizer
     except UserError as error:
         raise UserError(f"{path} cannot be used as a tokenizer: {error}") from error
     _require_agreement(folder, json.loads(text))
     return tokenizer
+
+
+def _report_missing_bytes(tokenizer: Tokenizer, log: Callable[[str], None]) -> None:
+    """Log the bytes of UTF-8 text that a byte-level vocabulary lacks, and what the tokenizer does with them."""
+    description = json.loads(tokenizer.to_json())
+    parts = tables([description["pre_tokenizer"], description["normalizer"]])
+    if description["model"]["type"] != "BPE" or not any(part.get("type") == "ByteLevel" for part in parts):
+        return
+    missing = [byte for byte in OF_UTF8 if BYTE_TO_CHARACTER[byte] not in tokenizer.vocab]
+    if missing:
+        unknown = description["model"]["unk_token"]
+        listed = ", ".join(f"0x{byte:02X}" for byte in missing[:8]) + (" …" if len(missing) > 8 else "")
+        log(
+            f"the tokenizer's vocabulary lacks {len(missing)} of the bytes of UTF-8 text ({listed}): in a text, they "
+            + ("are dropped" if unknown is None else f"become {unknown}")
+            + ", as in transformers"
+        )
 
 
 def _require_agreement(folder: HFFolder, description: dict[str, Any]) -> None:
@@ -108,6 +131,19 @@ def roles(folder: HFFolder) -> dict[str, str]:
         if isinstance(token, str):
             found[role] = token
     return found
+
+
+def _chat_template(folder: HFFolder) -> Any:
+    """Return the chat template of a folder, or None; its own file takes precedence, as in transformers."""
+    path = folder.path / CHAT_TEMPLATE
+    if path.is_file():
+        return files.read_text(path)
+    template = folder.table(TOKENIZER_CONFIG).get("chat_template")
+    try:
+        check_chat_template(template)
+    except UserError as error:
+        raise UserError(f"{folder.path / TOKENIZER_CONFIG}: {error}") from error
+    return template
 
 
 def _unsaid(folder: HFFolder, usual: Mapping[str, str]) -> dict[str, str]:
@@ -189,7 +225,8 @@ def write_tokenizer(
         "model_input_names": ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"],
         "clean_up_tokenization_spaces": False,
     }
-    files.write_json(folder / TOKENIZER_CONFIG, settings | special)
+    template = {} if tokenizer.chat_template is None else {"chat_template": tokenizer.chat_template}
+    files.write_json(folder / TOKENIZER_CONFIG, settings | special | template)
 
 
 def _around(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any] | None:

@@ -39,6 +39,11 @@ class Manifest:
         """Read the manifest of a folder; raise `UserError` if it is missing or invalid."""
         path = folder / NAME
         if not path.exists():
+            if _is_hf_checkpoint(folder):
+                raise UserError(
+                    f"{folder} is a Hugging Face checkpoint: run `glassformer import {folder} OUT`, or in Python "
+                    f"glassformer.import_model({str(folder)!r}, 'OUT'), and use OUT"
+                )
             for found in sorted(folder.iterdir()) if folder.is_dir() else ():
                 if found.is_file():
                     files.refuse_objects(found)  # its message explains how to convert pickled weights
@@ -79,6 +84,15 @@ class Manifest:
             if not agrees:
                 raise UserError(f"{folder} is damaged: {name} is not the file that was written")
         return self
+
+
+def _is_hf_checkpoint(folder: Path) -> bool:
+    """Return True for a folder of transformers, whose `config.json` names a `model_type`."""
+    try:
+        config = files.read_json(folder / "config.json")
+    except UserError:
+        return False
+    return isinstance(config, dict) and "model_type" in config
 
 
 def _is_inside(path: Path, folder: Path) -> bool:

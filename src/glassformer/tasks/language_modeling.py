@@ -93,17 +93,19 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
             batch_size=batch_size,
         )
 
-    def encode_prompt(self, model: TrainedModel, prompt: Prompt) -> EncodedPrompt:
-        frame = causal_frame(model.tokenizer, model.network.config)
-        ids = frame.around(model.tokenizer.encode(prompt) if isinstance(prompt, str) else [])
-        if not isinstance(prompt, str) and prompt:
-            ids = list(prompt)
+    def encode_prompt(self, model: TrainedModel, prompt: Prompt, special_tokens: bool = False) -> EncodedPrompt:
+        tokenizer, before = model.tokenizer, list(causal_frame(model.tokenizer, model.network.config).before)
+        if isinstance(prompt, str):
+            ids = tokenizer.encode(prompt, allow_special=tokenizer.special_tokens if special_tokens else ())
+            ids = ids if before and ids[: len(before)] == before else before + ids  # a chat template writes it, too
+        else:
+            ids = list(prompt) or before
         if not ids:
             raise UserError(
                 f"the prompt is empty, and {model.name} was not trained to start a text (no start token is recorded): "
                 "give a prompt of at least one token"
             )
-        is_spaced = isinstance(prompt, str) and prompt[-1:].isspace() and not model.tokenizer.decode(ids)[-1:].isspace()
+        is_spaced = isinstance(prompt, str) and prompt[-1:].isspace() and not tokenizer.decode(ids)[-1:].isspace()
         return EncodedPrompt(ids, is_spaced)
 
     def no_start(self, model: TrainedModel) -> str:

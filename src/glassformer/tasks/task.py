@@ -192,8 +192,11 @@ class Continuation:
 class ContinuesPrompts(Protocol):
     """A task whose models continue a text."""
 
-    def encode_prompt(self, model: TrainedModel, prompt: Prompt) -> EncodedPrompt:
-        """Return the ids that the model reads: a text after its start tokens, or the given ids unchanged."""
+    def encode_prompt(self, model: TrainedModel, prompt: Prompt, special_tokens: bool = False) -> EncodedPrompt:
+        """Return the ids that the model reads: a text after its start tokens, or the given ids unchanged.
+
+        With `special_tokens`, special tokens written in the text are read as such.
+        """
 
     def stream(
         self, model: TrainedModel, prompts: Sequence[EncodedPrompt], options: Continuation

@@ -72,7 +72,10 @@ def train_in_rust(
 
 
 def recognise(description: Mapping[str, Any]) -> Scheme | None:
-    """Return the scheme of a parsed `tokenizer.json`, or None if the reference encoder cannot reproduce it."""
+    """Return the scheme of a parsed `tokenizer.json`, or None if the reference encoder cannot reproduce it.
+
+    None also for a byte-level vocabulary without all 256 bytes: the Rust library drops the missing ones.
+    """
     model, added = description["model"], description["added_tokens"]
     if any(not token["special"] or any(token[flag] for flag in _OTHER_MATCHES) for token in added):
         return None
@@ -85,7 +88,8 @@ def recognise(description: Mapping[str, Any]) -> Scheme | None:
         is_ours = is_ours and (model["unk_token"] is None or model["fuse_unk"])
     if not is_ours:
         return None
-    return next((f for f in schemes if all(description[part] == value for part, value in _splitting(f).items())), None)
+    found = next((f for f in schemes if all(description[part] == value for part, value in _splitting(f).items())), None)
+    return None if found == "byte" and set(BYTE_TO_CHARACTER) - model["vocab"].keys() else found
 
 
 _OTHER_MATCHES = ("lstrip", "rstrip", "single_word")
@@ -125,8 +129,6 @@ def check(
     if scheme is None:
         return
     check_special_tokens(special_tokens)
-    if scheme == "byte" and (missing := set(BYTE_TO_CHARACTER) - vocab.keys()):
-        raise UserError(f"its vocabulary lacks {len(missing)} of the 256 bytes, so it cannot encode every text")
     ordinary = "".join(vocab.keys() - set(special_tokens))
     if scheme == "byte" and (others := set(ordinary) - set(BYTE_TO_CHARACTER)):
         raise UserError(f"its tokens contain {min(others)!r}, which represents no byte")

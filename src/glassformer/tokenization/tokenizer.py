@@ -46,7 +46,14 @@ from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, Scheme
 from glassformer.tokenization.reference import Explanation, ReferenceEncoder
 from glassformer.tokenization.scheme_codec import SchemeCodec, require_scheme
 from glassformer.tokenization.special_tokens_template import Frames
-from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, check_file, check_roles
+from glassformer.tokenization.validate_tokenizer_json import (
+    MAX_TOKENIZER_BYTES,
+    ROLES,
+    ChatTemplate,
+    check_chat_template,
+    check_file,
+    check_roles,
+)
 
 Learner = Literal["glassformer", "tokenizers"]
 
@@ -129,6 +136,7 @@ class Tokenizer:
     token in the training text, by id (`None` if the learner does not return it). `pad_id`, `eos_id` and so on are
     `None` if the tokenizer lacks this special token. `scheme` is `None` for an imported tokenizer without a scheme.
     `roles` maps roles to special tokens with other names. `frames` has the special tokens around a text.
+    `chat_template` is the Jinja template of an imported chat model, or a list of named ones; it is kept for exports.
 
     >>> tokenizer = Tokenizer.train(["to be, or not to be"], vocab_size=0, scheme="char", special_tokens=())
     >>> tokenizer.encode("to be"), tokenizer.decode([7, 5, 0])
@@ -140,6 +148,7 @@ class Tokenizer:
         rust: tokenizers.Tokenizer,
         frequencies: Sequence[int] | None = None,
         roles: Mapping[str, str] | None = None,
+        chat_template: ChatTemplate | None = None,
     ) -> None:
         """Wrap a tokenizer of the Rust library; raise `UserError` for an unsupported one."""
         if not isinstance(rust, tokenizers.Tokenizer):
@@ -157,6 +166,7 @@ class Tokenizer:
         description = json.loads(rust.to_str())
         self.scheme: Scheme | None = rust_tokenizer.recognise(description)
         self.roles: Mapping[str, str] | None = None if roles is None else dict(roles)
+        self.chat_template = chat_template
         self.vocab: dict[str, int] = dict(sorted(rust.get_vocab().items(), key=lambda item: item[1]))
         self.merges: list[tuple[str, str]] = [(left, right) for left, right in description["model"].get("merges", [])]
         added = description["added_tokens"]
@@ -260,10 +270,11 @@ class Tokenizer:
     def from_json(cls, text: str) -> "Tokenizer":
         """Read the text of a `tokenizer.json`, as `to_json` returns it; raise `UserError` if it is not supported."""
         description, rust = _read(text)
-        return cls(rust, description["model"].get("frequencies"), description["model"].get("roles"))
+        model = description["model"]
+        return cls(rust, model.get("frequencies"), model.get("roles"), model.get("chat_template"))
 
     @classmethod
-    def imported(cls, text: str, roles: Mapping[str, str]) -> "Tokenizer":
+    def imported(cls, text: str, roles: Mapping[str, str], chat_template: ChatTemplate | None = None) -> "Tokenizer":
         """Import the tokenizer of another model from the text of its `tokenizer.json`.
 
         `roles` maps roles (`pad unk bos eos cls sep mask`) to tokens. The file defines the special tokens around a
@@ -271,16 +282,22 @@ class Tokenizer:
         Raises `UserError` for an unsupported file, and for a token of `roles` that the file lacks.
         """
         check_roles(roles)
+        check_chat_template(chat_template)
         description, rust = _read(text)
-        return cls(rust, description["model"].get("frequencies"), roles)
+        return cls(rust, description["model"].get("frequencies"), roles, chat_template)
 
     def to_json(self) -> str:
-        """Return the text of `tokenizer.json`, with the keys `frequencies` and `roles`, which other programs ignore."""
+        """Return the text of `tokenizer.json`, with three keys that other programs ignore, if they are set.
+
+        They are `frequencies`, `roles` and `chat_template`, in the part `model`.
+        """
         description = json.loads(self._rust.to_str())
         if self.frequencies is not None:
             description["model"]["frequencies"] = self.frequencies
         if self.roles is not None:
             description["model"]["roles"] = dict(self.roles)
+        if self.chat_template is not None:
+            description["model"]["chat_template"] = self.chat_template
         return json.dumps(description, ensure_ascii=False, indent=1) + "\n"
 
     def with_special_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
@@ -304,7 +321,8 @@ class Tokenizer:
         frequencies = None if self.frequencies is None else [*self.frequencies, *(0 for _ in new)]
         if self.roles is None:
             return Tokenizer(rust, frequencies)
-        return Tokenizer(rust, frequencies, {**roles, **{ROLE_OF[token]: token for token in new if token in ROLE_OF}})
+        roles = {**roles, **{ROLE_OF[token]: token for token in new if token in ROLE_OF}}
+        return Tokenizer(rust, frequencies, roles, self.chat_template)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -326,7 +344,7 @@ class Tokenizer:
         return self.roles is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self._rust.to_str(), self.frequencies, self.roles)
+        return _unpickled, (self._rust.to_str(), self.frequencies, self.roles, self.chat_template)
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.scheme or 'imported'}, {self.vocab_size:,} tokens)"
@@ -526,8 +544,8 @@ class Tokenizer:
         return self._codec.pieces
 
 
-def _unpickled(text: str, frequencies: Sequence[int] | None, roles: Mapping[str, str] | None) -> Tokenizer:
-    return Tokenizer(tokenizers.Tokenizer.from_str(text), frequencies, roles)
+def _unpickled(text: str, *settings: Any) -> Tokenizer:
+    return Tokenizer(tokenizers.Tokenizer.from_str(text), *settings)
 
 
 def _read(text: str) -> tuple[Any, tokenizers.Tokenizer]:

@@ -60,6 +60,8 @@ MAX_WORD_CHARACTERS = 256  # of WordPiece, whose time is quadratic in the length
 MAX_MAPPED_BYTES = 64  # bytes to which a map of characters maps one character; the known maximum, of U+FDFA, is 33
 ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 """Roles of special tokens, in the order of the default special tokens."""
+ChatTemplate = str | list[dict[str, str]]
+"""A Jinja template of transformers, or several with a `name`. It is never run."""
 MAX_AFFIX_CHARACTERS = 64  # prefix or suffix that a model adds to each piece: `##`, `</w>`
 MAX_AROUND = 64  # special tokens around texts
 TRUST = "GLASSFORMER_TRUST_TOKENIZERS"
@@ -117,12 +119,21 @@ def check_file(description: Any) -> None:
         raise ValueError("model.frequencies is not a list of integers")
     if model.get("roles") is not None:
         check_roles(model["roles"])
+    check_chat_template(model.get("chat_template"))
 
 
 def check_roles(roles: Any) -> None:
     """Raise `UserError` unless `roles` maps known roles to the text of special tokens."""
     if not isinstance(roles, dict) or not all(role in ROLES and isinstance(roles[role], str) for role in roles):
         raise UserError(f"roles: expected an object that maps {', '.join(ROLES)} to tokens")
+
+
+def check_chat_template(template: Any) -> None:
+    """Raise `UserError` unless a chat template is a text, a list of named texts, or None."""
+    named = template if isinstance(template, list) else []
+    are_named = all(isinstance(one, dict) and set(map(type, one.values())) == {str} for one in named)
+    if not (template is None or isinstance(template, (str, list))) or not are_named:
+        raise UserError(f"chat_template: expected a text or a list of named texts, got {template!s:.60}")
 
 
 def _check_part(place: str, part: dict[str, Any]) -> None:

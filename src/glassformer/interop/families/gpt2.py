@@ -13,7 +13,8 @@ from glassformer.interop.vocabulary_files import byte_level
 def read_gpt2(given: HFConfig, architecture: str) -> TransformerConfig:
     d_model, max_len = given.take("n_embd", int), given.take("n_positions", int)
     given.only("scale_attn_by_inverse_layer_idx", False)
-    given.only("n_ctx", max_len)
+    if given.take("n_ctx", int, max_len) != max_len:
+        given.problem(f"n_ctx {given.table['n_ctx']} differs from n_positions {max_len}")
     given.only("n_special", 0)
     # Keys of a head that is not supported, and of scores in fp32: they do not change the forward pass.
     given.pass_over("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout")
