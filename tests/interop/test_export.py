@@ -22,6 +22,7 @@ from glassformer.interop.families import FAMILIES  # noqa: E402
 from glassformer.interop.hf import choose_family  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from interop.checkpoints import model_directory, tensors  # noqa: E402
+from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
 
 GPT2 = replace(GPT, activation="gelu_tanh", max_len=64)
 
@@ -120,6 +121,15 @@ def test_missing_ids_override_the_defaults_of_transformers(name: str, caplog: py
     assert (theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id) == (None, None, None)
     assert caplog.text == ""
     getattr(transformers, family.architecture(config))(theirs)
+
+
+@pytest.mark.parametrize("to", ["gguf", "ct2"])
+def test_further_end_tokens_are_reported_where_the_format_has_one(tmp_path: Path, to: Any) -> None:
+    pytest.importorskip({"gguf": "gguf", "ct2": "ctranslate2"}[to])
+    config = replace(FAMILY_CONFIGS["Llama"], max_len=32)
+    ours = model_directory(config, tmp_path / "ours", generation=GenerationConfig(end_ids=(9, 12)))
+    said = export(ours, tmp_path / to, to).said
+    assert "the files name one end token: give the ids of the others (9, 12) to the program" in said[-1]
 
 
 def test_a_recurrent_model_is_refused(tmp_path: Path) -> None:

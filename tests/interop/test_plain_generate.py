@@ -31,8 +31,13 @@ def exported(name: str, folder: Path, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_generate_stays_in_the_context_and_follows_its_arguments(name: str, tmp_path: Path) -> None:
-    """A decoder gets the 20 new tokens that transformers generates by default, within the context."""
+def test_generate_stays_in_the_context_and_follows_its_arguments(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A decoder gets the 20 new tokens that transformers generates by default, within the context.
+
+    A `max_new_tokens` gives a warning only for an encoder-decoder, whose file has a length.
+    """
     is_seq2seq, context = FAMILY_CONFIGS[name].encoder is not None, FAMILY_CONFIGS[name].max_len
     theirs = exported(name, tmp_path)
     ids = torch.tensor([TOKENIZER.encode("to be")])
@@ -40,7 +45,9 @@ def test_generate_stays_in_the_context_and_follows_its_arguments(name: str, tmp_
     with nullcontext() if is_seq2seq else pytest.warns(UserWarning, match="model-agnostic default"):
         assert theirs.generate(ids).shape[1] == (context if is_seq2seq else min(context, n_before + 20))
     assert theirs.generate(ids, max_length=9).shape[1] == 9
+    caplog.clear()
     assert theirs.generate(ids, max_new_tokens=3).shape[1] == n_before + 3
+    assert ("seem to have been set" in caplog.text) == is_seq2seq
 
 
 @pytest.mark.parametrize("name", ["Marian", "T5", "BART"])

@@ -190,10 +190,10 @@ class BeamConfig:
     )
     early_stopping: Literal["shrink", "never", "full", "estimate"] = setting(
         "shrink",
-        "shrink: a finished hypothesis keeps its place in the beam. Otherwise it frees its place (as in transformers), "
-        "and the search ends when no live hypothesis can become better (never), when as many hypotheses as the beam "
-        "are finished (full; True in transformers), or when moreover none of them is worse than the best live one at "
-        "its present length (estimate; False in transformers)",
+        "shrink: a finished hypothesis keeps its place in the beam. The other rules are those of transformers: it "
+        "frees its place, and the search ends when no live hypothesis can become better (never), when the number of "
+        "finished ones is the beam (full; True in transformers), or when moreover the best live one, at its present "
+        "length, is not better than the worst of these (estimate; False in transformers)",
     )
     max_new_tokens: int = setting(256, "maximum number of output tokens, end token included", between(1, MAX_LEN))
     max_ratio: float = setting(0.0, "limit the output to max_ratio × source tokens + 10; 0 = no limit", "[0, ∞)")

@@ -78,4 +78,7 @@ def write_checked(stored: StoredModel, folder: Path, to: Target, dtype: "Dtype" 
     """Write the export into an existing, empty folder; return the lines of the report."""
     options = {} if dtype == "float32" else {"dtype": dtype}
     said: list[str] = getattr(import_module(TARGETS[to]), f"write_{to}")(stored, folder, **options)
+    if to in ("gguf", "ct2") and stored.generation.end_ids:
+        ends = ", ".join(map(str, stored.generation.end_ids))
+        said.append(f"the files name one end token: give the ids of the others ({ends}) to the program that generates")
     return said

@@ -137,7 +137,7 @@ def write_generation(
         written = {*before, *sentinel_ids(tokenizer), *generation.end_ids}  # T5 fills spans with sentinels
         found |= _never(config, tokenizer, written)
         if generation.beam > 1:  # without beams, transformers warns about both
-            names = {ours: theirs for theirs, ours in STOPPING.items()}
+            names: dict[str, bool | str] = {ours: theirs for theirs, ours in STOPPING.items()}
             found |= {"length_penalty": penalty, "early_stopping": names.get(generation.early_stopping, "never")}
         return found
     found |= _never(config, tokenizer, generation.end_ids)

@@ -209,7 +209,8 @@ def _keys_of_error(given: HFConfig, family: Family, architecture: str, message: 
             return str(error)
         return None
 
-    numbers = {(key,): value for key, value in given.table.items() if type(value) in (int, float)}
+    numbers: dict[tuple[str, ...], float] = {}
+    numbers |= {(key,): value for key, value in given.table.items() if type(value) in (int, float)}
     for key, part in given.table.items():
         if isinstance(part, dict):
             numbers |= {(key, inner): value for inner, value in part.items() if type(value) in (int, float)}
