@@ -189,7 +189,6 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "empty weights": (empty("model.safetensors"), "model.safetensors cannot be read: it is empty"),
     "an empty configuration": (empty("config.json"), "config.json is empty, expected JSON"),
     "an adapter": (adapter, "contains only a LoRA adapter: merge it into its base model"),
-    "no architectures": (change_config(architectures=None), "has no architectures, the class name of the model"),
     "a NaN": (
         poison(float("nan")),
         "NaN or Inf in its weights (as float32): transformer.h.1.mlp.c_fc.weight (1 of 384",

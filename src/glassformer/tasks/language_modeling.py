@@ -97,7 +97,8 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
         tokenizer, before = model.tokenizer, list(causal_frame(model.tokenizer, model.network.config).before)
         if isinstance(prompt, str):
             ids = tokenizer.encode(prompt, allow_special=tokenizer.special_tokens if special_tokens else ())
-            ids = ids if before and ids[: len(before)] == before else before + ids  # a chat template writes it, too
+            has_start = special_tokens and ids[: len(before)] == before  # a chat template writes the start token, too
+            ids = ids if has_start else before + ids
         else:
             ids = list(prompt) or before
         if not ids:
