@@ -188,7 +188,8 @@ def test_generate_reads_special_tokens_on_request(glassformer: Glassformer, trai
     text = api.load(trained.folder).generate(prompt, temperature=0.0, max_new_tokens=4, special_tokens=True)
     for words, stdin in ((["--prompt", prompt], ""), (["--input", "-"], json.dumps({"prompt": prompt}))):
         found = glassformer("generate", trained.folder, *words, *few, "--special-tokens", stdin=stdin)
-        assert found.out in (f"{prompt}{text}\n", json.dumps({"prompt": prompt, "text": text}) + "\n")
+        of_file = json.dumps({"prompt": prompt, "text": text}, ensure_ascii=False)
+        assert found.out == (f"{of_file}\n" if stdin else f"{prompt}{text}\n")
         refused = glassformer("generate", trained.folder, *words, *few, stdin=stdin)
         assert refused.code == 2 and "the model's context is 32" in refused.err
 
