@@ -57,7 +57,7 @@ def beam_search_reference(
             elif token not in ends and len(live) < config.beam:
                 live.append((ids, log_prob))
         finished.sort(key=lambda h: -h.score)
-        if live and _is_over(live[0], finished, limit, n_best, config):
+        if live and len(live[0][0]) < limit and _is_over(live[0], finished, limit, n_best, config):
             beaten = True
             break
     unfinished = [Hypothesis.scored(ids, log_prob, config, ended=False) for ids, log_prob in live]
@@ -76,5 +76,5 @@ def _is_over(
     if config.early_stopping == "estimate" and config.beam > 1:
         score = log_prob / length_penalty(len(ids), config)
         return len(finished) >= config.beam and score <= finished[config.beam - 1].score
-    could_reach = max(log_prob / length_penalty(n, config) for n in range(len(ids) + 1, limit + 1) or [limit])
+    could_reach = max(log_prob / length_penalty(n, config) for n in range(len(ids) + 1, limit + 1))
     return len(finished) >= n_best and could_reach <= finished[n_best - 1].score
