@@ -161,6 +161,11 @@ def table_roberta(config: c.TransformerConfig) -> list[Rule]:
     ]
 
 
+def _is_untied(config: c.TransformerConfig) -> bool:
+    """Return True if the logits over tokens have their own projection."""
+    return isinstance(config.head, c.TokenHead) and not config.tie_output
+
+
 def _encoder_lines(config: c.TransformerConfig, prefix: str) -> list[Rule]:
     ours, theirs = "encoder.blocks.{i}.", f"{prefix}encoder.layer.{{i}}."
     attention = f"{theirs}attention."
@@ -199,7 +204,7 @@ BERT = Family(
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    unread=lambda config: {} if config.tie_output else {"cls.predictions.bias": "cls.predictions.decoder.bias"},
+    unread=lambda config: {"cls.predictions.bias": "cls.predictions.decoder.bias"} if _is_untied(config) else {},
     derived=("bert.embeddings.position_ids",),
     old_names=OLD_NAMES,
     builder=word_piece,
@@ -220,7 +225,7 @@ ROBERTA = replace(
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    unread=lambda config: {} if config.tie_output else {"lm_head.bias": "lm_head.decoder.bias"},
+    unread=lambda config: {"lm_head.bias": "lm_head.decoder.bias"} if _is_untied(config) else {},
     derived=("roberta.embeddings.position_ids",),
     builder=framed_byte_level,
     vocabulary=(VOCAB, MERGES),
