@@ -20,6 +20,7 @@ from glassformer.devices import choose_device, emulation_note
 from glassformer.errors import UserError, require_integer, warn
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
+from glassformer.inference.answer import Answer
 from glassformer.inference.decode import EncodedPrompt, check_prompts, with_settings
 from glassformer.inference.embed import Vectors
 from glassformer.inference.ensemble import Ensemble
@@ -532,6 +533,22 @@ class Model:
         """
         rows = [sentence.split() if isinstance(sentence, str) else sentence for sentence in sentences]
         return self._able(tasks.Tags, "tag").tag(self, rows, log)
+
+    @overload
+    def answer(self, question: str, context: str, *, max_tokens: int = 15) -> Answer: ...
+    @overload
+    def answer(self, question: Sequence[str], context: str, *, max_tokens: int = 15) -> list[Answer]: ...
+    @one_or_list("question", "a question")
+    def answer(self, question: Sequence[str], context: str, *, max_tokens: int = 15) -> list[Answer]:
+        """Return the part of the context that answers a question, with its score and its place; or one per question.
+
+        The answer has at most `max_tokens` tokens. A context longer than the model's limit is read in windows.
+        """
+        task = self._able(tasks.Answers, "answer")
+        if not isinstance(context, str):
+            raise UserError(f"context: expected a text, got {context!r:.60}")
+        require_integer("max_tokens", max_tokens, 1, "the number of tokens of the longest answer")
+        return task.answer(self, question, context, max_tokens)
 
     @overload
     def embed(self, texts: str, log: Log = warn) -> Vectors: ...

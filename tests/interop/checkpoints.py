@@ -97,8 +97,13 @@ class Both:
         if config.pad_id is not None:  # some models of transformers treat it as padding at every position
             ids[ids == config.pad_id] = (config.pad_id + 1) % config.vocab_size
         keep = real(n_tokens) if mask else torch.ones(n_rows, n_tokens, dtype=torch.bool)
+        if config.pad_id is not None:  # a classifier of transformers finds the last token by this id
+            ids[~keep] = config.pad_id
         mine: dict[str, Any] = {"token_ids": ids, "attention_mask": keep if mask else None}
-        if config.is_encoder_decoder:
+        if config.reads_text_twice:
+            ids[ids == config.eos_id] = 5  # BART reads the vector of the last end token
+            ids[range(n_rows), keep.sum(dim=1) - 1] = config.eos_id
+        if config.is_encoder_decoder and not config.reads_text_twice:
             source = drawn(n_source, config.encoder_vocab_size)
             source_mask = real(n_source) if mask else None
             mine |= {"source_ids": source, "source_attention_mask": source_mask}
@@ -112,6 +117,8 @@ class Both:
         with torch.inference_mode():
             expected = self.theirs(**other, output_hidden_states=True)
             logits, hidden = self.network(**mine), self.network.hidden(**mine)
+        if "start_logits" in expected:
+            expected["logits"] = torch.stack([expected["start_logits"], expected["end_logits"]], dim=-1)
         states = expected.get("decoder_hidden_states") or expected.get("hidden_states")
         if "pooler_output" in expected and expected["pooler_output"] is not None:
             self._close(logits, expected["pooler_output"])

@@ -35,9 +35,10 @@ SIZES: dict[str, dict[str, Any]] = {
     "bart": PAIR,
     "marian": PAIR,
     "t5": T5,
+    "mt5": T5,
 }
 LABELS = {"ForSequenceClassification": 3, "ForTokenClassification": 5}
-OLD_NAMES = ("T5WithLMHeadModel",)  # classes that transformers no longer has
+OLD_NAMES = ("T5WithLMHeadModel", "BertForPreTraining")  # these come back under another name
 CASES = [
     (family.model_type, name, tied)
     for family in FAMILIES

@@ -265,6 +265,14 @@ class NoObjective:
     label_smoothing: ClassVar[float] = 0.0
 
 
+@checked
+class AnsweringConfig:
+    """No objective: an imported model that marks the answer to a question in a text. It cannot be trained."""
+
+    kind: ClassVar[str] = "answers"
+    label_smoothing: ClassVar[float] = 0.0
+
+
 ObjectiveConfig = Annotated[
     CausalConfig
     | Seq2SeqConfig
@@ -273,6 +281,7 @@ ObjectiveConfig = Annotated[
     | SpansConfig
     | ClassificationConfig
     | TaggingConfig
+    | AnsweringConfig
     | NoObjective,
     Extensible(TASKS),
 ]

@@ -187,8 +187,16 @@ class SequenceHead:
     n_labels: int = setting(0, "number of labels; 0 = number of labels in the data", at_most(MAX_VOCAB))
     pooling: Literal["first", "last", "mean", "max"] = setting("first", "pooling of hidden states over the sequence")
     pooler: Literal["none", "tanh", "relu", "gelu"] = setting("none", "dense layer and activation after pooling")
+    bias: bool = setting(True, "bias of the logits")
     mean: float = setting(0.0, "regression: number that an output of 0 means; if std is 0, the mean of the data")
     std: float = setting(0.0, "regression: scale of the output; 0 = standard deviation of the data")
+
+
+@checked
+class SpanHead:
+    """Two logits at every position: the answer to a question starts here, and ends here."""
+
+    kind: ClassVar[str] = "span"
 
 
 @checked
@@ -204,7 +212,7 @@ class VectorHead:
     max_tokens: int = setting(0, "cut texts to this many tokens, special tokens included; 0 = max_len")
 
 
-Head = TokenHead | PositionHead | SequenceHead | VectorHead
+Head = TokenHead | PositionHead | SequenceHead | SpanHead | VectorHead
 
 
 @checked
@@ -400,7 +408,14 @@ class TransformerConfig:
         """Width of the head's output: the number of logits, or the width of the vector."""
         if isinstance(self.head, (PositionHead, SequenceHead)):
             return self.head.n_labels
+        if isinstance(self.head, SpanHead):
+            return 2
         return self.vocab_size if isinstance(self.head, TokenHead) else self.d_model
+
+    @property
+    def reads_text_twice(self) -> bool:
+        """True if both stacks of an encoder-decoder read the same text, since the head gives no tokens (BART)."""
+        return self.is_encoder_decoder and not isinstance(self.head, TokenHead)
 
     @property
     def reads_whole_sequence(self) -> bool:

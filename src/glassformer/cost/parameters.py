@@ -135,8 +135,8 @@ def ff_matrices(config: c.TransformerConfig, stack: c.Stack) -> int:
 def head_matrices(config: c.TransformerConfig) -> int:
     """Count the matrix weights that the head applies to a hidden state, a tied table included."""
     d, e, head = config.d_model, config.table_width, config.head
-    if isinstance(head, c.PositionHead):
-        return d * head.n_labels
+    if isinstance(head, (c.PositionHead, c.SpanHead)):
+        return d * config.n_outputs
     if isinstance(head, c.SequenceHead):
         return d * head.n_labels + (d * d if head.pooler != "none" else 0)
     if isinstance(head, c.VectorHead):
@@ -190,10 +190,10 @@ def _norm(config: c.TransformerConfig, width: int) -> int:
 def _head(config: c.TransformerConfig) -> int:
     d, e, head = config.d_model, config.table_width, config.head
     n = head_matrices(config)
-    if isinstance(head, c.PositionHead):
-        return n + head.n_labels
+    if isinstance(head, (c.PositionHead, c.SpanHead)):
+        return n + config.n_outputs
     if isinstance(head, c.SequenceHead):
-        return n + head.n_labels + (d if head.pooler != "none" else 0)
+        return n + head.bias * head.n_labels + (d if head.pooler != "none" else 0)
     if isinstance(head, c.VectorHead):
         return d * d + d if head.pooler != "none" else 0
     n -= config.tie_output * e * config.vocab_size

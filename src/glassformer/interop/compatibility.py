@@ -1,10 +1,10 @@
 """Compatibility of a configuration with a model family of transformers: the list of fields that do not fit."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from glassformer.config.transformer import Head, Stack, TransformerConfig
+from glassformer.config.transformer import Head, Stack, TokenHead, TransformerConfig, VectorHead
 
 CHANGES_NO_FORWARD = """
 init token_dropout embedding_dropout residual_dropout attention_dropout ff_dropout
@@ -91,6 +91,21 @@ class Compatibility:
             value, must = getattr(head, field.name), getattr(same_kind[0], field.name)
             if field.name != "n_labels" and value != must:
                 self.misfits.append(f"model.head.{field.name}: expected {_said(must)}, got {_said(value)}")
+
+    def heads(self, heads: Iterable[Head], *poolers: str) -> None:
+        """Require the head to be one of `heads`; if logits over tokens may have a bias, any or none fits.
+
+        A vector head with one of the `poolers` may have any pooling, since the export writes sentence-transformers
+        modules. `max_tokens` may have any value.
+        """
+        head, allowed = self.config.head, []
+        for one in heads:
+            if isinstance(one, TokenHead) and isinstance(head, TokenHead):
+                one = dataclasses.replace(one, bias="none" if one.bias == "none" else head.bias)
+            elif isinstance(one, VectorHead) and isinstance(head, VectorHead):
+                one = head if head.pooler in poolers else dataclasses.replace(one, max_tokens=head.max_tokens)
+            allowed.append(one)
+        self.head(*allowed)
 
     def done(self) -> list[str]:
         """Return all misfits, including unchecked fields that differ from their default."""

@@ -164,6 +164,8 @@ class Family:
     """Function: configuration → map of tensors that transformers requires but never uses → tensors to write there."""
     fixed: Callable[[TransformerConfig], Mapping[str, Tensor]] = lambda config: {}
     """Function: configuration → tensors of old files whose values it determines; other values are an error."""
+    other_heads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Kind of head → patterns of tensors of other heads that published files have: left out, with a message."""
     derived: tuple[str, ...] = ()
     """Patterns of tensors of old files that are computed from the configuration: skipped."""
     old_names: Mapping[str, str] = field(default_factory=dict)

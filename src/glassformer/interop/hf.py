@@ -135,6 +135,7 @@ def compare_read_back(folder: Path, network: Transformer) -> float:
     written = HFFolder.open(folder)
     family, architecture = find_family(written)
     config, _ = read_config(written, family, architecture)
+    config = replace(config, decoder_start_id=network.config.decoder_start_id)
     again = build_model(config).eval()
     own = weights_of(again)
     with torch.no_grad():
@@ -205,6 +206,8 @@ def _their_outputs(theirs: Any, config: TransformerConfig, inputs: dict[str, Any
     found = theirs(**inputs)
     if "logits" in found:
         return [found["logits"]]
+    if "start_logits" in found:
+        return [torch.stack([found["start_logits"], found["end_logits"]], dim=-1)]
     applies_pooler = isinstance(config.head, VectorHead) and config.head.pooler in ("tanh", "relu")
     return [found["last_hidden_state"], *([found["pooler_output"]] if applies_pooler else [])]
 
@@ -216,7 +219,10 @@ def example_inputs(config: TransformerConfig) -> tuple[dict[str, Any], dict[str,
     ids = torch.randint(config.vocab_size, (n_rows, n_tokens), generator=draw)
     if config.pad_id is not None:  # transformers may treat it as padding at any position
         ids[ids == config.pad_id] = (config.pad_id + 1) % config.vocab_size
-    if not config.is_encoder_decoder:
+    if config.reads_text_twice and config.eos_id is not None:  # BART reads the vector of the last end token
+        ids[ids == config.eos_id] = (config.eos_id + 1) % config.vocab_size
+        ids[:, -1] = config.eos_id
+    if config.reads_text_twice or not config.is_encoder_decoder:
         mask = torch.ones_like(ids, dtype=torch.bool)
         mine, other = {"token_ids": ids, "attention_mask": mask}, {"input_ids": ids, "attention_mask": mask.long()}
         if config.n_token_types:

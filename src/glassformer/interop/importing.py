@@ -257,6 +257,8 @@ def read_weights(
     all_keys, names = require_fit(folder, family, config, ignore_tensors)
     used = {name for key in all_keys for name in key.theirs}
     fixed = family.fixed(config)
+    if others := [name for name in names if name not in used and matches(name, _other_heads(family, config))]:
+        log(f"left out, and an export has none: {', '.join(others)}: they belong to another head")
     weights: dict[str, Tensor] = {}
     with folder.reading() as take:
         for key in all_keys:
@@ -337,13 +339,18 @@ def require_fit(
                 problems.append(f"{name}: expected shape {list(shape)}, got {list(stored.shape)}")
             elif not stored.dtype.is_floating_point:
                 problems.append(f"{name}: expected floats, got {stored.dtype}".replace("torch.", ""))
-    unknown = [name for name in names if name not in used and not matches(name, [*family.derived, *ignore_tensors])]
+    skipped = [*family.derived, *_other_heads(family, config), *ignore_tensors]
+    unknown = [name for name in names if name not in used and not matches(name, skipped)]
     problems += [f"{shown(name)} is not a tensor of this model" for name in unknown]
     if problems:
         more = f" … and {len(problems) - MAX_LISTED:,} more" if len(problems) > MAX_LISTED else ""
         hint = f"; --ignore-tensors {shown(unknown[0])} skips a tensor that is not needed" if unknown else ""
         raise UserError(f"{folder.path} does not match its {CONFIG}: {'; '.join(problems[:MAX_LISTED])}{more}{hint}")
     return all_keys, names
+
+
+def _other_heads(family: Family, config: c.TransformerConfig) -> tuple[str, ...]:
+    return family.other_heads.get(config.head.kind, ())
 
 
 def _with_special_ids(

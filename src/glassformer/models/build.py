@@ -205,14 +205,15 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     head = config.head
     if isinstance(head, (c.PositionHead, c.SequenceHead)) and head.n_labels < 1:
         raise UserError(f"model.head.n_labels is {head.n_labels} and must be at least 1: set it, or give labelled data")
-    if isinstance(head, c.PositionHead):
-        return PositionLogits(config.d_model, head.n_labels)
+    if isinstance(head, (c.PositionHead, c.SpanHead)):
+        return PositionLogits(config.d_model, config.n_outputs)
     if isinstance(head, c.VectorHead):
         pooler, stores = POOLERS.get(head.pooler), head.pooler == "unused"
         return SequenceVector(config.d_model, head.pooling, pooler, stores_pooler=stores, normalize=head.normalize)
     if isinstance(head, c.SequenceHead):
         pooler = POOLERS.get(head.pooler)
-        return SequenceLogits(config.d_model, head.n_labels, head.pooling, pooler, head.mean, head.std or 1.0)
+        std = head.std or 1.0
+        return SequenceLogits(config.d_model, head.n_labels, head.pooling, pooler, head.mean, std, head.bias)
     width = config.table_width
     transform = None
     if head.transform:

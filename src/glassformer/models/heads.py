@@ -67,7 +67,7 @@ class TokenLogits(nn.Module):
 
 
 class PositionLogits(nn.Module):
-    """Head that maps the hidden states to logits over labels at every position."""
+    """Head that maps the hidden states to logits over labels, or to the start and end of a span, at every position."""
 
     def __init__(self, d_model: int, n_labels: int) -> None:
         super().__init__()
@@ -142,10 +142,11 @@ class SequenceLogits(SequenceVector):
         pooler_activation: Activation | None,
         mean: float = 0.0,
         std: float = 1.0,
+        bias: bool = True,
     ) -> None:
         super().__init__(d_model, pooling, pooler_activation)
         self.mean, self.std = mean, std
-        self.proj = Linear(d_model, n_labels)
+        self.proj = Linear(d_model, n_labels, bias=bias)
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Map (B, T, D) and a mask (B, T), True = real, to (B, n_labels)."""

@@ -70,7 +70,17 @@ class Transformer(nn.Module):
         document_ids: Tensor | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
-        """Return the hidden states that the head reads, (B, T, D)."""
+        """Return the hidden states that the head reads, (B, T, D).
+
+        If the model reads a text twice, `token_ids` is the text: the encoder reads it, and the decoder reads it one
+        position later, after its start token.
+        """
+        if self.config.reads_text_twice and source_ids is None:
+            start = self.config.decoder_start_id
+            if start is None:
+                raise ValueError("config.decoder_start_id is missing: the decoder needs a first token")
+            source_ids, source_attention_mask = token_ids, attention_mask
+            token_ids = torch.cat([torch.full_like(token_ids[:, :1], start), token_ids[:, :-1]], dim=1)
         stack, name = (self.encoder, "encoder") if self.decoder is None else (self.decoder, "decoder")
         assert stack is not None
         return stack(

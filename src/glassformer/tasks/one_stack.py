@@ -17,7 +17,7 @@ from glassformer.tasks.task import ContinuesPrompts, Log, TrainedModel, Translat
 def embed(model: TrainedModel, texts: Sequence[str], log: Log) -> Vectors:
     """Return a vector for each text (N, D). A causal model also reads start tokens; the vectors leave them out."""
     task, config = task_of(model.run), model.network.config
-    if isinstance(task, Translates):
+    if config.is_encoder_decoder:
         raise UserError(f"{model.name} is an encoder-decoder, which has no text vectors: use a model of one stack")
     if len(model.members) > 1:
         raise UserError("an ensemble has no text vectors, because its models share no vector space: use one model")

@@ -15,6 +15,7 @@ HOMES = {
     "seq2seq": "glassformer.tasks.translation:TASK",
     "classification": "glassformer.tasks.classification:TASK",
     "tagging": "glassformer.tasks.tagging:TASK",
+    "answers": "glassformer.tasks.answering:TASK",
     "none": "glassformer.tasks.vectors:TASK",
 }
 _registered: dict[str, Task] = {}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from glassformer.config.recurrent import ModelConfig
     from glassformer.config.run import BeamConfig, GenerationConfig, Run
     from glassformer.data.pairs import Pair
+    from glassformer.inference.answer import Answer
     from glassformer.inference.decode import EncodedPrompt
     from glassformer.inference.ensemble import Ensemble
     from glassformer.inference.fill import Filling
@@ -266,6 +267,13 @@ class Tags(HasLabels, Protocol):
     """A task whose models predict a tag for each word."""
 
     def tag(self, model: TrainedModel, rows: Sequence[Sequence[str]], log: Log) -> list[list[tuple[str, float]]]: ...
+
+
+@runtime_checkable
+class Answers(Task, Protocol):
+    """A task whose models answer questions by a part of a context."""
+
+    def answer(self, model: TrainedModel, questions: Sequence[str], context: str, max_tokens: int) -> list[Answer]: ...
 
 
 @runtime_checkable

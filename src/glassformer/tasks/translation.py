@@ -133,7 +133,8 @@ class TranslationTask(
         return fill_by_writing(model.network, model.tokenizer, text, beam(model, settings), model.device)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
-        if len(sentinel_ids(tokenizer)) > 1 or not run.model.is_encoder_decoder:
+        gives_tokens = run.model.is_encoder_decoder and isinstance(getattr(run.model, "head", TokenHead()), TokenHead)
+        if len(sentinel_ids(tokenizer)) > 1 or not gives_tokens:
             return None
         return replace(run, data=PairData(), objective=Seq2SeqConfig())
 

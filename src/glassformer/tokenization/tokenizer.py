@@ -415,6 +415,12 @@ class Tokenizer:
             raise ValueError(f"BPE-dropout: expected a probability and a seed, got {dropout} and {seed}")
         return require_scheme(self._codec, "BPE-dropout").encode_with_dropout(texts, allow_special, dropout, seed)
 
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of a text, and the characters of each token as (first, end); for imported tokenizers only."""
+        if not isinstance(self._codec, ImportedCodec):
+            raise UserError("places of tokens in a text need an imported tokenizer, and this one has a scheme")
+        return self._codec.encode_with_offsets(text)
+
     def encode_longest_match(self, text: str, *, allow_special: Collection[str] = ()) -> list[int]:
         """Encode by longest match: split at the longest token anywhere in the text, then split both remaining parts."""
         self._check_allowed(allow_special)

@@ -17,5 +17,7 @@ FAMILIES: tuple[Family, ...] = (
     bart.BART_WITHOUT_HEAD,
     marian.MARIAN,
     t5.T5,
+    t5.T5_ENCODER,
+    t5.MT5,
 )
 """Families in the order in which an export tries them, after the family that the model was imported from."""

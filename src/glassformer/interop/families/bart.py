@@ -6,15 +6,30 @@ Marian has other positions and no such norm. This file also contains the functio
 from dataclasses import replace
 from typing import Any
 
-from glassformer.config.transformer import LearnedPositions, Stack, TokenHead, TransformerConfig
+from glassformer.config.transformer import (
+    Head,
+    LearnedPositions,
+    SequenceHead,
+    SpanHead,
+    Stack,
+    TokenHead,
+    TransformerConfig,
+)
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import SCALES_AND_BIASES, Recast, Weights, with_scales_and_biases
-from glassformer.interop.families.bert import ROBERTA_ROLES
+from glassformer.interop.families.bert import ROBERTA_ROLES, SPAN
 from glassformer.interop.family import Family, Rule, attention_lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
 from glassformer.interop.vocabulary_files import framed_byte_level
 
+HEADS: dict[str, Head] = {
+    "BartForConditionalGeneration": TokenHead(bias="constant"),
+    "BartForSequenceClassification": SequenceHead(pooling="last", pooler="tanh"),
+    "BartForQuestionAnswering": SpanHead(),
+}
 BARE = "BartModel"
+PROJECTIONS = {"tokens": "lm_head", "sequence": "classification_head.out_proj", "span": SPAN}
+"""Kind of head → name of its projection."""
 SHARED = "model.shared.weight"
 REPEATS = {
     "lm_head.weight": "model.decoder.embed_tokens.weight",
@@ -39,7 +54,7 @@ def read_bart(given: HFConfig, architecture: str) -> TransformerConfig:
         positions=LearnedPositions(offset=2),
         embedding_norm=True,
         activation=given.choose("activation_function", ACTIVATIONS, "gelu"),
-        head=TokenHead(bias="none" if architecture == BARE else "constant"),
+        head=HEADS.get(architecture, TokenHead()),
     )
 
 
@@ -75,6 +90,7 @@ def _stack(given: HFConfig, name: str) -> Stack:
 
 def fit_bart(config: TransformerConfig) -> list[str]:
     fit = fit_common(config)
+    fit.heads(HEADS.values())
     fit.needs(positions=LearnedPositions(offset=2), embedding_norm=True)
     fit.need("source_max_len", 0, config.max_len)
     fit.needs(source_vocab_size=0, share_embeddings=config.tie_output)
@@ -82,14 +98,11 @@ def fit_bart(config: TransformerConfig) -> list[str]:
 
 
 def fit_common(config: TransformerConfig) -> Compatibility:
-    """Check the fields that BART and Marian share."""
+    """Check the fields that BART and Marian share, except the head."""
     fit = Compatibility(config)
     fit.stack("encoder", present=True)
     fit.stack("decoder", present=True)
     fit.needs(norm_order="post", final_norm=False)
-    head = config.head
-    plain = isinstance(head, TokenHead) and not head.transform
-    fit.check("head", plain, "model.head: expected tokens without a transform")
     fit.check("decoder_start_id", config.decoder_start_id is not None, "model.decoder_start_id is missing")
     fit.holds("d_model", "tie_output", "activation", "fused_qkv", "scale_embeddings", *SCALES_AND_BIASES)
     return fit
@@ -132,7 +145,11 @@ def table_bart(config: TransformerConfig) -> list[Rule]:
 
 def table_common(config: TransformerConfig) -> list[Rule]:
     """Return the table of names that BART and Marian share."""
-    lines = [rule("output.bias", "final_logits_bias", is_row=True), rule("output.proj", "lm_head")]
+    lines = [
+        rule("output.bias", "final_logits_bias", is_row=True),
+        rule("output.pooler", "classification_head.dense"),
+        rule("output.proj", PROJECTIONS[config.head.kind]),
+    ]
     if config.share_embeddings:
         lines.append(rule("encoder.embeddings.tokens", "model.shared"))
     for stack in ("encoder", "decoder"):
@@ -150,8 +167,10 @@ def table_common(config: TransformerConfig) -> list[Rule]:
 
 
 def recast_bart(config: TransformerConfig, weights: Weights) -> Recast:
-    """Add missing scales and biases, including the bias of the logits, which transformers always stores."""
+    """Add missing scales and biases, including the bias of logits over tokens, which transformers always stores."""
     config, weights = with_scales_and_biases(config, weights)
+    if not isinstance(config.head, TokenHead):
+        return config, weights
     bias = weights.get("output.bias", next(iter(weights.values())).new_zeros(config.vocab_size))
     return replace(config, head=TokenHead(bias="constant")), weights | {"output.bias": bias}
 
@@ -165,7 +184,7 @@ def fit_without_head(config: TransformerConfig) -> list[str]:
 BART = Family(
     name="BART",
     model_type="bart",
-    heads={"BartForConditionalGeneration": TokenHead(bias="constant")},
+    heads=HEADS,
     read=read_bart,
     fit=fit_bart,
     write=write_bart,

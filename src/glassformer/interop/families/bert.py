@@ -3,7 +3,6 @@
 In RoBERTa, positions start after the id of the padding token, and the heads have other names.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,16 +17,20 @@ HEADS: dict[str, c.Head] = {
     "ForMaskedLM": c.TokenHead(transform=True, bias="learned"),
     "ForSequenceClassification": c.SequenceHead(pooling="first", pooler="tanh"),
     "ForTokenClassification": c.PositionHead(),
+    "ForQuestionAnswering": c.SpanHead(),
     "Model": c.VectorHead(pooling="first", pooler="tanh"),
 }
 """Class name without `Bert` → glassformer head."""
+SPAN = "qa_outputs"
+"""Name of the projection to the start and end of an answer, in every family."""
 
 
 def read_bert(given: HFConfig, architecture: str) -> c.TransformerConfig:
     # Keys of the original implementation, for other heads; the pooler is the same.
     given.pass_over("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
     given.pass_over("pooler_size_per_head", "pooler_type")
-    return _read(given, architecture.removeprefix("Bert"), offset=0)
+    kind = architecture.removeprefix("Bert")
+    return _read(given, "ForMaskedLM" if kind == "ForPreTraining" else kind, offset=0)
 
 
 def read_roberta(given: HFConfig, architecture: str) -> c.TransformerConfig:
@@ -88,22 +91,6 @@ def fit_encoder(config: c.TransformerConfig) -> Compatibility:
     return fit
 
 
-def fit_heads(fit: Compatibility, heads: Iterable[c.Head], *poolers: str) -> None:
-    """Check that the head is one of `heads`; token logits without a bias also fit.
-
-    A vector head with one of the `poolers` may have any pooling, since the export writes sentence-transformers modules.
-    `max_tokens` may have any value.
-    """
-    head, allowed = fit.config.head, []
-    for one in heads:
-        if isinstance(one, c.TokenHead) and isinstance(head, c.TokenHead):
-            one = replace(one, bias=head.bias)
-        elif isinstance(one, c.VectorHead) and isinstance(head, c.VectorHead):
-            one = head if head.pooler in poolers else replace(one, max_tokens=head.max_tokens)
-        allowed.append(one)
-    fit.head(*allowed)
-
-
 def recast_bert(config: c.TransformerConfig, weights: Weights) -> Recast:
     """Add every bias that BERT, RoBERTa and DistilBERT have."""
     return with_zero_biases(*with_scales_and_biases(config, weights), logits=True)
@@ -112,7 +99,7 @@ def recast_bert(config: c.TransformerConfig, weights: Weights) -> Recast:
 def _fit(fit: Compatibility) -> list[str]:
     n_types = fit.config.n_token_types
     fit.check("n_token_types", n_types > 0, f"model.n_token_types: expected at least 1, got {n_types}")
-    fit_heads(fit, HEADS.values(), "none", "unused")
+    fit.heads(HEADS.values(), "none", "unused")
     fit.holds("norm_eps")
     return fit.done()
 
@@ -144,19 +131,20 @@ def table_bert(config: c.TransformerConfig) -> list[Rule]:
         rule("output.transform.dense", "cls.predictions.transform.dense"),
         rule("output.transform.norm", "cls.predictions.transform.LayerNorm"),
         rule("output.pooler", "bert.pooler.dense"),
-        rule("output.proj", "cls.predictions.decoder" if isinstance(config.head, c.TokenHead) else "classifier"),
+        rule("output.proj", {"tokens": "cls.predictions.decoder", "span": SPAN}.get(config.head.kind, "classifier")),
         rule("output.bias", bias),
     ]
 
 
 def table_roberta(config: c.TransformerConfig) -> list[Rule]:
     kind = config.head.kind
+    projections = {"tokens": "lm_head.decoder", "sequence": "classifier.out_proj", "span": SPAN}
     return [
         *_encoder_lines(config, "roberta."),
         rule("output.transform.dense", "lm_head.dense"),
         rule("output.transform.norm", "lm_head.layer_norm"),
         rule("output.pooler", "classifier.dense" if kind == "sequence" else "roberta.pooler.dense"),
-        rule("output.proj", {"tokens": "lm_head.decoder", "sequence": "classifier.out_proj"}.get(kind, "classifier")),
+        rule("output.proj", projections.get(kind, "classifier")),
         rule("output.bias", "lm_head.bias" if config.tie_output else "lm_head.decoder.bias"),
     ]
 
@@ -191,7 +179,7 @@ OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm
 BERT = Family(
     name="BERT",
     model_type="bert",
-    heads={f"Bert{kind}": head for kind, head in HEADS.items()},
+    heads={f"Bert{kind}": head for kind, head in HEADS.items()} | {"BertForPreTraining": HEADS["ForMaskedLM"]},
     read=read_bert,
     fit=fit_bert,
     write=write_bert,
@@ -205,6 +193,7 @@ BERT = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     unread=lambda config: {"cls.predictions.bias": "cls.predictions.decoder.bias"} if _is_untied(config) else {},
+    other_heads={"tokens": ("bert.pooler.*", "cls.seq_relationship.*")},
     derived=("bert.embeddings.position_ids",),
     old_names=OLD_NAMES,
     builder=word_piece,
@@ -226,6 +215,7 @@ ROBERTA = replace(
         "lm_head.decoder.bias": "lm_head.bias",
     },
     unread=lambda config: {"lm_head.bias": "lm_head.decoder.bias"} if _is_untied(config) else {},
+    other_heads={"tokens": ("roberta.pooler.*",)},
     derived=("roberta.embeddings.position_ids",),
     builder=framed_byte_level,
     vocabulary=(VOCAB, MERGES),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from glassformer.config import transformer as c
-from glassformer.interop.families.bert import OLD_NAMES, ROLES, fit_encoder, fit_heads, recast_bert
+from glassformer.interop.families.bert import OLD_NAMES, ROLES, SPAN, fit_encoder, recast_bert
 from glassformer.interop.family import Family, Rule, attention_lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
 from glassformer.interop.vocabulary_files import WORDS, word_piece
@@ -12,6 +12,7 @@ HEADS: dict[str, c.Head] = {
     "DistilBertForMaskedLM": c.TokenHead(transform=True, bias="learned"),
     "DistilBertForSequenceClassification": c.SequenceHead(pooling="first", pooler="relu"),
     "DistilBertForTokenClassification": c.PositionHead(),
+    "DistilBertForQuestionAnswering": c.SpanHead(),
     "DistilBertModel": c.VectorHead(pooling="mean"),
 }
 NORM_EPS = 1e-12
@@ -44,7 +45,7 @@ def read_distilbert(given: HFConfig, architecture: str) -> c.TransformerConfig:
 def fit_distilbert(config: c.TransformerConfig) -> list[str]:
     fit = fit_encoder(config)
     fit.needs(positions=c.LearnedPositions(), norm_eps=NORM_EPS)
-    fit_heads(fit, HEADS.values(), "none")
+    fit.heads(HEADS.values(), "none")
     return fit.done()
 
 
@@ -80,7 +81,7 @@ def table_distilbert(config: c.TransformerConfig) -> list[Rule]:
         rule("output.transform.dense", "vocab_transform"),
         rule("output.transform.norm", "vocab_layer_norm"),
         rule("output.pooler", "pre_classifier"),
-        rule("output.proj", "vocab_projector" if isinstance(config.head, c.TokenHead) else "classifier"),
+        rule("output.proj", {"tokens": "vocab_projector", "span": SPAN}.get(config.head.kind, "classifier")),
         rule("output.bias", "vocab_projector.bias"),
     ]
 

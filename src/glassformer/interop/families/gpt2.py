@@ -2,12 +2,27 @@
 
 from typing import Any
 
-from glassformer.config.transformer import LearnedPositions, NormalInit, Stack, TokenHead, TransformerConfig
+from glassformer.config.transformer import (
+    Head,
+    LearnedPositions,
+    NormalInit,
+    SequenceHead,
+    Stack,
+    TokenHead,
+    TransformerConfig,
+    VectorHead,
+)
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import SCALES_AND_BIASES, with_scales_and_biases
 from glassformer.interop.family import Family, Rule, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
 from glassformer.interop.vocabulary_files import byte_level
+
+HEADS: dict[str, Head] = {
+    "GPT2LMHeadModel": TokenHead(),
+    "GPT2ForSequenceClassification": SequenceHead(pooling="last", bias=False),
+    "GPT2Model": VectorHead(pooling="mean"),
+}
 
 
 def read_gpt2(given: HFConfig, architecture: str) -> TransformerConfig:
@@ -30,6 +45,7 @@ def read_gpt2(given: HFConfig, architecture: str) -> TransformerConfig:
         norm_eps=given.take("layer_norm_epsilon", float, 1e-5),
         activation=given.choose("activation_function", ACTIVATIONS, "gelu_new"),
         fused_qkv=True,
+        head=HEADS[architecture],
         attention_scale=None if given.take("scale_attn_weights", bool, True) else 1.0,
         embedding_dropout=given.take("embd_pdrop", float, 0.1),
         residual_dropout=given.take("resid_pdrop", float, 0.1),
@@ -42,7 +58,8 @@ def fit_gpt2(config: TransformerConfig) -> list[str]:
     fit = Compatibility(config)
     fit.stack("encoder", present=False)
     fit.stack("decoder", present=True)
-    fit.needs(positions=LearnedPositions(), head=TokenHead())
+    fit.needs(positions=LearnedPositions())
+    fit.heads(HEADS.values(), "none")
     fit.need("attention_scale", None, 1.0)
     fit.holds("d_model", "tie_output", "norm_eps", "activation", "fused_qkv", *SCALES_AND_BIASES)
     return fit.done()
@@ -82,19 +99,20 @@ def table_gpt2(config: TransformerConfig) -> list[Rule]:
         rule(f"{ours}ff.up_proj", f"{theirs}mlp.c_fc", transposed=True),
         rule(f"{ours}ff.down_proj", f"{theirs}mlp.c_proj", transposed=True),
         rule("decoder.final_norm", "transformer.ln_f"),
-        rule("output.proj", "lm_head"),
+        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else "score"),
     ]
 
 
 GPT2 = Family(
     name="GPT-2",
     model_type="gpt2",
-    heads={"GPT2LMHeadModel": TokenHead()},
+    heads=HEADS,
     read=read_gpt2,
     fit=fit_gpt2,
     write=write_gpt2,
     table=table_gpt2,
     prefix="transformer.",
+    bare=frozenset({"GPT2Model"}),
     recast=with_scales_and_biases,
     repeats={"lm_head.weight": "transformer.wte.weight"},
     derived=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),

@@ -5,9 +5,20 @@ a gate fits Llama, where it may have biases; with squared ReLUs it fits all four
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from glassformer.config.transformer import MAX_LAYERS, NormalInit, RotaryPositions, Stack, TokenHead, TransformerConfig
+from glassformer.config.transformer import (
+    MAX_LAYERS,
+    Head,
+    NormalInit,
+    RotaryPositions,
+    SequenceHead,
+    Stack,
+    TokenHead,
+    TransformerConfig,
+    VectorHead,
+)
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
 from glassformer.interop.families.rotary import fit_rotary, read_rotary, write_rotary
@@ -15,6 +26,12 @@ from glassformer.interop.family import Family, Rule, attention_lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
 from glassformer.interop.vocabulary_files import qwen_byte_level
 
+HEADS: dict[str, Head] = {
+    "ForCausalLM": TokenHead(),
+    "ForSequenceClassification": SequenceHead(pooling="last", bias=False),
+    "Model": VectorHead(pooling="mean"),
+}
+"""Class name without the family → glassformer head."""
 FULL, SLIDING = "full_attention", "sliding_attention"
 REPEATS = {"lm_head.weight": "model.embed_tokens.weight"}
 DERIVED = ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
@@ -136,7 +153,7 @@ def fit_common(config: TransformerConfig, *stack: str, any_ff: bool = False, sid
 
 def _fit(config: TransformerConfig, *stack: str, any_ff: bool = False) -> Compatibility:
     fit = fit_common(config, *stack, any_ff=any_ff)
-    fit.need("head", TokenHead())
+    fit.heads(HEADS.values(), "none")
     return fit
 
 
@@ -249,7 +266,7 @@ def table_llama(config: TransformerConfig) -> list[Rule]:
         rule(f"{ours}ff_norm", f"{theirs}post_attention_layernorm"),
         *(rule(f"{ours}ff.{name}_proj", f"{theirs}mlp.{name}_proj") for name in ("gate", "up", "down")),
         rule(f"{side}.final_norm", "model.norm"),
-        rule("output.proj", "lm_head"),
+        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else "score"),
     ]
 
 
@@ -268,9 +285,14 @@ def _family(
     write: Callable[[TransformerConfig], dict[str, Any]],
     **others: Any,
 ) -> Family:
-    heads = {f"{name}ForCausalLM": TokenHead()}
-    common: dict[str, Any] = {"recast": recast_common, "repeats": REPEATS, "derived": DERIVED}
-    return Family(name, name.lower(), heads, read, fit, write, table_llama, **(common | others))
+    heads = {f"{name}{kind}": head for kind, head in HEADS.items()}
+
+    def read_with_head(given: HFConfig, architecture: str) -> TransformerConfig:
+        return replace(read(given, architecture), head=heads[architecture])
+
+    common: dict[str, Any] = {"recast": recast_common, "repeats": REPEATS, "derived": DERIVED, "prefix": "model."}
+    common |= {"bare": frozenset({f"{name}Model"}), "other_heads": {"vectors": ("lm_head.weight",)}}
+    return Family(name, name.lower(), heads, read_with_head, fit, write, table_llama, **(common | others))
 
 
 LLAMA = _family("Llama", read_llama, fit_llama, write_llama, recast=recast_llama)

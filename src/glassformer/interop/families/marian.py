@@ -41,6 +41,7 @@ def read_marian(given: HFConfig, architecture: str) -> TransformerConfig:
 
 def fit_marian(config: TransformerConfig) -> list[str]:
     fit = bart.fit_common(config)
+    fit.heads([TokenHead(bias="constant")])
     fit.need("positions", SinusoidalPositions("halves"), SinusoidalPositions("interleaved"))
     untied = config.share_embeddings and not config.tie_output
     fit.check("share_embeddings", not untied, "model.tie_output: expected true with share_embeddings, got false")

@@ -1,8 +1,19 @@
-"""T5 (Raffel 2020) 1.0 and 1.1: an encoder-decoder with RMSNorm, relative positions and unscaled attention scores."""
+"""T5 (Raffel 2020) 1.0 and 1.1, and mT5: an encoder-decoder with RMSNorm, relative positions and unscaled scores.
 
+Its encoder alone is a family of its own, whose outputs are vectors.
+"""
+
+from dataclasses import replace
 from typing import Any
 
-from glassformer.config.transformer import NormalInit, RelativePositions, Stack, TokenHead, TransformerConfig
+from glassformer.config.transformer import (
+    NormalInit,
+    RelativePositions,
+    Stack,
+    TokenHead,
+    TransformerConfig,
+    VectorHead,
+)
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import with_norm_scales
 from glassformer.interop.family import Family, Rule, attention_lines, rule
@@ -17,14 +28,29 @@ FEED_FORWARD_NAMES = {meaning: name for name, meaning in reversed(FEED_FORWARDS.
 
 
 def read_t5(given: HFConfig, architecture: str) -> TransformerConfig:
+    scale_logits, tie_output = _head(given)
+    return replace(_read(given, "relu"), scale_logits=scale_logits, tie_output=tie_output)
+
+
+def read_mt5(given: HFConfig, architecture: str) -> TransformerConfig:
+    given.pass_over("tie_word_embeddings")  # transformers ignores it: a head that is not tied is among the weights
+    return replace(_read(given, "gated-gelu"), tie_output=HEAD not in given.tensors)
+
+
+def read_encoder(given: HFConfig, architecture: str) -> TransformerConfig:
+    config = read_t5(given, architecture)
+    return replace(config, decoder=None, share_embeddings=False, head=VectorHead(pooling="mean"))
+
+
+def _read(given: HFConfig, feed_forward: str) -> TransformerConfig:
+    """Read the keys that T5 and mT5 share; `feed_forward` is the default of `feed_forward_proj`."""
     n_heads, d_head, d_ff = given.take("num_heads", int), given.take("d_kv", int), given.take("d_ff", int)
     n_layers = given.take("num_layers", int)
     n_decoder_layers = given.take("num_decoder_layers", int, n_layers)
-    activation, gated = given.choose("feed_forward_proj", FEED_FORWARDS, "relu")
+    activation, gated = given.choose("feed_forward_proj", FEED_FORWARDS, feed_forward)
     # transformers derives these keys from feed_forward_proj, and writes them too.
     given.only("dense_act_fn", *(name for name, ours in ACTIVATIONS.items() if ours == activation))
     given.only("is_gated_act", gated)
-    scale_logits, tie_output = _head(given)
     dropout = given.take("dropout_rate", float, 0.1)
     return TransformerConfig(
         encoder=Stack(n_layers, n_heads, d_head=d_head, d_ff=d_ff),
@@ -33,7 +59,6 @@ def read_t5(given: HFConfig, architecture: str) -> TransformerConfig:
         vocab_size=given.take("vocab_size", int),
         max_len=given.take("n_positions", int, 512),
         share_embeddings=True,
-        tie_output=tie_output,
         positions=RelativePositions(
             given.take("relative_attention_num_buckets", int, 32),
             given.take("relative_attention_max_distance", int, 128),
@@ -46,7 +71,6 @@ def read_t5(given: HFConfig, architecture: str) -> TransformerConfig:
         attn_out_bias=False,
         ff_bias=False,
         attention_scale=1.0,
-        scale_logits=scale_logits,
         embedding_dropout=dropout,
         residual_dropout=dropout,
         attention_dropout=dropout,
@@ -67,22 +91,43 @@ def _head(given: HFConfig) -> tuple[bool, bool]:
 
 
 def fit_t5(config: TransformerConfig) -> list[str]:
+    fit = _fit(config, has_decoder=True)
+    fit.heads([TokenHead()])
+    fit.holds("scale_logits")
+    return fit.done()
+
+
+def fit_mt5(config: TransformerConfig) -> list[str]:
+    fit = _fit(config, has_decoder=True)
+    fit.heads([TokenHead()])
+    return fit.done()
+
+
+def fit_encoder(config: TransformerConfig) -> list[str]:
+    fit = _fit(config, has_decoder=False)
+    fit.heads([VectorHead(pooling="mean")], "none")
+    fit.holds("scale_logits")  # a vector head has no logits
+    return fit.done()
+
+
+def _fit(config: TransformerConfig, has_decoder: bool) -> Compatibility:
+    """Check the fields that all three share."""
     fit = Compatibility(config)
     fit.stack("encoder", True, "d_head")
-    fit.stack("decoder", True, "d_head")
+    fit.stack("decoder", has_decoder, "d_head")
     shapes = {(side.n_heads, config.attention_widths(side).d_head, side.d_ff) for side in config.stacks.values()}
     if len(shapes) > 1:
         fit.misfits.append("encoder and decoder must have the same n_heads, d_head and d_ff")
     positions = config.positions
     is_relative = isinstance(positions, RelativePositions)
     fit.check("positions", is_relative, f"model.positions: expected relative, got {positions.kind}")
-    fit.needs(head=TokenHead(), norm="rmsnorm", share_embeddings=True, attention_scale=1.0)
+    fit.needs(norm="rmsnorm", share_embeddings=has_decoder, attention_scale=1.0)
     fit.needs(qkv_bias=False, attn_out_bias=False, ff_bias=False)
     has_name = (config.activation, config.gated_ff) in FEED_FORWARD_NAMES
     fit.check("activation", has_name, f"model.activation: expected gelu_tanh with a gate, got {config.activation}")
-    fit.holds("d_model", "source_max_len", "tie_output", "scale_logits", "norm_eps", "norm_weight", "norm_bias")
+    fit.holds("d_model", "source_max_len", "tie_output", "norm_eps", "norm_weight", "norm_bias")
     fit.holds("gated_ff", "fused_qkv")
-    return fit.done()
+    return fit
 
 
 def write_t5(config: TransformerConfig) -> dict[str, Any]:
@@ -109,9 +154,15 @@ def write_t5(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
+def write_mt5(config: TransformerConfig) -> dict[str, Any]:
+    found = write_t5(config) | {"tie_word_embeddings": config.tie_output}
+    del found["scale_decoder_outputs"]
+    return found
+
+
 def table_t5(config: TransformerConfig) -> list[Rule]:
     lines = [rule("encoder.embeddings.tokens", "shared"), rule("output.proj", "lm_head")]
-    for half in ("encoder", "decoder"):
+    for half in config.stacks:
         ours, theirs = f"{half}.blocks.{{i}}.", f"{half}.block.{{i}}.layer."
         attentions = {"self_attn": "0.SelfAttention"} | ({"cross_attn": "1.EncDecAttention"} if half[0] == "d" else {})
         for mine, other in attentions.items():
@@ -142,4 +193,22 @@ T5 = Family(
     repeats={"encoder.embed_tokens.weight": SHARED, "decoder.embed_tokens.weight": SHARED, HEAD: SHARED},
     derived=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),  # never used
     roles={"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+)
+T5_ENCODER = replace(
+    T5,
+    name="T5 encoder",
+    heads={"T5EncoderModel": VectorHead(pooling="mean")},
+    read=read_encoder,
+    fit=fit_encoder,
+    bare=frozenset({"T5EncoderModel"}),
+    other_heads={"vectors": ("decoder.*", HEAD)},
+)
+MT5 = replace(
+    T5,
+    name="mT5",
+    model_type="mt5",
+    heads={"MT5ForConditionalGeneration": TokenHead()},
+    read=read_mt5,
+    fit=fit_mt5,
+    write=write_mt5,
 )

@@ -1,0 +1,45 @@
+"""glassformer answer DIR "A question?" --input context.txt"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from glassformer import files
+from glassformer.cli.arguments import Dir, File, read_stdin
+from glassformer.cli.inputs_outputs import Loading
+from glassformer.cli.translate import cell
+from glassformer.errors import UserError, require_integer
+
+
+def main(
+    directory: Dir,
+    question: str,
+    /,
+    *,
+    input: File | None = None,
+    context: str | None = None,
+    max_tokens: int = 15,
+    json_: bool = False,
+    loading: Loading,
+) -> int:
+    """Answer a question by a part of a text: print "answer TAB score TAB start TAB end" (characters of the text).
+
+    Args:
+        directory: The model directory.
+        question: The question.
+        input: A file with the text that contains the answer, or - for standard input, which is the default.
+        context: The text itself, in place of a file.
+        max_tokens: Most tokens of an answer.
+        json_: Print a JSON object with text, score, start and end.
+    """
+    if context is not None and input is not None:
+        raise UserError("give --context TEXT or --input FILE, not both")
+    require_integer("max-tokens", max_tokens, 1, "the number of tokens of the longest answer")
+    if context is None:
+        context = read_stdin() if input in (None, "-") else files.read_text(Path(input))
+    found = loading.model(directory).answer(question, context, max_tokens=max_tokens)
+    if json_:
+        print(json.dumps(asdict(found), ensure_ascii=False))
+    else:
+        print(f"{cell(found.text)}\t{found.score:.4f}\t{found.start}\t{found.end}")
+    return 0
