@@ -18,6 +18,7 @@ from glassformer.config.transformer import (
     RelativePositions,
     RotaryPositions,
     SequenceHead,
+    SpanHead,
     SinusoidalPositions,
     Stack,
     TokenHead,
@@ -96,6 +97,7 @@ CONFIGS: dict[str, TransformerConfig] = {
     "no_out_proj": replace(GPT, attn_out_proj=False, qkv_bias=False),
     "d_embedding": replace(GPT, d_embedding=6, embedding_norm=True, scale_embeddings=True, scale_logits=True),
     "token_types": replace(GPT, n_token_types=3, head=TokenHead(bias="constant")),
+    "gpt_classifier_unbiased": replace(GPT, head=SequenceHead(3, "last", bias=False)),
     "gpt_classifier": replace(GPT, head=SequenceHead(3, "last", "relu")),
     # One stack with bidirectional attention.
     "bert": BERT,
@@ -111,6 +113,7 @@ CONFIGS: dict[str, TransformerConfig] = {
     "classifier_first": replace(BERT, head=SequenceHead(3, "first", "tanh")),
     "classifier_mean": replace(BERT, head=SequenceHead(3, "mean")),
     "classifier_max": replace(BERT, head=SequenceHead(1, "max")),
+    "answers": replace(BERT, head=SpanHead()),
     "vectors_first": replace(BERT, head=VectorHead("first", "tanh")),
     "vectors_mean": replace(BERT, head=VectorHead("mean")),
     "vectors_normalized": replace(BERT, head=VectorHead("max", normalize=True)),

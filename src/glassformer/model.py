@@ -185,7 +185,7 @@ class Model:
     @property
     def is_seq2seq(self) -> bool:
         """True if the model is an encoder-decoder, which generates a target from a source."""
-        return self.config.is_encoder_decoder
+        return isinstance(self.task, tasks.Translates)
 
     @property
     def name(self) -> str:
@@ -206,6 +206,11 @@ class Model:
     def takes_pairs(self) -> bool:
         """True if the model classifies pairs of texts."""
         return isinstance(self.task, tasks.Classifies) and self.task.takes_pairs(self.run)
+
+    @property
+    def is_multi_label(self) -> bool:
+        """True if a text may have several labels, or none."""
+        return isinstance(self.task, tasks.Classifies) and self.task.is_multi_label(self.run)
 
     @property
     def is_regression(self) -> bool:
@@ -517,7 +522,10 @@ class Model:
     def classify(self, texts: Sequence[str | tuple[str, str]], log: Log = warn) -> list[dict[str, float]]: ...
     @one_or_list("texts", "a text, or a pair of texts as a tuple", is_row)
     def classify(self, texts: Sequence[str | tuple[str, str]], log: Log = warn) -> list[dict[str, float]]:
-        """Return the probability of each class for each text or pair; a regression model returns its `number`."""
+        """Return the probability of each class for each text or pair; a regression model returns its `number`.
+
+        The probabilities of a multi-label model do not sum to 1, because its labels do not exclude each other.
+        """
         rows = [(text,) if isinstance(text, str) else text for text in texts]
         return self._able(tasks.Classifies, "classify").classify(self, rows, log)
 

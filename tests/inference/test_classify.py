@@ -36,7 +36,8 @@ def network() -> Transformer:
 @pytest.fixture(scope="module")
 def rows() -> list[Example]:
     tokenizer = Tokenizer.train(["abcd"], vocab_size=0, scheme="char")
-    return encode_texts(tokenizer, PAIRS, 32, labels=[0.0, 1.0, 2.0, 1.0])[0]
+    found, _ = encode_texts(tokenizer, PAIRS, 32)
+    return [replace(row, label=label) for row, label in zip(found, [0.0, 1.0, 2.0, 1.0], strict=True)]
 
 
 def tensors(row: Example) -> tuple[torch.Tensor, torch.Tensor]:

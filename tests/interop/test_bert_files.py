@@ -75,19 +75,22 @@ def test_roles_of_tokens_without_an_entry_in_the_files(tmp_path: Path) -> None:
         assert found.id_to_token(getattr(found, f"{role}_id")) == getattr(of_theirs, f"{role}_token")
 
 
-def test_the_published_bert_needs_ignored_tensors(tmp_path: Path) -> None:
-    """`bert-base-uncased` is declared as a masked language model, but also has the heads of pre-training."""
+@pytest.mark.parametrize("declared", ["BertForMaskedLM", "BertForPreTraining"])
+def test_the_heads_of_pre_training(tmp_path: Path, declared: str) -> None:
+    """`bert-base-uncased` is declared as a masked language model, but also has a pooler and a head for sentences."""
     model = theirs("BertForPreTraining", {})
-    folder = saved(model, tmp_path, architectures=["BertForMaskedLM"])
-    with pytest.raises(UserError) as error:
-        import_model(folder, tmp_path / "ours")
-    for name in ("bert.pooler.dense.weight", "bert.pooler.dense.bias", "cls.seq_relationship.bias"):
-        assert f"{name} is not a tensor of this model" in str(error.value)
-    assert "--ignore-tensors" in str(error.value)
-    assert not (tmp_path / "ours").exists()
-    ours = taken_over(model, folder, tmp_path, ("bert.pooler.*", "cls.seq_relationship.*"))
+    folder = saved(model, tmp_path, architectures=[declared])
+    messages: list[str] = []
+    import_model(folder, tmp_path / "ours", log=messages.append)
+    (said,) = [message for message in messages if message.startswith("left out")]
+    left = [f"{name}.{part}" for name in ("bert.pooler.dense", "cls.seq_relationship") for part in ("weight", "bias")]
+    assert all(name in said for name in left)
     masked = transformers.BertForMaskedLM.from_pretrained(folder).eval()
-    Both(masked, ours.ours, folder, ours.folder).assert_same()
+    both = Both(masked, load(tmp_path / "ours", device="cpu"), folder, tmp_path / "ours")
+    both.assert_same(mask=True)
+    export(both.folder, tmp_path / "back")
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+    assert tensors(tmp_path / "back").keys() == tensors(folder).keys() - set(left)
 
 
 def test_a_pooler_may_be_missing(tmp_path: Path) -> None:
@@ -131,12 +134,7 @@ CANNOT: dict[str, tuple[str, dict[str, Any], str]] = {
     "decoder": ("BertForMaskedLM", {"is_decoder": True}, "is_decoder True is not supported"),
     "unknown": ("BertForMaskedLM", {"conv_kernel": 9}, "conv_kernel is not a known key"),
     "activation": ("BertForMaskedLM", {"hidden_act": "quick_gelu"}, "hidden_act quick_gelu is not supported"),
-    "other_head": ("BertForMaskedLM", {"architectures": ["BertForQuestionAnswering"]}, "BertForQuestionAnswering"),
-    "several_labels": (
-        "BertForSequenceClassification",
-        {"problem_type": "multi_label_classification"},
-        "problem_type multi_label_classification is not supported",
-    ),
+    "other_head": ("BertForMaskedLM", {"architectures": ["BertForMultipleChoice"]}, "BertForMultipleChoice"),
     "several_numbers": (
         "BertForSequenceClassification",
         {"problem_type": "regression", "id2label": {"0": "a", "1": "b"}},

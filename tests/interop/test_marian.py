@@ -162,7 +162,7 @@ def test_unsupported_settings_are_refused(tmp_path: Path, changes: dict[str, Any
         ({"tie_output": False}, "model.tie_output: expected true with share_embeddings, got false"),
         ({"gated_ff": True}, "model.gated_ff: expected false, got true"),
         ({"decoder_start_id": None}, "model.decoder_start_id is missing"),
-        ({"head": TokenHead(transform=True)}, "model.head: expected tokens without a transform"),
+        ({"head": TokenHead(transform=True)}, "model.head.transform: expected false, got true"),
         (
             {"share_embeddings": False, "source_vocab_size": 3, "pad_id": 4},
             "model.pad_id: expected an id that is in both vocabularies",

@@ -127,8 +127,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "layers": ({"num_decoder_layers": 3}, "decoder.block.2.layer.0.SelfAttention.k.weight is missing"),
     "architecture": (
-        {"architectures": ["T5EncoderModel"]},
-        "architectures T5EncoderModel is not supported for T5 (known: T5ForCond",
+        {"architectures": ["T5ForTokenClassification"]},
+        "architectures T5ForTokenClassification is not supported for T5 (known: T5ForCond",
     ),
 }
 

@@ -27,7 +27,7 @@ def main(
         second: The second text of a pair; in a file, put a tab between the two texts of a line.
         input: A file with one text per line, or - for standard input, which is the default if no text is given. A
             blank line gives an empty line, or no class.
-        n: Number of classes to print per text, the most probable first; 1 by default.
+        n: Number of classes to print per text, the most probable first; by default 1, or all of a multi-label model.
         json_: Print one JSON object per text, with the probability of every class.
 
     Examples:
@@ -64,7 +64,8 @@ def main(
         elif model.is_regression:
             print(f"{found['number']:.4f}\t{cell(shown)}")
         else:
-            for label, probability in sorted(found.items(), key=lambda item: -item[1])[: n or 1]:
+            n_shown = n or (len(found) if model.is_multi_label else 1)
+            for label, probability in sorted(found.items(), key=lambda item: -item[1])[:n_shown]:
                 print(f"{label}\t{probability:.4f}\t{cell(shown)}")
     return 0
 

@@ -114,8 +114,8 @@ class LabelData:
     text_field: str = setting("text", "column or field of the text; for tags: a list of words")
     second_field: str | None = setting(None, "column or field of the second text of a pair")
     label_field: str = setting("label", "column or field of the label; for tags: a list of tags")
-    outputs: Literal["classes", "regression", "tags"] = setting(
-        "classes", "type of the labels: a class, a number (regression), or one tag per word"
+    outputs: Literal["classes", "multi_label", "regression", "tags"] = setting(
+        "classes", "type of the labels: a class, any number of labels (a list), a number, or one tag per word"
     )
     valid_fraction: float = setting(0.1, "fraction of the records held out if no validation data is given", "(0, 1)")
     batch_tokens: int = setting(4096, "tokens per micro-batch: rows × the longest row, padding included", "≥ 1")

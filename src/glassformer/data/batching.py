@@ -123,6 +123,7 @@ class Example:
     source_ids: Ids | None = None  # (S,) source of a pair; token_ids is the target
     token_types: Ids | None = None  # (T,) token types, in rows of two texts
     label: float | None = None  # label of the row: a class index, or a number to predict
+    label_set: npt.NDArray[np.float32] | None = None  # (n_labels,) 1 for each label of the row, else 0
     labels: Ids | None = None  # (T,) label of each token; -100 = no label
 
 

@@ -14,7 +14,6 @@ def encode_texts(
     tokenizer: Tokenizer,
     texts: Sequence[Sequence[str]],
     max_len: int,
-    labels: Sequence[float] | None = None,
     dropout: float = 0.0,
     dropout_seed: int = 0,
     *,
@@ -43,8 +42,7 @@ def encode_texts(
                 "a text has no token, and this tokenizer adds no special tokens to a text; use a text that is not empty"
             )
         token_types = None if types is None else np.array(types, dtype=np.int64)
-        label = None if labels is None else labels[number]
-        rows.append(Example(np.array(ids, dtype=np.int64), token_types=token_types, label=label))
+        rows.append(Example(np.array(ids, dtype=np.int64), token_types=token_types))
     return rows, n_cut
 
 

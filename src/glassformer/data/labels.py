@@ -31,11 +31,14 @@ MANY = 10
 
 @dataclass(frozen=True)
 class Labelled:
-    """A text, or a pair of texts, and its label: the name of a class, or a number as written in the file."""
+    """A text, or a pair of texts, and its label: the name of a class, a number as written in the file, or a tuple.
+
+    A tuple contains the names of all labels of the text, in any number.
+    """
 
     text: str
     second: str | None
-    label: str
+    label: str | tuple[str, ...]
     where: str = field(default="", compare=False, repr=False)  # place in the file, for messages
 
 
@@ -64,7 +67,7 @@ def read_labelled(data: LabelData, path: str, dropped: DroppedLabels, split: str
     Raises `UserError` for missing columns and, for regression, for a label that is not a finite number.
     """
     if path.startswith(PREFIX):
-        if data.outputs == "regression" or data.second_field is not None:
+        if data.outputs != "classes" or data.second_field is not None:
             raise UserError(f"{path} has classes of single texts: remove data.outputs and data.second_field")
         for number, (text, label) in enumerate(builtin_labels.texts(path), 1):
             yield Labelled(text, None, label, f"record {number} of {path}")
@@ -72,6 +75,13 @@ def read_labelled(data: LabelData, path: str, dropped: DroppedLabels, split: str
         texts = (data.text_field,) if data.second_field is None else (data.text_field, data.second_field)
         for record in records.records(path, _wanted(data, texts), split, dropped):
             sides = [record.text(name).strip() for name in texts]
+            if data.outputs == "multi_label":
+                labels = _labels(record, data.label_field)
+                if all(sides):
+                    yield Labelled(sides[0], sides[1] if len(sides) > 1 else None, labels, record.where)
+                else:
+                    dropped.empty(record.where)
+                continue
             label = _label(record, record.value(data.label_field), data.label_field)
             if not (all(sides) and label):
                 dropped.empty(record.where)
@@ -126,6 +136,20 @@ def _label(record: Record, value: Any, name: str) -> str:
     if value is None or isinstance(value, int | float):
         return "" if value is None else str(value)
     return record.as_text(value, f"the field {name!r}").strip()
+
+
+def _labels(record: Record, name: str) -> tuple[str, ...]:
+    """Return the labels of a text, which a field holds as a list; the list may be empty."""
+    values = record.value(name)
+    if not isinstance(values, list):
+        raise UserError(
+            f"{record.where}: data.outputs = multi_label needs a list of labels in the field {name!r}, got "
+            f"{values!r:.40}; use a .jsonl file"
+        )
+    found = tuple(_label(record, value, name) for value in values)
+    if not all(found):
+        raise UserError(f"{record.where} has an empty label; remove it")
+    return found
 
 
 def _class_names(features: Any, name: str) -> Sequence[str] | None:
@@ -305,7 +329,9 @@ def split_labelled(
 
 def labels_in(record: LabelRecord) -> tuple[str, ...]:
     """Return the label of a text, or the tags of its words."""
-    return record.tags if isinstance(record, Tagged) else (record.label,)
+    if isinstance(record, Tagged):
+        return record.tags
+    return record.label if isinstance(record.label, tuple) else (record.label,)
 
 
 def class_names(records: Iterable[LabelRecord]) -> list[str]:
@@ -396,7 +422,7 @@ def class_report(corpus: LabelCorpus) -> LabelReport:
             news.append(f"{n:,} of the {len(test):,} test texts are also in the training or validation data")
     are_numbers = corpus.data.outputs == "regression"
     in_train, in_valid = _counts(train), _counts(valid)
-    numbers = [float(record.label) for record in train if are_numbers and isinstance(record, Labelled)]
+    numbers = [float(labels_in(record)[0]) for record in train if are_numbers]
     lengths = sorted(sum(map(len, inputs_of(record))) for record in (*train, *valid))
     return LabelReport(
         n_train=len(train),

@@ -96,6 +96,20 @@ def calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLike, n_bin
     return _rate(np.abs(np.bincount(bins, weights=confidence - (said == true))).sum(), len(bins))
 
 
+def multi_label_scores(true: npt.NDArray[np.bool_], predicted: npt.NDArray[np.bool_]) -> dict[str, float]:
+    """Compute the percentage of texts with exactly the right labels, and the mean F1 of labels; both are (N, n_labels).
+
+    As in `macro_f1`, labels that never occur are left out of the mean.
+
+    >>> multi_label_scores(np.array([[True, False], [True, True]]), np.array([[True, False], [True, False]]))
+    {'accuracy': 50.0, 'macro_f1': 50.0}
+    """
+    right, occurs = (true & predicted).sum(axis=0), true.sum(axis=0) + predicted.sum(axis=0)
+    f1 = [_rate(2 * r, n) for r, n in zip(right.tolist(), occurs.tolist(), strict=True) if n]
+    exact = (true == predicted).all(axis=1)
+    return {"accuracy": _rate(exact.sum(), len(exact)), "macro_f1": sum(f1) / len(f1) if f1 else 0.0}
+
+
 @dataclass(frozen=True)
 class ClassificationReport:
     """Metrics of a classifier; as a string, a table of classes and the confusion matrix."""

@@ -1,6 +1,6 @@
 """Ensemble of several models: the mean of their probabilities or predicted numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,15 +35,33 @@ class EnsembleState:
         return EnsembleState([m.branched() if isinstance(m, Branching) else m for m in self.members])
 
 
+Mean = Callable[[list[Tensor]], Tensor]
+"""Function: outputs of the members → output of the ensemble."""
+
+
+def mean_numbers(outputs: list[Tensor]) -> Tensor:
+    """Return the mean of the members' numbers."""
+    return torch.stack(outputs).mean(dim=0)
+
+
+def mean_of_sigmoids(outputs: list[Tensor]) -> Tensor:
+    """Return the logit of the mean probability of each label, for labels that do not exclude each other.
+
+    >>> mean_of_sigmoids([torch.tensor([0.0]), torch.tensor([0.0])])
+    tensor([0.])
+    """
+    return torch.stack(outputs).double().sigmoid().mean(dim=0).logit().float()
+
+
 class Ensemble(nn.Module):
     """Ensemble of models: the arithmetic mean of their probabilities, as in Sutskever (2014) and later work.
 
     `forward` reads whole rows; `start` and `step` read one more token at a time. The outputs are the log of the mean
-    probability, which is already normalised, so they replace logits. For regression models, the output is the mean of
-    the numbers. Members may be of any kind and must share their vocabularies.
+    probability, which is already normalised, so they replace logits. Another `mean` replaces it for labels of other
+    kinds (`mean_numbers`, `mean_of_sigmoids`). Members may be of any kind and must share their vocabularies.
     """
 
-    def __init__(self, models: Sequence[Network], *, of_numbers: bool = False) -> None:
+    def __init__(self, models: Sequence[Network], mean: Mean = mean_log_probs) -> None:
         """Create the ensemble; raise `UserError` if the vocabulary sizes of the members differ."""
         super().__init__()
         configs = [model.config for model in models]
@@ -57,12 +75,11 @@ class Ensemble(nn.Module):
         longest, longest_source = min(c.max_len for c in configs), min(c.encoder_max_len for c in configs)
         self.config: ModelConfig = replace(configs[0], max_len=longest, source_max_len=longest_source)  # for all
         self.models, self.members = tuple(models), nn.ModuleList(models)
-        self.of_numbers = of_numbers
+        self.mean = mean
 
     def forward(self, **inputs: Tensor) -> Tensor:
-        """Return the log of the mean probability (…, V) of the members, or the mean of their numbers."""
-        outputs = [model(**inputs) for model in self.models]
-        return torch.stack(outputs).mean(dim=0) if self.of_numbers else mean_log_probs(outputs)
+        """Return the `mean` of the members' outputs, such as the log of the mean probability (…, V)."""
+        return self.mean([model(**inputs) for model in self.models])
 
     def start(
         self, n_rows: int, max_len: int, source_ids: Tensor | None = None, source_attention_mask: Tensor | None = None

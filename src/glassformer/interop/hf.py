@@ -21,7 +21,7 @@ from glassformer.interop.directory import CONFIG, GENERATION, MAX_SHARD_BYTES, H
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family, matches
 from glassformer.interop.generation import token_ids, write_generation
-from glassformer.interop.importing import find_family, read_config, read_weights
+from glassformer.interop.importing import MULTI_LABEL, find_family, read_config, read_weights
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import StoredModel, weights_of
@@ -42,7 +42,8 @@ def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD
     architecture = family.architecture(config)
     weights = to_theirs(family, config, own)
     named = replace(config, bos_id=tokenizer_files.trained_start(stored))
-    files.write_json(folder / CONFIG, their_config(family, named, stored.labels))
+    problem = {"problem_type": MULTI_LABEL} if getattr(stored.run.data, "outputs", None) == "multi_label" else {}
+    files.write_json(folder / CONFIG, their_config(family, named, stored.labels) | problem)
     if isinstance(config.head, TokenHead) and config.decoder is not None and architecture not in family.bare:
         generation = write_generation(named, stored.generation, stored.tokenizer)
         files.write_json(folder / GENERATION, {"transformers_version": WRITTEN_FOR} | generation)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glassformer import files
 from glassformer.config import transformer as c
-from glassformer.config.run import Run
+from glassformer.config.run import LabelData, Run
 from glassformer.errors import UserError, shown
 from glassformer.inference.embed import described
 from glassformer.interop import sentence_files, tokenizer_files
@@ -33,6 +33,7 @@ MAX_LISTED = 8
 NUMBER = re.compile(r"-?[\d,.]*\d(?:e[+-]?\d+)?|-?inf|nan")
 PROBLEMS = ("single_label_classification", "regression")
 """`problem_type` of a classifier with several labels, and with one label: the defaults of transformers."""
+MULTI_LABEL = "multi_label_classification"
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ def import_model(
         generation=generation,
     )
     run = as_learned(run, tokenizer, labels)
+    if isinstance(config.head, c.SequenceHead) and folder.config.get("problem_type") == MULTI_LABEL:
+        run = replace(run, data=LabelData(outputs="multi_label"))
     with files.new_folder(out) as new:
         write_model_files(new, weights, tokenizer, run, source_tokenizer, labels)
         Manifest.of(new, "model", 0, [name for name in [*MODEL_FILES, *SOME_FILES] if (new / name).exists()]).write(new)
@@ -189,7 +192,7 @@ def read_config(
         return config, _unused_labels(folder)
     labels = _labels(folder)
     problem, where = folder.config.get("problem_type"), folder.path / CONFIG
-    if isinstance(config.head, c.SequenceHead) and problem not in (None, PROBLEMS[len(labels) == 1]):
+    if isinstance(config.head, c.SequenceHead) and problem not in (None, MULTI_LABEL, PROBLEMS[len(labels) == 1]):
         raise UserError(f"{where}: problem_type {shown(str(problem))} is not supported for {len(labels)} labels")
     return replace(config, head=replace(config.head, n_labels=len(labels))), labels
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from glassformer.data.batching import Batch, Example, pad
 from glassformer.objectives.loss import Forward, LossSums, TokenObjective
@@ -53,6 +54,24 @@ class RegressionObjective:
 
 
 @dataclass(frozen=True)
+class MultiLabelObjective:
+    """Multi-label classification: maximise Σ log p(label set | text), where labels are independent given the text."""
+
+    label_smoothing: float = field(default=0.0, init=False)
+    """Required of every objective; always 0."""
+
+    def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
+        """Make a batch of rows of ids with one 0 or 1 per label."""
+        return _batch(examples, torch.from_numpy(np.stack([_label_set(e) for e in examples])), len(examples))
+
+    def loss(self, model: Forward, batch: Batch) -> LossSums:
+        """Return the summed binary cross-entropy of all labels, in nats; the divisor is the number of texts."""
+        logits = model(**batch.model_inputs()).float()
+        total = F.binary_cross_entropy_with_logits(logits, batch.labels, reduction="sum")
+        return LossSums(total, total.detach(), batch.n_targets)
+
+
+@dataclass(frozen=True)
 class TaggingObjective(TokenObjective):
     """Tagging objective: maximise Σ log p(tag | text) over the first token of every word."""
 
@@ -86,6 +105,12 @@ def _label(example: Example) -> float:
     if example.label is None:
         raise ValueError("example.label is missing: give every example a label")
     return example.label
+
+
+def _label_set(example: Example) -> np.ndarray:
+    if example.label_set is None:
+        raise ValueError("example.label_set is missing: give every example a 0 or 1 per label")
+    return example.label_set
 
 
 def _tags(example: Example) -> np.ndarray:

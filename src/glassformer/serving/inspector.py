@@ -324,7 +324,7 @@ class Inspector:
             elif model.classes and logits.ndim == 2:
                 page_data.add_predictions(found["source"], logits, model.classes)
             elif model.classes:
-                best = logits.softmax(-1).tolist()
+                best = (logits.sigmoid() if model.is_multi_label else logits.softmax(-1)).tolist()
                 found["labels"] = [{"name": n, "probability": p} for n, p in zip(model.classes, best, strict=True)]
             return found
         found["n_scored"] = len(scores)

@@ -12,9 +12,9 @@ from glassformer.config.run import ClassificationConfig, LabelData, Run
 from glassformer.config.transformer import SequenceHead, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
-from glassformer.evaluation.labels import classification_report, pearson, rmse, spearman
+from glassformer.evaluation.labels import classification_report, multi_label_scores, pearson, rmse, spearman
 from glassformer.inference.classify import classify_texts
-from glassformer.objectives.classification import ClassificationObjective, RegressionObjective
+from glassformer.objectives.classification import ClassificationObjective, MultiLabelObjective, RegressionObjective
 from glassformer.objectives.loss import Objective
 from glassformer.tasks.label_data import LabelTask, Scores, scores_of
 from glassformer.tasks.preparation import data_of
@@ -23,6 +23,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 SCORES: dict[str, dict[str, bool]] = {
     "classes": {"accuracy": True, "macro_f1": True, "calibration_error": False},
+    "multi_label": {"accuracy": True, "macro_f1": True},
     "regression": {"rmse": False, "pearson": True, "spearman": True},
 }
 """Scores for each kind of label, in percent except `rmse`; True if higher is better."""
@@ -35,13 +36,14 @@ class Classification(LabelTask, Classifies, TakesOver):
     verb = "classify"
     unit = "text"
     names_are = "classes"
-    outputs = ("classes", "regression")
+    outputs = ("classes", "multi_label", "regression")
     head = SequenceHead
     refuses_cuts = False
 
     def learned(self, run: Run) -> str:
         texts = "two texts" if self.takes_pairs(run) else "a text"
-        return f"predict a {'number' if self.is_regression(run) else 'label'} for {texts}"
+        predicted = {"regression": "a number", "multi_label": "labels"}
+        return f"predict {predicted.get(data_of(run, LabelData).outputs, 'a label')} for {texts}"
 
     def example(self, run: Run) -> str:
         return '("…", "…")' if self.takes_pairs(run) else '"…"'
@@ -49,12 +51,17 @@ class Classification(LabelTask, Classifies, TakesOver):
     def metrics(self, run: Run) -> tuple[str, ...]:
         return tuple(SCORES[data_of(run, LabelData).outputs])
 
+    def is_multi_label(self, run: Run) -> bool:
+        return data_of(run, LabelData).outputs == "multi_label"
+
     def takes_pairs(self, run: Run) -> bool:
         return data_of(run, LabelData).second_field is not None
 
     # Training
 
     def objective(self, run: Run) -> Objective:
+        if self.is_multi_label(run):
+            return MultiLabelObjective()
         if not self.is_regression(run):
             return ClassificationObjective(run.objective.label_smoothing)
         assert isinstance(run.model, TransformerConfig) and isinstance(run.model.head, SequenceHead)
@@ -69,6 +76,9 @@ class Classification(LabelTask, Classifies, TakesOver):
             found = np.array([float(x[0]) for x in logits])
             true = np.array([e.label for e in rows], dtype=np.float64)
             return {"rmse": rmse(true, found), "pearson": pearson(true, found), "spearman": spearman(true, found)}
+        if self.is_multi_label(run):
+            true = np.array([e.label_set for e in rows]) == 1
+            return multi_label_scores(true, torch.stack(list(logits)).numpy() > 0)
         labels = np.array([int(e.label or 0) for e in rows])
         return scores_of(classification_report(labels, torch.stack(list(logits)).softmax(dim=1).numpy(), list(names)))
 
@@ -79,7 +89,8 @@ class Classification(LabelTask, Classifies, TakesOver):
             if (len(row) > 1) != self.takes_pairs(model.run):
                 texts = "two texts" if self.takes_pairs(model.run) else "one text"
                 raise UserError(f"{model.name}: expected {texts} per item, got {len(row)}")
-        return classify_texts(model.vote, model.tokenizer, rows, model.classes, model.device, log)
+        exclusive = not self.is_multi_label(model.run)
+        return classify_texts(model.vote, model.tokenizer, rows, model.classes, model.device, log, exclusive=exclusive)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         if not isinstance(getattr(run.model, "head", None), SequenceHead):

@@ -27,6 +27,7 @@ from glassformer.data.labels import (
     Tagged,
     class_names,
     inputs_of,
+    labels_in,
     read_labels,
     require_known,
 )
@@ -34,7 +35,8 @@ from glassformer.errors import UserError
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.labels import ClassificationReport
 from glassformer.inference.classify import predict
-from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.ensemble import Ensemble, mean_numbers, mean_of_sigmoids
+from glassformer.inference.sampling import mean_log_probs
 from glassformer.models.build import Network
 from glassformer.objectives.loss import Objective
 from glassformer.reporting import LaunchReporter
@@ -78,8 +80,8 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
         model, data = run.model, data_of(run, LabelData)
         if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
             raise UserError("labels need a Transformer with exactly one of [model.encoder] and [model.decoder]")
-        if data.outputs == "regression" and run.objective.label_smoothing:
-            raise UserError("objective.label_smoothing does not apply to regression: set it to 0")
+        if data.outputs in ("multi_label", "regression") and run.objective.label_smoothing:
+            raise UserError(f"objective.label_smoothing does not apply to {data.outputs}: set it to 0")
         if not isinstance(model.head, self.head):
             raise UserError(f"model.head.kind: expected {self.head.kind} for {data.outputs}, got {model.head.kind}")
         if data.second_field is not None and model.n_token_types < 2:
@@ -130,7 +132,8 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
         return label_scores(self, model.run, model.vote, rows, model.classes, model.device)
 
     def vote(self, run: Run, networks: Sequence[Network]) -> Ensemble:
-        return Ensemble(networks, of_numbers=self.is_regression(run))
+        means = {"regression": mean_numbers, "multi_label": mean_of_sigmoids}
+        return Ensemble(networks, means.get(data_of(run, LabelData).outputs, mean_log_probs))
 
 
 class LabelRunData(RunData):
@@ -149,7 +152,7 @@ class LabelRunData(RunData):
 
     def _mean_and_std(self) -> tuple[float, float]:
         """Return the mean and standard deviation of the numbers in the training data."""
-        numbers = np.array([float(record.label) for record in self.corpus.split[0] if isinstance(record, Labelled)])
+        numbers = np.array([float(labels_in(record)[0]) for record in self.corpus.split[0]])
         with np.errstate(over="ignore"):
             mean, std = float(numbers.mean()), float(numbers.std())
         if not math.isfinite(std):
@@ -253,12 +256,21 @@ def examples_of(
         lost = f" ({sum(map(len, tags)) - n_read:,} tagged words are lost)"
     else:
         labelled = [record for record in records if isinstance(record, Labelled)]
-        values = [float(numbers[record.label]) if names else float(record.label) for record in labelled]
         texts = [inputs_of(record) for record in labelled]
-        rows, n_cut = encode_texts(tokenizer, texts, max_len, values, dropout, dropout_seed)
+        rows, n_cut = encode_texts(tokenizer, texts, max_len, dropout, dropout_seed)
+        rows = [replace(row, **_target(record, numbers)) for row, record in zip(rows, labelled, strict=True)]
     if n_cut:
         log(f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and are truncated{lost}")
     return rows
+
+
+def _target(record: Labelled, numbers: Mapping[str, int]) -> dict[str, Any]:
+    """Return the label of a text as a field of `Example`; `numbers` maps label names to indices, if there are any."""
+    if isinstance(record.label, tuple):
+        label_set = np.zeros(len(numbers), dtype=np.float32)
+        label_set[[numbers[label] for label in record.label]] = 1
+        return {"label_set": label_set}
+    return {"label": float(numbers[record.label]) if numbers else float(record.label)}
 
 
 def label_scores(

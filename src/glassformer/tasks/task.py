@@ -256,6 +256,9 @@ class HasLabels(Protocol):
 class Classifies(HasLabels, Protocol):
     """A task whose models predict a label for a text, or for a pair of texts."""
 
+    def is_multi_label(self, run: Run) -> bool:
+        """Return True if a text may have several labels, or none."""
+
     def takes_pairs(self, run: Run) -> bool:
         """Return True if each item is a pair of texts."""
 

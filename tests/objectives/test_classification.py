@@ -1,0 +1,64 @@
+"""Multi-label classification: the loss by hand, and a run from lists of labels to predictions."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import glassformer
+from glassformer import api
+from glassformer.config.run import LabelData
+from glassformer.data.batching import Example
+from glassformer.errors import UserError
+from glassformer.objectives.classification import MultiLabelObjective
+from runs import label_run
+
+TOPICS = {"dog": "animal", "rain": "weather", "red": "colour"}
+
+
+def test_the_loss_is_the_binary_cross_entropy_of_all_labels() -> None:
+    logits = torch.tensor([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]])
+    sets = [np.array([1, 0, 1], dtype=np.float32), np.array([0, 0, 0], dtype=np.float32)]
+    objective = MultiLabelObjective()
+    batch = objective.collate([Example(np.array([5, 6]), label_set=x) for x in sets], np.random.default_rng(0))
+    sums = objective.loss(lambda **inputs: logits, batch)
+    p = logits.sigmoid()
+    expected = -(p[0, 0] * (1 - p[0, 1]) * p[0, 2] * (1 - p[1]).prod()).log()
+    torch.testing.assert_close(sums.total, expected)
+    assert sums.n_targets == 2 and batch.rows(range(1)).n_targets == 1
+
+
+def several(folder: Path) -> object:
+    """Return a run on texts with zero to three labels, which single words decide."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for _ in range(300):
+        words = [word for word in TOPICS if rng.random() < 0.5]
+        text = " ".join([*rng.permutation([*words, *rng.choice(["a", "the", "so", "on"], 3)])])
+        lines.append(json.dumps({"text": text, "label": [TOPICS[word] for word in words]}))
+    (folder / "several.jsonl").write_text("\n".join(lines) + "\n")
+    run = label_run(folder, max_steps=150)
+    data = replace(LabelData(), path=str(folder / "several.jsonl"), outputs="multi_label", batch_tokens=512)
+    return replace(run, data=data)  # type: ignore[arg-type]
+
+
+def test_a_run_learns_sets_of_labels(tmp_path: Path) -> None:
+    folder = api.train(several(tmp_path), tmp_path / "run").folder  # type: ignore[arg-type]
+    model = api.load(folder, device="cpu")
+    assert model.is_multi_label and model.classes == ("animal", "colour", "weather")
+    found = model.classify(["the dog so red", "a the on"])
+    assert [{name for name, p in one.items() if p > 0.5} for one in found] == [{"animal", "colour"}, set()]
+    scores = model.scores()
+    assert scores["accuracy"] > 90 and scores["macro_f1"] > 90
+    two = glassformer.ensemble([folder, folder]).classify("the dog so red")
+    assert two == pytest.approx(found[0], abs=1e-5)
+
+
+def test_labels_must_be_lists(tmp_path: Path) -> None:
+    run = several(tmp_path)
+    (tmp_path / "several.jsonl").write_text('{"text": "a dog", "label": "animal"}\n')
+    with pytest.raises(UserError, match=r"several.jsonl:1: .*needs a list of labels .* got 'animal'"):
+        api.train(run, tmp_path / "run")  # type: ignore[arg-type]
