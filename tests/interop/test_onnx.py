@@ -11,7 +11,7 @@ import tokenizers
 import torch
 
 import glassformer
-from configs import BERT, GPT, LLAMA, ONE_WAY, PAPER, TINY, random_inputs, random_model
+from configs import BERT, CONFIGS, GPT, LLAMA, ONE_WAY, PAPER, TINY, random_inputs, random_model
 from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, NoAttention
 from glassformer.config.run import GenerationConfig, Run
@@ -32,7 +32,7 @@ ONE_LAYER = c.Stack(1, 4, d_ff=24)  # an export takes seconds per layer
 GPT_1, BERT_1 = replace(GPT, decoder=ONE_LAYER), replace(BERT, encoder=ONE_LAYER)
 SMALLEST = replace(GPT, decoder=replace(ONE_LAYER, d_ff=0), positions=c.NoPositions())
 YARN = c.RotaryPositions(scaling=c.YarnScaling(4.0, 16))
-CONFIGS: dict[str, ModelConfig] = {
+CASES: dict[str, ModelConfig] = {
     "learned": GPT_1,
     "rotary_grouped_window": replace(
         LLAMA, decoder=c.Stack(1, 4, n_kv_heads=2, d_head=6, d_ff=20, window_pattern=(3,)), positions=YARN, qk_norm=True
@@ -45,6 +45,15 @@ CONFIGS: dict[str, ModelConfig] = {
         encoder=replace(ONE_LAYER, window_pattern=(4,)),
         n_token_types=0,
         head=c.PositionHead(5),
+    ),
+    "answers": replace(BERT_1, head=c.SpanHead()),
+    "vectors": replace(BERT_1, head=c.VectorHead("mean", normalize=True)),
+    "text_read_twice": replace(
+        CONFIGS["bart"],
+        encoder=ONE_LAYER,
+        decoder=ONE_LAYER,
+        head=c.SequenceHead(3, "last", "tanh"),
+        decoder_start_id=1,
     ),
     "numbers_mean": replace(BERT_1, head=c.SequenceHead(1, "mean", mean=2.0, std=3.0)),
     "cross_two_vocabularies": replace(
@@ -71,29 +80,59 @@ def stored(config: ModelConfig, **others: Any) -> StoredModel:
     )
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+def sessions_of(folder: Path) -> dict[str, Any]:
+    providers = ["CPUExecutionProvider"]
+    return {path.name: onnxruntime.InferenceSession(path, providers=providers) for path in folder.glob("*.onnx")}
+
+
+NAMES = {"token_ids": "input_ids", "attention_mask": "attention_mask", "token_types": "token_type_ids"}
+TWO_SIDES = {"source_ids": "input_ids", "source_attention_mask": "attention_mask"}
+TWO_SIDES |= {"token_ids": "decoder_input_ids", "attention_mask": "decoder_attention_mask"}
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_the_graph_gives_the_same_logits(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    model = stored(CONFIGS[name])
+    model = stored(CASES[name])
     lines = onnx.write_onnx(model, tmp_path)
     assert capfd.readouterr() == ("", ""), "exporters and runtimes must not print"
-    files = ["model.onnx", "tokenizer.json"] + (["source_tokenizer.json"] if model.source_tokenizer else [])
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
-    assert lines[0].startswith("model.onnx: opset ") and "logits differ by " in lines[1]
+    is_divided = name == "cross_two_vocabularies"
+    sessions = sessions_of(tmp_path)
+    assert set(sessions) == ({"encoder_model.onnx", "decoder_model.onnx"} if is_divided else {"model.onnx"})
+    assert lines[0].split(":")[0] in sessions and any("logits differ by " in line for line in lines)
 
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     for n_rows, n_tokens, n_source in ((1, 1, 1), (1, 11, 2), (4, 1, 12), (3, 13, 10)):
         inputs = random_inputs(model.network, n_rows, n_tokens, n_source)
         feeds = {"token_ids": inputs.token_ids, **inputs.others}
+        if name == "text_read_twice":
+            feeds = {"token_ids": inputs.token_ids}
         for ids, mask in (("token_ids", "attention_mask"), ("source_ids", "source_attention_mask")):
-            if ids in feeds:
+            if ids in feeds and not (is_divided and ids == "token_ids"):
                 feeds[mask] = torch.rand(feeds[ids].shape) < 0.7  # gaps, and padding on both sides
                 feeds[mask][:, 0] |= ~feeds[mask].any(dim=1)
-        assert {x.name for x in session.get_inputs()} == set(feeds)
-        logits, hidden = map(torch.from_numpy, session.run(None, {name: x.numpy() for name, x in feeds.items()}))
-        real = feeds["attention_mask"]
+        names = TWO_SIDES if "source_ids" in feeds else NAMES
+        theirs = {names[name]: x.long().numpy() for name, x in feeds.items()}
+        if is_divided:
+            (memory,) = sessions["encoder_model.onnx"].run(
+                None, {name: theirs[name] for name in ("input_ids", "attention_mask")}
+            )
+            theirs = {
+                "input_ids": theirs["decoder_input_ids"],
+                "encoder_attention_mask": theirs["attention_mask"],
+                "encoder_hidden_states": memory,
+            }
+        last = sessions["decoder_model.onnx" if is_divided else "model.onnx"]
+        assert {x.name: x.type for x in last.get_inputs()} == {
+            name: "tensor(float)" if name == "encoder_hidden_states" else "tensor(int64)" for name in theirs
+        }
+        found = {x.name: torch.from_numpy(y) for x, y in zip(last.get_outputs(), last.run(None, theirs), strict=True)}
+        real = feeds.get("attention_mask", torch.ones(feeds["token_ids"].shape, dtype=torch.bool))
         with torch.no_grad():
-            wanted = model.network(**feeds)
-            torch.testing.assert_close(hidden[real], model.network.hidden(**feeds)[real], rtol=1e-4, atol=2e-5)
+            wanted, hidden = model.network(**feeds), model.network.hidden(**feeds)
+        torch.testing.assert_close(found.pop("last_hidden_state")[real], hidden[real], rtol=1e-4, atol=2e-5)
+        if name == "answers":
+            found = {"logits": torch.stack([found["start_logits"], found["end_logits"]], dim=-1)}
+        (logits,) = found.values()
+        assert set(found) == {"sentence_embedding" if name == "vectors" else "logits"}
         by_token = wanted.dim() == 3
         torch.testing.assert_close(logits[real] if by_token else logits, wanted[real] if by_token else wanted)
 
@@ -101,18 +140,30 @@ def test_the_graph_gives_the_same_logits(name: str, tmp_path: Path, capfd: pytes
 def test_contents_of_the_folder(tmp_path: Path) -> None:
     """The tokenizer gives equal ids; the folder has names of labels; the graph has its configuration and no paths."""
     config = replace(SMALLEST, max_len=2, eos_id=3, head=c.SequenceHead(2, "last"))  # only one length can be traced
-    onnx.write_onnx(stored(config, labels=("no", "yes")), tmp_path)
-    assert tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("to be").ids == TOKENIZER.encode(
-        "to be"
-    )
+    lines = onnx.write_onnx(stored(config, labels=("no", "yes")), tmp_path)
+    tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.encode("to be", add_special_tokens=False).ids == TOKENIZER.encode("to be")
     assert json.loads((tmp_path / "labels.json").read_text("utf-8")) == ["no", "yes"]
+    assert not (tmp_path / "config.json").exists() and any(line.startswith("no config.json") for line in lines)
 
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     assert json.loads(session.get_modelmeta().custom_metadata_map["config"]) == json.loads(json.dumps(to_dict(config)))
     shapes = {x.name: x.shape for x in [*session.get_inputs(), *session.get_outputs()]}
-    row = ["batch", "length"]
-    assert shapes == {"token_ids": row, "attention_mask": row, "logits": ["batch", 2], "hidden": [*row, 16]}
+    row = ["batch_size", "sequence_length"]
+    inputs, outputs = dict.fromkeys(("input_ids", "attention_mask"), row), {"logits": ["batch_size", 2]}
+    assert shapes == inputs | outputs | {"last_hidden_state": [*row, 16]}
     assert str(Path(glassformer.__file__).parent).encode() not in (tmp_path / "model.onnx").read_bytes()
+
+
+def test_transformers_reads_the_files_beside_the_graphs(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = replace(BERT_1, pad_id=0, head=c.SequenceHead(2, pooler="tanh"))
+    onnx.write_onnx(stored(config, labels=("no", "yes")), tmp_path)
+    read = transformers.AutoConfig.from_pretrained(tmp_path)
+    assert type(read).__name__ == "BertConfig" and read.id2label == {0: "no", 1: "yes"}
+    encoded = transformers.AutoTokenizer.from_pretrained(tmp_path)(["to be", "not"], padding=True, return_tensors="np")
+    (session,) = sessions_of(tmp_path).values()
+    assert session.run(["logits"], dict(encoded))[0].shape == (2, 2)
 
 
 def test_a_graph_with_other_logits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,19 +41,12 @@ def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD
     config, own = family.recast(config, weights_of(network))
     architecture = family.architecture(config)
     weights = to_theirs(family, config, own)
-    named = replace(config, bos_id=tokenizer_files.trained_start(stored))
-    problem = {"problem_type": MULTI_LABEL} if getattr(stored.run.data, "outputs", None) == "multi_label" else {}
-    files.write_json(folder / CONFIG, their_config(family, named, stored.labels) | problem)
-    if isinstance(config.head, TokenHead) and config.decoder is not None and architecture not in family.bare:
-        generation = write_generation(named, stored.generation, stored.tokenizer)
-        files.write_json(folder / GENERATION, {"transformers_version": WRITTEN_FOR} | generation)
     n_bytes = write_weights(weights.items(), folder, max_shard_bytes)
     tokenizer_files.write_tokenizers(stored, folder)
     said = [f"{family.name} ({architecture}): {len(weights):,} tensors, {n_bytes:,} bytes"]
-    if isinstance(config.head, VectorHead):
-        said += sentence_files.write_modules(config.head, config, folder)
-        if family.drawn and config.head.pooler == "none":
-            said.append("no pooler is stored: transformers initialises one randomly; sentence vectors do not use it")
+    said += write_settings(stored, family, config, folder)
+    if isinstance(config.head, VectorHead) and family.drawn and config.head.pooler == "none":
+        said.append("no pooler is stored: transformers initialises one randomly; sentence vectors do not use it")
     if config != stored.config:
         said.append(f"rewritten as an equivalent model: {', '.join(changes(stored.config, config))}")
     compare_weights(folder, weights)
@@ -65,6 +58,23 @@ def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD
     if with_theirs is None:
         return [*said, "transformers is not installed: the comparison with it was skipped"]
     return [*said, f"loaded with transformers: {what} differ by at most {with_theirs:.1e}"]
+
+
+def write_settings(stored: StoredModel, family: Family, config: TransformerConfig, folder: Path) -> list[str]:
+    """Write configuration, generation defaults and sentence-transformers modules; return lines for the report.
+
+    `config` is the configuration of the model as the family represents it.
+    """
+    named = replace(config, bos_id=tokenizer_files.trained_start(stored))
+    problem = {"problem_type": MULTI_LABEL} if getattr(stored.run.data, "outputs", None) == "multi_label" else {}
+    files.write_json(folder / CONFIG, their_config(family, named, stored.labels) | problem)
+    if isinstance(config.head, VectorHead):
+        return sentence_files.write_modules(config.head, config, folder)
+    generates = isinstance(config.head, TokenHead) and config.decoder is not None
+    if generates and family.architecture(config) not in family.bare:
+        generation = write_generation(named, stored.generation, stored.tokenizer)
+        files.write_json(folder / GENERATION, {"transformers_version": WRITTEN_FOR} | generation)
+    return []
 
 
 def changes(before: ModelConfig, after: ModelConfig) -> list[str]:

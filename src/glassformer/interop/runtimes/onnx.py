@@ -1,17 +1,25 @@
-"""Export to ONNX: the forward pass as one graph, which is compared in onnxruntime with the original model.
+"""Export to ONNX: the forward pass as graphs, which are compared in onnxruntime with the original model.
 
-The graph takes any number of rows and tokens. Its inputs are `token_ids` and `attention_mask`; an encoder-decoder also
-has `source_ids` and `source_attention_mask`, and a model with token types has `token_types`. All inputs are required.
-Its outputs are the `logits`, and the `hidden` states that the head turns into logits.
+Files, inputs and outputs have the names that optimum and transformers.js expect. Ids and masks are int64, and a mask
+has 1 for a real token. The graphs take any number of rows and tokens, and have no cache.
 
-Letters: B batch, T length, S source length, D d_model, V vocabulary.
+| model | file | inputs | outputs |
+|---|---|---|---|
+| one stack | `model.onnx` | `input_ids`, `attention_mask`, with token types also `token_type_ids` | by the head |
+| encoder-decoder | `encoder_model.onnx` | `input_ids`, `attention_mask` | `last_hidden_state` |
+| | `decoder_model.onnx` | `input_ids`, `encoder_attention_mask`, `encoder_hidden_states` | by the head |
+| recurrent | `model.onnx` | as one stack, `decoder_input_ids`, `decoder_attention_mask` | by the head |
+
+Outputs are `logits` (`start_logits` and `end_logits` of a span head) and `last_hidden_state`; of a vector head,
+`last_hidden_state` and `sentence_embedding`.
 """
 
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +27,19 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import files
-from glassformer.config.recurrent import ModelConfig
+from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.schema import to_dict
-from glassformer.config.transformer import TransformerConfig
+from glassformer.config.transformer import SpanHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError, first_line, needs
+from glassformer.interop import tokenizer_files
+from glassformer.interop.directory import CONFIG
+from glassformer.interop.hf import choose_family, write_settings
 from glassformer.interop.runtimes.recurrent_scan import ScannedRecurrent
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
-from glassformer.store.model_directory import LABELS, SOURCE_TOKENIZER, TOKENIZER, StoredModel
+from glassformer.store.model_directory import LABELS, StoredModel, weights_of
 
-GRAPH = "model.onnx"
+GRAPH, ENCODER, DECODER = "model.onnx", "encoder_model.onnx", "decoder_model.onnx"
 TOLERANCE = 1e-4
 """Allowed difference, × max(1, largest logit): another order of summation in fp32 causes a tenth of it."""
 TRACED = (2, 6, 7)
@@ -36,13 +47,19 @@ CHECKED = ((1, 1, 1), (2, 9, 5), (5, 4, 8))
 """(B, T, S), up to the maximum lengths of the model: all ones, then sizes above and below the traced ones."""
 
 Inputs = dict[str, Tensor]
+ONE_TEXT = {"token_ids": "input_ids", "attention_mask": "attention_mask", "token_types": "token_type_ids"}
+PAIR = {"source_ids": "input_ids", "source_attention_mask": "attention_mask"}
+PAIR |= {"token_ids": "decoder_input_ids", "attention_mask": "decoder_attention_mask"}
+"""Argument of a network → name of the input: of a model that reads one text, and of one that reads a pair."""
+MEMORY, MEMORY_MASK = "encoder_hidden_states", "encoder_attention_mask"
 
 
 def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
-    """Write `model.onnx`, tokenizers and label names into an empty folder; return the lines of the report.
+    """Write graphs, configuration and tokenizers into an empty folder; return the lines of the report.
 
-    Weights above 1.5 GB go into the separate file `model.onnx.data`. The graph is run in onnxruntime on three shapes
-    other than the traced one. Raises `UserError` if the logits differ, the export fails, or a package is missing.
+    Weights above 1.5 GB go into a separate file with the ending `.onnx.data`. The graphs are run in onnxruntime on
+    three shapes other than the traced one. Raises `UserError` if the logits differ, the export fails, or a package is
+    missing.
     """
     with needs("ONNX", "export"), _quiet():  # all three are needed
         import onnx  # noqa: F401
@@ -51,60 +68,158 @@ def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
     config, network = stored.config, stored.network
     if min(config.max_len, config.encoder_max_len) < 2:
         raise UserError("max_len: expected at least 2 for an ONNX graph that takes any length, got 1")
-    graph = _Forward(network).eval()
-    inputs = made_up_inputs(config, *TRACED)
+    sessions, said = {}, []
     with _quiet():
-        program = _exported(graph, inputs)
-        program.model.metadata_props["config"] = json.dumps(to_dict(config))  # special ids, for decoding
-        program.save(folder / GRAPH)
-        opset = program.model.opset_imports[""]
-        difference, largest = _difference(network, onnxruntime, folder / GRAPH, config)
+        for graph in graphs_of(network):
+            program = _exported(graph)
+            program.model.metadata_props["config"] = json.dumps(to_dict(config))  # special ids, for decoding
+            program.save(folder / graph.file)
+            size = sum(path.stat().st_size for path in folder.glob(f"{graph.file}*"))
+            said.append(
+                f"{graph.file}: opset {program.model.opset_imports['']}, {size / 1e6:,.1f} MB; inputs "
+                f"{', '.join(graph.inputs)}; outputs {', '.join(graph.outputs)}"
+            )
+            sessions[graph.file] = _session(onnxruntime, folder / graph.file)
+        difference, largest = _difference(network, sessions)
     if not difference <= TOLERANCE * max(1.0, largest):  # written so that NaN fails
         raise UserError(
             f"the logits of onnxruntime {onnxruntime.__version__} differ by {difference:.1e} (largest logit "
             f"{largest:.1f}): nothing was exported; try another version of onnxruntime"
         )
-    stored.tokenizer.save(folder / TOKENIZER)
-    if stored.source_tokenizer is not None:
-        stored.source_tokenizer.save(folder / SOURCE_TOKENIZER)
+    shapes = ", ".join(f"{b} × {min(t, config.max_len)}" for b, t, _ in CHECKED)
+    said.append(
+        f"onnxruntime {onnxruntime.__version__}: logits differ by at most {difference:.1e} (largest logit "
+        f"{largest:.1f}), on batches of {shapes} tokens with padding"
+    )
     if stored.labels:
         files.write_json(folder / LABELS, list(stored.labels))
-    size = sum(path.stat().st_size for path in folder.glob(f"{GRAPH}*"))
-    shapes = ", ".join(f"{b} × {min(t, config.max_len)}" for b, t, _ in CHECKED)
-    return [
-        f"{GRAPH}: opset {opset}, {size / 1e6:,.1f} MB; inputs {', '.join(inputs)}; outputs logits, hidden",
-        f"onnxruntime {onnxruntime.__version__}: logits differ by at most {difference:.1e} (largest logit "
-        f"{largest:.1f}), on batches of {shapes} tokens with padding",
-        ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(GRAPH))),
-    ]
+    said += _write_settings(stored, folder)
+    return [*said, ", ".join(sorted(path.name for path in folder.iterdir() if ".onnx" not in path.name))]
+
+
+def _write_settings(stored: StoredModel, folder: Path) -> list[str]:
+    """Write the files beside the graphs that other programs read; return lines for the report."""
+    tokenizer_files.write_tokenizers(stored, folder)
+    config, network = stored.config, stored.network
+    if not isinstance(config, TransformerConfig):
+        return [f"no {CONFIG}: transformers has no recurrent encoder-decoder, and onnxruntime reads the graph alone"]
+    try:
+        family = choose_family(config, stored.run.architecture)
+    except UserError:
+        return [f"no {CONFIG}: no model family of transformers fits, and onnxruntime reads the graphs alone"]
+    said = write_settings(stored, family, family.recast(config, weights_of(network))[0], folder)
+    files.write_json(folder / CONFIG, files.read_json(folder / CONFIG) | {"use_cache": False})
+    return said
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph to export: its file, the function that computes it, example inputs, and the names of its outputs."""
+
+    file: str
+    module: nn.Module
+    inputs: Inputs
+    outputs: tuple[str, ...]
 
 
 class _Forward(nn.Module):
-    """The network with the inputs and outputs of the graph."""
+    """The whole network with the inputs and outputs of `model.onnx`."""
 
     def __init__(self, network: Transformer | RecurrentModel) -> None:
         super().__init__()
         self.network = ScannedRecurrent(network) if isinstance(network, RecurrentModel) else network
+        self.config = network.config
 
     def forward(
         self,
-        token_ids: Tensor,
+        input_ids: Tensor,
         attention_mask: Tensor,
-        source_ids: Tensor | None = None,
-        source_attention_mask: Tensor | None = None,
-        token_types: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        names = ("source_ids", "source_attention_mask", "token_types")
-        others = zip(names, (source_ids, source_attention_mask, token_types), strict=True)
-        given: dict[str, Any] = {name: x for name, x in others if x is not None}
-        hidden = self.network.hidden(token_ids, attention_mask, **given)
-        return self.network.head(hidden, attention_mask), hidden
+        token_type_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        real = attention_mask != 0
+        if decoder_input_ids is not None and decoder_attention_mask is not None:
+            source: dict[str, Any] = {"source_ids": input_ids, "source_attention_mask": real}
+            real = decoder_attention_mask != 0
+            hidden = self.network.hidden(decoder_input_ids, real, **source)
+        else:
+            types: dict[str, Any] = {} if token_type_ids is None else {"token_types": token_type_ids}
+            hidden = self.network.hidden(input_ids, real, **types)
+        return _outputs(self.config, self.network.head(hidden, real), hidden)
+
+
+class _Encode(nn.Module):
+    """The encoder of an encoder-decoder."""
+
+    def __init__(self, network: Transformer) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        memory = self.network.encode(input_ids, attention_mask != 0)
+        assert memory is not None
+        return memory
+
+
+class _Decode(nn.Module):
+    """The decoder and the head of an encoder-decoder; tokens after the target may be anything, since it is causal."""
+
+    def __init__(self, network: Transformer) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(
+        self, input_ids: Tensor, encoder_attention_mask: Tensor, encoder_hidden_states: Tensor
+    ) -> tuple[Tensor, ...]:
+        assert self.network.decoder is not None
+        memory_mask = encoder_attention_mask != 0
+        real = torch.ones_like(input_ids, dtype=torch.bool)  # a mask, because a kernel's causal rule cannot be traced
+        hidden = self.network.decoder(input_ids, real, memory=encoder_hidden_states, memory_mask=memory_mask)
+        return _outputs(self.network.config, self.network.head(hidden), hidden)
+
+
+def _outputs(config: ModelConfig, output: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
+    """Return the outputs of a graph in the order of `output_names`."""
+    if output_names(config)[0] == "start_logits":
+        return output[..., 0], output[..., 1], hidden
+    return (hidden, output) if output_names(config)[0] == "last_hidden_state" else (output, hidden)
+
+
+def output_names(config: ModelConfig) -> tuple[str, ...]:
+    """Return the names of a graph's outputs, which the head determines."""
+    head = getattr(config, "head", None)
+    if isinstance(head, VectorHead):
+        return "last_hidden_state", "sentence_embedding"
+    return (*(("start_logits", "end_logits") if isinstance(head, SpanHead) else ("logits",)), "last_hidden_state")
+
+
+def is_divided(config: ModelConfig) -> bool:
+    """Return True if encoder and decoder are two graphs."""
+    return isinstance(config, TransformerConfig) and config.is_encoder_decoder and not config.reads_text_twice
+
+
+def graphs_of(network: Transformer | RecurrentModel) -> list[Graph]:
+    """Return the graphs of a network."""
+    config = network.config
+    inputs, outputs = to_theirs(made_up_inputs(config, *TRACED)), output_names(config)
+    if not is_divided(config):
+        return [Graph(GRAPH, _Forward(network).eval(), inputs, outputs)]
+    assert isinstance(network, Transformer)
+    source = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    target = {"input_ids": inputs["decoder_input_ids"], MEMORY_MASK: inputs["attention_mask"]}
+    target[MEMORY] = torch.randn(*source["input_ids"].shape, config.d_model)
+    return [
+        Graph(ENCODER, _Encode(network).eval(), source, ("last_hidden_state",)),
+        Graph(DECODER, _Decode(network).eval(), target, outputs),
+    ]
 
 
 def made_up_inputs(config: ModelConfig, n_rows: int, n_tokens: int, n_source: int) -> Inputs:
-    """Return random tokens: odd rows have padding at the end, even rows at the beginning, and row 0 has no padding.
+    """Return random arguments of the network: odd rows have padding at the end, even rows at the beginning.
 
-    Lengths are limited to the maximum lengths of the model.
+    Row 0 has no padding, and neither has the target of a graph of its own. Lengths are limited to the maximum lengths
+    of the model.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -117,27 +232,37 @@ def made_up_inputs(config: ModelConfig, n_rows: int, n_tokens: int, n_source: in
         return torch.where(row % 2 == 1, place < length - n_padding, place >= n_padding)
 
     n_tokens, n_source = min(n_tokens, config.max_len), min(n_source, config.encoder_max_len)
-    inputs = {"token_ids": ids(config.vocab_size, n_tokens), "attention_mask": mask(n_tokens)}
-    if config.is_encoder_decoder:
+    inputs = {"token_ids": ids(config.vocab_size, n_tokens)}
+    if not is_divided(config):
+        inputs["attention_mask"] = mask(n_tokens)
+    if is_divided(config) or isinstance(config, RecurrentConfig):
         inputs["source_ids"] = ids(config.encoder_vocab_size, n_source)
         inputs["source_attention_mask"] = mask(n_source)
-    elif isinstance(config, TransformerConfig) and config.n_token_types:
+    elif config.n_token_types:
         inputs["token_types"] = ids(config.n_token_types, n_tokens)
     return inputs
 
 
+def to_theirs(inputs: Inputs) -> Inputs:
+    """Rename the arguments of a network to the inputs of its graphs, and make masks of integers."""
+    names = PAIR if "source_ids" in inputs else ONE_TEXT
+    return {names[name]: x.long() for name, x in inputs.items()}
+
+
 @torch.no_grad()
-def _exported(graph: nn.Module, inputs: Inputs) -> torch.onnx.ONNXProgram:
+def _exported(graph: Graph) -> torch.onnx.ONNXProgram:
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
-    lengths = {name: "source_length" if name.startswith("source") else "length" for name in inputs}
+    sources = (MEMORY, MEMORY_MASK) if MEMORY in graph.inputs else tuple(PAIR.values())[:2]
+    has_source = MEMORY in graph.inputs or "decoder_input_ids" in graph.inputs
+    lengths = {name: f"{'encoder_' * (has_source and name in sources)}sequence_length" for name in graph.inputs}
     try:
         program = torch.onnx.export(
-            graph,
-            kwargs=inputs,
-            input_names=list(inputs),
-            output_names=["logits", "hidden"],
-            dynamic_shapes={name: {0: "batch", 1: length} for name, length in lengths.items()},
+            graph.module,
+            kwargs=graph.inputs,
+            input_names=list(graph.inputs),
+            output_names=list(graph.outputs),
+            dynamic_shapes={name: {0: "batch_size", 1: length} for name, length in lengths.items()},
             dynamo=True,
             verbose=False,
         )
@@ -149,27 +274,46 @@ def _exported(graph: nn.Module, inputs: Inputs) -> torch.onnx.ONNXProgram:
     return program
 
 
-@torch.no_grad()
-def _difference(
-    network: Transformer | RecurrentModel, onnxruntime: Any, path: Path, config: ModelConfig
-) -> tuple[float, float]:
-    """Return the largest difference of the logits at real tokens, and the network's largest logit."""
+def _session(onnxruntime: Any, path: Path) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors only; warnings list every constant that it drops
     options.intra_op_num_threads = torch.get_num_threads()
-    differences, sizes = [], []
     try:
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        for shape in CHECKED:
-            inputs = made_up_inputs(config, *shape)
-            (theirs,) = session.run(["logits"], {name: x.numpy() for name, x in inputs.items()})
-            ours, theirs = network(**inputs), torch.from_numpy(theirs)
-            if ours.dim() == 3:  # outputs at padding have no meaning
-                ours, theirs = ours[inputs["attention_mask"]], theirs[inputs["attention_mask"]]
-            differences.append((ours - theirs).abs().max())
-            sizes.append(ours.abs().max())
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions have no common base class
-        raise UserError(f"onnxruntime {onnxruntime.__version__} cannot run the graph: {first_line(error)}") from error
+        raise UserError(f"onnxruntime {onnxruntime.__version__} cannot read the graph: {first_line(error)}") from error
+
+
+def run_graphs(sessions: Mapping[str, Any], inputs: Inputs) -> dict[str, Tensor]:
+    """Run a model's sessions (by file) on the inputs that `to_theirs` returns; return the outputs by name."""
+    feeds = {name: x.numpy() for name, x in inputs.items()}
+    last = sessions.get(GRAPH)
+    if last is None:
+        last = sessions[DECODER]
+        names = ("input_ids", "attention_mask")
+        (memory,) = sessions[ENCODER].run(["last_hidden_state"], {name: feeds[name] for name in names})
+        feeds = {"input_ids": feeds["decoder_input_ids"], MEMORY_MASK: feeds["attention_mask"], MEMORY: memory}
+    names = tuple(output.name for output in last.get_outputs())
+    return dict(zip(names, map(torch.from_numpy, last.run(names, feeds)), strict=True))
+
+
+@torch.no_grad()
+def _difference(network: Transformer | RecurrentModel, sessions: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the largest difference of the outputs at real tokens, and the network's largest output."""
+    differences, sizes = [], []
+    for shape in CHECKED:
+        inputs = made_up_inputs(network.config, *shape)
+        try:
+            found = run_graphs(sessions, to_theirs(inputs))
+        except Exception as error:  # onnxruntime's exceptions have no common base class
+            raise UserError(f"onnxruntime cannot run the graph: {first_line(error)}") from error
+        expected, mask = network(**inputs), inputs.get("attention_mask")
+        theirs = [found[name] for name in output_names(network.config) if name != "last_hidden_state"]
+        for ours, other in zip(expected.unbind(-1) if len(theirs) > 1 else [expected], theirs, strict=True):
+            is_per_token = mask is not None and not getattr(network.config, "reads_whole_sequence", False)
+            real = mask if is_per_token else ...  # outputs at padding have no meaning
+            differences.append((ours[real] - other[real]).abs().max())
+            sizes.append(ours.abs().max())
     return float(torch.stack(differences).max()), float(torch.stack(sizes).max())
 
 
