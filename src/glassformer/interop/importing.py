@@ -261,7 +261,7 @@ def read_weights(
     used = {name for key in all_keys for name in key.theirs}
     fixed = family.fixed(config)
     if others := [name for name in names if name not in used and matches(name, _other_heads(family, config))]:
-        log(f"left out, and an export has none: {', '.join(others)}: they belong to another head")
+        log(f"left out, also from an export: {', '.join(others)}: they belong to another head")
     weights: dict[str, Tensor] = {}
     with folder.reading() as take:
         for key in all_keys:

@@ -1,0 +1,157 @@
+"""Answers, multi-label classes, texts read twice and vectors of decoders, compared with transformers."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+import glassformer  # noqa: E402
+from configs import BERT  # noqa: E402
+from glassformer.cli.main import run  # noqa: E402
+from glassformer.config.run import AnsweringConfig  # noqa: E402
+from glassformer.config.transformer import SpanHead, VectorHead  # noqa: E402
+from glassformer.errors import UserError  # noqa: E402
+from glassformer.inference.answer import windows  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
+from glassformer.model import Model  # noqa: E402
+from interop.checkpoints import imported, model_directory, save  # noqa: E402
+from interop.test_every_class import drawn  # noqa: E402
+
+QUESTION, CONTEXT = "to be?", "that is the question: to be, or not to be. Ist es edler im Gemüt?"
+
+
+@pytest.fixture(scope="module")
+def answering(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Path]:
+    place = tmp_path_factory.mktemp("answers")
+    config = replace(BERT, head=SpanHead(), max_len=128)
+    folder = model_directory(config, place / "own", objective=AnsweringConfig())
+    with pytest.raises(UserError, match="need an imported tokenizer"):
+        glassformer.load(folder, device="cpu").answer(QUESTION, CONTEXT)
+    export(folder, place / "hf")
+    import_model(place / "hf", place / "ours", log=lambda text: None)
+    return glassformer.load(place / "ours", device="cpu"), place / "hf"
+
+
+def by_hand(folder: Path, question: str, max_tokens: int) -> tuple[float, int, int]:
+    """Return the score and the characters of the best span, with transformers and one loop over all spans."""
+    network = transformers.AutoModelForQuestionAnswering.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    encoded = tokenizer(question, CONTEXT, return_tensors="pt", return_offsets_mapping=True)
+    offsets = encoded.pop("offset_mapping")[0].tolist()
+    with torch.no_grad():
+        found = network(**encoded)
+    places = [i for i, side in enumerate(encoded.sequence_ids(0)) if side == 1]
+    starts, ends = (x[0, places].double().softmax(dim=0) for x in (found.start_logits, found.end_logits))
+    spans = [
+        (float(starts[i] * ends[j]), offsets[places[i]][0], offsets[places[j]][1])
+        for i in range(len(places))
+        for j in range(i, min(i + max_tokens, len(places)))
+    ]
+    return max(spans)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 4, 15])
+def test_answers_equal_the_best_span_of_transformers(answering: tuple[Model, Path], max_tokens: int) -> None:
+    model, hf = answering
+    score, start, end = by_hand(hf, QUESTION, max_tokens)
+    found = model.answer(QUESTION, CONTEXT, max_tokens=max_tokens)
+    assert found.score == pytest.approx(score, rel=1e-4)
+    assert found.text == CONTEXT[start:end].strip() == CONTEXT[found.start : found.end]
+    assert model.answer([QUESTION, "to?"], CONTEXT, max_tokens=max_tokens)[0] == found
+
+
+def test_windows_cover_a_long_context(answering: tuple[Model, Path]) -> None:
+    model, _ = answering
+    ids, _ = model.tokenizer.encode_with_offsets(CONTEXT * 9)
+    for n in (1, 90, 130, len(ids)):
+        parts = windows(model.tokenizer, QUESTION, ids[:n], model.config.max_len)
+        covered = {part.first + i for part in parts for i in range(part.n_tokens)}
+        assert covered == set(range(n)) and all(part.n_tokens > 0 for part in parts)
+        assert all(len(part.row.token_ids) <= model.config.max_len for part in parts)
+        for part in parts:
+            read = part.row.token_ids[part.begins : part.begins + part.n_tokens].tolist()
+            assert read == ids[part.first : part.first + part.n_tokens]
+    assert len(parts) > 2
+    found = model.answer(QUESTION, CONTEXT * 9)
+    assert (CONTEXT * 9)[found.start : found.end] == found.text
+    with pytest.raises(UserError, match="shorten the question"):
+        model.answer("to be " * 200, CONTEXT)
+
+
+def test_the_verb_answers(answering: tuple[Model, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, _ = answering
+    file, expected = tmp_path / "context.txt", model.answer(QUESTION, CONTEXT)
+    file.write_text(CONTEXT)
+    words = ["answer", str(model.folder), QUESTION]
+    assert run([*words, "--input", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {**asdict(expected), "score": pytest.approx(expected.score)}
+    assert run([*words, "--context", CONTEXT]) == 0
+    assert capsys.readouterr().out.split("\t")[2:] == [str(expected.start), f"{expected.end}\n"]
+    assert run([*words, "--context", ""]) == 2
+    assert "the context has no token" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("n_labels", [1, 3])
+def test_labels_that_do_not_exclude_each_other(tmp_path: Path, n_labels: int) -> None:
+    theirs = drawn("bert", "BertForSequenceClassification", True)
+    config = replace_config(theirs.config, num_labels=n_labels, problem_type="multi_label_classification")
+    both = imported(type(theirs)(config), tmp_path)
+    assert both.ours.is_multi_label and len(both.ours.classes) == n_labels
+    ids = torch.tensor([both.ours.text_ids("to be")])
+    with torch.no_grad():
+        expected = both.theirs(ids).logits.sigmoid()[0]
+    assert list(both.ours.classify("to be").values()) == pytest.approx(expected.tolist(), rel=1e-4)
+    both.assert_comes_back(tmp_path / "back")
+
+
+def replace_config(config: Any, **changes: Any) -> Any:
+    return type(config)(**config.to_dict() | {"id2label": None, "label2id": None} | changes)
+
+
+def test_a_text_read_twice_is_classified(tmp_path: Path) -> None:
+    """Each text of a padded batch gets the classes that transformers gives it alone."""
+    both = imported(drawn("bart", "BartForSequenceClassification", True), tmp_path)
+    texts = ["to be [EOS]", "that is the question [EOS]"]
+    rows = [both.ours.tokenizer.encode(text, allow_special=["[EOS]"]) for text in texts]
+    ids, mask = both.ours.tokenizer.pad(rows)
+    found = both.network(torch.from_numpy(ids), torch.from_numpy(mask))
+    for row, logits in zip(rows, found, strict=True):
+        with torch.no_grad():
+            torch.testing.assert_close(logits, both.theirs(torch.tensor([row])).logits[0], rtol=1e-4, atol=1e-5)
+    assert len(both.ours.classify("to be")) == 3
+    with pytest.raises(UserError, match="is an encoder-decoder, which has no text vectors"):
+        both.ours.embed("to be")
+
+
+def test_a_decoder_is_a_sentence_encoder(tmp_path: Path) -> None:
+    """The folder of a causal model with modules of sentence-transformers: the normalised vector of the last token."""
+    theirs = drawn("qwen3", "Qwen3ForCausalLM", True).eval()
+    hf = save(theirs, tmp_path / "hf")
+    modules = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for i, (name, path) in enumerate(modules)
+    ]
+    (hf / "modules.json").write_text(json.dumps(listed))
+    (hf / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 16, "pooling_mode_lasttoken": True}
+    (hf / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    import_model(hf, tmp_path / "ours", log=lambda text: None)
+    model = glassformer.load(tmp_path / "ours", device="cpu")
+    assert model.config.head == VectorHead("last", normalize=True)  # type: ignore[union-attr]
+    found = model.embed(["to be", "that is the question"])
+    for text, vector in zip(("to be", "that is the question"), found, strict=True):
+        with torch.no_grad():
+            last = theirs.model(torch.tensor([model.text_ids(text)])).last_hidden_state[0, -1]
+        np.testing.assert_allclose(vector, (last / last.norm()).numpy(), rtol=1e-4, atol=1e-5)
+    export(tmp_path / "ours", tmp_path / "back")
+    again = import_model(tmp_path / "back", tmp_path / "again", log=lambda text: None)
+    assert again.architecture == "Qwen3Model" and again.run.model == model.config
