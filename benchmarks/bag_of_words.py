@@ -20,7 +20,7 @@ STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0)
 
 def read(path: str) -> tuple[list[str], list[str]]:
     records = [record for record in read_labels(LabelData(path=path), path) if isinstance(record, Labelled)]
-    return [record.text for record in records], [record.label for record in records]
+    return [record.text for record in records], [str(record.label) for record in records]
 
 
 def fitted(strength: float, texts: list[str], labels: list[str]) -> Pipeline:

@@ -543,7 +543,7 @@ class Model:
         return self._able(tasks.Tags, "tag").tag(self, rows, log)
 
     @overload
-    def answer(self, question: str, context: str, *, max_tokens: int = 15) -> Answer: ...
+    def answer(self, question: str, context: str, *, max_tokens: int = 15) -> Answer: ...  # type: ignore[overload-overlap]
     @overload
     def answer(self, question: Sequence[str], context: str, *, max_tokens: int = 15) -> list[Answer]: ...
     @one_or_list("question", "a question")

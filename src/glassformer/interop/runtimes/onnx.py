@@ -208,7 +208,7 @@ def graphs_of(network: Transformer | RecurrentModel) -> list[Graph]:
     assert isinstance(network, Transformer)
     source = {name: inputs[name] for name in ("input_ids", "attention_mask")}
     target = {"input_ids": inputs["decoder_input_ids"], MEMORY_MASK: inputs["attention_mask"]}
-    target[MEMORY] = torch.randn(*source["input_ids"].shape, config.d_model)
+    target[MEMORY] = torch.randn(*source["input_ids"].shape, network.config.d_model)
     return [
         Graph(ENCODER, _Encode(network).eval(), source, ("last_hidden_state",)),
         Graph(DECODER, _Decode(network).eval(), target, outputs),
