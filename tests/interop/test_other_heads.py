@@ -112,6 +112,38 @@ def test_labels_that_do_not_exclude_each_other(tmp_path: Path, n_labels: int) ->
     both.assert_comes_back(tmp_path / "back")
 
 
+def framed(theirs: Any, place: Path, second_type: int) -> Model:
+    """Import a random model with a tokenizer that puts special tokens around texts and pairs."""
+    hf = save(theirs, place / "hf")
+    file = json.loads((hf / "tokenizer.json").read_text())
+    begin, end = ({"SpecialToken": {"id": token, "type_id": 0}} for token in ("[BOS]", "[EOS]"))
+    single = [begin, {"Sequence": {"id": "A", "type_id": 0}}, end]
+    last = {"SpecialToken": {"id": "[EOS]", "type_id": second_type}}
+    pair = [*single, {"Sequence": {"id": "B", "type_id": second_type}}, last]
+    file["added_tokens"][-1]["lstrip"] = True  # as in published files, and unlike a tokenizer of glassformer
+    special = {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in (("[BOS]", 2), ("[EOS]", 3))}
+    file["post_processor"] = {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
+    (hf / "tokenizer.json").write_text(json.dumps(file))
+    import_model(hf, place / "ours", log=lambda text: None)
+    return glassformer.load(place / "ours", device="cpu")
+
+
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "DistilBert", "Bart"])
+def test_pairs_are_read_with_and_without_token_types(family: str, tmp_path: Path) -> None:
+    second_type = int(family == "Bert")
+    answering = framed(drawn(family.lower(), f"{family}ForQuestionAnswering", True), tmp_path / "asked", second_type)
+    asked = answering.answer(QUESTION, CONTEXT)
+    assert CONTEXT[asked.start : asked.end] == asked.text and 0 < asked.score < 1
+    theirs = drawn(family.lower(), f"{family}ForSequenceClassification", True).eval()
+    ours = framed(theirs, tmp_path / "pairs", second_type)
+    frame, (first, second) = ours.tokenizer.frames.pair, map(ours.tokenizer.encode, ("to be", "that is"))
+    ids, types = map(torch.tensor, frame.around_pair(first, second))
+    with torch.no_grad():
+        logits = theirs(ids[None], **({"token_type_ids": types[None]} if second_type else {})).logits
+    (found,) = ours.classify([("to be", "that is")])
+    assert list(found.values()) == pytest.approx(logits.softmax(dim=-1)[0].tolist(), rel=1e-4)
+
+
 def replace_config(config: Any, **changes: Any) -> Any:
     return type(config)(**config.to_dict() | {"id2label": None, "label2id": None} | changes)
 

@@ -10,7 +10,8 @@ import torch
 
 import glassformer
 from glassformer import api
-from glassformer.config.run import LabelData
+from glassformer.config.run import LabelData, Run
+from glassformer.config.train import AdamWConfig, CosineSchedule
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.objectives.classification import MultiLabelObjective
@@ -31,7 +32,7 @@ def test_the_loss_is_the_binary_cross_entropy_of_all_labels() -> None:
     assert sums.n_targets == 2 and batch.rows(range(1)).n_targets == 1
 
 
-def several(folder: Path) -> object:
+def several(folder: Path) -> Run:
     """Return a run on texts with zero to three labels, which single words decide."""
     rng = np.random.default_rng(0)
     lines = []
@@ -40,13 +41,14 @@ def several(folder: Path) -> object:
         text = " ".join([*rng.permutation([*words, *rng.choice(["a", "the", "so", "on"], 3)])])
         lines.append(json.dumps({"text": text, "label": [TOPICS[word] for word in words]}))
     (folder / "several.jsonl").write_text("\n".join(lines) + "\n")
-    run = label_run(folder, max_steps=150)
+    run = label_run(folder, max_steps=80)
     data = replace(LabelData(), path=str(folder / "several.jsonl"), outputs="multi_label", batch_tokens=512)
-    return replace(run, data=data)  # type: ignore[arg-type]
+    fast = replace(run.train, optimizer=AdamWConfig(learning_rate=0.02), schedule=CosineSchedule(warmup_steps=5))
+    return replace(run, data=data, train=fast)
 
 
 def test_a_run_learns_sets_of_labels(tmp_path: Path) -> None:
-    folder = api.train(several(tmp_path), tmp_path / "run").folder  # type: ignore[arg-type]
+    folder = api.train(several(tmp_path), tmp_path / "run").folder
     model = api.load(folder, device="cpu")
     assert model.is_multi_label and model.classes == ("animal", "colour", "weather")
     found = model.classify(["the dog so red", "a the on"])
@@ -61,4 +63,4 @@ def test_labels_must_be_lists(tmp_path: Path) -> None:
     run = several(tmp_path)
     (tmp_path / "several.jsonl").write_text('{"text": "a dog", "label": "animal"}\n')
     with pytest.raises(UserError, match=r"several.jsonl:1: .*needs a list of labels .* got 'animal'"):
-        api.train(run, tmp_path / "run")  # type: ignore[arg-type]
+        api.train(run, tmp_path / "run")

@@ -86,7 +86,11 @@ def predict(
     """
     found: list[Tensor] = [torch.empty(0)] * len(rows)
 
+    n_types = getattr(getattr(network, "config", None), "n_token_types", 0)
+
     def values_of(inputs: Inputs, mask: Tensor) -> Tensor:
+        if n_types < 2:  # imported models may read pairs without token types
+            inputs.pop("token_types", None)
         values: Tensor = network(**inputs)
         return values
 

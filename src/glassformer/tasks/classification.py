@@ -85,8 +85,9 @@ class Classification(LabelTask, Classifies, TakesOver):
     # Use
 
     def classify(self, model: TrainedModel, rows: Sequence[tuple[str, ...]], log: Log) -> list[dict[str, float]]:
+        is_imported = data_of(model.run, LabelData).path is None  # then one or two texts are both possible
         for row in rows:
-            if (len(row) > 1) != self.takes_pairs(model.run):
+            if not is_imported and (len(row) > 1) != self.takes_pairs(model.run):
                 texts = "two texts" if self.takes_pairs(model.run) else "one text"
                 raise UserError(f"{model.name}: expected {texts} per item, got {len(row)}")
         exclusive = not self.is_multi_label(model.run)
