@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 
 import glassformer  # noqa: E402
 from configs import CONFIGS  # noqa: E402
-from glassformer.config.run import NoObjective, Run  # noqa: E402
+from glassformer.config.run import MaskedConfig, NoObjective, Run  # noqa: E402
 from glassformer.config.schema import from_dict  # noqa: E402
 from glassformer.config.transformer import VectorHead  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
@@ -24,6 +24,7 @@ from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.store.manifest import Manifest  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
 from interop.checkpoints import model_directory, randomise, save, tensors  # noqa: E402
+from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
 from interop.test_bert import BERT, COMMON, DISTIL  # noqa: E402
 from tokenization import families  # noqa: E402
 
@@ -332,10 +333,10 @@ def test_do_lower_case_must_agree_with_the_tokenizer(good: Path, tmp_path: Path)
 
 
 def test_sentence_encoders_of_other_families_are_refused(tmp_path: Path) -> None:
-    folder = model_directory(CONFIGS["gpt"], tmp_path / "ours")
-    export(folder, tmp_path / "hf")
+    encoder = model_directory(FAMILY_CONFIGS["EuroBERT"], tmp_path / "ours", objective=MaskedConfig())
+    export(encoder, tmp_path / "hf")
     write(tmp_path / "hf", "modules.json", [])
-    with pytest.raises(UserError, match="which is not supported for GPT-2"):
+    with pytest.raises(UserError, match="which is not supported for EuroBERT"):
         import_model(tmp_path / "hf", tmp_path / "again")
 
 
