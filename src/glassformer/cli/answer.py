@@ -31,6 +31,9 @@ def main(
         context: The text itself, in place of a file.
         max_tokens: Most tokens of an answer.
         json_: Print a JSON object with text, score, start and end.
+
+    Examples:
+        glassformer answer squad "Who wrote it?" --input article.txt
     """
     if context is not None and input is not None:
         raise UserError("give --context TEXT or --input FILE, not both")
