@@ -440,7 +440,7 @@ def test_training_on_a_text_file_equals_the_command(tmp_path: Path, monkeypatch:
     outcome = glassformer.train("text.txt", changes=SMALL)
     by_command = recipes.with_changes(run_for("text.txt"), SMALL)
     assert outcome.folder == Path("runs/text") and outcome.run.train == replace(by_command.train, compile=False)
-    assert outcome.run.generation == by_command.generation == recipes.for_text(str(path)).generation
+    assert outcome.run.generation == by_command.generation == recipes.run_of(str(path)).generation
     assert outcome.model.name == "runs/text" and outcome.model is outcome.model
     assert outcome.model.evaluate() == outcome.reports["valid"]
     assert isinstance(outcome.model.generate("abc", max_new_tokens=3), str)

@@ -3,8 +3,9 @@
 Functions import their dependencies when called: `load` needs no optimizer code, and naming a run needs no torch.
 """
 
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,10 +101,11 @@ class Trained(Outcome):
 
 
 def train(
-    run: Run | str | Path,
+    run: "Run | str | Path | Iterable[Any] | None" = None,
     out: str | Path | None = None,
     reporter: LaunchReporter | None = None,
     *,
+    kind: recipes.Kind | None = None,
     init: str | Path | None = None,
     changes: Mapping[str, Any] | None = None,
     **settings: Any,
@@ -112,26 +114,42 @@ def train(
 
         outcome = train("mybook.txt", max_steps=500)
         print(outcome.model.generate("Once"))
+        train("reviews.tsv"), train(source="train.en", target="train.de"), train([("a dog", "ein Hund"), …])
 
-    `run` is a `Run`, a recipe's name, a TOML file, a text file or a folder of texts (as for `glassformer train`).
+    `run` is a `Run`, a recipe's name, a TOML file, or own data: a file, a folder or a pattern (as for `glassformer
+    train`), or data in memory. That is a list of texts, of (source, target), of (text, label) or of dictionaries, a
+    DataFrame, or a `datasets.Dataset`; its records are written into the folder of the run. Two files of pairs are
+    `source` and `target`. A note names the recognised kind of a table; `kind` decides it: text, pairs or labels.
+
     `init` is a model directory to start from. `changes` and `settings` replace keys of the run, by full or short name:
     `changes={"train.max_steps": 500}` and `max_steps=500` are equivalent. Raises `UserError` for an unknown key (and
     suggests the nearest one), and for a short name that several keys share. Without a `reporter`, progress is shown on
     a terminal and in a notebook only.
     """
-    chosen = run if isinstance(run, Run) else recipes.run_of(files.as_path(run, "run"))
+    given = {**(changes or {}), **settings}
+    records = None
+    if isinstance(run, Run):
+        chosen = run
+    elif run is None or isinstance(run, (str, os.PathLike)):
+        chosen = recipes.run_of(*(() if run is None else (run,)), kind=kind, changes=given)
+    else:
+        chosen, records, evidence = recipes.run_in_memory(run, kind, given)
     start = {} if init is None else {"init.path": files.as_path(init, "init")}
-    if start or changes or settings:
+    if start or given:
         chosen = recipes.with_changes(chosen, {**start, **(changes or {})}, **settings)
     from glassformer.training.checks import check_new_run
+    from glassformer.training.run_folder import RECORDS, with_records
 
     folder = Path("runs") / chosen.name if out is None else files.as_path(out, "out")
-    check_new_run(chosen, folder)  # imports no torch
-    from glassformer.terminal import reporter_or_default
-    from glassformer.training.run import train_run
+    with with_records(chosen, records, folder) as complete:
+        check_new_run(complete, folder)  # imports no torch
+        if records is not None:
+            recipes.note(f"{evidence}; they are written to {folder / RECORDS}")
+        from glassformer.terminal import reporter_or_default
+        from glassformer.training.run import train_run
 
-    with reporter_or_default(reporter) as shown:
-        return Trained(**vars(train_run(chosen, folder, shown)))
+        with reporter_or_default(reporter) as shown:
+            return Trained(**vars(train_run(complete, folder, shown)))
 
 
 def resume(

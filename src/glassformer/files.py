@@ -261,14 +261,30 @@ def fsync_folder(path: Path) -> None:
 
 
 def as_path(value: object, argument: str) -> Path:
-    """Return a path given as text or as a path; raise `UserError` with the argument's name for another type.
+    """Return a path given as text or as a path, with `~` expanded; raise `UserError` with the argument's name if none.
 
-    >>> as_path("runs/demo", "folder").name
-    'demo'
+    >>> as_path("runs/demo", "folder").name, as_path("~/demo", "folder") == Path.home() / "demo"
+    ('demo', True)
     """
     if not isinstance(value, (str, os.PathLike)):
         raise UserError(f"{argument} must be a path (a str or a Path), not {type(value).__name__}")
-    return Path(value)
+    path = Path(value)
+    if not path.parts or not path.parts[0].startswith("~") or exists(path):
+        return path
+    try:
+        return path.expanduser()
+    except RuntimeError as error:  # no user has this name
+        raise UserError(f"{argument}: {error}") from error
+
+
+def name_of(path: Path) -> str:
+    """Return a name for what is made from a file or folder: without the suffix; of `..`, the name of the folder.
+
+    >>> name_of(Path("books/emma.txt")), name_of(Path("/"))
+    ('emma', 'run')
+    """
+    whole = Path(os.path.abspath(path))
+    return (whole.name if whole.is_dir() else whole.stem) or "run"
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def everything(folder: Path) -> set[str]:
         ("blank.txt", b" \n\n ", "contains only white space"),
         ("short.txt", b"only a few words here", "fewer than one window of 65 (data.context 64"),
         ("latin.txt", b"caf\xe9 au lait\n" * 100, "is not UTF-8: byte 0xe9 at offset 3 (line 1); convert it"),
-        ("records.jsonl", b'{"txt": "a"}\n', "has no field 'text': did you mean 'txt'?"),
+        ("records.jsonl", b'{"txt": "a"}\n', "has the columns txt: name those to read, with --data.text-field"),
         ("records.jsonl", b'{"text": \n', "is not JSON"),
         ("recipe.toml", b"[train]\nmax_stes = 1", "unknown key train.max_stes: did you mean train.max_steps?"),
         ("recipe.toml", b"[train\n", "recipe.toml is not valid TOML"),
@@ -74,7 +74,7 @@ def test_a_file_that_cannot_be_trained_on_is_refused(
         (["--tokenizer.vocab-size", "100"], "a vocabulary of 100 is too small"),
         (["--tokenizer.path", "none.json"], "no such file: none.json"),
         (["--data.path", "builtin:python-doc"], "did you mean builtin:python-docs?"),
-        (["more.txt"], "train needs one recipe, TOML file or text file, and 2 were given ("),
+        (["more.txt"], "two sources are the text files of pairs, and "),
         (["--train.batch-size", "100000000"], "train.batch_size is 100,000,000 and must be at most 16,777,216"),
         (
             ["--train.grad-accumulation", "2147483648"],
@@ -120,7 +120,7 @@ def test_a_folder_with_a_run_is_refused(glassformer: Glassformer, trained: Outco
     [
         (["trian", "x"], "unknown verb 'trian': did you mean train?"),
         (["xyzzy"], "unknown verb 'xyzzy': expected one of demo, train"),
-        (["train"], "train needs one recipe"),
+        (["train"], "nothing to train on: give a recipe, a file"),
         (["train", "shakespear-char"], "no recipe or file is called 'shakespear-char': did you mean shakespeare-char?"),
         (["resume"], "resume needs one folder"),
         (["resume", "nowhere"], "no such run: nowhere"),

@@ -43,6 +43,7 @@ from runs import write_pairs, write_tags
 
 from .conftest import Glassformer, Result
 
+pytestmark = pytest.mark.filterwarnings("default::glassformer.errors.Note")
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     ROOT / "README.md",
@@ -163,7 +164,7 @@ STAND_INS = {
 
 def blocks(text: str, language: str = "") -> Iterator[tuple[int, str]]:
     """Yield the fenced blocks of a language, each with the number of its first line."""
-    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+    for match in re.finditer(r"^```([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if match[1] == language:
             yield text.count("\n", 0, match.start(2)) + 1, match[2]
 

@@ -1,9 +1,13 @@
 """Reading: encodings, line ends, jsonl, folders, and one sentence for each mistake."""
 
+import glob
 import json
 import re
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given, settings
@@ -247,3 +251,71 @@ def test_sources_are_hashed_by_their_bytes(write: Write) -> None:
     )
     assert len({first.sha256(), second.sha256(), builtin.sha256()}) == 3
     assert find_sources([write("c.txt", "a\n")])[0].sha256() == second.sha256()
+
+
+# Patterns
+
+
+FILES = ["a.py", "b.md", "s/c.py", "s/d.txt", "s/t/e.py", "s/t/f.md", "u/g.py", ".hidden/h.py", "s/.i.py", "[x].py"]
+PATTERNS = ["*.py", "**/*.py", "s/*.py", "s/**/*.py", "**/*", "*", "**/[ef].*", "?/?.py", "s/t/e.py", "**/t/*.md", "*/"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_finds_the_files_that_a_shell_finds(pattern: str, write: Write, tmp_path: Path) -> None:
+    """The result equals that of Python's `glob`, and `reads` agrees for every file."""
+    paths = [write(name, f"text of {name}\n") for name in FILES]
+    place = str(tmp_path / pattern)
+    expected = {Path(found) for found in glob.glob(place, recursive=True) if Path(found).is_file()}
+    if not expected:
+        assert message(place).startswith("no file matches")
+        return
+    found = [source.path for source in find_sources([place])]
+    assert set(found) == expected and found == sorted(expected, key=lambda path: path.relative_to(tmp_path).parts)
+    if sources.is_pattern(place):
+        assert {path for path in paths if sources.reads(Path(place), path)} == expected
+
+
+def test_a_pattern_never_follows_links_out_of_its_folder(write: Write, tmp_path: Path) -> None:
+    write("in/a.py", "x")
+    write("out/b.py", "y")
+    (tmp_path / "in" / "there").symlink_to(tmp_path / "out")
+    assert read(tmp_path / "in" / "**" / "*.py") == ["x"]
+    (tmp_path / "in" / "c.py").symlink_to(tmp_path / "out" / "b.py")
+    assert "is a link to a file outside" in message(tmp_path / "in" / "*.py")
+
+
+def test_a_file_whose_name_has_wildcards_is_that_file(write: Write) -> None:
+    path = write("a[1]*.txt", "one")
+    write("a1.txt", "two")
+    assert read(path) == ["one"]
+
+
+def test_a_folder_of_other_texts_names_the_pattern_to_give(write: Write, tmp_path: Path) -> None:
+    """The most frequent files of text count; the suggested command finds them."""
+    folder = tmp_path / "my code"
+    for i in range(5):
+        write(f"my code/{i}.mp4", b"\xff\xfe\0" * 9)
+    for i in range(3):
+        write(f"my code/s/{i}.py", f"x = {i}\n")
+    write("my code/readme.md", "# x\n")
+    found = message(folder)
+    assert found.startswith(f"{folder} has 3 .py files and no .txt or .jsonl file: glassformer train '")
+    assert read(shlex.split(found)[-1]) == ["x = 0\n", "x = 1\n", "x = 2\n"]
+
+
+def test_the_records_of_a_dataset_are_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"body": "one"}, {"body": " "}, {"body": "two"}]
+    asked = []
+
+    def load(*address: str, split: str) -> list[dict[str, str]]:
+        asked.append((*address, split))
+        return rows
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load))
+    counts = Counts()
+    assert read("hf:some/name", "hf:other#test", field="body", counts=counts) == ["one", "two"] * 2
+    assert asked == [("some/name", "train"), ("other", "test")] and counts.n_blank_documents == 2
+    [source] = find_sources(["hf:some/name"])
+    before = source.sha256("body")
+    rows.append({"body": "three"})
+    assert source.sha256("body") != before

@@ -25,6 +25,7 @@ from glassformer.config.other_names import NO_KEY, NO_OPTION, OPTIONS, SAME
 from glassformer.config.run import BeamConfig, GenerationConfig, Run
 from glassformer.config.schema import Entry, FlagText, describe, require_int64, setting_doc
 from glassformer.errors import UserError, nearest_name
+from glassformer.files import as_path
 
 Dir = Annotated[Path, "DIR"]
 Dirs = Annotated[Path, "DIR…"]
@@ -112,7 +113,7 @@ class Option:
             return {"true": True, "false": False}[word.lower()]
         if self.type is int and "e" in word.lower() and float(word).is_integer():
             return int(float(word))  # 300e9
-        return self.type(word)
+        return as_path(word, self.name) if self.type is Path else self.type(word)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
-from glassformer import recipes
 from glassformer.cli.arguments import Files, Group
 from glassformer.cli.progress import reporting
 from glassformer.cli.tokenizer import load_tokenizer
@@ -16,6 +15,7 @@ from glassformer.data.pairs import PairCorpus, pair_report
 from glassformer.data.sources import read_pieces
 from glassformer.errors import UserError
 from glassformer.formatting import output_width, show
+from glassformer.recipes.own_data import vocab_size_for
 
 SIDES = ("source", "target", "path", "valid_source", "valid_target", "valid_path", "valid_fraction")
 COLUMNS = ("path", "valid_path", "valid_fraction", "text_field", "second_field", "label_field")
@@ -56,7 +56,7 @@ def report(
         n_bytes = sum(len(piece.text.encode()) for piece in read_pieces(text_files, text_field=data.text_field))
         texts = (piece.text for piece in read_pieces(text_files, text_field=data.text_field))
         with reporting() as reporter, reporter.phase("training a tokenizer") as progress:
-            known = Tokenizer.train(texts, vocab_size=recipes.vocab_size_for(n_bytes), progress=progress)
+            known = Tokenizer.train(texts, vocab_size=vocab_size_for(n_bytes), progress=progress)
     found = data_report(corpus, known)
     if json_:
         print(json.dumps({**asdict(found), "total": asdict(found.total)}, ensure_ascii=False))

@@ -155,7 +155,7 @@ def _converse(model: "Model", samples: range, how: dict[str, bool], settings: di
 
 def _prompts(source: str) -> list[str | None]:
     """Return the prompts of a file, in order; None for a blank line of a text, which has no prompt."""
-    given = lines(read_stdin() if source == "-" else files.read_text(Path(source)))
+    given = lines(read_stdin() if source == "-" else files.read_text(files.as_path(source, "--input")))
     if not next((line for line in given if line.strip()), "").lstrip().startswith("{"):
         return [line if line.strip() else None for line in given]
     prompts: list[str | None] = []

@@ -13,7 +13,7 @@ from glassformer.config.schema import setting
 from glassformer.data.builtin import PREFIX
 from glassformer.data.first_look import look_at
 from glassformer.data.records import HUB, lines
-from glassformer.data.sources import find_sources, reads
+from glassformer.data.sources import find_sources, is_pattern, reads
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.manifest import NAME as MANIFEST
@@ -176,7 +176,7 @@ def given_texts(text: str | None, input: str | None) -> GivenTexts:
     elif input in (None, "-"):
         found = GivenTexts(lines(read_stdin()), "standard input")
     else:
-        found = GivenTexts(lines(files.read_text(Path(str(input)))), str(input))
+        found = GivenTexts(lines(files.read_text(files.as_path(input, "--input"))), str(input))
     if found.texts and not found.filled:
         raise UserError("no text given: give a text, --input FILE, or lines on standard input")
     return found
@@ -196,11 +196,13 @@ def require_output(output: Path, inputs: Iterable[str | Path | None]) -> None:
             place = Path(str(given).removeprefix(HUB).partition("#")[0])
             files.require_apart(output, [place] if files.exists(place) else [])
         else:
-            files.require_apart(output, _read_in(Path(given), output))
+            files.require_apart(output, _read_in(files.as_path(given, "input"), output))
 
 
 def _read_in(place: Path, output: Path) -> list[Path]:
     """Return the files that a verb reads from an input; the folder itself if the output would become a text in it."""
+    if is_pattern(place):
+        return [output] if reads(place, output) else []
     if not files.exists(place) or not place.is_dir():
         return [place]
     if (place / MANIFEST).exists():

@@ -56,7 +56,7 @@ def main(
         fail("inspect takes one folder; a second model is chosen on the page")
     if host not in LOOPBACK:
         err(f"the page is open to every computer that reaches {host}: anyone there can use the model")
-    folder = Path(directories[0]) if directories else None
+    folder = files.as_path(directories[0], "DIR") if directories else None
     is_training = folder is not None and is_locked(folder)
     waits = stored.checkpoint is None and (wait or is_training) and not (folder and checkpoint.steps(folder))
     if folder is not None and not waits:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 VERBS = {
     "demo": "train on built-in text and generate, in a few minutes",
-    "train": "train a model: give a recipe, a TOML file or a text file",
+    "train": "train a model: give a recipe, a TOML file or your own data",
     "resume": "resume a run that was stopped",
     "checkpoint": "list, verify or prune the checkpoints of a run",
     "generate": "generate text with a trained model",

@@ -8,6 +8,7 @@ from glassformer.cli.arguments import Dir, Dirs, File, Group
 from glassformer.cli.inputs_outputs import Measured, Stored, TextOrPair, require_output
 from glassformer.errors import UserError
 from glassformer.figures import figure_paths, save_figure
+from glassformer.files import as_path
 from glassformer.store.model_directory import read_run
 from glassformer.training.run_folder import require_run
 
@@ -210,7 +211,8 @@ def schedule(run: Annotated[str, "RECIPE|FILE.toml|DIR"], /, *, out: Path = Path
         glassformer plot schedule python-docs --out rate.png
     """
     _require_place(out, run)
-    settings = read_run(Path(run)) if Path(run).is_dir() else recipes.load(run)
+    folder = as_path(run, "run")
+    settings = read_run(folder) if folder.is_dir() else recipes.load(run)
     from glassformer import plot
 
     return _write(plot.schedule(settings), out)

@@ -36,7 +36,7 @@ def main(
     if target is None:
         raise UserError("the target side is missing: give --target FILE")
     if source is None:
-        sources, targets = None, lines(files.read_text(Path(target)))
+        sources, targets = None, lines(files.read_text(files.as_path(target, "--target")))
     else:
         pairs = aligned_lines(Path(source), Path(target))
         sources, targets = [one for one, _ in pairs], [other for _, other in pairs]

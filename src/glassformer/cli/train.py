@@ -1,23 +1,25 @@
-"""glassformer train RECIPE|FILE.toml|FILE.txt"""
+"""glassformer train RECIPE|FILE.toml|FILE…"""
 
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer import recipes
-from glassformer.cli.arguments import fail, with_flags
+from glassformer.cli.arguments import with_flags
 from glassformer.cli.inspect import page_beside
 from glassformer.cli.progress import trained
 from glassformer.config.run import Run
+from glassformer.files import as_path
 
 if TYPE_CHECKING:
     from glassformer.reporting import LaunchReporter, Outcome
 
-Source = Annotated[str, "RECIPE|FILE.toml|FILE.txt"]
+Source = Annotated[str, "RECIPE|FILE.toml|FILE…"]
 
 
 def main(
     *sources: Source,
+    kind: recipes.Kind | None = None,
     out: str | None = None,
     init: str | None = None,
     quiet: bool = False,
@@ -27,12 +29,14 @@ def main(
 ) -> int:
     """Train a tokenizer and a model, with progress and validation loss; the result is a model directory.
 
-    A text file (or jsonl, or a folder of them) is enough: the sizes are chosen for its length. Every key of a recipe is
-    an option, by its whole name (--train.max-steps) or, if only one key has it, by its short name (--max-steps). Its
+    Your own data is enough: a text, a folder or a pattern ("src/**/*.py"); pairs as a table or as two files; texts with
+    labels as a table. Its kind is recognised, and the sizes are chosen for its amount. Every key of a recipe is an
+    option, by its whole name (--train.max-steps) or, if only one key has it, by its short name (--max-steps). Its
     value is a number, a text, true or false, or a list as "a b".
 
     Args:
-        sources: The name of a recipe, a TOML file, or a text.
+        sources: The name of a recipe, a TOML file, or own data.
+        kind: The kind of own data, if it is not clear.
         out: The run folder (default runs/NAME).
         init: A model directory: start from its tokenizer and from all of its weights that fit.
         quiet: Show no progress, only messages.
@@ -43,22 +47,17 @@ def main(
         glassformer train mybook.txt
         glassformer train python-docs --max-steps 500 --out runs/docs
     """
-    run = run_for(*sources, init=init, **keys)
-    folder = Path("runs") / run.name if out is None else Path(out)
+    run = run_for(*sources, kind=kind, init=init, **keys)
+    folder = Path("runs") / run.name if out is None else as_path(out, "--out")
     with page_beside(folder) if inspect else nullcontext():
         trained(lambda reporter: train(run, out, reporter), quiet=quiet, json_=json_)
     return 0
 
 
-def run_for(*sources: Source, init: str | None = None, **keys: str) -> Run:
+def run_for(*sources: Source, kind: recipes.Kind | None = None, init: str | None = None, **keys: str) -> Run:
     """Build the run that the arguments of the command line describe."""
-    if len(sources) != 1:
-        one = "train needs one recipe, TOML file or text file"
-        if sources:
-            fail(f"{one}, and {len(sources)} were given ({', '.join(sources)}): put several texts in a folder")
-        fail(f"{one}; see `glassformer recipes` and `train --help`")
     start = {} if init is None else {"init.path": init}
-    return with_flags(recipes.run_of(sources[0]), start | keys)
+    return with_flags(recipes.run_of(*sources, kind=kind, changes=keys), start | keys)
 
 
 def train(run: Run, out: str | None, reporter: "LaunchReporter") -> "Outcome":

@@ -40,7 +40,8 @@ def main(
     """
     settings = search | {"n_best": n_best, "prefix": prefix}
     interactive = input is None and sys.stdin.isatty()
-    text = "" if interactive else read_stdin() if input in (None, "-") else files.read_text(Path(str(input)))
+    path = None if input in (None, "-") else files.as_path(input, "--input")
+    text = "" if interactive else read_stdin() if path is None else files.read_text(path)
     sources = lines(text)
     if output is not None:
         require_output(output, [*directories, input])

@@ -102,12 +102,15 @@ class Corpus:
         """SHA-256 of the bytes of every source and of the settings of the split; equal digests mean equal splits."""
         description = {
             "split": "by size",
-            "text": [(source.is_jsonl, source.sha256()) for source in find_sources(self.paths)],
-            "valid_text": [(source.is_jsonl, source.sha256()) for source in find_sources(self.valid_paths)],
+            "text": self._hashes(self.paths),
+            "valid_text": self._hashes(self.valid_paths),
             "valid_fraction": None if self.valid_paths else self.valid_fraction,
             "text_field": self.text_field,
         }
         return hashlib.sha256(json.dumps(description).encode()).hexdigest()
+
+    def _hashes(self, paths: Paths) -> list[tuple[bool, str]]:
+        return [(source.is_jsonl, source.sha256(self.text_field)) for source in find_sources(paths)]
 
     @cached_property
     def scans(self) -> list[Scan]:

@@ -22,7 +22,7 @@ def look_at(data: DataConfig, context: int = 0) -> None:
     """
     if isinstance(data, TextData):
         for path in (data.path, data.valid_path):
-            if path is not None:
+            if path is not None and not path.startswith(HUB):
                 _look_at_text(path, data.text_field, context)
     elif isinstance(data, PairData):
         PairCorpus(data)

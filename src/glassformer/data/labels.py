@@ -111,7 +111,7 @@ def read_tagged(data: LabelData, path: str, dropped: DroppedLabels, split: str =
             else:
                 dropped.empty(record.where)
     elif suffix == ".conll":
-        yield from _of_conll(Path(path))
+        yield from _of_conll(files.as_path(path, "path"))
     else:
         raise UserError(
             f"{path}: expected a .conll file (lines of word TAB tag) or a .jsonl file (lists of words and of tags)"

@@ -58,7 +58,7 @@ def read_pair_files(data: PairData, dropped: DroppedPairs, split: str = "train")
 
 def aligned_lines(source: Path, target: Path) -> list[tuple[str, str]]:
     """Pair line i of one file with line i of the other, empty lines included; raise `UserError` for unequal lengths."""
-    sources, targets = lines(files.read_text(source)), lines(files.read_text(target))
+    sources, targets = (lines(files.read_text(files.as_path(side, "path"))) for side in (source, target))
     if len(sources) != len(targets):
         raise UserError(
             f"{source} has {len(sources):,} lines and {target} has {len(targets):,} lines; line i of one file must be "

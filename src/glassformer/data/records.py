@@ -116,10 +116,9 @@ def records(address: str, wanted: Wanted, split: str, dropped: Dropped) -> Itera
     """Yield the records of a file, or of a Hugging Face dataset (of `split`, if the address names no split)."""
     if address.startswith(HUB):
         yield from _of_hub(address, wanted, split)
-    elif Path(address).suffix.lower() == ".jsonl":
-        yield from _of_jsonl(Path(address), wanted)
-    else:
-        yield from _of_table(Path(address), wanted, dropped)
+        return
+    path = files.as_path(address, "path")
+    yield from _of_jsonl(path, wanted) if path.suffix.lower() == ".jsonl" else _of_table(path, wanted, dropped)
 
 
 def lines(text: str) -> list[str]:

@@ -1,8 +1,10 @@
-"""Documents from txt and jsonl files, folders of them, and built-in texts; streamed in bounded memory.
+"""Documents from txt and jsonl files, folders and patterns of files, and built-in texts; streamed in bounded memory.
 
 Sources: a `.jsonl` file has one document per line, in a named field of a JSON object; any other file is one
 document. A folder means its `.txt` and `.jsonl` files, subfolders included, sorted by path; other files and
-hidden files are skipped. `builtin:NAME` is a text made from the installed Python (`data.builtin`).
+hidden files are skipped. A pattern such as `src/**/*.py` means the files that match it, in the same order.
+`builtin:NAME` is a text made from the installed Python (`data.builtin`), and `hf:NAME` a Hugging Face dataset
+(`data.records`) with one document per record.
 
 Encoding: UTF-8, with or without a byte order mark; invalid bytes raise an error with their place. Windows line
 ends (CRLF) become "\n"; a lone CR is kept. Documents of only white space are skipped and counted.
@@ -13,14 +15,17 @@ import hashlib
 import itertools
 import os
 import re
+import shlex
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from glassformer import files
-from glassformer.data import builtin
-from glassformer.data.records import Record
+from glassformer.data import builtin, records
+from glassformer.data.records import HUB, Record
 from glassformer.errors import UserError
 
 Paths = Sequence[str | Path]
@@ -53,7 +58,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class TextSource:
-    """One file, or one built-in text (`path=None`)."""
+    """One file, or one built-in text or Hugging Face dataset (`path=None`)."""
 
     name: str
     path: Path | None
@@ -62,22 +67,37 @@ class TextSource:
     def is_jsonl(self) -> bool:
         return self.path is not None and self.path.suffix.lower() == ".jsonl"
 
-    def sha256(self) -> str:
-        """Compute the SHA-256 of the unchanged bytes of the file, or of the built-in documents."""
+    def sha256(self, text_field: str = "text") -> str:
+        """Compute the SHA-256 of the unchanged bytes of the file, or of the documents that are not in a file."""
         if self.path is not None:
             with files.reading(self.path):
                 return files.sha256(self.path)
         digest = hashlib.sha256()
-        for document in builtin.documents(self.name):
+        for document in self._documents(text_field):
             data = document.encode()
             digest.update(len(data).to_bytes(8, "little") + data)
         return digest.hexdigest()
 
+    def n_bytes(self, text_field: str) -> int:
+        """Return the size of the file, or of the documents that are not in a file."""
+        if self.path is not None:
+            return self.path.stat().st_size
+        return sum(len(document.encode()) for document in self._documents(text_field))
+
+    def _documents(self, text_field: str) -> Iterator[str]:
+        if not self.name.startswith(HUB):
+            return builtin.documents(self.name)
+        wanted = records.Wanted((text_field,), "data.text_field")
+        return (record.text(text_field) for record in records.records(self.name, wanted, "train", records.Dropped()))
+
     def pieces(self, text_field: str, counts: Counts) -> Iterator[Piece]:
         """Yield the documents of this source, in pieces; blank documents are skipped and counted."""
         if self.path is None:
-            for document in builtin.documents(self.name):
-                yield from cut([document])
+            for document in self._documents(text_field):
+                if document.strip():
+                    yield from cut([document])
+                else:
+                    counts.n_blank_documents += 1
         elif self.is_jsonl:
             for record in _jsonl_records(self.path, text_field, counts):
                 if record.strip():
@@ -100,8 +120,10 @@ def find_sources(paths: Paths, counts: Counts | None = None) -> list[TextSource]
         if str(path).startswith(builtin.PREFIX):
             builtin.require_known(str(path))
             sources.append(TextSource(str(path), None))
+        elif str(path).startswith(HUB):
+            sources.append(TextSource(str(path), None))
         else:
-            sources += [TextSource(str(found), found) for found in _find_files(Path(path), counts)]
+            sources += [TextSource(str(found), found) for found in _find_files(files.as_path(path, "path"), counts)]
     return sources
 
 
@@ -171,17 +193,60 @@ def _cut_place(buffer: str, start: int) -> int | None:
     return match.start() if match else last
 
 
+def is_pattern(path: str | Path) -> bool:
+    """Return True for a pattern such as `src/**/*.py`; a file whose name has these characters is a file."""
+    return not _WILDCARD.isdisjoint(str(path)) and not files.exists(Path(path))
+
+
+def split_pattern(pattern: str | Path) -> tuple[Path, tuple[str, ...]]:
+    """Split a pattern into the folder to search and the parts that file paths in it must match.
+
+    >>> split_pattern("src/**/*.py")
+    (PosixPath('src'), ('**', '*.py'))
+    """
+    parts = Path(pattern).parts
+    n = next((n for n, part in enumerate(parts) if not _WILDCARD.isdisjoint(part)), len(parts))
+    return Path(*parts[:n]), parts[n:]
+
+
+_WILDCARD = frozenset("*?[")
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Return True if the parts of a path match those of a pattern; `**` matches any number of folders.
+
+    >>> _matches(("a", "b", "c.py"), ("**", "*.py")), _matches(("c.py",), ("**", "*.py")), _matches(("a", "c"), ("*",))
+    (True, True, False)
+    """
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return _matches(parts, pattern[1:]) or (bool(parts) and _matches(parts[1:], pattern))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+
+
 def _find_files(path: Path, counts: Counts) -> list[Path]:
+    if is_pattern(path):
+        folder, pattern = split_pattern(path)
+        with files.reading(folder):
+            folder.stat()
+        found = _files_in(folder, lambda file: _matches(file.relative_to(folder).parts, pattern), Counts())
+        if not found:
+            raise UserError(f"no file matches {path}: `**` means any number of folders, as in src/**/*.py")
+        return found
     with files.reading(path):
-        found = path.stat()
-    if stat.S_ISDIR(found.st_mode):
-        return _files_in(path, counts)
-    if found.st_size == 0:
+        status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        if found := _files_in(path, lambda file: file.suffix.lower() in FOLDER_SUFFIXES, counts):
+            return found
+        raise _no_texts(path, counts.other_files)
+    if status.st_size == 0:
         raise UserError(f"{path} is empty; use a file with text")
     return [path]
 
 
-def _files_in(folder: Path, counts: Counts) -> list[Path]:
+def _files_in(folder: Path, takes: Callable[[Path], bool], counts: Counts) -> list[Path]:
+    """Return the files of a folder that `takes` selects, sorted by path; the others are added to `counts`."""
     texts: list[Path] = []
 
     def refuse(error: OSError) -> None:
@@ -190,20 +255,43 @@ def _files_in(folder: Path, counts: Counts) -> list[Path]:
     for where, subfolders, names in os.walk(folder, onerror=refuse):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         for path in (Path(where, name) for name in names if not name.startswith(".")):
-            (texts if path.suffix.lower() in FOLDER_SUFFIXES else counts.other_files).append(path)
+            (texts if takes(path) else counts.other_files).append(path)
     for path in texts:
         _require_inside(path, folder)
-    if not texts:
-        raise UserError(f"{folder} has no .txt or .jsonl file; name the files, or use another folder")
     return sorted(texts, key=lambda path: path.relative_to(folder).parts)
 
 
-def reads(folder: Path, path: Path) -> bool:
-    """Return True if `path`, which need not exist, is a text file that reading `folder` includes."""
-    place, root = path.resolve(), folder.resolve()
-    if root not in place.parents or place.suffix.lower() not in FOLDER_SUFFIXES:
+def _no_texts(folder: Path, others: Sequence[Path]) -> UserError:
+    """Return the error for a folder without texts; it names the most frequent kind of the other files of text."""
+    for suffix, n in Counter(path.suffix for path in others if path.is_relative_to(folder)).most_common():
+        example = next(path for path in others if path.suffix == suffix)
+        if suffix and _is_text(example):
+            pattern = shlex.quote(str(folder / "**" / f"*{suffix}"))
+            more = f"has {n:,} {suffix} file{'s' * (n > 1)} and no .txt or .jsonl file: glassformer train {pattern}"
+            return UserError(f"{folder} {more}")
+    return UserError(f"{folder} has no .txt or .jsonl file; name the files, or use another folder")
+
+
+def _is_text(path: Path) -> bool:
+    """Return True if a file begins with UTF-8."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_BLOCK_BYTES)
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except (OSError, UnicodeDecodeError):
         return False
-    return not any(part.startswith(".") for part in place.relative_to(root).parts)
+    return b"\0" not in head
+
+
+def reads(place: Path, path: Path) -> bool:
+    """Return True if `path`, which need not exist, is a text file that reading a folder or a pattern includes."""
+    folder, pattern = split_pattern(place) if is_pattern(place) else (place, ("**",))
+    file, root = path.resolve(), folder.resolve()
+    if root not in file.parents:
+        return False
+    parts = file.relative_to(root).parts
+    is_read = _matches(parts, pattern) if is_pattern(place) else file.suffix.lower() in FOLDER_SUFFIXES
+    return is_read and not any(part.startswith(".") for part in parts)
 
 
 def _require_inside(path: Path, folder: Path) -> None:

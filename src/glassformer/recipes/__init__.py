@@ -1,6 +1,11 @@
-"""Recipes: one TOML file per tested run, with its expected result. `REFERENCE.toml` documents every key."""
+"""Recipes: one TOML file per tested run, with its expected result. `REFERENCE.toml` documents every key.
 
-from collections.abc import Mapping
+`own_data` builds the run for the user's own data.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files as package_files
 from pathlib import Path
@@ -10,8 +15,12 @@ from glassformer import files
 from glassformer.config.presets import preset
 from glassformer.config.run import Run
 from glassformer.config.schema import apply_changes, from_dict, parse_toml, to_dict, whole_keys
-from glassformer.errors import UserError, did_you_mean
+from glassformer.errors import UserError, did_you_mean, warn
+from glassformer.recipes import own_data
+from glassformer.recipes.own_data import Kind as Kind
 
+MAX_NAME = 255
+"""Longest name of a file on most systems, in bytes."""
 PRESET = "model.preset"
 """Key of `[model]` that names the preset to start from; it is not a field and is removed when a recipe is read."""
 
@@ -23,18 +32,67 @@ def names() -> list[str]:
     return sorted(name.removesuffix(".toml") for name in found if not name.startswith("REFERENCE"))
 
 
-def run_of(source: str | Path) -> Run:
-    """Build the run that `glassformer train SOURCE` starts.
+def run_of(*sources: str | Path, kind: Kind | None = None, changes: Mapping[str, Any] | None = None) -> Run:
+    """Build the run that `glassformer train SOURCE…` starts.
 
-    `source` is the name of a recipe, a TOML file, or a text file or folder of texts (`for_text`).
+    The sources are the name of a recipe, a TOML file, or own data (`own_data.run_for`): a file, a folder, a pattern
+    such as `src/**/*.py`, or the two files of pairs. Only a text without any separator can name a recipe:
+    `./python-docs` and `Path("python-docs")` are files. Without sources, the two files of pairs are the settings
+    `source` and `target` in `changes`. Settings in `changes` that name columns of the data, such as
+    `data.text_field`, are used to recognise it; the others are not applied. A note describes how a table is read.
 
     >>> run_of("copy-task").name
     'copy-task'
     """
-    name = str(files.as_path(source, "source"))
-    is_text = not name.endswith(".toml") and name not in names()
-    is_text = is_text and (files.exists(Path(name)) or Path(name).suffix != "" or "/" in name)
-    return for_text(name) if is_text else load(name)
+    if len(sources) == 1:
+        [source] = sources
+        if source in names() or str(source).endswith(".toml"):
+            if kind is not None:
+                raise UserError(f"{source} is a recipe or a TOML file, which has a kind of data: leave out kind")
+            return load(source)
+        _require_place(source)
+    elif not sources:
+        named = _by_short_name(changes, ("source", "target"))
+        if len(named) < 2:
+            raise UserError("nothing to train on: give a recipe, a file, data, or source and target (two files)")
+        sources = (named["source"], named["target"])
+    run, evidence = own_data.run_for(sources, kind, _by_short_name(changes, own_data.SETTINGS))
+    if evidence:
+        note(evidence)
+    return run
+
+
+def run_in_memory(
+    data: Iterable[Any], kind: Kind | None = None, changes: Mapping[str, Any] | None = None
+) -> tuple[Run, str, str]:
+    """Build the run for data in memory; return it with its records as a jsonl text, and what it was recognised by."""
+    return own_data.run_in_memory(data, kind, _by_short_name(changes, own_data.SETTINGS))
+
+
+def _by_short_name(changes: Mapping[str, Any] | None, names: Sequence[str]) -> dict[str, str]:
+    """Return the values of the settings with these names, given by short or dotted key."""
+    short = {key.replace("-", "_").rpartition(".")[2]: str(value) for key, value in (changes or {}).items()}
+    return {name: short[name] for name in names if name in short}
+
+
+def note(evidence: str) -> None:
+    """Print what own data was recognised as; of several processes, only the first one does."""
+    if os.environ.get("RANK", "0") == "0":
+        warn(evidence)
+
+
+def _require_place(source: str | Path) -> None:
+    """Raise `UserError` for a source that is neither the name of a recipe nor a file or an address."""
+    path, name = files.as_path(source, "source"), str(source)
+    if files.exists(path):
+        return
+    if "\n" in name or max(len(part.encode()) for part in name.split("/")) > MAX_NAME:
+        raise UserError(
+            f"expected a recipe or a file, got a text of {len(name):,} characters: to train on a text in memory, give "
+            "a list, as in glassformer.train([text])"
+        )
+    if isinstance(source, str) and not re.search(r"[/\\.:*?~]", source):
+        raise unknown(name)
 
 
 def with_changes(run: Run, changes: Mapping[str, Any] | None = None, where: str = "", **settings: Any) -> Run:
@@ -67,18 +125,23 @@ def load(name: str | Path) -> Run:
     >>> load("copy-task").name
     'copy-task'
     """
-    name = str(files.as_path(name, "name"))
-    if name.endswith(".toml"):
-        return parse(files.read_text(Path(name)), name)
-    return parse(text(name), f"recipe {name}")
+    path = files.as_path(name, "name")
+    if path.suffix == ".toml":
+        return parse(files.read_text(path), str(path))
+    return parse(text(str(name)), f"recipe {name}")
 
 
 def text(name: str) -> str:
     """Return the TOML of a recipe in the package, or of REFERENCE."""
     if name not in [*names(), "REFERENCE"]:
-        hint = did_you_mean(name, names(), "known recipes are", cutoff=0.4)
-        raise UserError(f"no recipe or file is called {name!r}: {hint}")
+        raise unknown(name)
     return (package_files("glassformer.recipes") / f"{name}.toml").read_text("utf-8")
+
+
+def unknown(name: str) -> UserError:
+    """Return the error for a name that no recipe has."""
+    hint = did_you_mean(name, names(), "known recipes are", cutoff=0.4)
+    return UserError(f"no recipe or file is called {name!r}: {hint}")
 
 
 def parse(text: str, where: str) -> Run:
@@ -90,77 +153,6 @@ def parse(text: str, where: str) -> Run:
         table["model"] = _merged(base, model)
     table.setdefault("name", Path(where).stem.removeprefix("recipe "))
     return from_dict(Run, table, where)
-
-
-def for_text(path: str | Path) -> Run:
-    """Build a run for the user's own text, sized to its length.
-
-    On two cores it takes 1 to 2 minutes for a short text and about 15 minutes for tens of MB; use a GPU for more."""
-    path = files.as_path(path, "path")
-    if not files.exists(path):
-        raise UserError(f"no such file: {path}")
-    parts = [item for item in path.rglob("*") if item.is_file()] if path.is_dir() else [path]
-    size = _suited(sum(part.stat().st_size for part in parts))
-    if path.suffix.lower() in (".tsv", ".csv"):
-        raise UserError(
-            f"{path} is a table, and a language model needs plain text: for labelled texts, run glassformer train "
-            f"docstrings --data.path {path}; for pairs, glassformer train multi30k-en-de-tiny --data.path {path} (in "
-            f'Python: glassformer.train("docstrings", changes={{"data.path": "{path}"}})); to train on the table as '
-            "plain text, rename it to .txt"
-        )
-    _, vocab_size, model, context, batch_size, steps, dropout = size
-    template = f"""
-        [model]
-        preset = "{model}"
-        max_len = {context}
-        tie_output = true
-        embedding_dropout = {dropout}
-        residual_dropout = {dropout}
-        [model.init]
-        kind = "normal"
-        [tokenizer]
-        vocab_size = {vocab_size}
-        [train]
-        max_steps = {steps}
-        batch_size = {batch_size}
-        eval_every = {steps // 8}
-        [train.optimizer]
-        kind = "muon"
-        learning_rate = 0.01
-        [train.optimizer.adamw]
-        learning_rate = 0.01
-        weight_decay = 0.0
-        [train.schedule]
-        kind = "linear"
-        [generation]
-        temperature = 0.8
-        top_k = 50
-    """
-    run = parse(template, f"the defaults for {path}")
-    return from_dict(Run, _merged(to_dict(run), {"name": path.stem or "run", "data": {"path": str(path)}}))
-
-
-def vocab_size_for(n_bytes: int) -> int:
-    """Return a suitable vocabulary size for a text of `n_bytes`.
-
-    >>> vocab_size_for(1_000_000)
-    2048
-    """
-    return _suited(n_bytes)[1]
-
-
-_BY_SIZE: list[tuple[float, int, str, int, int, int, float]] = [
-    # maximum bytes, vocabulary, preset, context, rows, steps, dropout
-    (1 << 17, 1024, "modern-mini", 64, 16, 400, 0.2),
-    (1 << 19, 2048, "modern-mini", 128, 16, 600, 0.2),
-    (1 << 22, 2048, "modern-mini", 128, 16, 1600, 0.1),
-    (1 << 26, 4096, "modern-mini", 128, 32, 4000, 0.0),
-    (float("inf"), 8192, "modern-small", 256, 32, 10000, 0.0),
-]
-
-
-def _suited(n_bytes: int) -> tuple[float, int, str, int, int, int, float]:
-    return next(size for size in _BY_SIZE if n_bytes <= size[0])
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

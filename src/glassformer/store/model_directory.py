@@ -162,7 +162,7 @@ def model_files(manifest: Manifest) -> list[str]:
 
 def own_paths(folder: Path) -> list[Path]:
     """Return the paths that no output may replace: model files, and the checkpoints and logs of a run."""
-    of_run = ["checkpoints", "metrics.jsonl", "tensorboard", "training_state", LOCK, OWNER]
+    of_run = ["checkpoints", "data", "metrics.jsonl", "tensorboard", "training_state", LOCK, OWNER]
     return [folder / name for name in [*MODEL_FILES, *SOME_FILES, MANIFEST, *of_run]]
 
 

@@ -87,10 +87,10 @@ class Places:
     target: Place = None
 
     def __post_init__(self) -> None:
-        """Raise `UserError` for a value that is not a path."""
+        """Expand `~`; raise `UserError` for a value that is not a path."""
         for name, given in vars(self).items():
             if given is not None:
-                files.as_path(given, name)
+                object.__setattr__(self, name, str(files.as_path(given, name)))
 
     def path_alone(self, name: str, kind: str) -> Place:
         """Return `path`; raise `UserError`, which names the expected `kind` of data, if a source or target is set."""

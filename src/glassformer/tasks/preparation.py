@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from glassformer import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import DataConfig, LabelData, PairData, Run, TextData, TokenizerConfig, WindowRows
 from glassformer.data.records import Dropped
@@ -90,7 +91,7 @@ def first_dropout_seed(run: Run) -> int:
 def cache_folder(data: DataConfig) -> Path:
     """Return the folder of prepared tokens: `data.cache_dir`, or a folder in the user's cache directory."""
     if data.cache_dir is not None:
-        return Path(data.cache_dir)
+        return files.as_path(data.cache_dir, "data.cache_dir")
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "tokens"
 
 

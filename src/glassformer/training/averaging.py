@@ -106,7 +106,7 @@ def average_directories(folders: Sequence[str | Path], out: str | Path) -> None:
     """
     if not folders:
         raise UserError("no model to average: give at least one model directory")
-    paths = [Path(folder) for folder in folders]
+    paths = [files.as_path(folder, "folder") for folder in folders]
     manifests = [Manifest.read(folder).verify(folder) for folder in paths]
     last, names = paths[-1], model_files(manifests[-1])
     alike = [name for name in names if name == CONFIG or "tokenizer" in name]
@@ -115,7 +115,7 @@ def average_directories(folders: Sequence[str | Path], out: str | Path) -> None:
             if manifest.entries.get(name) != manifests[-1].entries[name]:
                 raise UserError(f"{folder} and {last} differ in {name}: give checkpoints of one model")
     weights = average_state_dicts(read_tensors(folder / WEIGHTS) for folder in paths)
-    with files.new_folder(Path(out)) as temporary:
+    with files.new_folder(files.as_path(out, "out")) as temporary:
         for name in names:
             if name != WEIGHTS:
                 shutil.copyfile(last / name, temporary / name)

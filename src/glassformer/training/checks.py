@@ -24,7 +24,7 @@ def check_new_run(run: Run, folder: Path) -> None:
     files.require_writable(folder)
     require_effect(run)
     if run.init.path is not None:
-        checkpoint.find(Path(run.init.path))
+        checkpoint.find(files.as_path(run.init.path, "init.path"))
     for tokenizer in (run.tokenizer, run.source_tokenizer):
         if tokenizer is not None and tokenizer.path is not None:
             with files.reading(Path(tokenizer.path)):
@@ -46,6 +46,8 @@ def check_stored_run(folder: Path) -> None:
 
 def require_effect(run: Run) -> None:
     """Raise `UserError` for a setting that has no effect with the others; runs of earlier versions may have one."""
+    if run.lora is not None and run.init.path is None:
+        raise UserError("lora adapts a trained model and needs init.path: set it to the model directory to adapt")
     if run.init.model != "same" and run.init.path is None:
         raise UserError(f"init.model {run.init.model} has no effect without init.path: set init.path, or leave it out")
     for name, strategies in (("cpu_offload", ("fsdp", "hybrid")), ("shard_size", ("hybrid",))):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from glassformer import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import Run
 from glassformer.config.schema import from_union, to_dict
@@ -37,7 +38,7 @@ _INPUT = re.compile(r"(?:(?P<stack>.*?)\.)?(?:embeddings|tokens|score_bias)\.")
 def as_new(run: Run, start: StoredModel | None) -> Run:
     """Return a new run with the configuration of the model that it starts from."""
     if start is not None:
-        whole = Path(str(run.init.path)).absolute()
+        whole = files.as_path(run.init.path, "init.path").absolute()
         run = replace(with_model_of(run, start), init=replace(run.init, path=str(whole)))
     return run
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from glassformer import files
 from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.run import Run
 from glassformer.config.schema import apply_flags
@@ -73,7 +74,7 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     began = time.monotonic()
     if is_restarted(folder):
         return resume_run(folder, reporter)
-    start = None if run.init.path is None else read_model(Path(run.init.path))
+    start = None if run.init.path is None else read_model(files.as_path(run.init.path, "init.path"))
     run = init_from.as_new(run, start)
     if _cannot_compile(run):
         raise UserError(f"train.compile is not available: {NOT_COMPILED}; leave it out")

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from glassformer.training import metrics_log, non_finite
 
 _OF_TORCHRUN = ".torchrun"
 """File with the id of the `torchrun` call that began the run."""
-_OF_A_RUN = {checkpoint.FOLDER, metrics_log.NAME, "tensorboard", lock.LOCK, lock.OWNER, _OF_TORCHRUN}
+RECORDS = Path("data", "records.jsonl")
+"""Records that were in memory, in the folder of the run."""
+_OF_A_RUN = {RECORDS.parts[0], checkpoint.FOLDER, metrics_log.NAME, "tensorboard", lock.LOCK, lock.OWNER, _OF_TORCHRUN}
 """Files that a run may leave in its folder before its first checkpoint."""
 _PATHS = ("path", "valid_path", "test_path", "source", "target", "valid_source", "valid_target", "cache_dir")
 """Keys of `[data]` that contain paths."""
@@ -41,11 +43,14 @@ def require_new(folder: Path) -> None:
 
 
 def require_apart(run: Run, folder: Path) -> None:
-    """Raise `UserError` if the run folder would contain data of the run, or become part of it."""
+    """Raise `UserError` if the run folder would contain data of the run, or become part of it.
+
+    Only the records that were in memory (`with_records`) are in the folder.
+    """
     data = [place for name, place in paths_of(run.data).items() if name != "cache_dir"]
     for name in (*data, run.init.path, run.tokenizer.path):
         place = None if name is None else file_of(name)
-        if place is None:
+        if place is None or place.absolute() == (folder / RECORDS).absolute():
             continue
         files.require_apart(folder, own_paths(place) if files.exists(place) and place.is_dir() else [place])
         if name in data and reads(place, folder / metrics_log.NAME):
@@ -53,6 +58,30 @@ def require_apart(run: Run, folder: Path) -> None:
                 f"{folder} is inside {place}, so {metrics_log.NAME} of the run would become part of the data: choose "
                 "an --out outside of it"
             )
+
+
+@contextmanager
+def with_records(run: Run, records: str | None, folder: Path) -> Iterator[Run]:
+    """Write the records of a run that were in memory into its folder, and yield the run with their path.
+
+    They are deleted if the run ends before its first checkpoint. Without records, yield the run unchanged.
+    """
+    if records is None:
+        yield run
+        return
+    if not is_restarted(folder):
+        require_new(folder)
+    path = folder / RECORDS
+    files.write_text(path, records)
+    try:
+        yield replace(run, data=replace(run.data, path=str(path)))
+    except BaseException:
+        if not checkpoint.steps(folder):
+            with suppress(OSError):  # the folders may have other files
+                path.unlink()
+                path.parent.rmdir()
+                folder.rmdir()
+        raise
 
 
 def require_run(folder: Path) -> None:
@@ -112,8 +141,9 @@ def file_of(place: str) -> Path | None:
     if place.startswith(PREFIX):
         return None
     if not place.startswith(HUB):
-        return Path(place)
-    path = Path(place.removeprefix(HUB).partition("#")[0])  # a repository on the hub, or a local folder
+        return files.as_path(place, "data")
+    name = place.removeprefix(HUB).partition("#")[0]  # a repository on the hub, or a local folder
+    path = files.as_path(name, "data")
     return path if files.exists(path) else None
 
 
@@ -122,5 +152,6 @@ def _whole(place: str) -> str:
         return place
     if place.startswith(HUB):
         name, mark, split = place.removeprefix(HUB).partition("#")
-        return f"{HUB}{Path(name).absolute()}{mark}{split}" if Path(name).is_dir() else place
-    return str(Path(place).absolute())
+        folder = files.as_path(name, "data")
+        return f"{HUB}{folder.absolute()}{mark}{split}" if folder.is_dir() else place
+    return str(files.as_path(place, "data").absolute())

@@ -1,0 +1,96 @@
+"""Data in memory as records: texts, pairs, texts with labels, dictionaries, a DataFrame or a `datasets.Dataset`.
+
+Neither pandas nor `datasets` is imported: a table is recognised by its methods.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from glassformer import files
+from glassformer.data.recognition import (
+    LABEL_FIELDS,
+    N_ROWS,
+    PAIR_FIELDS,
+    Kind,
+    Recognised,
+    Sample,
+    columns_of,
+    recognise,
+)
+from glassformer.errors import UserError
+
+PARTS = ("first", "second")
+"""Names of the items of a tuple before its kind is recognised."""
+FIELDS = (*PAIR_FIELDS, *LABEL_FIELDS, "second_field")
+
+Rows = list[dict[str, Any]]
+
+
+def rows_of(data: Any) -> Rows:
+    """Return the records of data in memory as dictionaries; a text becomes a record with the field `text`.
+
+    >>> rows_of(["one", "two"])
+    [{'text': 'one'}, {'text': 'two'}]
+    >>> rows_of([("a dog", "ein Hund")])
+    [{'first': 'a dog', 'second': 'ein Hund'}]
+    """
+    if hasattr(data, "columns") and callable(getattr(data, "to_dict", None)):  # a DataFrame
+        return [dict(row) for row in data.to_dict("records")]
+    if isinstance(data, Mapping):
+        parts = ", ".join(map(str, islice(data, 3)))
+        raise UserError(f"got a dictionary with {parts}: give one of its values, or a list of records")
+    if not isinstance(data, Iterable) or isinstance(data, (str, bytes)):
+        raise UserError(
+            f"expected a recipe, a path, a Run, or data (a list, a DataFrame or a Dataset), got {type(data).__name__}"
+        )
+    features = getattr(data, "features", None)
+    rows = [_row(item, number) for number, item in enumerate(data)]
+    if isinstance(features, Mapping):  # a Dataset: indices of classes become names
+        names = {name: feature.names for name, feature in features.items() if getattr(feature, "names", None)}
+        rows = [{k: names[k][v] if k in names and isinstance(v, int) else v for k, v in row.items()} for row in rows]
+    if not rows:
+        raise UserError("the data is empty: give at least a few records")
+    return rows
+
+
+def _row(item: object, number: int) -> dict[str, Any]:
+    if isinstance(item, str):
+        if number == 0 and len(item) < 256 and "\n" not in item and files.exists(Path(item)):
+            raise UserError(f"a list has texts, and its first item {item!r} is a file: give a folder or a pattern")
+        return {"text": item}
+    if isinstance(item, Mapping):
+        return dict(item)
+    if isinstance(item, (tuple, list)) and len(item) == 2:
+        return dict(zip(PARTS, item, strict=True))
+    raise UserError(f"record {number} of the data must be a text, a pair or a dictionary, got {item!r:.60}")
+
+
+def recognised(rows: Rows, kind: Kind | None, given: Mapping[str, str]) -> tuple[Recognised, str]:
+    """Recognise records, and return them as the text of a jsonl file with the fields that are read.
+
+    The items of tuples get the default names of their fields.
+    """
+    found = recognise("the data", kind, given, Sample(columns_of(islice(rows, N_ROWS))))
+    fields = {name: getattr(found.data, name) for name in FIELDS if getattr(found.data, name, None) is not None}
+    new_names = {old: setting.removesuffix("_field") for setting, old in fields.items() if old in PARTS}
+    default = {setting: new_names[old] for setting, old in fields.items() if old in new_names}
+    kept = {name if name in rows[0] else name.partition(".")[0] for name in fields.values()}
+    lines = (json.dumps(_kept(row, kept, new_names), ensure_ascii=False, default=_plain) for row in rows)
+    text = "".join(f"{line}\n" for line in lines)
+    return replace(found, data=replace(found.data, **default)), text  # type: ignore[arg-type]
+
+
+def _kept(row: Mapping[str, Any], kept: Collection[str], new_names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields that are read; NaN, which a DataFrame has for missing values, becomes null."""
+    return {new_names.get(name, name): None if row[name] != row[name] else row[name] for name in kept if name in row}
+
+
+def _plain(value: Any) -> Any:
+    """Convert a number or an array of numpy to Python's types."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise UserError(f"the data has a value of type {type(value).__name__}: expected texts, numbers or lists of them")

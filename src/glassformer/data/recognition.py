@@ -1,0 +1,331 @@
+"""Recognise the kind of data from its name and its first rows: text, pairs, or texts with labels.
+
+A file that is not a table is text, except `.conll` (words with tags). The names of the columns of a table (`.tsv`,
+`.csv`, `.jsonl`, `hf:NAME`) decide: `source` and `target`, or `text` and `label`, or `text` alone. A table of two
+columns with other names is recognised by its values: a column of few short values is the label, and two columns of
+mostly different values are pairs. In every other case `UserError` asks for the kind or the columns.
+"""
+
+import csv
+import io
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from glassformer import files
+from glassformer.config.run import LabelData, PairData, TextData
+from glassformer.data import records
+from glassformer.data.pairs import aligned_lines
+from glassformer.data.records import HUB, SUFFIXES, Dropped, Wanted
+from glassformer.errors import UserError, shown
+
+Kind = Literal["text", "pairs", "labels"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+CONLL = ".conll"
+PAIR_FIELDS, LABEL_FIELDS = ("source_field", "target_field"), ("text_field", "label_field")
+SETTINGS = (*PAIR_FIELDS, *LABEL_FIELDS, "second_field", "outputs")
+"""Keys of `[data]` that decide how a table is read."""
+
+N_ROWS = 1000
+HEAD_BYTES = 1 << 20
+LABEL_CHARACTERS = 40
+"""A column with a longer value is not taken for labels."""
+FEW_LABELS = 10
+"""A column has few values if they are at most a tenth of the rows, or at most this many and a third of the rows."""
+MANY = 0.6
+"""Two columns are pairs if in both at least this fraction of the values is different."""
+
+Columns = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The first rows of a table, by column."""
+
+    columns: Columns
+    line_1: Sequence[str] = ()
+    """The first line of a tsv of two columns that may have no header; the columns then contain it."""
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """Data of a recognised kind."""
+
+    data: TextData | PairData | LabelData
+    evidence: str = ""
+    """The kind, and what it was recognised by; empty for files of text."""
+    rows: Columns = field(default_factory=dict)
+    """Values of the first rows by setting, such as `source_field`; empty for text."""
+
+
+def recognise(
+    place: str, kind: Kind | None = None, given: Mapping[str, str] | None = None, sample: Sample | None = None
+) -> Recognised:
+    """Recognise the data at a path or an address; `sample` has its first rows if they are known.
+
+    `given` are settings of `[data]` (`SETTINGS`): names of columns and the type of the labels. Raises `UserError` if
+    the kind is not clear.
+    """
+    given = given or {}
+    kind = kind or implied_kind(given)
+    suffix = Path(place).suffix.lower()
+    if sample is None and suffix == CONLL and kind != "text":
+        return Recognised(LabelData(path=place, outputs="tags"), f"words with tags, by its suffix {CONLL}")
+    is_table = sample is not None or place.startswith(HUB) or (suffix in SUFFIXES and not Path(place).is_dir())
+    if not is_table or (kind == "text" and suffix in (".tsv", ".csv")):
+        if kind in ("pairs", "labels"):
+            raise UserError(
+                f"{place} has no columns: pairs are two files (source and target) or a table (.tsv, .csv, .jsonl), "
+                "labels a table or a .conll file"
+            )
+        return Recognised(TextData(path=place))
+    sample = sample or read_sample(place)
+    return _Reading(place, kind, given, sample).recognised()
+
+
+def implied_kind(given: Mapping[str, str]) -> Kind | None:
+    """Return the kind that settings belong to: names of columns, or a type of labels.
+
+    >>> implied_kind({"label_field": "stars"}), implied_kind({"text_field": "body"})
+    ('labels', None)
+    """
+    if any(name in given for name in PAIR_FIELDS):
+        return "pairs"
+    return "labels" if any(name in given for name in ("label_field", "second_field", "outputs")) else None
+
+
+def aligned(source: str, target: str) -> Recognised:
+    """Return two text files as the sides of pairs; the suffix of the target, such as `.de`, names its language."""
+    for side in map(Path, (source, target)):
+        if side.suffix.lower() in (*SUFFIXES, CONLL, ".toml") or side.is_dir():
+            raise UserError(
+                f"two sources are the text files of pairs, and {side} is not such a file: give one source; for several "
+                "texts, their folder or a pattern in quotes"
+            )
+    language = Path(target).suffix.removeprefix(".").lower()
+    known: dict[str, Any] = {"target_language": language} if len(language) == 2 and language.isalpha() else {}
+    try:
+        pairs = aligned_lines(Path(source), Path(target))[:N_ROWS]
+    except UserError as error:
+        raise UserError(f"two sources are the text files of pairs: {error}") from error
+    rows = {name: [pair[i] for pair in pairs] for i, name in enumerate(PAIR_FIELDS)}
+    return Recognised(PairData(source=source, target=target, **known), "pairs, by two files", rows)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A table and what is known about it."""
+
+    place: str
+    kind: Kind | None
+    given: Mapping[str, str]
+    sample: Sample
+
+    def recognised(self) -> Recognised:
+        """Decide by the names of the columns, then by the values of two columns."""
+        pairs, labels = self._named(PAIR_FIELDS), self._named(LABEL_FIELDS)
+        if pairs and labels and self.kind is None:
+            raise self._unclear()
+        if pairs and self.kind in ("pairs", None):
+            return self._pairs(pairs, by_names(pairs))
+        if labels and self.kind in ("labels", None):
+            return self._labels(labels, by_names(labels))
+        if self.kind in ("text", None) and (text := self._named(LABEL_FIELDS[:1])):
+            return Recognised(TextData(path=self.place, **text), f"text, {by_names(text)}")
+        if self.kind != "text" and len(self.sample.columns) == 2:
+            return self._by_values(*self.sample.columns)
+        raise self._unclear()
+
+    def _named(self, settings: Sequence[str]) -> dict[str, Any]:
+        """Return the column of each setting: the given one, else the one with its name; {} if one is missing."""
+        found = {}
+        for setting in settings:
+            default = setting.removesuffix("_field")
+            name = self.given.get(setting) or next((c for c in self.sample.columns if c.casefold() == default), None)
+            if name is None:
+                return {}
+            found[setting] = name
+        return found
+
+    def _by_values(self, *names: str) -> Recognised:
+        values = [_as_texts(self.sample.columns[name]) for name in names]
+        label = _label_column(*(self.sample.columns[name] for name in names))
+        if label is None and self.kind == "labels":
+            label = 1 if len(set(values[1])) <= len(set(values[0])) else 0
+        if label is not None and self.kind != "pairs":
+            return self._labels_at(names, label)
+        if self.kind != "pairs" and not all(len(set(side)) >= MANY * len(side) for side in values):
+            raise self._unclear()
+        fields = dict(zip(PAIR_FIELDS, names, strict=True))
+        different = "have mostly different values"
+        if self.sample.line_1:
+            return self._pairs(fields, f"because its two columns {different}", has_names=False)
+        return self._pairs(fields, f"because the columns {' and '.join(map(shown, names))} {different}")
+
+    def _labels_at(self, names: Sequence[str], label: int) -> Recognised:
+        """Return the labels in column `label`, 0 or 1; line 1 of a tsv is a header if no other line has its label."""
+        fields, line_1 = dict(zip(LABEL_FIELDS, (names[1 - label], names[label]), strict=True)), self.sample.line_1
+        if not line_1:
+            return self._labels(fields, f"by the repeated values of the column {shown(names[label])}")
+        if self.sample.columns[names[label]].count(line_1[label]) == 1:
+            columns = {name: values[1:] for name, values in zip(line_1, self.sample.columns.values(), strict=True)}
+            return replace(self, sample=Sample(columns)).recognised()
+        if label == 0:
+            raise UserError(
+                f"{self.place} seems to have the labels in column 1, and without a header column 1 is the text: put "
+                "the line `label TAB text` before it, or exchange the columns"
+            )
+        return self._labels(fields, "by the repeated values of column 2", has_names=False)
+
+    def _pairs(self, fields: Mapping[str, Any], evidence: str, *, has_names: bool = True) -> Recognised:
+        data = PairData(path=self.place, **(fields if has_names else {}))
+        return Recognised(data, f"pairs, {evidence}", self._rows(fields))
+
+    def _labels(self, fields: Mapping[str, str], evidence: str, *, has_names: bool = True) -> Recognised:
+        rows = self._rows(fields)
+        labels = rows["label_field"]
+        outputs = self.given.get("outputs") or outputs_of(labels)
+        n_classes = f"{len(set(map(str, labels))):,} in the first {len(labels):,} rows"
+        what = {"tags": "words with tags", "regression": "texts with numbers"}.get(outputs)
+        settings = {"outputs": outputs, **(fields if has_names else {})}
+        if "second_field" in self.given:
+            settings["second_field"] = self.given["second_field"]
+        data = LabelData(path=self.place, **settings)  # type: ignore[arg-type]
+        return Recognised(data, f"{what or f'texts with classes ({n_classes})'}, {evidence}", rows)
+
+    def _rows(self, fields: Mapping[str, str]) -> Columns:
+        return {setting: self.sample.columns.get(name, ()) for setting, name in fields.items()}
+
+    def _unclear(self) -> UserError:
+        """Return the error that asks for the kind, or for the columns."""
+        names = list(self.sample.columns)
+        if len(names) == 2 and self.kind is None:
+            return UserError(f"{self.place} may be pairs or labels: give --kind pairs or --kind labels (Python: kind=)")
+        flags = {"pairs": _flags(PAIR_FIELDS), "labels": _flags(LABEL_FIELDS), "text": _flags(LABEL_FIELDS[:1])}
+        asked = [f"{flags[kind]} for {kind}" for kind in KINDS if self.kind in (kind, None)]
+        columns = ", ".join(map(shown, names[:12])) or "none"
+        return UserError(f"{self.place} has the columns {columns}: name those to read, with {'; or '.join(asked)}")
+
+
+def by_names(fields: Mapping[str, str]) -> str:
+    """Describe the columns that decided.
+
+    >>> by_names({"text_field": "text", "label_field": "label"})
+    'by the columns text and label'
+    """
+    return f"by the column{'s' * (len(fields) > 1)} {' and '.join(map(shown, fields.values()))}"
+
+
+def _flags(settings: Sequence[str]) -> str:
+    return " and ".join(f"--data.{setting.replace('_', '-')} NAME" for setting in settings)
+
+
+def _as_texts(values: Sequence[Any]) -> list[str]:
+    """Return values as texts; the items of a list are joined."""
+    return [" ".join(map(str, value)) if isinstance(value, list) else str(value) for value in values]
+
+
+def outputs_of(labels: Sequence[Any]) -> str:
+    """Recognise the type of labels: tags in lists, numbers with a fraction or without repeats, else classes.
+
+    >>> outputs_of([["N", "V"]]), outputs_of(["1", "0", "1", "0"]), outputs_of([0.5, 2]), outputs_of(["good"])
+    ('tags', 'classes', 'regression', 'classes')
+    """
+    if any(isinstance(label, list) for label in labels):
+        return "tags"
+    if any(isinstance(label, bool) for label in labels):
+        return "classes"
+    try:
+        numbers = [float(label) for label in labels if label not in ("", None)]
+    except (TypeError, ValueError):
+        return "classes"
+    are_many = len(set(numbers)) > max(2, len(numbers) / 2)
+    return "regression" if are_many or any(not number.is_integer() for number in numbers) else "classes"
+
+
+def _label_column(first: Sequence[Any], second: Sequence[Any]) -> int | None:
+    """Return 0 or 1, the one of two columns that has labels; None if it is not clear.
+
+    Labels are numbers that are not texts, or few short values; of two columns of lists, tags are the fewer ones.
+    """
+    columns = (first, second)
+    if all(isinstance(value, list) for value in (*first, *second)):
+        n_items = [len({str(item) for value in column for item in value}) for column in columns]
+        return int(n_items[1] <= n_items[0])
+    found = [place for place, values in enumerate(columns) if all(isinstance(value, Real) for value in values)]
+    return found[0] if len(found) == 1 else _few_values(*map(_as_texts, columns))
+
+
+def _few_values(*columns: Sequence[str]) -> int | None:
+    found = [
+        place
+        for place, values in enumerate(columns)
+        if len(set(values)) <= max(len(values) / 10, min(FEW_LABELS, len(values) / 3))
+        and max(map(len, values), default=0) <= LABEL_CHARACTERS
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+# The first rows
+
+
+def read_sample(place: str) -> Sample:
+    """Read the first rows of a table."""
+    if place.startswith(HUB):
+        rows = (dict(record.fields) for record in records.records(place, Wanted((), ""), "train", Dropped()))
+        return Sample(columns_of(itertools.islice(rows, N_ROWS)))
+    path = Path(place)
+    if path.suffix.lower() == ".jsonl":
+        lines = (line for line in _lines(path) if line.strip())
+        return Sample(columns_of(files.parse_json_line(line, str(path)) for line in itertools.islice(lines, N_ROWS)))
+    is_tsv = path.suffix.lower() == ".tsv"
+    table = [line.split("\t") for line in _lines(path)] if is_tsv else list(_csv_rows(path))
+    header, *body = [row for row in table[: N_ROWS + 1] if any(cell.strip() for cell in row)] or [[]]
+    is_named = not {name.strip().casefold() for name in header}.isdisjoint({"source", "target", "text", "label"})
+    if is_tsv and len(header) == 2 and not is_named:
+        pairs = [row for row in (header, *body) if len(row) == 2]
+        return Sample({f"column {i + 1}": [row[i] for row in pairs] for i in range(2)}, header)
+    return Sample({name: [row[i] for row in body if i < len(row)] for i, name in enumerate(header)})
+
+
+def columns_of(rows: Iterator[Mapping[str, Any]]) -> Columns:
+    """Return the values of records by field.
+
+    >>> columns_of(iter([{"a": 1, "b": 2}, {"a": 3}]))
+    {'a': [1, 3], 'b': [2]}
+    """
+    columns: dict[str, list[Any]] = {}
+    for row in rows:
+        for name, value in row.items():
+            columns.setdefault(name, []).append(value)
+    return columns
+
+
+def _csv_rows(path: Path) -> Iterator[list[str]]:
+    reader = csv.reader(io.StringIO("\n".join(_lines(path)), newline=""), strict=True)
+    while True:
+        try:
+            yield next(reader)
+        except (StopIteration, csv.Error):  # an invalid row is reported when the whole file is read
+            return
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the complete lines in the first `HEAD_BYTES` of a file."""
+    files.refuse_objects(path)
+    with files.reading(path), open(path, "rb") as file:
+        data = file.read(HEAD_BYTES)
+        if file.read(1):
+            data = data[: data.rfind(b"\n") + 1] or data
+    if not data.strip():
+        raise UserError(f"{path} is empty; use a file with rows")
+    if (place := data.find(b"\0")) >= 0:
+        raise files.nul_error(path, place, data.count(b"\n", 0, place) + 1)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise files.utf8_error(path, error, len(data) - len(error.object)) from error
+    return records.lines(text)

@@ -1,0 +1,315 @@
+"""Runs for the user's own data: a model, a tokenizer and a training that suit its kind and its amount.
+
+`docs/how-to/choose-sizes.md` shows the tables.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from glassformer import files
+from glassformer.config.presets import preset
+from glassformer.config.run import (
+    BeamConfig,
+    ClassificationConfig,
+    GenerationConfig,
+    LabelData,
+    PairData,
+    Run,
+    Seq2SeqConfig,
+    TaggingConfig,
+    TextData,
+    TokenizerConfig,
+)
+from glassformer.config.train import AdamWConfig, EarlyStopping, LinearSchedule, MuonConfig, TrainConfig
+from glassformer.config.transformer import (
+    NormalInit,
+    PositionHead,
+    RotaryPositions,
+    SequenceHead,
+    Stack,
+    TransformerConfig,
+)
+from glassformer.data.builtin import PREFIX
+from glassformer.data.in_memory import recognised, rows_of
+from glassformer.data.recognition import SETTINGS, Kind, Recognised, aligned, recognise
+from glassformer.data.records import HUB, Dropped, Wanted, records
+from glassformer.data.sources import find_sources, is_pattern, split_pattern
+from glassformer.errors import UserError
+
+__all__ = ["SETTINGS", "Kind", "run_for", "run_of_data", "vocab_size_for"]
+
+N_EVALUATIONS = 8
+
+
+class TextSize(NamedTuple):
+    """Sizes for texts of at most `max_bytes`."""
+
+    max_bytes: float
+    vocab_size: int
+    preset: str
+    context: int
+    rows: int
+    steps: int
+    dropout: float
+
+
+class Size(NamedTuple):
+    """Sizes for pairs or labelled texts of at most `max_bytes`; `batch` is in tokens, padding included."""
+
+    max_bytes: float
+    vocab_size: int
+    width: int
+    layers: int
+    batch: int
+    steps: int
+    dropout: float
+
+
+S = TypeVar("S", TextSize, Size)
+
+TEXT = (
+    TextSize(1 << 17, 1024, "modern-mini", 64, 16, 400, 0.2),
+    TextSize(1 << 19, 2048, "modern-mini", 128, 16, 600, 0.2),
+    TextSize(1 << 22, 2048, "modern-mini", 128, 16, 1600, 0.1),
+    TextSize(1 << 26, 4096, "modern-mini", 128, 32, 4000, 0.0),
+    TextSize(float("inf"), 8192, "modern-small", 256, 32, 10000, 0.0),
+)
+CHARACTER_PAIRS = (  # vocabulary 0: single characters
+    Size(1 << 17, 0, 64, 2, 1024, 1000, 0.1),
+    Size(1 << 20, 0, 64, 2, 1024, 1500, 0.0),
+    Size(1 << 23, 0, 128, 3, 2048, 4000, 0.1),
+    Size(float("inf"), 0, 256, 4, 4096, 10000, 0.1),
+)
+SENTENCE_PAIRS = (
+    Size(1 << 20, 2048, 128, 2, 2048, 1000, 0.3),
+    Size(1 << 23, 8192, 128, 4, 4096, 2000, 0.3),
+    Size(1 << 26, 16384, 256, 4, 4096, 10000, 0.1),
+    Size(float("inf"), 32768, 512, 6, 8192, 50000, 0.1),
+)
+CLASSES = (
+    Size(1 << 17, 1024, 64, 1, 2048, 200, 0.3),
+    Size(1 << 21, 4096, 64, 2, 2048, 500, 0.3),
+    Size(1 << 24, 8192, 128, 2, 4096, 2000, 0.2),
+    Size(float("inf"), 16384, 256, 4, 8192, 10000, 0.1),
+)
+TAGS = (
+    Size(1 << 18, 1024, 64, 2, 2048, 200, 0.2),
+    Size(1 << 22, 2048, 64, 2, 2048, 600, 0.1),
+    Size(1 << 25, 8192, 128, 3, 4096, 3000, 0.1),
+    Size(float("inf"), 16384, 256, 4, 8192, 10000, 0.1),
+)
+
+MAX_WORDS = 2.0
+"""Pairs are read character by character if the sources or the targets have at most this mean number of words …"""
+MAX_CHARACTERS = 32.0
+"""… and at most this mean number of characters."""
+
+
+def run_for(
+    sources: Sequence[str | Path], kind: Kind | None = None, given: Mapping[str, str] | None = None
+) -> tuple[Run, str]:
+    """Build the run for one file, folder, pattern or dataset, or for the two files of pairs.
+
+    Return it with the kind of the data and what it was recognised by; empty for files of text. `given` are settings
+    that name columns (`recognition.SETTINGS`). Raises `UserError` for a missing file, and if the kind is not clear.
+    """
+    places = [_place(source) for source in sources]
+    if len(places) == 2:
+        if kind not in ("pairs", None):
+            raise UserError(f"two files are the sides of pairs, not {kind}: give one file, a folder or a pattern")
+        found = aligned(*places)
+    elif len(places) == 1:
+        found = recognise(places[0], kind, given)
+    else:
+        raise UserError(
+            f"expected one file, or the two files of pairs, got {len(places)}: for several texts, give their folder or "
+            'a pattern in quotes, such as "src/**/*.py"'
+        )
+    run = run_of_data(_name_of(places[0]), found, _n_bytes(found.data))
+    return run, found.evidence and f"{' and '.join(places)}: {found.evidence}"
+
+
+def run_in_memory(
+    data: Iterable[object], kind: Kind | None = None, given: Mapping[str, str] | None = None
+) -> tuple[Run, str, str]:
+    """Build the run for data in memory; return it with its records as a jsonl text, and what it was recognised by.
+
+    The run has no path until the records are in a file.
+    """
+    rows = rows_of(data)
+    found, text = recognised(rows, kind, given or {})
+    run = run_of_data(found.data.kind, found, len(text.encode()))
+    return replace(run, data=replace(run.data, path=None)), text, f"{len(rows):,} records are {found.evidence}"
+
+
+def run_of_data(name: str, found: Recognised, n_bytes: int) -> Run:
+    """Build the run for data of a known kind and amount."""
+    data = found.data
+    if isinstance(data, TextData):
+        return text_run(name, data, n_bytes)
+    if isinstance(data, LabelData):
+        return label_run(name, data, n_bytes)
+    return pair_run(name, data, n_bytes, of_characters=any(map(_are_words, found.rows.values())))
+
+
+def _place(source: str | Path) -> str:
+    return str(source) if str(source).startswith((PREFIX, HUB)) else str(files.as_path(source, "source"))
+
+
+def _name_of(place: str) -> str:
+    if place.startswith((PREFIX, HUB)):
+        return re.sub(r"\W+", "-", place.partition(":")[2]).strip("-")
+    return files.name_of(split_pattern(place)[0] if is_pattern(place) else Path(place))
+
+
+def _n_bytes(data: TextData | PairData | LabelData) -> int:
+    """Return the size of the files, or of the texts that are not in files."""
+    if isinstance(data, PairData) and data.path is None:
+        return sum(os.path.getsize(str(side)) for side in (data.source, data.target))
+    place = str(data.path)
+    if isinstance(data, TextData):
+        return sum(source.n_bytes(data.text_field) for source in find_sources([place]))
+    if not place.startswith(HUB):
+        return os.path.getsize(place)
+    rows = records(place, Wanted((), ""), "train", Dropped())
+    return sum(len(str(value)) for row in rows for value in row.fields.values())
+
+
+def _are_words(values: Sequence[str]) -> bool:
+    """Return True if the values are single words or a few short ones.
+
+    >>> _are_words(["2026-11-21", "K AE T"]), _are_words(["a house in the woods"])
+    (True, False)
+    """
+    texts = [str(value) for value in values] or [""]
+    n_words, n_characters = (sum(map(count, texts)) / len(texts) for count in (lambda t: len(t.split()), len))
+    return n_words <= MAX_WORDS and n_characters <= MAX_CHARACTERS
+
+
+def suited(sizes: Sequence[S], n_bytes: int) -> S:
+    """Return the sizes for an amount of data."""
+    return next(size for size in sizes if n_bytes <= size.max_bytes)
+
+
+def vocab_size_for(n_bytes: int) -> int:
+    """Return a suitable vocabulary size for a text of `n_bytes`.
+
+    >>> vocab_size_for(1_000_000)
+    2048
+    """
+    return suited(TEXT, n_bytes).vocab_size
+
+
+def text_run(name: str, data: TextData, n_bytes: int) -> Run:
+    """Build a run for texts of `n_bytes`: a language model.
+
+    On two cores it takes 1 to 2 minutes for a short text and about 15 minutes for tens of MB; use a GPU for more.
+    """
+    size = suited(TEXT, n_bytes)
+    model = replace(
+        preset(size.preset),
+        max_len=size.context,
+        tie_output=True,
+        embedding_dropout=size.dropout,
+        residual_dropout=size.dropout,
+        init=NormalInit(),
+    )
+    train = TrainConfig(
+        max_steps=size.steps,
+        batch_size=size.rows,
+        eval_every=size.steps // N_EVALUATIONS,
+        optimizer=MuonConfig(0.01, adamw=AdamWConfig(0.01, weight_decay=0.0)),
+        schedule=LinearSchedule(),
+    )
+    tokenizer = TokenizerConfig(vocab_size=size.vocab_size)
+    generation = GenerationConfig(temperature=0.8, top_k=50)
+    return Run(name, model=model, tokenizer=tokenizer, data=data, train=train, generation=generation)
+
+
+def pair_run(name: str, data: PairData, n_bytes: int, *, of_characters: bool) -> Run:
+    """Build a run for pairs of `n_bytes`: a Transformer with an encoder and a decoder."""
+    size = suited(CHARACTER_PAIRS if of_characters else SENTENCE_PAIRS, n_bytes)
+    stack = Stack(size.layers, 4, d_ff=2 * size.width)
+    model = replace(
+        _model(size, encoder=stack, decoder=stack),
+        share_embeddings=not of_characters,
+        tie_output=not of_characters,
+        scale_embeddings=True,
+    )
+    objective = Seq2SeqConfig(label_smoothing=0.0 if of_characters else 0.1)
+    train = _train(size)
+    if of_characters:
+        train = replace(train, early_stopping=_watch("exact_match", train))
+    generation = BeamConfig(beam=1 if of_characters else 4, max_ratio=0.0 if of_characters else 2.0)
+    return Run(
+        name,
+        model=model,
+        tokenizer=_tokenizer(size),
+        data=replace(data, batch_tokens=size.batch),
+        objective=objective,
+        train=train,
+        generation=generation,
+    )
+
+
+def label_run(name: str, data: LabelData, n_bytes: int) -> Run:
+    """Build a run for labelled texts of `n_bytes`: a Transformer encoder."""
+    are_tags, are_classes = data.outputs == "tags", data.outputs == "classes"
+    size = suited(TAGS if are_tags else CLASSES, n_bytes)
+    model = replace(
+        _model(size, encoder=Stack(size.layers, 4, d_ff=4 * size.width)),
+        n_token_types=0 if data.second_field is None else 2,
+        head=PositionHead() if are_tags else SequenceHead(pooling="mean"),
+    )
+    smoothing = 0.1 if are_classes else 0.0
+    train = _train(size)
+    if data.outputs != "regression":
+        train = replace(train, early_stopping=_watch("accuracy", train))
+    return Run(
+        name,
+        model=model,
+        tokenizer=_tokenizer(size),
+        data=replace(data, batch_tokens=size.batch),
+        objective=TaggingConfig() if are_tags else ClassificationConfig(label_smoothing=smoothing),
+        train=train,
+    )
+
+
+def _model(size: Size, *, encoder: Stack, decoder: Stack | None = None) -> TransformerConfig:
+    return TransformerConfig(
+        encoder=encoder,
+        decoder=decoder,
+        d_model=size.width,
+        max_len=256,
+        norm="rmsnorm",
+        activation="gelu",
+        qkv_bias=False,
+        attn_out_bias=False,
+        ff_bias=False,
+        embedding_dropout=size.dropout,
+        residual_dropout=size.dropout,
+        positions=RotaryPositions(),
+        init=NormalInit(0.04),
+    )
+
+
+def _tokenizer(size: Size) -> TokenizerConfig:
+    return TokenizerConfig(vocab_size=size.vocab_size, scheme="byte" if size.vocab_size else "char")
+
+
+def _train(size: Size) -> TrainConfig:
+    return TrainConfig(
+        max_steps=size.steps,
+        eval_every=size.steps // N_EVALUATIONS,
+        optimizer=MuonConfig(adamw=AdamWConfig(0.005, weight_decay=0.0)),
+        schedule=LinearSchedule(warmup_steps=size.steps // 20),
+    )
+
+
+def _watch(metric: str, train: TrainConfig) -> EarlyStopping:
+    """Select the checkpoint by a score; the run never stops early."""
+    return EarlyStopping(metric, patience=N_EVALUATIONS + 1, higher_is_better=True)

@@ -1,0 +1,104 @@
+"""Data in memory: the same records as a list, dictionaries, a DataFrame and a Dataset are the same data as a file."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas
+import pytest
+
+from glassformer.config.run import LabelData, PairData, TextData
+from glassformer.data.in_memory import recognised, rows_of
+from glassformer.data.labels import Labelled, read_labels
+from glassformer.data.pairs import Pair, read_pairs
+from glassformer.data.sources import read_documents
+from glassformer.errors import UserError
+
+PAIRS = [(f"source {i}", f"target {i}") for i in range(12)]
+LABELS = [(f"text {i}", ["good", "bad"][i % 2]) for i in range(12)]
+
+
+class Dataset(list[dict[str, Any]]):
+    """A list of records with features, as a `datasets.Dataset` has them."""
+
+    features: ClassVar = {"label": SimpleNamespace(names=["good", "bad"]), "text": SimpleNamespace()}
+
+
+FORMS: dict[str, Callable[[list[tuple[str, str]], tuple[str, str]], Any]] = {
+    "tuples": lambda rows, names: rows,
+    "lists": lambda rows, names: [list(row) for row in rows],
+    "iterator": lambda rows, names: iter(rows),
+    "dictionaries": lambda rows, names: [dict(zip(names, row, strict=True)) for row in rows],
+    "data frame": lambda rows, names: pandas.DataFrame(rows, columns=list(names)),
+}
+
+
+def read(data: Any, folder: Path) -> list[Any]:
+    """Store data in memory and read it back."""
+    found, text = recognised(rows_of(data), None, {})
+    path = folder / "records.jsonl"
+    path.write_text(text, "utf-8")
+    place = replace(found.data, path=str(path))
+    if isinstance(place, PairData):
+        return read_pairs(place)
+    return list(read_documents([path])) if isinstance(place, TextData) else list(read_labels(place, str(path)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("names", [("source", "target"), ("en", "de")])
+def test_pairs_in_memory(form: str, names: tuple[str, str], tmp_path: Path) -> None:
+    assert read(FORMS[form](PAIRS, names), tmp_path) == [Pair(*pair) for pair in PAIRS]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("names", [("text", "label"), ("body", "stars")])
+def test_labels_in_memory(form: str, names: tuple[str, str], tmp_path: Path) -> None:
+    assert read(FORMS[form](LABELS, names), tmp_path) == [Labelled(text, None, label) for text, label in LABELS]
+
+
+def test_a_dataset_gives_names_of_classes(tmp_path: Path) -> None:
+    data = Dataset({"text": text, "label": i % 2} for i, (text, _) in enumerate(LABELS))
+    assert read(data, tmp_path) == [Labelled(text, None, label) for text, label in LABELS]
+
+
+def test_texts_in_memory(tmp_path: Path) -> None:
+    texts = ["one\ntwo", "é\u2028", '{"a": 1}']
+    assert read(texts, tmp_path) == texts
+    assert read(pandas.DataFrame({"text": texts, "n": [1, 2, 3]}), tmp_path) == texts
+
+
+def test_numbers_and_tags_in_memory() -> None:
+    found, text = recognised(rows_of([("a", np.float64(0.5)), ("b", 2)] * 3), None, {})
+    assert isinstance(found.data, LabelData) and found.data.outputs == "regression"
+    assert json.loads(text.splitlines()[0]) == {"text": "a", "label": 0.5}
+    for names in (("text", "label"), ("ner", "tokens")):
+        tagged = [dict(zip(names, (["a", "b", "c"], ["X", "Y", "X"]), strict=True))] * 3
+        found, _ = recognised(rows_of(tagged), None, {})
+        assert isinstance(found.data, LabelData) and found.data.outputs == "tags" and found.data.text_field == names[0]
+
+
+def test_missing_values_of_a_data_frame_are_skipped_when_read(tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"text": [text for text, _ in LABELS], "label": ["a", float("nan"), "b"] * 4})
+    frame = frame.assign(day=pandas.Timestamp("2026"))
+    assert len(read(frame, tmp_path)) == 8
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (5, "expected a recipe, a path, a Run, or data .* got int"),
+        ([], "the data is empty"),
+        ([1], "record 0 of the data must be a text, a pair or a dictionary, got 1"),
+        ([("a", "b", "c")], "record 0 of the data must be"),
+        ({"train": [1]}, "got a dictionary with train: give one of its values"),
+        ([__file__], "its first item .* is a file: give a folder or a pattern"),
+        ([{"text": "a", "label": object()}], "the data has a value of type object"),
+    ],
+)
+def test_other_objects_are_refused(data: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        recognised(rows_of(data), None, {})
