@@ -116,7 +116,7 @@ def test_prompts_are_plain_lines_or_json_by_the_first_line(glassformer: Glassfor
 SHORT = {"max_steps": "7", "batch_size": "5", "seed": "3", "vocab_size": "300", "learning_rate": "0.5", "path": "x.txt"}
 
 
-@pytest.mark.parametrize("name", [*SHORT, "lr", "epochs", "n_embd", "dropout", "kind", "n_layer", "source", "steps"])
+@pytest.mark.parametrize("name", [*SHORT, "lr", "epochs", "n_embd", "dropout", "n_layer", "source", "steps"])
 @pytest.mark.parametrize("recipe", ["copy-task", "multi30k-en-de-tiny"])
 def test_short_names_mean_the_same_in_the_shell_and_in_python(
     glassformer: Glassformer, monkeypatch: pytest.MonkeyPatch, recipe: str, name: str
