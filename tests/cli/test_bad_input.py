@@ -171,7 +171,7 @@ def test_wrong_commands_are_one_sentence(
         ),
         (
             ["data", "labels", "--outputs", "x"],
-            "--outputs: expected one of classes, regression, tags; got 'x' (see glassformer",
+            "--outputs: expected one of classes, multi_label, regression, tags; got 'x' (see glassformer",
         ),
         (["plot", "attention", "DIR", "--stack", "x"], "--stack: expected one of encoder, decoder, cross; got 'x'"),
         (["export", "DIR"], "missing arguments of glassformer export: PATH"),
