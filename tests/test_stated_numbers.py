@@ -10,9 +10,9 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 RESULTS = [ROOT / "docs" / name for name in ("results.md", "benchmarks.md")]
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 MEASURED = re.compile(r"(?<![\w.,/#-])\d[\d,]*\.\d\d+(?![\w.]*\d)")
-"""A number with two decimals or more: fewer are rounded too far to be told apart."""
+"""A number with two decimals or more: fewer are rounded too far to identify an output."""
 
-FROM_ELSEWHERE = {
+WITHOUT_OUTPUT = {
     "README.md": {"3.11": "version of Python"},
     "inspector.md": {
         "0.027": "mean of the induction score over even attention",
@@ -43,7 +43,7 @@ def is_shown(stated: str, shown: set[str]) -> bool:
 def unexplained(path: Path, shown: set[str]) -> list[str]:
     sentences = BLOCK.sub("", path.read_text("utf-8"))
     stated = {number.replace(",", "") for number in MEASURED.findall(sentences)}
-    return sorted(number for number in stated - set(FROM_ELSEWHERE.get(path.name, ())) if not is_shown(number, shown))
+    return sorted(number for number in stated - set(WITHOUT_OUTPUT.get(path.name, ())) if not is_shown(number, shown))
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.name)
@@ -61,7 +61,7 @@ def test_numbers_of_the_front_page_are_in_an_output_or_a_table_of_results() -> N
     assert unexplained(ROOT / "README.md", shown) == []
 
 
-def test_every_number_from_elsewhere_is_stated() -> None:
+def test_every_number_without_an_output_is_stated() -> None:
     documents = {path.name: path.read_text("utf-8") for path in [ROOT / "README.md", *TUTORIALS]}
-    for name, known in FROM_ELSEWHERE.items():
+    for name, known in WITHOUT_OUTPUT.items():
         assert all(number in documents[name] for number in known)

@@ -262,7 +262,7 @@ def test_length_penalties() -> None:
 
 
 @pytest.mark.parametrize(("penalty", "best"), [(-1.0, [5, END]), (1.0, [5, 5, 5, END])])
-def test_a_search_goes_on_while_a_live_hypothesis_can_win(penalty: float, best: list[int]) -> None:
+def test_a_search_continues_while_a_live_hypothesis_can_win(penalty: float, best: list[int]) -> None:
     """The best possible score is that of the next length for a negative penalty, and that of the limit otherwise."""
     config = BeamConfig(2, penalty, "average", early_stopping="never", max_new_tokens=10)
     search = _Search(config, 1, 10, END, [], 0.0)
