@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from glassformer.interop.importing import import_model
     from glassformer.model import Model
     from glassformer.models.build import build_model
+    from glassformer.serving.server import inspect
     from glassformer.tokenization.tokenizer import Tokenizer
     from glassformer.training.any_module import train_module
 
@@ -43,6 +44,7 @@ _HOMES = {
     "ensemble": "glassformer.api",
     "export": "glassformer.interop.export",
     "import_model": "glassformer.interop.importing",
+    "inspect": "glassformer.serving.server",
     "load": "glassformer.api",
     "merge": "glassformer.api",
     "resume": "glassformer.api",
@@ -73,6 +75,7 @@ __all__ = [
     "ensemble",
     "export",
     "import_model",
+    "inspect",
     "inspection",
     "load",
     "merge",

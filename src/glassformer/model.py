@@ -7,6 +7,7 @@ import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -17,7 +18,7 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import GENERATION_BATCH, BeamConfig, GenerationConfig, Run
 from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device, emulation_note
-from glassformer.errors import UserError, require_integer, warn
+from glassformer.errors import UserError, needs, require_integer, warn
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
 from glassformer.inference.answer import Answer
@@ -647,6 +648,11 @@ class Model:
         from glassformer.inspection.ablation import ablate
 
         return ablate(self, parts)
+
+    def inspect(self, text: str | None = None, **settings: Any) -> None:
+        """Open a page in the browser that shows the inner values of this model; see `glassformer.inspect`."""
+        with needs("the inspector", "serve"):
+            import_module("glassformer.serving.server").inspect(self, text, **settings)  # a layer above this one
 
     @property
     def vectors_are(self) -> str:

@@ -1,5 +1,7 @@
 """`Model.trace`, `attention`, `logit_lens`, `hooks` and `ablate` equal the functions of `inspection`."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from glassformer import inspection, plot
 from glassformer.errors import UserError
 from glassformer.model import Model
 from glassformer.reporting import Outcome
+from glassformer.serving import server
+from glassformer.serving.inspector import Inspector
 from runs import pair_run
 
 TEXT = "one two three"
@@ -100,6 +104,33 @@ def test_every_picture_of_a_model(model: Model, pairs: Model, tmp_path: Path) ->
     assert plot.save(figures[0], tmp_path / "a.png") == [tmp_path / "a.png"]
     with pytest.raises(UserError, match="predicts no classes"):
         plot.confusion(model)
+
+
+def test_the_page_of_a_model_is_opened_from_python(model: Model, pairs: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Inspector] = []
+    monkeypatch.setattr(server, "serve", lambda inspector, host, port, opens_browser: shown.append(inspector))
+    model.inspect(TEXT, opens_browser=False)
+    glassformer.inspect(pairs, source="ab")
+    assert [inspector.given for inspector in shown] == [[{"text": TEXT}], [{"source": "ab", "target": None}]]
+    with pytest.raises(UserError, match="reads a source, and no text"):
+        pairs.inspect("ab")
+    with pytest.raises(UserError, match="reads a text, and no source"):
+        model.inspect(source="ab")
+
+
+def test_a_notebook_serves_the_page_in_the_background(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = threading.Event()
+
+    def serve(inspector: Inspector, **where: object) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        served.set()
+
+    async def cell() -> None:
+        model.inspect(TEXT)
+
+    monkeypatch.setattr(server, "serve", serve)
+    asyncio.run(cell())
+    assert served.wait(60)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The server of the inspector page: a port, a browser window, and a clean end."""
 
+import asyncio
 import socket
 import threading
 import webbrowser
@@ -8,9 +9,45 @@ import uvicorn
 
 from glassformer import files
 from glassformer.errors import UserError
+from glassformer.model import Model
 from glassformer.serving.app import application
 from glassformer.serving.inspector import FOLDER, Inspector
 from glassformer.serving.worker import Worker
+
+
+def inspect(
+    model: Model,
+    text: str | None = None,
+    *,
+    source: str | None = None,
+    target: str | None = None,
+    port: int = 0,
+    opens_browser: bool = True,
+) -> None:
+    """Open a page in the browser that shows the inner values of a model, until Ctrl-C.
+
+    The page begins with a text, or with a source and a target. It is served from this computer only; port 0 chooses a
+    free port. In a notebook, the page is served in the background, and the function returns at once.
+    """
+    if (text if model.is_seq2seq else source or target) is not None:
+        gives = "a source, and no text" if model.is_seq2seq else "a text, and no source"
+        raise UserError(f"{model.name} reads {gives}: inspect it with that argument")
+    examples = [{"text": text}] if text is not None else [{"source": source, "target": target}] if source else []
+    inspector = Inspector(model, examples, folder=model.folder)
+    if _in_event_loop():
+        where = {"host": "127.0.0.1", "port": port, "opens_browser": opens_browser}
+        threading.Thread(target=serve, args=[inspector], kwargs=where, daemon=True).start()
+    else:
+        serve(inspector, "127.0.0.1", port, opens_browser=opens_browser)
+
+
+def _in_event_loop() -> bool:
+    """Return True in a notebook, whose event loop is running: uvicorn needs a loop, and a thread, of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def serve(inspector: Inspector, host: str, port: int, *, opens_browser: bool) -> int:
