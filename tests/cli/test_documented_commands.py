@@ -396,7 +396,7 @@ def make_files(folder: Path) -> None:
     (folder / "words.tsv").write_text("source\ttarget\n" + "".join(f"{word}\t{word[::-1]}\n" for word in words))
     write_tags(folder)
     reviews = [(f"a {word} film number {n}", word) for n in range(30) for word in ("good", "bad", "long")]
-    for name in ("train.tsv", "dev.tsv"):
+    for name in ("train.tsv", "dev.tsv", "labels.tsv"):
         (folder / name).write_text("".join(f"{text} of {name}\t{label}\n" for text, label in reviews))
     (folder / "letter.txt").write_bytes("Grüße aus Köln\nzwei\n".encode("latin1"))
     (folder / "lines.txt").write_text("Acquire a lock.\nReturn the sum.\n" * 500)
