@@ -13,7 +13,7 @@ from faults.hostile import edit_json, entry, plant, read_spoiled, refused, safet
 from faults.tally import record
 from glassformer import files
 from glassformer.store.model_directory import read_model
-from glassformer.store.tensors import read_tensors
+from glassformer.store.tensors import DTYPES, fill, read_tensors, require_fit
 
 # 26: tensors that do not fit the model
 
@@ -49,16 +49,44 @@ def test_fault_26_weights_of_lower_precision_are_loaded_exactly(directory: Path)
             assert x.dtype == torch.float32 and torch.equal(x, halves[name].float())
 
 
+@pytest.mark.parametrize("own", DTYPES.values())
+@pytest.mark.parametrize("stored", DTYPES.values())
+def test_fault_26_a_tensor_of_another_dtype_is_refused_unless_it_is_exact(
+    tmp_path: Path, stored: torch.dtype, own: torch.dtype
+) -> None:
+    path, given = tmp_path / "w.safetensors", torch.tensor([0.0, 1.0, 0.1]).to(stored)
+    save_file({"w": given}, path)
+    wanted = {"w": torch.zeros(3).to(own)}
+    n_bytes = own.itemsize // 2 if own.is_complex else own.itemsize
+    is_wider = (own.is_floating_point or own.is_complex) and n_bytes >= 4 and n_bytes >= stored.itemsize
+    if stored == own or (is_wider and stored.is_floating_point and stored.itemsize > 1):
+        require_fit(wanted, path)
+        fill(wanted, path)
+        assert torch.equal(wanted["w"].to(torch.complex128), given.to(torch.complex128))
+    else:
+        dtypes = f"w has dtype {stored}, expected {own}".replace("torch.", "")
+        refused(lambda: require_fit(wanted, path), f"does not fit the model: {dtypes}")
+
+
+@pytest.mark.parametrize("dtype", [name for name in DTYPES if name not in ("F32", "F16", "BF16")])
+def test_fault_26_weights_of_every_other_dtype_are_refused(directory: Path, dtype: str) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    name = next(iter(tensors))
+    tensors[name] = tensors[name].to(DTYPES[dtype])
+    save_file(tensors, directory / "model.safetensors")
+    sign(directory)
+    refused(read_spoiled(directory), f"{name} has dtype {DTYPES[dtype]}, expected float32".replace("torch.", ""))
+    record(26, 1, 1, "none")
+
+
 def test_fault_26_weights_are_checked_before_memory_is_allocated(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from glassformer.store import model_directory
+    from glassformer.models import build
 
     devices: list[Any] = []
-    build = model_directory.build_model
-    monkeypatch.setattr(
-        model_directory, "build_model", lambda config, device: devices.append(device) or build(config, device)
-    )
+    real = build.build_model
+    monkeypatch.setattr(build, "build_model", lambda config, device: devices.append(device) or real(config, device))
     read_model(directory)
     assert devices == ["meta", "cpu"]
     devices.clear()

@@ -152,14 +152,21 @@ def require_fit(wanted: Mapping[str, Tensor], path: Path) -> None:
         other = stored.get(name)
         if other is None:
             continue
-        is_narrower = other.dtype.is_floating_point and torch.promote_types(other.dtype, own.dtype) == own.dtype
         if other.shape != tuple(own.shape):
             problems.append(f"{name} has shape {other.shape}, expected {tuple(own.shape)}")
-        elif other.dtype != own.dtype and not is_narrower:
+        elif not _is_exact(other.dtype, own.dtype):
             problems.append(f"{name} has dtype {other.dtype}, expected {own.dtype}".replace("torch.", ""))
     if problems:
         more = f" … and {len(problems) - MAX_LISTED:,} more" if len(problems) > MAX_LISTED else ""
         raise UserError(f"{path} does not fit the model: {'; '.join(problems[:MAX_LISTED])}{more}")
+
+
+def _is_exact(stored: torch.dtype, own: torch.dtype) -> bool:
+    """Return True if a float of dtype `stored` is the same number in dtype `own`; other dtypes must be equal."""
+    if stored == own or not stored.is_floating_point:
+        return stored == own
+    is_fp8 = 1 in (stored.itemsize, own.itemsize)  # PyTorch does not promote these dtypes
+    return not is_fp8 and torch.promote_types(stored, own) == own
 
 
 def repeated_dims(x: Tensor) -> list[int]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from glassformer import files
 from glassformer.distributed.parts import own, part_of
-from glassformer.errors import UserError
+from glassformer.errors import UserError, shown
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import CONFIG, WEIGHTS, model_files
 from glassformer.store.tensors import read_tensors, save_tensors
@@ -75,9 +75,11 @@ class ExponentialAverage:
         """Restore tensors of `state_tensors`; raise `UserError` for tensors of another model."""
         self._refuse_while_swapped("load")
         expected = {name: (x.shape, x.dtype) for name, x in self.state_tensors().items()}
-        if expected != {name: (x.shape, x.dtype) for name, x in tensors.items()} or tensors[_N_UPDATES] < 0:
+        stored = {name: (x.shape, x.dtype) for name, x in tensors.items()}
+        wrong = sorted(name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name))
+        if wrong or tensors[_N_UPDATES] < 0:
             raise UserError(
-                "the moving average in the checkpoint does not fit this model: "
+                f"the moving average in the checkpoint does not fit this model ({shown((wrong or [_N_UPDATES])[0])}): "
                 "resume with the configuration of the checkpoint"
             )
         for name, average in self._averages.items():

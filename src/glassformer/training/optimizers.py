@@ -377,6 +377,10 @@ def load_state_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, T
         shapes = {key: torch.Size() if key == "step" else parameter.shape for key in keys}
         if {key: tensor.shape for key, tensor in memory.items()} != shapes:
             raise _misfit(name)
+        for key, tensor in memory.items():
+            dtypes = {torch.float32, torch.get_default_dtype()} if key == "step" else {parameter.dtype}
+            if tensor.dtype not in dtypes:
+                raise _misfit(f"{name}/{key}, of dtype {tensor.dtype},".replace("torch.", ""))
         state[number] = {
             # The memory format must be that of the parameter: fused kernels ignore strides.
             key: tensor.clone() if key == "step" else torch.empty_like(parameter).copy_(part_of(tensor, parameter))
