@@ -54,12 +54,8 @@ def export(
     if dtype != "float32" and to != "gguf":
         raise UserError(f"dtype: expected float32 for the target {to}, got {dtype}; only gguf supports other dtypes")
     if not isinstance(model, (str, os.PathLike)):
-        if step is not None:
-            raise UserError("step selects a checkpoint of a run folder: pass the folder, or use load(folder, step=…)")
-        _require_plain(model.run, model.name)
-        with tempfile.TemporaryDirectory() as place:  # the weights in memory
-            return export(model.save(Path(place) / "model"), out, to, dtype=dtype)
-    folder, out = Path(model), files.as_path(out, "out")
+        return _export_loaded(model, out, to, step, dtype)
+    folder, out = files.as_path(model, "model"), files.as_path(out, "out")
     path = checkpoint.find(folder, step)
     files.require_new_folder(out, own_paths(folder))
     stored = read_model(path)
@@ -67,6 +63,18 @@ def export(
     with files.new_folder(out) as new:
         said = write_checked(stored, new, to, dtype)
     return Exported(out, tuple(said))
+
+
+def _export_loaded(model: "Model", out: str | Path, to: Target, step: int | None, dtype: "Dtype") -> Exported:
+    from glassformer.model import Model  # imports torch
+
+    if not isinstance(model, Model):
+        raise UserError(f"model must be a path or a model of load(), not {type(model).__name__}")
+    if step is not None:
+        raise UserError("step selects a checkpoint of a run folder: pass the folder, or use load(folder, step=…)")
+    _require_plain(model.run, model.name)
+    with tempfile.TemporaryDirectory() as place:  # the weights in memory
+        return export(model.save(Path(place) / "model"), out, to, dtype=dtype)
 
 
 def _require_plain(run: Run, name: str | Path) -> None:
