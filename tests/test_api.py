@@ -459,9 +459,10 @@ def test_keys_of_a_run_are_keywords(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return Outcome(folder, {}, run)
 
     monkeypatch.setattr("glassformer.training.run.train_run", launch)
+    monkeypatch.setattr("glassformer.training.checks.check_new_run", lambda run, folder: None)
     adamw = AdamWConfig(learning_rate=0.5)
     glassformer.train("python-docs", max_steps=5, out=str(tmp_path / "a"), init="runs/b", schedule={"warmup_steps": 3})
-    glassformer.train(Path("python-docs"), changes={"train.max-steps": 5}, optimizer=adamw, data={"path": tmp_path})
+    glassformer.train("python-docs", changes={"train.max-steps": 5}, optimizer=adamw, data={"path": tmp_path})
     glassformer.train("shakespeare-char", learning_rate=0.5, preset="gpt2", d_model=96, n_heads=4)
     (one, folder), (two, default), (three, _) = seen
     assert (one.train.max_steps, folder, one.init.path) == (5, tmp_path / "a", "runs/b")
@@ -484,7 +485,8 @@ def test_keys_of_a_run_are_keywords(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             {"dropout": 0.1},
             r"dropout may mean lora\.dropout or model\.token_dropout or .* or tokenizer\.bpe_dropout: give",
         ),
-        ({"kind": "adamw"}, r"kind may mean train\.optimizer\.kind or train\.schedule\.kind"),
+        ({"kind": "text"}, "python-docs is a recipe or a TOML file, which has a kind of data: leave out kind"),
+        ({"changes": {"kind": "adamw"}}, r"kind may mean train\.optimizer\.kind or train\.schedule\.kind"),
         ({"max_steps": 5, "changes": {"train.max_steps": 5}}, r"train\.max_steps is given twice"),
         ({"out": {"train.max_steps": 5}}, "out must be a path .a str or a Path., not dict"),
         ({"init": 5}, "init must be a path"),
@@ -497,7 +499,7 @@ def test_wrong_keys_of_a_run_are_named(given: dict[str, Any], words: str) -> Non
 
 
 def test_a_wrong_run_is_named() -> None:
-    with pytest.raises(UserError, match=r"run must be a path .a str or a Path., not int"):
+    with pytest.raises(UserError, match=r"expected a recipe, a path, a Run, or data \(.*\), got int"):
         glassformer.train(5)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"no such file: nowhere/my\.txt"):
         glassformer.train("nowhere/my.txt")

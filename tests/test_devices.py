@@ -178,8 +178,8 @@ def test_emulated_bf16_is_reported_at_the_start_with_its_cost(
         seen.append(Recording())
         act()
     seen.append(Recording())
-    points = [(torch.tensor([1.0]), torch.tensor([2.0]))]
-    train_module(nn.Linear(1, 1), squares, points, tmp_path / "module", config=run.train, reporter=seen[-1])
+    batches, module = [(torch.tensor([1.0]), torch.tensor([2.0]))], tmp_path / "module"
+    train_module(nn.Linear(1, 1), squares, batches, module, batched=True, config=run.train, reporter=seen[-1])
     for one in seen:
         assert [text for text in one.messages[:1] if text.startswith(begin) and "twelve times" in text] == (
             one.messages[:1] if is_told else []

@@ -205,7 +205,7 @@ TOKENIZER_ATTACKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "a frame in another order": (
         lambda d: d.update(post_processor=template([text("A", 0), text("A", 0)]), model=unigram()),
-        "must keep the texts A and B in order",
+        "must put text A before text B, each once",
     ),
     "merges of nothing": (lambda d: d["model"].update(merges=[["x", "q"]]), "not a valid tokenizer.json"),
     "merges of three": (lambda d: d["model"].update(merges=[["t", "o", " "]]), "not a valid tokenizer.json"),

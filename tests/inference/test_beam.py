@@ -265,7 +265,7 @@ def test_length_penalties() -> None:
 def test_a_search_continues_while_a_live_hypothesis_can_win(penalty: float, best: list[int]) -> None:
     """The best possible score is that of the next length for a negative penalty, and that of the limit otherwise."""
     config = BeamConfig(2, penalty, "average", early_stopping="never", max_new_tokens=10)
-    search = _Search(config, 1, 10, END, [], 0.0)
+    search = _Search(config, 1, 10, frozenset({END}), [], 0.0)
     search.advance([(-math.log(p), 0, token) for p, token in ((0.7, 5), (0.3, END))])
     while not search.is_done:
         ends = len(search.live[0][0]) + 1 == len(best)

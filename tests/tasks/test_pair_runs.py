@@ -144,7 +144,10 @@ def test_pairs_that_are_too_long_are_skipped_and_counted(tmp_path: Path) -> None
         ),
     ],
 )
-def test_wrong_runs_on_pairs_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_wrong_runs_on_pairs_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], words: str
+) -> None:
+    monkeypatch.chdir(write_text(tmp_path).parent)
     with pytest.raises(UserError, match=words):
         api.train(replace(pair_run(tmp_path), **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
