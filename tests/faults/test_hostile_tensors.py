@@ -1,6 +1,8 @@
 """Fault 26: tensors that do not fit the model. Every manifest is correct, as an attacker can write one."""
 
+import functools
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,11 @@ from safetensors.torch import load_file, save_file
 from faults.hostile import edit_json, entry, plant, read_spoiled, refused, safetensors, sign
 from faults.tally import record
 from glassformer import files
+from glassformer.config.train import AdamWConfig
 from glassformer.store.model_directory import read_model
 from glassformer.store.tensors import DTYPES, fill, read_tensors, require_fit
+from glassformer.training.averaging import ExponentialAverage
+from glassformer.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 
 # 26: tensors that do not fit the model
 
@@ -76,6 +81,32 @@ def test_fault_26_weights_of_every_other_dtype_are_refused(directory: Path, dtyp
     save_file(tensors, directory / "model.safetensors")
     sign(directory)
     refused(read_spoiled(directory), f"{name} has dtype {DTYPES[dtype]}, expected float32".replace("torch.", ""))
+    record(26, 1, 1, "none")
+
+
+@pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "F32"])
+def test_fault_26_training_states_of_every_other_dtype_are_refused(dtype: str) -> None:
+    """Each tensor of the optimizer, its steps too, and of the moving average."""
+    model = torch.nn.Linear(2, 1)
+    average, optimizer = ExponentialAverage(model, 0.9), build_optimizer(model, AdamWConfig())
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+    for load, tensors in (
+        (average.load_state_tensors, average.state_tensors()),
+        (functools.partial(load_state_tensors, optimizer), state_tensors(optimizer)),
+    ):
+        load(tensors)
+        for name, x in tensors.items():
+            refused(functools.partial(load, tensors | {name: x.to(DTYPES[dtype])}), name, "does not fit")
+            record(26, 1, 1, "none")
+
+
+@pytest.mark.parametrize("count", [-1.0, math.nan, math.inf, 1e30])
+def test_fault_26_an_impossible_number_of_updates_is_refused(count: float) -> None:
+    average = ExponentialAverage(torch.nn.Linear(2, 1), 0.9)
+    name = next(name for name, x in average.state_tensors().items() if x.dim() == 0)
+    changed = average.state_tensors() | {name: torch.tensor(count)}
+    refused(lambda: average.load_state_tensors(changed), name, "does not fit")
     record(26, 1, 1, "none")
 
 

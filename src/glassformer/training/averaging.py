@@ -77,7 +77,7 @@ class ExponentialAverage:
         expected = {name: (x.shape, x.dtype) for name, x in self.state_tensors().items()}
         stored = {name: (x.shape, x.dtype) for name, x in tensors.items()}
         wrong = sorted(name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name))
-        if wrong or tensors[_N_UPDATES] < 0:
+        if wrong or not 0 <= tensors[_N_UPDATES] < 2**53:
             raise UserError(
                 f"the moving average in the checkpoint does not fit this model ({shown((wrong or [_N_UPDATES])[0])}): "
                 "resume with the configuration of the checkpoint"
