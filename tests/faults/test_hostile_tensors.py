@@ -14,7 +14,9 @@ from safetensors.torch import load_file, save_file
 from faults.hostile import edit_json, entry, plant, read_spoiled, refused, safetensors, sign
 from faults.tally import record
 from glassformer import files
+from glassformer.config.recurrent import ModelConfig
 from glassformer.config.train import AdamWConfig
+from glassformer.models.build import Network
 from glassformer.store.model_directory import read_model
 from glassformer.store.tensors import DTYPES, fill, read_tensors, require_fit
 from glassformer.training.averaging import ExponentialAverage
@@ -117,7 +119,12 @@ def test_fault_26_weights_are_checked_before_memory_is_allocated(
 
     devices: list[Any] = []
     real = build.build_model
-    monkeypatch.setattr(build, "build_model", lambda config, device: devices.append(device) or real(config, device))
+
+    def recorded(config: ModelConfig, device: str) -> Network:
+        devices.append(device)
+        return real(config, device)
+
+    monkeypatch.setattr(build, "build_model", recorded)
     read_model(directory)
     assert devices == ["meta", "cpu"]
     devices.clear()
