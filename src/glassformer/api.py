@@ -114,7 +114,7 @@ def train(
 
         outcome = train("mybook.txt", max_steps=500)
         print(outcome.model.generate("Once"))
-        train("reviews.tsv"), train(source="train.en", target="train.de"), train([("a dog", "ein Hund"), …])
+        train("reviews.tsv"), train(source="train.en", target="train.de"), train([("a dog", "ein Hund")])
 
     `run` is a `Run`, a recipe's name, a TOML file, or own data: a file, a folder or a pattern (as for `glassformer
     train`), or data in memory. That is a list of texts, of (source, target), of (text, label) or of dictionaries, a

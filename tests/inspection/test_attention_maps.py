@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from configs import CONFIGS, CROSS, PAPER
 from glassformer import api
 from glassformer.config.recurrent import AttendAfter, AttendBefore, NoAttention, RecurrentConfig
-from glassformer.config.run import MaskedConfig
+from glassformer.config.run import BeamConfig, CausalConfig, MaskedConfig, Run, Seq2SeqConfig
 from glassformer.errors import UserError
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import Trace, capture, capture_tensors
@@ -144,8 +144,14 @@ def test_the_layer_and_the_head_of_an_alignment() -> None:
 class Words:
     """A tokenizer whose words are numbers."""
 
-    def encode(self, text: str) -> list[int]:
+    special_tokens = ()
+    frames = SimpleNamespace(prompt=SimpleNamespace(before=()))
+
+    def encode(self, text: str, **_: Any) -> list[int]:
         return [int(word) for word in text.split()]
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(map(str, ids))
 
     def __len__(self) -> int:
         return 19
@@ -156,23 +162,25 @@ class Words:
 
 def handle(is_seq2seq: bool) -> Any:
     """Return the needed part of a loaded model directory: id 1 is the start token, id 2 the end token."""
-    words = Words()
+    words, network = Words(), build_model(PAPER if is_seq2seq else CONFIGS["gpt"])
+    translator = SimpleNamespace(
+        start_id=1,
+        end_id=2,
+        source_max_len=network.config.encoder_max_len,
+        source_ids=lambda text: [*words.encode(text), 2],
+        target_ids=lambda text: [1, *words.encode(text)],
+        translate_ids=lambda sources, config: [[SimpleNamespace(text="7 8")]],
+    )
     return SimpleNamespace(
-        network=(network := build_model(PAPER if is_seq2seq else CONFIGS["gpt"])),
-        config=network.config,
+        network=network,
+        members=[network],
         tokenizer=words,
         source_tokenizer=words,
-        others=(),
         name="mine",
         device=torch.device("cpu"),
-        run=SimpleNamespace(name="mine"),
-        is_seq2seq=is_seq2seq,
-        is_causal_lm=not is_seq2seq,
-        translator=SimpleNamespace(end_id=2),
-        prompt_ids=words.encode,
-        encode_source=lambda text: [*words.encode(text), 2],
-        encode_target=lambda text: [1, *words.encode(text)],
-        translations_of_ids=lambda sources: [[SimpleNamespace(text="7 8")]],
+        run=Run("mine", objective=Seq2SeqConfig() if is_seq2seq else CausalConfig()),
+        generation=BeamConfig(),
+        translator=translator,
     )
 
 
@@ -209,9 +217,9 @@ def test_maps_of_an_encoder_include_special_tokens(tmp_path: Path) -> None:
 
 
 def test_input_that_a_model_cannot_read_is_refused() -> None:
-    with pytest.raises(UserError, match="mine has no source side: give --text"):
+    with pytest.raises(UserError, match="mine has no source side: give one text"):
         read_pair(handle(False), "5")
-    with pytest.raises(UserError, match="mine is a sequence-to-sequence model: give --source"):
+    with pytest.raises(UserError, match="mine is a sequence-to-sequence model: give a source text"):
         read_text(handle(True), "5")
     long = " ".join(["5"] * 30)
     with pytest.raises(UserError, match="the text has 30 tokens and the model reads at most 24"):
