@@ -127,11 +127,11 @@ def test_the_first_result_of_a_search_answers_it(site: Path, browser: "Browser",
 
 
 def test_long_pages_list_their_sections(site: Path) -> None:
+    """Each section has a link; `test_every_internal_link_has_a_target` follows them."""
     for name in ("reference/python", "reference/generated/keys", "reference/json"):
         page = (site / f"{name}.html").read_text("utf-8")
-        sections = re.findall(r'id="([^"]+)">(?:</span>)?\s*<h2>', page)
         [contents] = re.findall(r"<p><strong>On this page:</strong>(.*?)</p>", page, re.DOTALL)
-        assert sections and [f"#{section}" in contents for section in sections] == [True] * len(sections)
+        assert page.count("<h2>") == contents.count('href="#') > 2
 
 
 def test_the_search_finds_a_key_and_a_function(site: Path, browser: "Browser") -> None:
