@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STAGE = re.compile(r"[a-z ]+: [\d.]+ s")
 """The time of a stage, which is printed on slow machines only, so pages leave it out."""
 N_FIRST, N_LAST = 12, 10
