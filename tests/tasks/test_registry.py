@@ -13,6 +13,7 @@ from glassformer.errors import UserError
 from glassformer.tasks import registry, task
 from glassformer.tasks.registry import HOMES, task_of, task_of_kind, trainable_task
 from glassformer.tasks.task import Task, TrainableTask
+from glassformer.training.checks import check_new_run
 from runs import write_text
 
 ABILITIES = {
@@ -23,6 +24,7 @@ ABILITIES = {
     "seq2seq": {"Translates", "ScoresTexts", "FillsMasks", "HasScores", "HasPairs", "HasTestSet", "Votes"},
     "classification": {"HasLabels", "Classifies", "HasScores", "HasTestSet", "Votes"},
     "tagging": {"HasLabels", "Tags", "HasScores", "HasTestSet", "Votes"},
+    "answers": {"Answers"},
     "none": set(),
 }
 PROTOCOLS = {
@@ -46,7 +48,7 @@ def test_a_task_has_the_abilities_of_its_protocols_only(kind: str) -> None:
     assert {name for name, protocol in PROTOCOLS.items() if isinstance(found, protocol)} - {"TakesOver"} == (
         ABILITIES[kind]
     )
-    assert isinstance(found, TrainableTask) == (kind != "none")
+    assert isinstance(found, TrainableTask) == (kind not in ("answers", "none"))
     for protocol in type(found).__mro__:
         members = [name for name in getattr(protocol, "__protocol_attrs__", vars(protocol)) if not name.startswith("_")]
         for name in members if getattr(protocol, "_is_protocol", False) else ():
@@ -56,10 +58,13 @@ def test_a_task_has_the_abilities_of_its_protocols_only(kind: str) -> None:
             assert not getattr(home, "_is_protocol", False), f"{kind} inherits {protocol.__name__} and has no {name}"
 
 
-def test_the_task_of_vectors_cannot_be_trained() -> None:
-    run = Run(objective=task_of_kind("none").settings())
-    with pytest.raises(UserError, match=r"the run 'run' has objective\.kind none and cannot be trained"):
-        trainable_task(run)
+@pytest.mark.parametrize("kind", ["answers", "none"])
+def test_a_task_of_imported_models_cannot_be_trained(kind: str, tmp_path: Path) -> None:
+    """The first check of a run reports it, before a missing data.path."""
+    run = Run(objective=task_of_kind(kind).settings())
+    for refused in (lambda: trainable_task(run), lambda: check_new_run(run, tmp_path / "run")):
+        with pytest.raises(UserError, match=rf"the run 'run' has objective\.kind {kind} and cannot be trained"):
+            refused()
 
 
 def test_a_task_is_imported_at_first_use() -> None:
@@ -140,7 +145,7 @@ from glassformer.config.run import Run
 from glassformer.cli.main import run
 from glassformer.tasks.registry import kinds
 assert "every-other" in kinds()
-run(["train", "--help"])
+run(["train", "--help", "all"])
 out = {str(tmp_path / "run")!r}
 run(["train", {str(recipe)!r}, "--objective.every", "5", "--data.cache-dir", {str(tmp_path)!r}, "--out", out])
 model = api.load(out)

@@ -6,11 +6,11 @@ from dataclasses import replace
 from glassformer.config.run import AnsweringConfig, Run
 from glassformer.config.transformer import SpanHead
 from glassformer.inference.answer import Answer, answer_questions
-from glassformer.tasks.task import Answers, TakesOver, TrainedModel
+from glassformer.tasks.task import Answers, TakesOver, Task, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
-class Answering(Answers, TakesOver):
+class Answering(Task, Answers, TakesOver):
     """Question answering: a model with two logits per token marks the answer to a question in a context."""
 
     settings = AnsweringConfig

@@ -273,7 +273,7 @@ class Tags(HasLabels, Protocol):
 
 
 @runtime_checkable
-class Answers(Task, Protocol):
+class Answers(Protocol):
     """A task whose models answer questions by a part of a context."""
 
     def answer(self, model: TrainedModel, questions: Sequence[str], context: str, max_tokens: int) -> list[Answer]: ...

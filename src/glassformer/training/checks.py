@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from glassformer import files
-from glassformer.config.run import Run, TextData, WindowRows
+from glassformer.config.run import AnsweringConfig, NoObjective, Run, TextData, WindowRows
 from glassformer.data.first_look import look_at
 from glassformer.distributed.environment import is_first
 from glassformer.errors import UserError
 from glassformer.store import checkpoint, lock
+from glassformer.tasks.registry import trainable_task
 from glassformer.training.run_folder import is_restarted, require_apart, require_new, require_run
 
 
@@ -20,6 +21,8 @@ def check_new_run(run: Run, folder: Path) -> None:
         return
     if is_first():
         lock.require_free(folder)
+    if isinstance(run.objective, (AnsweringConfig, NoObjective)):
+        trainable_task(run)  # raises UserError; other tasks import torch
     require_new(folder)
     files.require_writable(folder)
     require_effect(run)
