@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from configs import CONFIGS
 from glassformer import api
-from glassformer.config.run import InfillingConfig, MaskedConfig
+from glassformer.config.run import AnsweringConfig, InfillingConfig, MaskedConfig
+from glassformer.interop.export import export
+from glassformer.interop.importing import import_model
 from glassformer.reporting import Outcome
+from interop.checkpoints import model_directory
 from runs import label_run, pair_run, text_run_of, write_labels, write_pairs, write_text
 
 from .conftest import Glassformer
@@ -82,7 +86,7 @@ def require_documented(verb: str, printed: Keys) -> None:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, trained: Outcome) -> dict[str, Path]:
-    """Train a tiny run of each kind, and return their folders."""
+    """Train a tiny run of each kind, import a model that answers questions, and return their folders."""
     found = {"text": trained.folder}
     runs = {
         "pairs": lambda folder: pair_run(folder),
@@ -95,6 +99,11 @@ def models(tmp_path_factory: pytest.TempPathFactory, trained: Outcome) -> dict[s
     for name, run_in in runs.items():
         folder = tmp_path_factory.mktemp(name)
         found[name] = api.train(run_in(folder), folder / "run").folder
+    folder = tmp_path_factory.mktemp("answers")
+    own = model_directory(CONFIGS["answers"], folder / "own", objective=AnsweringConfig())
+    export(own, folder / "hf")
+    import_model(folder / "hf", folder / "run", log=lambda text: None)
+    found["answers"] = folder / "run"
     return found
 
 
@@ -102,6 +111,7 @@ CASES = {
     "generate": ["{text} --input prompts.jsonl -n 2"],
     "score": ["{pairs} --source one.en --target one.de --json", "{text} --target one.de --json"],
     "fill": ["{masked} --input masks.txt --json", "{infilling} --input masks.txt --json"],
+    "answer": ["{answers} question --input one.en --json", "{answers} question --context dog --json"],
     "classify": ["{classes} --input one.en --json", "{numbers} --input one.en --json"],
     "tag": ["{tags} --input one.en --json"],
     "evaluate": [
