@@ -55,8 +55,9 @@ def test_the_page_is_served_until_ctrl_c(trained: Outcome, start: Start) -> None
     process, address = start("inspect", trained.folder, "--text", "abc de", "--port", 0, "--no-browser")
     with urllib.request.urlopen(address, timeout=60) as answer:
         assert b"<!doctype html>" in answer.read().lower()
-    assert asked(address, "api/session")["open"]
-    assert asked(address, "api/model")["examples"][0] == {"text": "abc de"}
+    card = asked(address, "api/model")
+    assert asked(address, "api/session")["model"] == card["model"]
+    assert card["examples"][0] == {"text": "abc de"}
     run = asked(address, "api/run", {"text": "abc de"})
     assert len(run["target"]) > 2
     os.killpg(process.pid, signal.SIGINT)

@@ -37,15 +37,16 @@ def test_a_model_is_trained_on_first_use_and_opened(gallery: Gallery) -> None:
         time.sleep(0.1)
     entry = inspector.session()["gallery"][0]
     assert entry["state"] == "ready" and entry["step"] == entry["max_steps"] == 20
-    assert inspector.open("first")["step"] == 20 and inspector.run(text="abc")["run"]
-    assert [line["step"] for line in inspector.live()["lines"]] == [5, 10, 10, 15, 20, 20]
+    card = inspector.open("first")
+    assert card["step"] == 20 and inspector.run(text="abc", model=card["model"])["run"]
+    assert [line["step"] for line in inspector.live(folder=entry["folder"])["lines"]] == [5, 10, 10, 15, 20, 20]
     assert inspector.train("first")["gallery"][0]["state"] == "ready", "it is not trained again"
 
 
 def test_a_closed_gallery_saves_the_training(gallery: Gallery) -> None:
     inspector = Inspector(None, gallery=gallery)
-    inspector.train("second")
-    while not inspector.live()["lines"]:
+    folder = inspector.train("second")["gallery"][1]["folder"]
+    while not inspector.live(folder=folder)["lines"]:
         time.sleep(0.1)
     assert gallery.list()[1]["max_steps"] == 100_000
     gallery.close()
