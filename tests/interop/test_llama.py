@@ -153,7 +153,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "norm": (
         "Qwen3",
         {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
-        "attention_bias is not a known key",
+        "model.layers.0.self_attn.k_norm.weight is not a tensor of this model",
     ),
 }
 

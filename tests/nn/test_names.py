@@ -13,7 +13,9 @@ import glassformer.nn
 
 INNER = {"Branches", "CellStep", "Grid", "Kept", "Stepper", "in_order", "reading_order", "run", "run_masked", "scoped"}
 INNER |= {
+    "Processor",
     "attention_flex",
+    "detect",
     "has_c_compiler",
     "join_masks",
     "join_rows",
@@ -23,7 +25,8 @@ INNER |= {
     "where",
     "with_blocks",
 }
-"""Parts of the caches, of the recurrent loop, of fused layers and of FlexAttention that no other code needs."""
+"""Parts of the caches, of the recurrent loop, of fused layers and of FlexAttention that no other code needs, and the
+facts of the processor, which is not a layer."""
 
 
 def test_one_import_gives_every_public_name() -> None:
