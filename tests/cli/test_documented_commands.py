@@ -92,7 +92,7 @@ SMALLER = {
 NOT_RUN = {
     "git clone": "needs the network",
     "tensorboard --logdir": "is a server; tests/training has what it reads",
-    "glassformer answer runs/mybook": "needs an imported model; tests/cli/test_json_outputs.py runs it",
+    "glassformer answer ": "needs an imported model; tests/cli/test_json_outputs.py runs it",
     "python -m glassformer.interop.lm_eval": "the harness takes long to import; tests/interop/test_lm_eval.py runs it",
 }
 """Commands that are not run, by their beginning, with the reason."""
