@@ -277,17 +277,17 @@ def sessions(where: str, block: str, shell: Shell) -> Iterator[Command]:
 
 
 def shape(line: str) -> str:
-    """Return a line without its numbers, the width of its columns, and text from a model.
+    """Return a line without its numbers, the mark of the best one, the width of its columns, and text from a model.
 
-    >>> shape("mine   GRU   123,456  1 min 15 s   2.5 M")
-    'mine GRU 0 0 s 0'
+    >>> shape("mine   GRU   123,456  1 min 15 s   2.5 M"), shape("    100      4.2464     4.8763 *")
+    ('mine GRU 0 0 s 0', '0 0 0')
     """
     for pattern, word in WRITTEN:
         line = re.sub(pattern, word, line)
     line = re.sub(r"(?<![\w-])-?\d[\d,]*(\.\d+)?(e[+-]\d+)?", "0", line)
     line = re.sub(r"\b0 [kMG]\b", "0", line)
     line = re.sub(r"\b0 (h|min) 0 (min|s)\b", "0 s", line)
-    return " ".join(line.split())
+    return " ".join(line.removesuffix(" *").split())
 
 
 def differences(shown: tuple[str, ...], result: Result) -> list[str]:
