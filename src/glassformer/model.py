@@ -455,8 +455,7 @@ class Model:
         `loss_only` leaves out the scores, for which targets are generated. Every target counts once. Code and precision
         are those of the trainer, unless the model was loaded with a `dtype`. Text is cut into consecutive windows of
         the context length; pairs are two aligned files, `source` and `target`, or one file, `path`. `log` receives
-        notes: the number of pairs left out (see `pairs`), and a warning if the run's own data
-        has changed.
+        notes: the number of pairs left out (see `pairs`), and a warning if the run's own data has changed.
         """
         data = self._able(TrainableTask, "evaluate").evaluation(self, Places(path, source, target), log)
         train = self.run.train if self.dtype is None else None
@@ -652,7 +651,8 @@ class Model:
     def inspect(self, text: str | None = None, **settings: Any) -> None:
         """Open a page in the browser that shows the inner values of this model; see `glassformer.inspect`."""
         with needs("the inspector", "serve"):
-            import_module("glassformer.serving.server").inspect(self, text, **settings)  # a layer above this one
+            server = import_module("glassformer.serving.server")  # a layer above this one
+        server.inspect(self, text, **settings)
 
     @property
     def vectors_are(self) -> str:
