@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-import warnings
 from importlib import import_module
 from pathlib import Path
 
@@ -206,13 +205,3 @@ def test_a_verb_of_another_package_runs(environment: dict[str, str], tmp_path: P
     assert code == 0 and "Waves to someone." in shown and "  --times INT " in shown
     assert call("wav")[2] == "glassformer: unknown verb 'wav': did you mean wave?\n"
     assert "how often" not in call("train", "--help")[1].lower(), "a verb of glassformer is not replaced"
-
-
-def test_a_warning_of_glassformer_is_a_note(glassformer: Glassformer, tmp_path: Path) -> None:
-    recipe = tmp_path / "old.toml"
-    recipe.write_text("[model.decoder]\nn_layers = 1\n[train]\naccumulation = 2\n")
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        shown = glassformer("plan", recipe, "--json")
-    assert shown.code == 0
-    assert shown.err == f"note: {recipe} has former names of settings: train.accumulation is now grad_accumulation\n"

@@ -285,12 +285,3 @@ def test_equivalent_values_are_converted() -> None:
     meant = TransformerConfig(decoder=Stack(n_layers=2, window_pattern=(4, 0)), norm_eps=1.0)
     assert given == meant and hash(given) == hash(meant) and type(given.norm_eps) is float
     assert TextData(path=Path("a/b")).path == str(Path("a/b"))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("table", ["early_stopping", "schedule"])
-def test_a_former_value_is_read_as_the_current_one(table: str) -> None:
-    """With one label per text, micro-averaged F1 equals accuracy."""
-    watcher = {"kind": "plateau", "metric": "micro_f1"} if table == "schedule" else {"metric": "micro_f1"}
-    with pytest.warns(UserWarning, match=rf"train\.{table}\.metric micro_f1 is now accuracy"):
-        run = from_dict(Run, {"train": {table: watcher}})
-    assert getattr(run.train, table).metric == "accuracy"

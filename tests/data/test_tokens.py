@@ -375,7 +375,7 @@ def test_only_folders_of_ended_processes_are_removed(write: Write, utf8: Any, ca
     host = files._host()
     other = "00000000" if host != "00000000" else "11111111"
     gone = [
-        left(f".{key}.tmp-{dead}"),  # the former name, without the host
+        left(f".{key}.tmp-{dead}"),
         left(f".{key}.tmp-{dead}-{host}"),
         left(f".{key}.tmp-{dead}-{other}", 1.1 * day),
     ]

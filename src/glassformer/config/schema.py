@@ -14,15 +14,13 @@ import numbers
 import os
 import tomllib
 import typing
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar, cast, dataclass_transform
 
 from glassformer.config.extensions import members, own_members
-from glassformer.config.former_names import KEYS, KINDS, VALUES
 from glassformer.config.other_names import NO_KEY, SAME
-from glassformer.errors import Note, UserError, nearest_name, shown
+from glassformer.errors import UserError, nearest_name, shown
 
 MAX_TOML_CHARACTERS = 1 << 18  # the longest recipe has a few thousand
 MAX_DOTS = 1000  # parsing time is quadratic in the parts of a dotted key
@@ -178,11 +176,7 @@ def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     Traceback (most recent call last):
     glassformer.errors.UserError: unknown key n_layer: did you mean n_layers?
     """
-    reader = _Reader(where, known_keys(cls))
-    built: T = reader.dataclass(cls, table, "")
-    if reader.renamed:
-        place = f"{where} has" if where else "there are"
-        warnings.warn(f"{place} former names of settings: {'; '.join(reader.renamed)}", Note, stacklevel=2)
+    built: T = _Reader(where, known_keys(cls)).dataclass(cls, table, "")
     return built
 
 
@@ -415,8 +409,6 @@ class _Reader:
     where: str
     known: list[str]
     """Every dotted key, for suggestions; empty for a value given in Python, which has no key."""
-    renamed: list[str] = dataclasses.field(default_factory=list)
-    """Former names that were read, with their present names."""
 
     def error(self, message: str) -> UserError:
         return UserError(f"{message} (in {self.where})" if self.where else message)
@@ -430,8 +422,6 @@ class _Reader:
         for key, value in table.items():
             if key == "kind" and hasattr(cls, "kind"):
                 continue
-            if self.known:
-                key, value = self.present(cls, key, value, prefix)
             if key not in names:
                 raise self.error(f"unknown key {prefix}{shown(key)}{self.suggestion(prefix + key, prefix, names)}")
             values[key] = self.value(hints[key], value, prefix + key)
@@ -439,16 +429,6 @@ class _Reader:
             if field.name not in values and field.default is field.default_factory is dataclasses.MISSING:
                 raise self.error(f"{prefix}{field.name} is missing")
         return cls(**values)
-
-    def present(self, cls: type, key: str, value: Any, prefix: str) -> tuple[str, Any]:
-        """Return a key and its value under their present names (`former_names`)."""
-        if (name := KEYS.get(f"{cls.__name__}.{key}", key)) != key:
-            self.renamed.append(f"{prefix}{key} is now {name}")
-        values = VALUES.get(f"{cls.__name__}.{name}", {})
-        if isinstance(value, str) and value in values:
-            self.renamed.append(f"{prefix}{name} {value!s} is now {values[value]}")
-            value = values[value]
-        return name, value
 
     def suggestion(self, key: str, prefix: str, names: list[str]) -> str:
         if key in self.known:
@@ -493,9 +473,6 @@ class _Reader:
         kinds = {member.kind: member for member in tables}
         usual = [member.kind for member in tables if getattr(member, "is_default_kind", False)]
         tag = value.get("kind", *usual)
-        if isinstance(tag, str) and tag in KINDS:
-            self.renamed.append(f"{key}.kind {tag} is now {KINDS[tag]}")
-            tag = KINDS[tag]
         if not isinstance(tag, str) or tag not in kinds:
             near = None if tag is None else nearest_name(tag, kinds, cutoff=0.4)
             hint = f"; known kinds are {', '.join(kinds)}" if near is None else f": did you mean {near}?"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from glassformer import files
 from glassformer.config.recurrent import ModelConfig
@@ -193,7 +193,7 @@ def read_model(folder: Path) -> StoredModel:
     manifest = read_manifest(folder, verifies=True)
     manifest.require(folder, MODEL_FILES)
     run = read_run(folder)
-    config, lora = _read_config(folder, run)
+    config, lora = _read_config(folder)
     tokenizer, source_tokenizer = read_tokenizers(folder, manifest)
     n_source_rows = config.encoder_vocab_size  # two tokenizers may share one table
     for side, n_tokens, n_rows in (
@@ -247,14 +247,13 @@ def _verified(folder: Path) -> Manifest:
     return manifest.verify(folder)
 
 
-def _read_config(folder: Path, run: Run) -> tuple[ModelConfig, LoraConfig | None]:
+def _read_config(folder: Path) -> tuple[ModelConfig, LoraConfig | None]:
     """Read the configuration of the network, and its low-rank adaptation if it has one."""
     path = folder / CONFIG
-    said = with_old_head(files.read_json(path))
-    lora = run.lora  # earlier versions wrote it only to the recipe
-    if isinstance(said, dict) and _LORA in said:
-        lora = from_dict(LoraConfig, said.pop(_LORA), f"{path}: {_LORA}")
-    return from_union(ModelConfig, said, str(path)), lora
+    table, lora = files.read_json(path), None
+    if isinstance(table, dict) and _LORA in table:
+        lora = from_dict(LoraConfig, table.pop(_LORA), f"{path}: {_LORA}")
+    return from_union(ModelConfig, table, str(path)), lora
 
 
 def _network(config: ModelConfig, lora: LoraConfig | None, device: str = "cpu") -> "Network":
@@ -291,22 +290,4 @@ def read_labels(folder: Path, manifest: Manifest) -> tuple[str, ...]:
 def read_run(folder: Path) -> Run:
     """Read the recipe that a model directory was trained with."""
     path = folder / RUN
-    table = parse_toml(files.read_text(path), str(path))
-    if "model" in table:
-        table["model"] = with_old_head(table["model"])
-    return from_dict(Run, table, str(path))
-
-
-def with_old_head(model: Any) -> Any:
-    """Return a model's table with the vector head updated to the behaviour of the version that wrote it.
-
-    Versions without `normalize` returned the mean of the last hidden states, for every `pooling` and `pooler`.
-
-    >>> with_old_head({"head": {"kind": "vectors", "pooling": "first", "pooler": "tanh"}})
-    {'head': {'kind': 'vectors', 'pooling': 'mean', 'pooler': 'unused'}}
-    """
-    head = model.get("head") if isinstance(model, dict) else None
-    if not isinstance(head, dict) or head.get("kind") != "vectors" or "normalize" in head:
-        return model
-    pooler = "none" if head.get("pooler", "none") == "none" else "unused"  # a stored layer remains stored
-    return model | {"head": head | {"pooling": "mean", "pooler": pooler}}
+    return from_dict(Run, parse_toml(files.read_text(path), str(path)), str(path))

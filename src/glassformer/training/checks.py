@@ -48,7 +48,7 @@ def check_stored_run(folder: Path) -> None:
 
 
 def require_effect(run: Run) -> None:
-    """Raise `UserError` for a setting that has no effect with the others; runs of earlier versions may have one."""
+    """Raise `UserError` for a setting that has no effect with the others."""
     if run.lora is not None and run.init.path is None:
         raise UserError("lora adapts a trained model and needs init.path: set it to the model directory to adapt")
     if run.init.model != "same" and run.init.path is None:

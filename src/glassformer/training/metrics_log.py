@@ -1,7 +1,6 @@
 """`metrics.jsonl`: one JSON object per line, each with its `step`; optionally TensorBoard too."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -74,22 +73,5 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             break
         if not isinstance(line, dict) or type(line.get("step")) is not int:
             break
-        lines.append({_present_name(name, line): value for name, value in line.items()})
+        lines.append(line)
     return lines
-
-
-def _present_name(name: str, line: Mapping[str, Any]) -> str:
-    """Return the current name of a value in a line, which an earlier version may have written.
-
-    >>> _present_name("valid/loss", {"train/loss": 2.0, "valid/loss": 2.1})
-    'eval/valid_loss'
-    >>> _present_name("train/batch_loss", {"train/batch_loss": 2.0}), _present_name("train/loss", {"train/loss": 2.0})
-    ('train/loss', 'train/loss')
-    """
-    if name == "train/batch_loss":
-        return "train/loss"
-    of_mean, name = name.startswith("mean/"), name.removeprefix("mean/")
-    side, _, rest = name.partition("/")
-    if side in ("train", "valid") and f"{'mean/' * of_mean}valid/loss" in line:
-        return f"{'mean' if of_mean else 'eval'}/{side}_{rest}"
-    return "mean/" * of_mean + name

@@ -62,25 +62,13 @@ class _PlateauState:
 
 
 _TABLES: dict[str, type] = {"scaler": LossScale, "plateau": _PlateauState, "valid": LossReport}
-_LATER = (
-    "scaler",
-    "is_pending",
-    "scheduled",
-    "rate_factor",
-    "n_rollbacks",
-    "n_skipped",
-    "n_parts",
-    "recomputes",
-    "made_with",
-)
-"""Fields that older checkpoints lack."""
 
 
 def read_progress(folder: Path) -> TrainerState:
     """Return the progress in a checkpoint; raise `UserError` for a missing, unknown or invalid field."""
     numbers, where = checkpoint.load_numbers(folder), folder / checkpoint.STATE
     for entry in fields(TrainerState):
-        if entry.name not in numbers and entry.name not in _LATER:
+        if entry.name not in numbers:
             raise UserError(f"{entry.name} is missing (in {where})")
     state = from_dict(TrainerState, numbers, str(where))
     parts: list[Any] = [state]
