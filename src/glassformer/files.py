@@ -247,7 +247,8 @@ def sha256(path: Path) -> str:
 
 
 def fsync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    """Flush a file to the disk; Windows flushes only what is open for writing."""
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -410,8 +411,8 @@ def clean_unfinished(parent: Path, name: str) -> None:
             if made_by is None or path.is_symlink() or not path.is_dir():
                 continue
             is_of_here = made_by[2] in (None, _host())
-            is_alive = _is_alive(int(made_by[1])) if is_of_here else None
-            if is_alive is False or (is_alive is None and _last_touch(path) < time.time() - _DAY):
+            alive = is_alive(int(made_by[1])) if is_of_here else None
+            if alive is False or (alive is None and _last_touch(path) < time.time() - _DAY):
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -423,7 +424,7 @@ def _host() -> str:
     return hashlib.sha256(place.encode()).hexdigest()[:8]
 
 
-def _is_alive(process: int) -> bool | None:
+def is_alive(process: int) -> bool | None:
     """Return True if a process of this host is running; None if the system cannot check it."""
     if os.name != "posix":
         return None  # on Windows, signal 0 is Ctrl-C

@@ -76,8 +76,7 @@ def is_locked(folder: Path) -> bool:
     """Return True if a trainer holds the lock of a run folder; it is not acquired, so no trainer is disturbed."""
     try:
         owner = json.loads((folder / OWNER).read_text("utf-8"))
-        if owner["host"] == socket.gethostname():
-            os.kill(owner["pid"], 0)
-    except (OSError, ValueError, KeyError, TypeError):  # no owner, or a killed one
+        is_of_here = owner["host"] == socket.gethostname()
+        return not is_of_here or files.is_alive(owner["pid"]) is not False
+    except (OSError, ValueError, KeyError, TypeError):  # no owner
         return False
-    return True

@@ -50,7 +50,7 @@ class MetricsLog(NoLog):
         """Drop the lines of later steps, and open the file to append more."""
         kept = [line for line in read_lines(self._path) if line["step"] <= step]
         files.write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
-        return open(self._path, "a", encoding="utf-8")
+        return open(self._path, "a", encoding="utf-8", newline="\n")
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,123 @@
+"""The wheel and the sdist work alone: in an empty folder, in an environment without this checkout."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import glassformer
+
+pytest.importorskip("build")
+jupytext = pytest.importorskip("jupytext")
+ROOT = Path(__file__).parents[2]
+FEW_STEPS = ("--max-steps", "4", "--eval-every", "2", "--checkpoint-every", "2", "--model.decoder.n-layers", "1")
+SMALLER = {"demo": FEW_STEPS, "train": FEW_STEPS, "generate": ("--max-new-tokens", "4")}
+"""Flags that are added to a verb, so that a test takes seconds."""
+
+RUN_COMMANDS = """
+import sys
+from glassformer.cli.main import run
+for command in {commands!r}:
+    code = run(command)
+    if code:
+        sys.exit(f"{{command}} ended with {{code}}")
+"""
+"""A program that runs commands in one process, which imports torch once."""
+
+
+class Environment:
+    """A virtual environment with the wheel and the packages of this environment, but not this checkout."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        venv.create(folder / "venv", with_pip=False, symlinks=os.name != "nt")
+        self.scripts = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
+        site = next((folder / "venv").rglob("site-packages"))
+        to_here = [sys.executable, "-m", "pip", "--python", str(self.scripts / "python"), "--disable-pip-version-check"]
+        subprocess.run([*to_here, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
+        (site / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")  # files with .pth in it are not read
+        self.work = folder / "empty"
+        self.work.mkdir()
+        self.settings = os.environ | {"GLASSFORMER_COURSE": "short", "XDG_CACHE_HOME": str(folder / "cache")}
+        self.settings.pop("PYTHONPATH", None)
+
+    def python(self, program: str) -> str:
+        """Run a program in the empty folder and return its output; warnings are errors."""
+        command = [str(self.scripts / "python"), "-W", "ignore::UserWarning", "-c", program]
+        done = subprocess.run(command, cwd=self.work, env=self.settings, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the sdist, and the wheel from the sdist."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def environment(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    [wheel] = distributions.glob("*.whl")
+    return Environment(tmp_path_factory.mktemp("installed"), wheel)
+
+
+def smaller(command: str) -> list[str]:
+    """Return the words of a command of a document, with the flags of `SMALLER`."""
+    words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', command)]
+    return [*words, *SMALLER.get(words[0], ())]
+
+
+def test_the_wheel_has_all_files_of_the_package_and_nothing_else(distributions: Path) -> None:
+    [wheel], [sdist] = distributions.glob("*.whl"), distributions.glob("*.tar.gz")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    info = f"glassformer-{glassformer.__version__}.dist-info/"
+    source = ROOT / "src"
+    ours = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+    ours = {name for name in ours if "__pycache__" not in name}
+    assert {name for name in names if not name.startswith(info)} == ours
+    assert {"glassformer/py.typed", "glassformer/recipes/python-docs.toml", "glassformer/serving/page/main.js"} <= names
+    with tarfile.open(sdist) as archive:
+        files = {name.partition("/")[2] for name in archive.getnames()}
+    assert {f"src/{name}" for name in ours} <= files
+    assert {"README.md", "LICENSE", "CHANGELOG.md", "constraints.txt", "Makefile", "tests/conftest.py"} <= files
+
+
+def test_the_wheel_is_used_and_has_its_command(environment: Environment) -> None:
+    where = environment.python("import glassformer; print(glassformer.__file__)").strip()
+    assert Path(where).is_relative_to(environment.scripts.parent)
+    done = subprocess.run(
+        [environment.scripts / "glassformer", "inspect", "--help"],
+        cwd=environment.work,
+        env=environment.settings,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "glassformer inspect" in done.stdout, done.stderr
+
+
+def test_the_demo_and_a_tutorial_run(environment: Environment) -> None:
+    tutorial = (ROOT / "docs" / "tutorials" / "own-text.md").read_text(encoding="utf-8")
+    [write_text, *use_model] = re.findall(r"```python\n(.*?)```", tutorial, re.DOTALL)
+    commands = [smaller(line) for line in re.findall(r"^\$ glassformer (.*)$", tutorial, re.MULTILINE)]
+    assert ["train", "manual.txt", *FEW_STEPS] in commands and len(commands) >= 6
+    program = RUN_COMMANDS.format(commands=[smaller("demo"), *commands])
+    output = environment.python("\n".join([write_text, program, *use_model]))
+    assert "longest passage of this text" in output and "bits per byte" in output
+    assert (environment.work / "runs" / "manual" / "manifest.json").is_file()
+
+
+def test_a_chapter_of_the_course_runs(environment: Environment) -> None:
+    chapter = jupytext.read(ROOT / "docs" / "course" / "05-attention.md", fmt="md:myst")
+    cells = [cell.source for cell in chapter.cells if cell.cell_type == "code"]
+    assert len(cells) > 5
+    environment.python("\n".join(cells))
