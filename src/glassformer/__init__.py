@@ -6,6 +6,7 @@
     print(model.generate("It was", temperature=0.8))
 
 `train` a text, a recipe or a `Run`; `load` a model directory; `resume`, `export`, `import_model`, `ensemble`, `merge`.
+`presets.PRESETS` and `recipes.names()` list what `build_model` and `train` take by name.
 
 Names are imported on first use, so that `import glassformer` is fast.
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glassformer import doctor, inspection, models, nn, plot, recipes
-    from glassformer.api import compare, ensemble, load, merge, resume, train
+    from glassformer.api import compare, ensemble, load, merge, plan, resume, train
     from glassformer.config import presets
     from glassformer.config.run import Run
     from glassformer.config.transformer import Stack, TransformerConfig
@@ -47,6 +48,7 @@ _HOMES = {
     "inspect": "glassformer.serving.server",
     "load": "glassformer.api",
     "merge": "glassformer.api",
+    "plan": "glassformer.api",
     "resume": "glassformer.api",
     "train": "glassformer.api",
     "train_module": "glassformer.training.any_module",
@@ -81,6 +83,7 @@ __all__ = [
     "merge",
     "models",
     "nn",
+    "plan",
     "plot",
     "presets",
     "recipes",
@@ -96,7 +99,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("set_seed", "seed", "manual_seed"), "train(…, seed=N) and model.generate(…, seed=N)"),
     **dict.fromkeys(("Trainer", "fit"), "train(…), or train_module(module, …) for your own module"),
     **dict.fromkeys(("generate", "translate", "classify", "evaluate", "score"), _METHOD),
-    **dict.fromkeys(("plan", "cost"), "glassformer.cost.plan.plan_run(run, gpu), or `glassformer plan`"),
+    **dict.fromkeys(("cost", "estimate"), "plan(run, gpu)"),
     **dict.fromkeys(("attention", "trace", "logit_lens", "ablate"), _METHOD),
     **dict.fromkeys(("AutoTokenizer", "BPE"), "Tokenizer"),
     **dict.fromkeys(("GPT", "BERT", "BART", "Llama", "T5"), 'build_model("gpt2"), or another name of presets.PRESETS'),
