@@ -25,7 +25,11 @@ class TokenizerConfig:
         "byte", "units that text is split into; whole_words has no subwords: rare words become [UNK]"
     )
     vocab_size: int = setting(4096, "vocabulary size to learn, special tokens included; 0 = the alphabet, no merges")
-    learner: Literal["glassformer", "tokenizers"] = setting("glassformer", "tokenizers = learn with the Rust library")
+    learner: Literal["glassformer", "greatest_pair", "tokenizers"] = setting(
+        "glassformer",
+        "tokenizers = learn with the Rust library; greatest_pair = merge the pair of the greatest bytes among equally "
+        "frequent ones, not that of the lowest ids",
+    )
     special_tokens: tuple[str, ...] = setting(
         ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]"), "special tokens; they get the first ids"
     )
