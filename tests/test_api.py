@@ -579,6 +579,11 @@ def test_attributes_of_other_libraries_give_a_hint(trained: Outcome) -> None:
         model(torch.zeros(1, 2, dtype=torch.long))  # type: ignore[operator]
     with pytest.raises(AttributeError, match="use build_model"):
         glassformer.build_mode  # type: ignore[attr-defined]  # noqa: B018
+    for name in ("save_state", "save", "save_checkpoints"):
+        with pytest.raises(AttributeError, match=r"use save_checkpoint"):
+            getattr(glassformer, name)
+    with pytest.raises(AttributeError, match=r"use load_checkpoint\(folder, module, optimizer\)$"):
+        getattr(glassformer, "load_state")  # noqa: B009
 
 
 def test_fill_refuses_a_setting_that_it_does_not_use(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from glassformer.serving.server import inspect
     from glassformer.tokenization.tokenizer import Tokenizer
     from glassformer.training.any_module import train_module
+    from glassformer.training.module_checkpoint import load_checkpoint, save_checkpoint
 
 __version__ = "0.1.0"
 
@@ -47,9 +48,11 @@ _HOMES = {
     "import_model": "glassformer.interop.importing",
     "inspect": "glassformer.serving.server",
     "load": "glassformer.api",
+    "load_checkpoint": "glassformer.training.module_checkpoint",
     "merge": "glassformer.api",
     "plan": "glassformer.api",
     "resume": "glassformer.api",
+    "save_checkpoint": "glassformer.training.module_checkpoint",
     "train": "glassformer.api",
     "train_module": "glassformer.training.any_module",
 }
@@ -80,6 +83,7 @@ __all__ = [
     "inspect",
     "inspection",
     "load",
+    "load_checkpoint",
     "merge",
     "models",
     "nn",
@@ -88,10 +92,12 @@ __all__ = [
     "presets",
     "recipes",
     "resume",
+    "save_checkpoint",
     "train",
     "train_module",
 ]
 
+_SAVE = "save_checkpoint(module, optimizer, step, folder), or model.save(folder) for a Model"
 _METHOD = "load(FOLDER), then the method of the model"
 _OTHER_NAMES = {
     **dict.fromkeys(("from_pretrained", "from_hf", "load_hf"), "import_model(FOLDER, OUT) for a Hugging Face folder"),
@@ -99,6 +105,8 @@ _OTHER_NAMES = {
     **dict.fromkeys(("set_seed", "seed", "manual_seed"), "train(…, seed=N) and model.generate(…, seed=N)"),
     **dict.fromkeys(("Trainer", "fit"), "train(…), or train_module(module, …) for your own module"),
     **dict.fromkeys(("generate", "translate", "classify", "evaluate", "score"), _METHOD),
+    **dict.fromkeys(("save", "save_state", "save_model"), _SAVE),
+    "load_state": "load_checkpoint(folder, module, optimizer)",
     **dict.fromkeys(("cost", "estimate"), "plan(run, gpu)"),
     **dict.fromkeys(("attention", "trace", "logit_lens", "ablate"), _METHOD),
     **dict.fromkeys(("AutoTokenizer", "BPE"), "Tokenizer"),
