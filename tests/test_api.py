@@ -1,6 +1,8 @@
 """The Python interface: load, evaluate and generate with a trained model, and train one."""
 
 import itertools
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -11,6 +13,7 @@ import torch
 
 import glassformer
 from glassformer import api, recipes
+from glassformer.cli.main import run
 from glassformer.cli.train import run_for
 from glassformer.config.presets import preset
 from glassformer.config.run import MaskedConfig, Run, TokenizerConfig
@@ -526,6 +529,43 @@ def test_setting_names_of_other_libraries_give_a_hint(tmp_path: Path, settings: 
     assert str(raised.value).startswith(sentence)
 
 
+def test_a_second_file_is_refused_with_the_names_of_the_sides(tmp_path: Path) -> None:
+    for name in ("train.en", "train.de"):
+        (tmp_path / name).write_text("a b\n" * 9)
+    target = str(tmp_path / "train.de")
+    with pytest.raises(
+        UserError, match=r"^out is the folder of the run, and .*train\.de is a file: two files of pairs "
+    ) as caught:
+        glassformer.train(tmp_path / "train.en", target)
+    assert f"train(source='train.en', target={target!r})" in str(caught.value)
+
+
+def test_a_plan_in_python_is_that_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = write_text(tmp_path)
+    for place in ("gpt2", "python-docs", str(text)):
+        assert run(["plan", place, "--gpu", "t4", "--gpus", "2", "--precision", "fp16", "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        changed = recipes.with_changes(api.run_to_plan(place, {}), {"train.precision": "fp16"})
+        planned = glassformer.plan(changed, "t4", 2).to_dict()
+        assert {**planned, "flags": None} == {**shown, "flags": None}
+    assert glassformer.plan("gpt2").n_parameters == 124_439_808
+    assert glassformer.plan(Path(text), price=2.0).cost is not None
+    with pytest.raises(UserError, match="unknown GPU 'h20': did you mean h200"):
+        glassformer.plan("gpt2", "h20")
+    with pytest.raises(UserError, match=r"is named 'gpt3': did you mean gpt2|is named 'gpt3': did you mean gpt"):
+        glassformer.plan("gpt3")
+
+
+def test_the_reference_of_python_lists_every_public_name() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "python.md").read_text("utf-8")
+    missing = [name for name in glassformer.__all__ if f"glassformer.{name}\n" not in page]
+    assert not missing
+    for path in re.findall(r"^\.\. auto\w+:: glassformer\.(\S+)$", page, re.MULTILINE):
+        place: Any = glassformer
+        for name in path.split("."):
+            place = getattr(place, name)
+
+
 def test_attributes_of_other_libraries_give_a_hint(trained: Outcome) -> None:
     model = glassformer.load(trained.folder)
     for name, instead in {
@@ -539,6 +579,11 @@ def test_attributes_of_other_libraries_give_a_hint(trained: Outcome) -> None:
         model(torch.zeros(1, 2, dtype=torch.long))  # type: ignore[operator]
     with pytest.raises(AttributeError, match="use build_model"):
         glassformer.build_mode  # type: ignore[attr-defined]  # noqa: B018
+    for name in ("save_state", "save", "save_checkpoints"):
+        with pytest.raises(AttributeError, match=r"use save_checkpoint"):
+            getattr(glassformer, name)
+    with pytest.raises(AttributeError, match=r"use load_checkpoint\(folder, module, optimizer\)$"):
+        getattr(glassformer, "load_state")  # noqa: B009
 
 
 def test_fill_refuses_a_setting_that_it_does_not_use(tmp_path: Path) -> None:

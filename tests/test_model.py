@@ -1,12 +1,16 @@
 """The methods of `Model`: one text or several, devices, files, its repr."""
 
 import copy
+import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -412,6 +416,86 @@ def test_evaluate_gives_the_scores_of_the_task(models: dict[str, Model], kind: s
     assert report.scores[name] == model.scores()[name] == report.to_dict()[name]
     assert model.evaluate(loss_only=True).scores == {}
     assert model.evaluate(loss_only=True) == report
+
+
+@pytest.mark.parametrize("call", [{"layer": 1, "head": 0}, {"parts": "abc", "layer": 1, "head": 0}, {}])
+def test_a_guessed_call_of_ablate_shows_the_right_one(models: dict[str, Model], call: dict[str, Any]) -> None:
+    model = models["causal"]
+    with pytest.raises(
+        UserError, match=r"^ablate takes the names of parts, for a `with` block: with model\.ablate\("
+    ) as caught:
+        model.ablate(**call)
+    [part] = re.findall(r"ablate\('(.*)'\)", str(caught.value))
+    assert part == f"decoder.{call.get('layer', 0)}.head.0"
+    whole = model.score("abc def").nats_per_token
+    with model.ablate(part):
+        assert model.score("abc def").nats_per_token != whole
+    with pytest.raises(UserError, match=r"encoder\.0\.head\.2"):
+        models["masked"].ablate(head=2)
+
+
+IN_MEMORY: dict[str, tuple[list[str], list[Any]]] = {
+    "causal": (["text"], [f"abc de {i} fgh" for i in range(20)]),
+    "masked": (["text"], [f"abc de {i} fgh" for i in range(20)]),
+    "pairs": (["source", "target"], [("the dog", "der hund"), ("red tree", "rot")] * 4),
+    "classes": (["text", "label"], [("the dog", "animal"), ("red", "colour")] * 4),
+    "regression": (["text", "number"], [("the dog", 1.5), ("red", -2.0)] * 4),
+    "tags": (["text", "label"], [(["the", "dog"], ["D", "N"]), (["a", "cat"], ["D", "N"])]),
+    "two texts": (["text", "other", "label"], [("the dog", "red", "animal"), ("red", "a cat", "colour")]),
+}
+"""Evaluation data by kind of model: the fields of its run, and records."""
+
+
+def in_memory(model: Model, kind: str) -> tuple[list[str], list[Any]]:
+    """Return the records of a kind, with labels that the model knows."""
+    names, rows = IN_MEMORY[kind]
+    known = dict(zip(["animal", "colour", "D", "N"], [*model.classes, *model.classes][:4], strict=False))
+
+    def swap(value: Any) -> Any:
+        return list(map(swap, value)) if isinstance(value, list) else known.get(value, value)
+
+    return names, [row if isinstance(row, str) else tuple(map(swap, row)) for row in rows]
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+def test_data_in_memory_is_evaluated_like_a_file(models: dict[str, Model], kind: str, tmp_path: Path) -> None:
+    """Losses and scores of tuples or texts, an iterator, dictionaries, a DataFrame and a Dataset."""
+    model = models[kind]
+    names, rows = in_memory(model, kind)
+    records = [dict(zip(names, [row] if isinstance(row, str) else row, strict=True)) for row in rows]
+    path = tmp_path / "same.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    expected = model.evaluate(path)
+    assert expected.n_tokens > 0
+    forms: list[Any] = [records, iter(records), pandas.DataFrame(records), datasets.Dataset.from_list(records)]
+    forms += [rows, iter(rows)] if len(names) < 3 else []
+    for form in forms:
+        assert model.evaluate(form) == expected
+    assert model.scores(records) == model.scores(path)
+    if kind == "pairs":
+        assert model.pairs(rows) == model.pairs(path)
+    if kind == "masked":
+        assert model.pseudo_perplexity(rows) == model.pseudo_perplexity(path)
+
+
+def test_fields_that_evaluation_data_lacks_are_named(models: dict[str, Model]) -> None:
+    with pytest.raises(
+        UserError,
+        match=r"^record 2 of the data has no 'target': this model reads 'source' and 'target', got 'source', 'de'$",
+    ):
+        models["pairs"].evaluate([{"source": "a", "target": "b"}, {"source": "a", "de": "b"}])
+    with pytest.raises(
+        UserError, match=r"^record 1 of the data has no 'label': this model reads 'text' and 'label', got 'text'$"
+    ):
+        models["classes"].evaluate(["only a text"])
+    with pytest.raises(UserError, match="the data is empty"):
+        models["causal"].evaluate([])
+
+
+def test_models_are_compared_on_data_in_memory(models: dict[str, Model], tmp_path: Path) -> None:
+    _, rows = in_memory(models["classes"], "classes")
+    compared = api.compare([models["classes"], models["classes"]], path=iter(rows))
+    assert [row.score for row in compared] == [models["classes"].evaluate(rows).scores["accuracy"]] * 2
 
 
 def test_compare_gives_a_row_per_model(models: dict[str, Model]) -> None:

@@ -6,6 +6,7 @@
     print(model.generate("It was", temperature=0.8))
 
 `train` a text, a recipe or a `Run`; `load` a model directory; `resume`, `export`, `import_model`, `ensemble`, `merge`.
+`presets.PRESETS` and `recipes.names()` list what `build_model` and `train` take by name.
 
 Names are imported on first use, so that `import glassformer` is fast.
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glassformer import doctor, inspection, models, nn, plot, recipes
-    from glassformer.api import compare, ensemble, load, merge, resume, train
+    from glassformer.api import compare, ensemble, load, merge, plan, resume, train
     from glassformer.config import presets
     from glassformer.config.run import Run
     from glassformer.config.transformer import Stack, TransformerConfig
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from glassformer.serving.server import inspect
     from glassformer.tokenization.tokenizer import Tokenizer
     from glassformer.training.any_module import train_module
+    from glassformer.training.module_checkpoint import load_checkpoint, save_checkpoint
 
 __version__ = "0.1.0"
 
@@ -46,8 +48,11 @@ _HOMES = {
     "import_model": "glassformer.interop.importing",
     "inspect": "glassformer.serving.server",
     "load": "glassformer.api",
+    "load_checkpoint": "glassformer.training.module_checkpoint",
     "merge": "glassformer.api",
+    "plan": "glassformer.api",
     "resume": "glassformer.api",
+    "save_checkpoint": "glassformer.training.module_checkpoint",
     "train": "glassformer.api",
     "train_module": "glassformer.training.any_module",
 }
@@ -78,17 +83,21 @@ __all__ = [
     "inspect",
     "inspection",
     "load",
+    "load_checkpoint",
     "merge",
     "models",
     "nn",
+    "plan",
     "plot",
     "presets",
     "recipes",
     "resume",
+    "save_checkpoint",
     "train",
     "train_module",
 ]
 
+_SAVE = "save_checkpoint(module, optimizer, step, folder), or model.save(folder) for a Model"
 _METHOD = "load(FOLDER), then the method of the model"
 _OTHER_NAMES = {
     **dict.fromkeys(("from_pretrained", "from_hf", "load_hf"), "import_model(FOLDER, OUT) for a Hugging Face folder"),
@@ -96,7 +105,9 @@ _OTHER_NAMES = {
     **dict.fromkeys(("set_seed", "seed", "manual_seed"), "train(…, seed=N) and model.generate(…, seed=N)"),
     **dict.fromkeys(("Trainer", "fit"), "train(…), or train_module(module, …) for your own module"),
     **dict.fromkeys(("generate", "translate", "classify", "evaluate", "score"), _METHOD),
-    **dict.fromkeys(("plan", "cost"), "glassformer.cost.plan.plan_run(run, gpu), or `glassformer plan`"),
+    **dict.fromkeys(("save", "save_state", "save_model"), _SAVE),
+    "load_state": "load_checkpoint(folder, module, optimizer)",
+    **dict.fromkeys(("cost", "estimate"), "plan(run, gpu)"),
     **dict.fromkeys(("attention", "trace", "logit_lens", "ablate"), _METHOD),
     **dict.fromkeys(("AutoTokenizer", "BPE"), "Tokenizer"),
     **dict.fromkeys(("GPT", "BERT", "BART", "Llama", "T5"), 'build_model("gpt2"), or another name of presets.PRESETS'),

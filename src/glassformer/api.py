@@ -6,18 +6,25 @@ Functions import their dependencies when called: `load` needs no optimizer code,
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer import files, recipes
-from glassformer.config.run import Run
+from glassformer.config.presets import PRESETS, preset
+from glassformer.config.run import MaskedConfig, Run
 from glassformer.config.train import require_changeable
-from glassformer.errors import UserError
+from glassformer.data.in_memory import Given, path_or_rows
+from glassformer.data.records import HUB
+from glassformer.data.sources import is_pattern
+from glassformer.errors import UserError, nearest_name
 from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model
 from glassformer.reporting import LaunchReporter, Outcome, Silent
+from glassformer.store.model_directory import RUN, read_run
 
 if TYPE_CHECKING:
+    from glassformer.cost.plan import Plan
     from glassformer.model import Model
     from glassformer.tasks.batches import Place
     from glassformer.training.run import Replay
@@ -119,13 +126,19 @@ def train(
     `run` is a `Run`, a recipe's name, a TOML file, or own data: a file, a folder or a pattern (as for `glassformer
     train`), or data in memory. That is a list of texts, of (source, target), of (text, label) or of dictionaries, a
     DataFrame, or a `datasets.Dataset`; its records are written into the folder of the run. Two files of pairs are
-    `source` and `target`. A note names the recognised kind of a table; `kind` decides it: text, pairs or labels.
+    `source` and `target`; the second argument is the folder of the run. A note names the recognised kind of a table;
+    `kind` decides it: text, pairs or labels.
 
     `init` is a model directory to start from. `changes` and `settings` replace keys of the run, by full or short name:
     `changes={"train.max_steps": 500}` and `max_steps=500` are equivalent. Raises `UserError` for an unknown key (and
     suggests the nearest one), and for a short name that several keys share. Without a `reporter`, progress is shown on
     a terminal and in a notebook only.
     """
+    if run is not None and out is not None and (place := files.as_path(out, "out")).is_file():
+        raise UserError(
+            f"out is the folder of the run, and {place} is a file: two files of pairs are "
+            f"train(source='train.en', target={str(out)!r})"
+        )
     given = {**(changes or {}), **settings}
     records = None
     if isinstance(run, Run):
@@ -186,12 +199,53 @@ def replay(folder: str | Path, reporter: LaunchReporter | None = None) -> "Repla
     return replay_run(path, reporter or Silent())
 
 
+def plan(run: Run | str | Path, gpu: str = "h200", n_gpus: int = 1, **options: Any) -> "Plan":
+    """Predict the parameters, memory, FLOPs and time of a run on GPUs, and the layout that fits, before it starts.
+
+        planned = plan("gpt2", "a100-80gb", 8)
+        print(planned.layout.fits, planned.seconds / 3600, planned.to_dict())
+
+    `run` is a `Run`, or what `glassformer plan` takes: a preset, a recipe, a TOML file, own data, or a model directory.
+    `gpu` is a name of `cost.hardware.GPUS`, and `options` are those of `cost.plan.plan_run`. Raises `UserError` as
+    `plan_run` does, and for an unknown name.
+    """
+    from glassformer.cost.hardware import find_gpu
+    from glassformer.cost.plan import plan_run
+
+    return plan_run(run if isinstance(run, Run) else run_to_plan(run, {}), find_gpu(gpu), n_gpus, **options)
+
+
+def run_to_plan(source: str | Path, given: Mapping[str, str]) -> Run:
+    """Return the run of a preset, a recipe, a TOML file or a model directory, or what `train` runs on own data."""
+    place = str(source)
+    if place in PRESETS:
+        config = preset(place)
+        run = Run(name=place, model=config)
+        return replace(run, objective=MaskedConfig()) if config.decoder is None else run
+    if place.endswith(".toml") or place in recipes.names():
+        return recipes.load(place)
+    path = files.as_path(source, "run")
+    if (path / RUN).exists():
+        return read_run(path)
+    if not (files.exists(path) or is_pattern(place) or place.startswith(HUB)):
+        near = nearest_name(place, [*PRESETS, *recipes.names()], cutoff=0.4)
+        see = "; see `glassformer presets` and `glassformer recipes`"
+        hint = see if near is None else f": did you mean {near}?"
+        raise UserError(f"no preset, recipe, file or model directory is named {place!r}{hint}")
+    try:
+        return recipes.run_of(path, changes=given)
+    except UserError as error:
+        if path.is_dir():
+            raise UserError(f"{place} is not a model directory: it has no {RUN}, and no text: {error}") from None
+        raise
+
+
 def compare(
     models: "Sequence[Model | str | Path]",
     score: str | None = None,
     reporter: LaunchReporter | None = None,
     *,
-    path: "Place" = None,
+    path: Given = None,
     source: "Place" = None,
     target: "Place" = None,
     **search: Any,
@@ -202,13 +256,14 @@ def compare(
 
     A row has the parameters, training time and tokens, loss, score, and the speed of decoding (after a warm-up with one
     sentence). `score` is by default BLEU or word errors for pairs, accuracy or RMSE for labels, bits per byte for
-    texts. `path`, `source` and `target` are those of `Model.evaluate`; `search` has settings of the beam search.
+    texts. `path` (or data in memory), `source` and `target` are those of `Model.evaluate`; `search` has settings of the
+    beam search.
     """
     loaded = [load(model) if isinstance(model, (str, Path)) else model for model in models]
     names = [model.run.name if model.folder is None else model.folder.resolve().name for model in loaded]
     names = names if len(set(names)) == len(names) else [model.name for model in loaded]
     scores = [_score_of(model, score) for model in loaded]
-    places = {"path": path, "source": source, "target": target}
+    places = {"path": path_or_rows(path), "source": source, "target": target}
     shown = reporter or Silent()
     shown.facts({name: describe_model(model.config) for name, model in zip(names, loaded, strict=True)})
     rows = zip(names, loaded, scores, strict=True)

@@ -16,6 +16,7 @@ import torch
 from glassformer import files, notebook
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import GENERATION_BATCH, BeamConfig, GenerationConfig, Run
+from glassformer.data.in_memory import Given, place_of
 from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device, emulation_note
 from glassformer.errors import UserError, needs, require_integer, warn
@@ -442,7 +443,7 @@ class Model:
 
     def evaluate(
         self,
-        path: Place = None,
+        path: Given = None,
         progress: Progress | None = None,
         *,
         source: Place = None,
@@ -454,20 +455,24 @@ class Model:
 
         `loss_only` leaves out the scores, for which targets are generated. Every target counts once. Code and precision
         are those of the trainer, unless the model was loaded with a `dtype`. Text is cut into consecutive windows of
-        the context length; pairs are two aligned files, `source` and `target`, or one file, `path`. `log` receives
-        notes: the number of pairs left out (see `pairs`), and a warning if the run's own data has changed.
+        the context length; pairs are two aligned files, `source` and `target`, or one file, `path`. `path` may also be
+        data in memory, as for `train`: texts, (source, target), (text, label), dictionaries with the fields of the
+        run's data, a DataFrame or a `datasets.Dataset`. `log` receives notes: the number of pairs left out (see
+        `pairs`), and a warning if the run's own data has changed.
         """
-        data = self._able(TrainableTask, "evaluate").evaluation(self, Places(path, source, target), log)
+        task = self._able(TrainableTask, "evaluate")
         train = self.run.train if self.dtype is None else None
         if train is not None and (note := emulation_note(train.precision, self.device)):
             log(note)
-        loss = data.loss(self.vote, self.device, train, progress)
-        scores = {} if loss_only else self.scores(path, progress, source=source, target=target, log=Silent().log)
+        with place_of(path, self.run.data) as place:
+            data = task.evaluation(self, Places(place, source, target), log)
+            loss = data.loss(self.vote, self.device, train, progress)
+            scores = {} if loss_only else self.scores(place, progress, source=source, target=target, log=Silent().log)
         return replace(loss, scores=scores)
 
     def scores(
         self,
-        path: Place = None,
+        path: Given = None,
         progress: Progress | None = None,
         *,
         source: Place = None,
@@ -483,16 +488,18 @@ class Model:
         task = self._able(TrainableTask, "evaluate")
         if not isinstance(task, tasks.HasScores):
             return {}
-        return task.scores(self, Places(path, source, target), progress, log, settings)
+        with place_of(path, self.run.data) as place:
+            return task.scores(self, Places(place, source, target), progress, log, settings)
 
-    def pseudo_perplexity(self, path: Place = None, progress: Progress | None = None, log: Log = warn) -> float:
+    def pseudo_perplexity(self, path: Given = None, progress: Progress | None = None, log: Log = warn) -> float:
         """Return exp of the mean -log p of each token given all other tokens; needs one forward per token."""
         task = self._able(TrainableTask, "evaluate")
         if not isinstance(task, tasks.HasPseudoPerplexity):
             raise UserError(f"{self.name} does not fill masks; pseudo-perplexity needs a masked language model")
-        return task.pseudo_perplexity(self, Places(path), progress, log)
+        with place_of(path, self.run.data) as place:
+            return task.pseudo_perplexity(self, Places(place), progress, log)
 
-    def pairs(self, path: Place = None, source: Place = None, target: Place = None, log: Log = warn) -> list[Pair]:
+    def pairs(self, path: Given = None, source: Place = None, target: Place = None, log: Log = warn) -> list[Pair]:
         """Return the run's validation pairs that fit the model, or the pairs of the given files.
 
         Pairs with an empty side, and pairs of the run that are too long, are left out as in training; `log` receives
@@ -501,7 +508,8 @@ class Model:
         task = self._able(TrainableTask, "evaluate")
         if not isinstance(task, tasks.HasPairs):
             raise UserError(f"the run {self.run.name!r} has no pairs; use a sequence-to-sequence model")
-        return task.pairs(self, Places(path, source, target), log)
+        with place_of(path, self.run.data) as place:
+            return task.pairs(self, Places(place, source, target), log)
 
     @overload
     def fill(self, text: str, n: int = 5, **settings: Any) -> Filling: ...
@@ -635,17 +643,23 @@ class Model:
 
         return model_hooks(self, hooks)
 
-    def ablate(self, parts: "Part | str | Collection[Part | str]") -> AbstractContextManager[None]:
+    def ablate(
+        self, parts: "Part | str | Collection[Part | str] | None" = None, **guessed: Any
+    ) -> AbstractContextManager[None]:
         """Switch heads, feed-forwards or layers off inside a `with` block, in all methods of this model.
 
             with model.ablate("decoder.0.head.3"):
                 print(model.score("To be, or not to be").nats_per_token)
 
         Other parts are named `decoder.0.feed_forward`, `decoder.0` and `cross.1.head.0`. Raises `UserError` for a part
-        that the model does not have.
+        that the model does not have, and for other arguments, such as a layer and a head as numbers.
         """
         from glassformer.inspection.ablation import ablate
 
+        if parts is None or guessed:
+            stack = "encoder" if getattr(self.config, "decoder", None) is None else "decoder"
+            part = f"{stack}.{guessed.get('layer', 0)}.head.{guessed.get('head', 0)}"
+            raise UserError(f"ablate takes the names of parts, for a `with` block: with model.ablate({part!r}): …")
         return ablate(self, parts)
 
     def inspect(self, text: str | None = None, **settings: Any) -> None:

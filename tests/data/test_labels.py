@@ -304,8 +304,12 @@ def test_a_label_that_is_not_a_number_is_named_with_its_line(write: Write, label
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("t.txt", "a b", r"expected a .tsv, .csv or .jsonl file$"),
-        ("t.conll", "a\tX\n", r"expected a .tsv, .csv or .jsonl file; for words with tags, set --data.outputs tags"),
+        ("t.txt", "a b", r"expected a .tsv, .csv, .jsonl or .parquet file$"),
+        (
+            "t.conll",
+            "a\tX\n",
+            r"expected a .tsv, .csv, .jsonl or .parquet file; for words with tags, set --data.outputs tags",
+        ),
         ("t.csv", "a,b\n", r"expected the columns text and label, got a, b; set data.text_field, data.label_field"),
         ("t.tsv", "text\tlabel\na\n", r"t.tsv:2: expected 2 columns as in line 1, got 1"),
         ("t.csv", 'text,label\n"a,b\n', r"t.csv:2 is not valid CSV"),
@@ -353,7 +357,7 @@ def test_a_sentence_without_words_is_dropped(write: Write) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("t.tsv", "a\tb\n", "expected a .conll file .* or a .jsonl file"),
+        ("t.tsv", "a\tb\n", "expected a .conll file .*, or a .jsonl or .parquet file"),
         ("t.conll", "a\tX\nb\n", r"t.conll:2: expected a word and its tag, got 'b'"),
         ("t.conll", "a\tX\n\n\tX\n", r"t.conll:3: expected a word and its tag"),
         ("t.conll", "a\tX\nb\tc\tX\n", r"t.conll:2: expected 2 columns as for word 1, got 3"),

@@ -3,15 +3,18 @@
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.errors import UserError
-from glassformer.tokenization import SCHEMES, Scheme
+from glassformer.tokenization import SCHEMES, Scheme, Tokenizer
 from glassformer.tokenization.bpe import LearnedBPE, learn_bpe, learn_bpe_by_rescanning
 from glassformer.tokenization.chunks import count_chunks
+from glassformer.tokenization.decoding import token_bytes
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
 from glassformer.tokenization.reference import longest_match, merge_steps
 
@@ -62,6 +65,59 @@ def test_pitfall_26_ties_go_to_the_lowest_left_id_then_the_lowest_right_id() -> 
     # All four pairs occur once. Ids in code-point order: a b c d e f.
     learned = learn_bpe({"db": 1, "ce": 1, "ca": 1, "df": 1}, vocab_size=10, min_frequency=1)
     assert learned.merges == [("c", "a"), ("c", "e"), ("d", "b"), ("d", "f")]
+
+
+def greatest_pairs(chunks: dict[bytes, int], n_merges: int) -> list[tuple[bytes, bytes]]:
+    """Learn merges of bytes, in the simplest way: of equally frequent pairs, `max` takes the greatest."""
+    words = {tuple(bytes([byte]) for byte in chunk): n for chunk, n in chunks.items()}
+    merges: list[tuple[bytes, bytes]] = []
+    for _ in range(n_merges):
+        counts: Counter[tuple[bytes, bytes]] = Counter()
+        for word, n in words.items():
+            for pair in pairwise(word):
+                counts[pair] += n
+        if not counts:
+            break
+        best = max(counts, key=lambda pair: (counts[pair], pair))
+        merges.append(best)
+        merged: Counter[tuple[bytes, ...]] = Counter()
+        for word, n in words.items():
+            new: list[bytes] = []
+            for symbol in word:
+                is_second = new and (new[-1], symbol) == best
+                new = [*new[:-1], new[-1] + symbol] if is_second else [*new, symbol]
+            merged[tuple(new)] += n
+        words = dict(merged)
+    return merges
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(CHUNKS, st.integers(1, 30))
+def test_pitfall_26_the_greatest_of_equally_frequent_pairs_is_merged_on_request(
+    chunks: dict[str, int], n_merges: int
+) -> None:
+    as_bytes = {chunk.encode(): n for chunk, n in chunks.items()}
+    written = {"".join(BYTE_TO_CHARACTER[byte] for byte in chunk): n for chunk, n in as_bytes.items()}
+    learned = learn_bpe(
+        written,
+        vocab_size=256 + n_merges,
+        initial_alphabet=BYTE_TO_CHARACTER,
+        min_frequency=1,
+        bytes_of=lambda token: token_bytes(token, "byte"),
+    )
+    merges = [(token_bytes(left, "byte"), token_bytes(right, "byte")) for left, right in learned.merges]
+    assert merges == greatest_pairs(as_bytes, n_merges)
+
+
+def test_pitfall_26_a_tokenizer_learns_with_the_rule_of_the_greatest_pair(documents: list[str]) -> None:
+    texts = documents[:3]
+    learn = partial(Tokenizer.train, texts, vocab_size=340, special_tokens=(), min_frequency=1)
+    found = learn(learner="greatest_pair")
+    chunks = count_chunks(texts, "byte")
+    naive = greatest_pairs({token_bytes(chunk, "byte"): n for chunk, n in chunks.items()}, 84)
+    assert [(token_bytes(left, "byte"), token_bytes(right, "byte")) for left, right in found.merges] == naive
+    assert found.merges != learn().merges == learn(learner="tokenizers").merges
+    assert found.decode(found.encode(texts[0])) == texts[0]
 
 
 def test_pitfall_28_new_ids_never_collide(documents: list[str]) -> None:

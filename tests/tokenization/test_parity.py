@@ -3,7 +3,7 @@
 import json
 import warnings
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import tokenizers
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, trainers
 
-from glassformer.tokenization import SCHEMES, Learner, Scheme, Tokenizer
+from glassformer.tokenization import SCHEMES, Scheme, Tokenizer
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, pipeline
 
 
@@ -77,7 +77,7 @@ def test_merges_equal_the_tokenizers_library_on_any_text(lines: list[str], vocab
             special_tokens=(),
             min_frequency=min_frequency,
         )
-        for learner in get_args(Learner)
+        for learner in ("glassformer", "tokenizers")
     )
     assert (ours.vocab, ours.merges) == (theirs.vocab, theirs.merges)
 

@@ -1,22 +1,14 @@
 """glassformer plan CONFIG"""
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer import recipes
+from glassformer.api import run_to_plan
 from glassformer.cli.arguments import fail, with_flags
-from glassformer.config.presets import PRESETS, preset
-from glassformer.config.run import MaskedConfig, Run
 from glassformer.cost.hardware import GIB, MFU, USABLE, find_gpu
-from glassformer.data.records import HUB
-from glassformer.data.sources import is_pattern
-from glassformer.errors import UserError, nearest_name
 from glassformer.evaluation.compare import describe_model
-from glassformer.files import as_path, exists
 from glassformer.formatting import count, duration, show
-from glassformer.store.model_directory import RUN, read_run
 
 if TYPE_CHECKING:
     from glassformer.cost.plan import Layout, Plan
@@ -58,7 +50,7 @@ def main(
         fail(f"{one}; see `glassformer presets` and `recipes`")
     same = {"train.batch_size": batch_size, "train.precision": precision}
     given = {key: str(value) for key, value in same.items() if value is not None} | keys
-    base = run_of(configs[0], given)
+    base = run_to_plan(configs[0], given)
     given = recipes.whole_changes(base, given)
     run = with_flags(base, given)
     gpu_type = find_gpu(gpu)
@@ -70,30 +62,6 @@ def main(
     else:
         show(report(plan))
     return 0
-
-
-def run_of(place: str, given: Mapping[str, str]) -> Run:
-    """Return the run of a preset, a recipe, a TOML file or a model directory, or what `train` runs on own data."""
-    if place in PRESETS:
-        config = preset(place)
-        run = Run(name=place, model=config)
-        return replace(run, objective=MaskedConfig()) if config.decoder is None else run
-    if place.endswith(".toml") or place in recipes.names():
-        return recipes.load(place)
-    path = as_path(place, "CONFIG")
-    if (path / RUN).exists():
-        return read_run(path)
-    if not (exists(path) or is_pattern(place) or place.startswith(HUB)):
-        near = nearest_name(place, [*PRESETS, *recipes.names()], cutoff=0.4)
-        see = "; see `glassformer presets` and `glassformer recipes`"
-        hint = see if near is None else f": did you mean {near}?"
-        raise UserError(f"no preset, recipe, file or model directory is named {place!r}{hint}")
-    try:
-        return recipes.run_of(path, changes=given)
-    except UserError as error:
-        if path.is_dir():
-            raise UserError(f"{place} is not a model directory: it has no {RUN}, and no text: {error}") from None
-        raise
 
 
 def report(plan: "Plan") -> str:

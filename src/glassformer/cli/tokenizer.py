@@ -25,7 +25,7 @@ def train(
     vocab_size: int,
     out: Path,
     scheme: Scheme = "byte",
-    learner: Literal["glassformer", "tokenizers"] = "glassformer",
+    learner: Literal["glassformer", "greatest_pair", "tokenizers"] = "glassformer",
     text_field: str = "text",
 ) -> int:
     """Train a BPE tokenizer and write tokenizer.json.
@@ -35,7 +35,8 @@ def train(
         vocab_size: Number of tokens, including special tokens; 0 = only the alphabet, without merges.
         out: The file to write.
         scheme: byte is lossless on every text; the other schemes have a rule for unknown characters.
-        learner: The implementation: glassformer's, or the Rust library tokenizers; both learn the same merges.
+        learner: The implementation: glassformer's, or the Rust library tokenizers; both learn the same merges. Or
+            greatest_pair: of equally frequent pairs, the one with the greatest bytes is merged, not the lowest ids.
         text_field: The field of a jsonl record that holds the text.
 
     Examples:

@@ -25,7 +25,11 @@ class TokenizerConfig:
         "byte", "units that text is split into; whole_words has no subwords: rare words become [UNK]"
     )
     vocab_size: int = setting(4096, "vocabulary size to learn, special tokens included; 0 = the alphabet, no merges")
-    learner: Literal["glassformer", "tokenizers"] = setting("glassformer", "tokenizers = learn with the Rust library")
+    learner: Literal["glassformer", "greatest_pair", "tokenizers"] = setting(
+        "glassformer",
+        "tokenizers = learn with the Rust library; greatest_pair = merge the pair of the greatest bytes among equally "
+        "frequent ones, not that of the lowest ids",
+    )
     special_tokens: tuple[str, ...] = setting(
         ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]"), "special tokens; they get the first ids"
     )
@@ -68,7 +72,7 @@ class TextData:
 
     kind: ClassVar[str] = "text"
     is_default_kind: ClassVar[bool] = True
-    path: str | None = setting(None, "a txt or jsonl file, a folder of them, or builtin:NAME")
+    path: str | None = setting(None, "a txt, jsonl or parquet file, a folder of txt and jsonl files, or builtin:NAME")
     valid_path: str | None = setting(None, "validation data; none = a part of path that is not used for training")
     valid_fraction: float = setting(0.1, "fraction held out for validation if valid_path is not given")
     text_field: str = setting("text", "field of a jsonl record that contains the text")
@@ -87,7 +91,7 @@ class PairData:
     target: str | None = setting(None, "target side: line i is the target of source line i")
     valid_source: str | None = setting(None, "source side of the validation data; none = a part of the training data")
     valid_target: str | None = setting(None, "target side of the validation data")
-    path: str | None = setting(None, "one file with both sides: tsv, csv, jsonl, builtin:NAME or hf:NAME")
+    path: str | None = setting(None, "one file with both sides: tsv, csv, jsonl, parquet, builtin:NAME or hf:NAME")
     valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
     source_field: str = setting("source", "column or field of the source")
     target_field: str = setting("target", "column or field of the target")
@@ -107,7 +111,7 @@ class LabelData:
     kind: ClassVar[str] = "labels"
     section: ClassVar[str] = "data."
     path: str | None = setting(
-        None, "tsv, csv, jsonl, conll (word TAB tag, blank line between sentences), builtin:NAME or hf:NAME"
+        None, "tsv, csv, jsonl, parquet, conll (word TAB tag, blank line between sentences), builtin:NAME or hf:NAME"
     )
     valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
     test_path: str | None = setting(None, "test data in the same format; training never reads it")

@@ -4,13 +4,17 @@ Neither pandas nor `datasets` is imported: a table is recognised by its methods.
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from glassformer import files
+from glassformer.config.run import DataConfig, LabelData, PairData
 from glassformer.data.recognition import (
     LABEL_FIELDS,
     N_ROWS,
@@ -28,6 +32,8 @@ PARTS = ("first", "second")
 FIELDS = (*PAIR_FIELDS, *LABEL_FIELDS, "second_field")
 
 Rows = list[dict[str, Any]]
+Given: TypeAlias = str | Path | Iterable[Any] | None
+"""A path, or data in memory."""
 
 
 def rows_of(data: Any) -> Rows:
@@ -79,9 +85,55 @@ def recognised(rows: Rows, kind: Kind | None, given: Mapping[str, str]) -> tuple
     new_names = {old: setting.removesuffix("_field") for setting, old in fields.items() if old in PARTS}
     default = {setting: new_names[old] for setting, old in fields.items() if old in new_names}
     kept = {name if name in rows[0] else name.partition(".")[0] for name in fields.values()}
-    lines = (json.dumps(_kept(row, kept, new_names), ensure_ascii=False, default=_plain) for row in rows)
-    text = "".join(f"{line}\n" for line in lines)
+    text = _jsonl(rows, kept, new_names)
     return replace(found, data=replace(found.data, **default)), text  # type: ignore[arg-type]
+
+
+def path_or_rows(given: Given) -> str | Path | Rows | None:
+    """Return data in memory as records, which can be read several times, and a path unchanged."""
+    if given is None or isinstance(given, (str, os.PathLike)) or not isinstance(given, Iterable):
+        return given
+    return rows_of(given)
+
+
+@contextmanager
+def place_of(given: Given, data: DataConfig) -> Iterator[str | Path | None]:
+    """Yield a path unchanged, and data in memory as a temporary jsonl file with the fields that `data` names.
+
+    Tuples are (source, target) or (text, label). Raises `UserError` for a record without one of the fields.
+    """
+    found, names = path_or_rows(given), _fields_of(data)
+    if not isinstance(found, list):
+        yield found
+        return
+    rows = [_named(row, names) for row in found]
+    for number, row in enumerate(rows, 1):
+        if missing := [name for name in names if row.keys().isdisjoint({name, name.partition(".")[0]})]:
+            has, reads = ", ".join(map(repr, islice(row, 8))), " and ".join(map(repr, names))
+            raise UserError(f"record {number} of the data has no {missing[0]!r}: this model reads {reads}, got {has}")
+    with tempfile.TemporaryDirectory(prefix="glassformer-") as folder:
+        path = Path(folder, "records.jsonl")
+        files.write_text(path, _jsonl(rows, {*names, *(name.partition(".")[0] for name in names)}, {}))
+        yield path
+
+
+def _named(row: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Give the text of a record, or the parts of a tuple, the names of the fields."""
+    return dict(zip(names, row.values(), strict=False)) if tuple(row) in (("text",), PARTS) else row
+
+
+def _fields_of(data: DataConfig) -> list[str]:
+    if isinstance(data, PairData):
+        return [data.source_field, data.target_field]
+    if isinstance(data, LabelData):
+        second = [] if data.second_field is None else [data.second_field]
+        return [data.text_field, data.label_field, *second]
+    return [data.text_field]
+
+
+def _jsonl(rows: Rows, kept: Collection[str], new_names: Mapping[str, str]) -> str:
+    lines = (json.dumps(_kept(row, kept, new_names), ensure_ascii=False, default=_plain) for row in rows)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _kept(row: Mapping[str, Any], kept: Collection[str], new_names: Mapping[str, str]) -> dict[str, Any]:

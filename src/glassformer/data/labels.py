@@ -1,8 +1,9 @@
 """Labelled texts: reading, split into training and validation data, and the distribution of the classes.
 
-Sources: a `.tsv`, `.csv` or `.jsonl` file with named columns; a `.conll` file of words and tags; `builtin:NAME`
-(`builtin_labels`) or a part of it, such as `builtin:NAME#test`; `hf:NAME`, a Hugging Face dataset (extra: data), or
-one split of it, `hf:NAME#SPLIT`. Only records without text or label are skipped; they are counted.
+Sources: a `.tsv`, `.csv`, `.jsonl` or `.parquet` file with named columns; a `.conll` file of words and tags;
+`builtin:NAME` (`builtin_labels`) or a part of it, such as `builtin:NAME#test`; `hf:NAME`, a Hugging Face dataset, or
+one split of it, `hf:NAME#SPLIT` (extra for both, and for Parquet: data).
+Only records without text or label are skipped; they are counted.
 
 `records.read_sides` makes the split. Equal texts are on one side, and every label is in at least one training text.
 """
@@ -19,7 +20,17 @@ from glassformer import files
 from glassformer.config.run import LabelData
 from glassformer.data import builtin_labels, records
 from glassformer.data.builtin import PREFIX
-from glassformer.data.records import HUB, SUFFIXES, VALIDATION, Record, Wanted, digest_of, read_sides, split_records
+from glassformer.data.records import (
+    HUB,
+    SUFFIXES,
+    VALIDATION,
+    Record,
+    Wanted,
+    digest_of,
+    is_parquet,
+    read_sides,
+    split_records,
+)
 from glassformer.errors import UserError, nearest_name
 
 DOCUMENT_START = "-DOCSTART-"
@@ -92,19 +103,20 @@ def read_labelled(data: LabelData, path: str, dropped: DroppedLabels, split: str
             yield Labelled(sides[0], sides[1] if len(sides) > 1 else None, label, record.where)
     else:
         hint = "; for words with tags, set --data.outputs tags" if path.lower().endswith(".conll") else ""
-        raise UserError(f"{path}: expected a .tsv, .csv or .jsonl file{hint}")
+        raise UserError(f"{path}: expected a .tsv, .csv, .jsonl or .parquet file{hint}")
 
 
 def read_tagged(data: LabelData, path: str, dropped: DroppedLabels, split: str = "train") -> Iterator[Tagged]:
     """Yield the sentences of `path` as words with their tags.
 
-    In a jsonl file or a Hugging Face dataset both fields hold lists. Raises `UserError` for lists of unequal length.
+    In a jsonl or Parquet file or a Hugging Face dataset both fields hold lists. Raises `UserError` for lists of unequal
+    length.
     """
     suffix = Path(path).suffix.lower()
     if path.startswith(PREFIX):
         for number, (words, tags) in enumerate(builtin_labels.sentences(path), 1):
             yield Tagged(words, tags, f"record {number} of {path}")
-    elif path.startswith(HUB) or suffix == ".jsonl":
+    elif path.startswith(HUB) or suffix == ".jsonl" or is_parquet(path):
         for record in records.records(path, _wanted(data, (data.text_field,)), split, dropped):
             if (tagged := _of_lists(data, record)).words:
                 yield tagged
@@ -114,7 +126,8 @@ def read_tagged(data: LabelData, path: str, dropped: DroppedLabels, split: str =
         yield from _of_conll(files.as_path(path, "path"))
     else:
         raise UserError(
-            f"{path}: expected a .conll file (lines of word TAB tag) or a .jsonl file (lists of words and of tags)"
+            f"{path}: expected a .conll file (lines of word TAB tag), or a .jsonl or .parquet file (lists of words and "
+            "of tags)"
         )
 
 

@@ -1,9 +1,9 @@
 """Pairs of a source and a target: reading, and the split into training and validation data.
 
-Inputs: two aligned text files; one `.tsv`, `.csv` or `.jsonl` file; `builtin:NAME` (`builtin_pairs`) or a part of it,
-`builtin:NAME#train`, `#valid` or `#test`; `hf:NAME` or `hf:NAME:CONFIG`, a Hugging Face dataset (extra: data), or one
-split of it, `hf:NAME#SPLIT`. Only pairs with an empty side are skipped; they are counted. All pairs are kept in memory
-as text, which is practical for some millions of pairs.
+Inputs: two aligned text files; one `.tsv`, `.csv`, `.jsonl` or `.parquet` file; `builtin:NAME` (`builtin_pairs`) or
+a part of it, `builtin:NAME#train`, `#valid` or `#test`; `hf:NAME` or `hf:NAME:CONFIG`, a Hugging Face dataset,
+or one split of it, `hf:NAME#SPLIT` (extra for both, and for Parquet: data). Only pairs with an empty side
+are skipped; they are counted. All pairs are kept in memory as text, which is practical for some millions of pairs.
 
 `records.read_sides` makes the split, by a hash of the source: all targets of one source are on one side.
 """
@@ -52,7 +52,8 @@ def read_pair_files(data: PairData, dropped: DroppedPairs, split: str = "train")
             yield from _kept(source, target, record.where, dropped)
     else:
         raise UserError(
-            f"{data.path}: expected a .tsv, .csv or .jsonl file; for two files, set --data.source and --data.target"
+            f"{data.path}: expected a .tsv, .csv, .jsonl or .parquet file; for two files, set --data.source and "
+            "--data.target"
         )
 
 

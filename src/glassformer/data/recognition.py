@@ -1,9 +1,9 @@
 """Recognise the kind of data from its name and its first rows: text, pairs, or texts with labels.
 
 A file that is not a table is text, except `.conll` (words with tags). The names of the columns of a table (`.tsv`,
-`.csv`, `.jsonl`, `hf:NAME`) decide: `source` and `target`, or `text` and `label`, or `text` alone. A table of two
-columns with other names is recognised by its values: a column of few short values is the label, and two columns of
-mostly different values are pairs. In every other case `UserError` asks for the kind or the columns.
+`.csv`, `.jsonl`, `.parquet`, `hf:NAME`) decide: `source` and `target`, or `text` and `label`, or `text` alone. A table
+of two columns with other names is recognised by its values: a column of few short values is the label, and two columns
+of mostly different values are pairs. In every other case `UserError` asks for the kind or the columns.
 """
 
 import csv
@@ -19,7 +19,8 @@ from glassformer import files
 from glassformer.config.run import LabelData, PairData, TextData
 from glassformer.data import records
 from glassformer.data.pairs import aligned_lines
-from glassformer.data.records import HUB, SUFFIXES, Dropped, Wanted
+from glassformer.data.records import HUB, SUFFIXES, Dropped, Wanted, is_parquet
+from glassformer.data.sources import is_pattern
 from glassformer.errors import UserError, shown
 
 Kind = Literal["text", "pairs", "labels"]
@@ -74,12 +75,13 @@ def recognise(
     suffix = Path(place).suffix.lower()
     if sample is None and suffix == CONLL and kind != "text":
         return Recognised(LabelData(path=place, outputs="tags"), f"words with tags, by its suffix {CONLL}")
-    is_table = sample is not None or place.startswith(HUB) or (suffix in SUFFIXES and not Path(place).is_dir())
+    is_table_file = suffix in SUFFIXES and not Path(place).is_dir() and not is_pattern(place)
+    is_table = sample is not None or place.startswith(HUB) or is_table_file
     if not is_table or (kind == "text" and suffix in (".tsv", ".csv")):
         if kind in ("pairs", "labels"):
             raise UserError(
-                f"{place} has no columns: pairs are two files (source and target) or a table (.tsv, .csv, .jsonl), "
-                "labels a table or a .conll file"
+                f"{place} has no columns: pairs are two files (source and target) or a table (.tsv, .csv, .jsonl, "
+                ".parquet), labels a table or a .conll file"
             )
         return Recognised(TextData(path=place))
     sample = sample or read_sample(place)
@@ -274,9 +276,12 @@ def _few_values(*columns: Sequence[str]) -> int | None:
 
 def read_sample(place: str) -> Sample:
     """Read the first rows of a table."""
-    if place.startswith(HUB):
+    if place.startswith(HUB) or is_parquet(place):
         rows = (dict(record.fields) for record in records.records(place, Wanted((), ""), "train", Dropped()))
-        return Sample(columns_of(itertools.islice(rows, N_ROWS)))
+        columns = columns_of(itertools.islice(rows, N_ROWS))
+        if not columns:
+            raise UserError(f"{place} is empty; use a file with rows")
+        return Sample(columns)
     path = Path(place)
     if path.suffix.lower() == ".jsonl":
         lines = (line for line in _lines(path) if line.strip())

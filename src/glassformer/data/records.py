@@ -1,4 +1,4 @@
-"""Records of a tsv, csv or jsonl file or of a Hugging Face dataset, from which pairs and labelled texts are made.
+"""Records of a tsv, csv, jsonl or Parquet file or of a dataset, from which pairs and labelled texts are made.
 
 A record has its place in the file, so that every error message can name it.
 
@@ -26,7 +26,8 @@ T = TypeVar("T")
 Data = TypeVar("Data", PairData, LabelData)
 
 HUB = "hf:"
-SUFFIXES = (".tsv", ".csv", ".jsonl")
+PARQUET = ".parquet"
+SUFFIXES = (".tsv", ".csv", ".jsonl", PARQUET)
 FEW = 0.5
 """A note is printed if the held-out fraction is below this part of `valid_fraction`."""
 VALIDATION = "validation"
@@ -118,7 +119,15 @@ def records(address: str, wanted: Wanted, split: str, dropped: Dropped) -> Itera
         yield from _of_hub(address, wanted, split)
         return
     path = files.as_path(address, "path")
+    if is_parquet(address):
+        yield from _of_parquet(path, wanted)
+        return
     yield from _of_jsonl(path, wanted) if path.suffix.lower() == ".jsonl" else _of_table(path, wanted, dropped)
+
+
+def is_parquet(address: str) -> bool:
+    """Return True for the name of a Parquet file."""
+    return not address.startswith((HUB, PREFIX)) and Path(address).suffix.lower() == PARQUET
 
 
 def lines(text: str) -> list[str]:
@@ -270,6 +279,28 @@ def _of_jsonl(path: Path, wanted: Wanted) -> Iterator[Record]:
         if line.strip():
             where = f"{path}:{number}"
             yield Record(where, files.parse_json_line(line, where), wanted.settings)
+
+
+def _of_parquet(path: Path, wanted: Wanted) -> Iterator[Record]:
+    """Yield the rows of a Parquet file; one that `datasets` wrote may have class indices (`Record.features`)."""
+    with needs("a Parquet file", "data"):
+        from pyarrow import ArrowException, parquet
+    try:
+        with files.reading(path), parquet.ParquetFile(path) as file:
+            features = _stored_features(file.schema_arrow)
+            for number, row in enumerate((row for batch in file.iter_batches() for row in batch.to_pylist()), 1):
+                yield Record(f"row {number} of {path}", row, wanted.settings, features)
+    except ArrowException as error:
+        raise UserError(f"{path} cannot be read as Parquet: {first_line(error)}") from error
+
+
+def _stored_features(schema: Any) -> Any:
+    """Return the `features` that the library `datasets` stored in the schema of a Parquet file; None without them."""
+    if b"huggingface" not in (schema.metadata or {}):
+        return None
+    with needs("a Parquet file with features of a dataset", "data"):
+        import datasets
+    return datasets.Features.from_arrow_schema(schema)
 
 
 def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:

@@ -1,10 +1,10 @@
-"""Documents from txt and jsonl files, folders and patterns of files, and built-in texts; streamed in bounded memory.
+"""Documents from text, jsonl and Parquet files, folders and patterns, and built-in texts, in bounded memory.
 
-Sources: a `.jsonl` file has one document per line, in a named field of a JSON object; any other file is one
-document. A folder means its `.txt` and `.jsonl` files, subfolders included, sorted by path; other files and
-hidden files are skipped. A pattern such as `src/**/*.py` means the files that match it, in the same order.
-`builtin:NAME` is a text made from the installed Python (`data.builtin`), and `hf:NAME` a Hugging Face dataset
-(`data.records`) with one document per record.
+Sources: a `.jsonl` file has one document per line, in a named field of a JSON object, and a `.parquet` file (extra:
+data) one per row, in a named column; any other file is one document. A folder means its `.txt` and `.jsonl` files,
+subfolders included, sorted by path; other files and hidden files are skipped. A pattern such as `src/**/*.py` means the
+files that match it, in the same order. `builtin:NAME` is a text made from the installed Python (`data.builtin`), and
+`hf:NAME` a Hugging Face dataset (`data.records`) with one document per record.
 
 Encoding: UTF-8, with or without a byte order mark; invalid bytes raise an error with their place. Windows line
 ends (CRLF) become "\n"; a lone CR is kept. Documents of only white space are skipped and counted.
@@ -73,35 +73,32 @@ class TextSource:
             with files.reading(self.path):
                 return files.sha256(self.path)
         digest = hashlib.sha256()
-        for document in self._documents(text_field):
+        for document in self._documents(text_field, Counts()):
             data = document.encode()
             digest.update(len(data).to_bytes(8, "little") + data)
         return digest.hexdigest()
 
     def n_bytes(self, text_field: str) -> int:
-        """Return the size of the file, or of the documents that are not in a file."""
-        if self.path is not None:
+        """Return the size of the file, or of the documents that are not in a file or are compressed in it."""
+        if self.path is not None and not records.is_parquet(self.name):
             return self.path.stat().st_size
-        return sum(len(document.encode()) for document in self._documents(text_field))
+        return sum(len(document.encode()) for document in self._documents(text_field, Counts()))
 
-    def _documents(self, text_field: str) -> Iterator[str]:
-        if not self.name.startswith(HUB):
+    def _documents(self, text_field: str, counts: Counts) -> Iterator[str]:
+        if self.path is not None and self.is_jsonl:
+            return _jsonl_records(self.path, text_field, counts)
+        if self.name.startswith(builtin.PREFIX):
             return builtin.documents(self.name)
         wanted = records.Wanted((text_field,), "data.text_field")
-        return (record.text(text_field) for record in records.records(self.name, wanted, "train", records.Dropped()))
+        texts = (record.text(text_field) for record in records.records(self.name, wanted, "train", records.Dropped()))
+        return (_unix_lines(text, counts) for text in texts) if self.path is not None else texts
 
     def pieces(self, text_field: str, counts: Counts) -> Iterator[Piece]:
         """Yield the documents of this source, in pieces; blank documents are skipped and counted."""
-        if self.path is None:
-            for document in self._documents(text_field):
+        if self.path is None or self.is_jsonl or records.is_parquet(self.name):
+            for document in self._documents(text_field, counts):
                 if document.strip():
                     yield from cut([document])
-                else:
-                    counts.n_blank_documents += 1
-        elif self.is_jsonl:
-            for record in _jsonl_records(self.path, text_field, counts):
-                if record.strip():
-                    yield from cut([record])
                 else:
                     counts.n_blank_documents += 1
         else:

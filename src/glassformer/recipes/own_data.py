@@ -36,7 +36,7 @@ from glassformer.config.transformer import (
 from glassformer.data.builtin import PREFIX
 from glassformer.data.in_memory import recognised, rows_of
 from glassformer.data.recognition import SETTINGS, Kind, Recognised, aligned, recognise
-from glassformer.data.records import HUB, Dropped, Wanted, records
+from glassformer.data.records import HUB, Dropped, Wanted, is_parquet, records
 from glassformer.data.sources import find_sources, is_pattern, split_pattern
 from glassformer.errors import UserError
 
@@ -167,13 +167,13 @@ def _name_of(place: str) -> str:
 
 
 def _n_bytes(data: TextData | PairData | LabelData) -> int:
-    """Return the size of the files, or of the texts that are not in files."""
+    """Return the size of the files, or of the texts that are not in files or are compressed."""
     if isinstance(data, PairData) and data.path is None:
         return sum(os.path.getsize(str(side)) for side in (data.source, data.target))
     place = str(data.path)
     if isinstance(data, TextData):
         return sum(source.n_bytes(data.text_field) for source in find_sources([place]))
-    if not place.startswith(HUB):
+    if not (place.startswith(HUB) or is_parquet(place)):
         return os.path.getsize(place)
     rows = records(place, Wanted((), ""), "train", Dropped())
     return sum(len(str(value)) for row in rows for value in row.fields.values())

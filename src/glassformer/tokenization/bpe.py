@@ -5,7 +5,8 @@ a new symbol, and repeats. `learn_bpe` updates the counts after each merge. `lea
 algorithm in a few lines; a test checks that both give equal results. The rules are those of `tokenizers`:
 
 - Ids: the special tokens as given, the alphabet in code-point order, then one id per merge, in order.
-- Of equally frequent pairs, the one with the lowest left id is merged, then the one with the lowest right id.
+- Of equally frequent pairs, the one with the lowest left id is merged, then the one with the lowest right id. With
+  `bytes_of`, it is the one whose left token has the greatest bytes, and then the right one, in lexicographic order.
 - A pair is merged from left to right: `aaa` becomes `aa` `a`.
 
 No two merges produce the same string: if a string has become one token, no merge crossed its borders, so
@@ -18,7 +19,9 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,33 +59,49 @@ def learn_bpe(
     special_tokens: Sequence[str] = (),
     initial_alphabet: Iterable[str] = (),
     min_frequency: int = 2,
+    bytes_of: Callable[[str], bytes] | None = None,
     progress: Progress | None = None,
 ) -> LearnedBPE:
     """Learn merges until there are `vocab_size` tokens, or until no pair occurs `min_frequency` times.
 
     `chunk_counts` has the number of occurrences of each chunk of text; merges never cross the border of a chunk.
-    `vocab_size=0` means no merges. Raises `UserError` as `starting_vocabulary` does.
+    `vocab_size=0` means no merges. `bytes_of` gives the bytes of a token, by which equally frequent pairs are ordered
+    from the greatest; without it, they are ordered by ids. Raises `UserError` as `starting_vocabulary` does.
 
     The time of a merge is proportional to the number of occurrences of its pair, not to the size of the text.
 
     >>> learn_bpe({"low": 5, "lower": 2, "newest": 6, "widest": 3}, vocab_size=14).merges
     [('e', 's'), ('es', 't'), ('l', 'o'), ('lo', 'w')]
+    >>> learn_bpe({"low": 5, "lower": 2, "newest": 6, "widest": 3}, vocab_size=14, bytes_of=str.encode).merges
+    [('s', 't'), ('e', 'st'), ('o', 'w'), ('l', 'ow')]
     """
     tokens = starting_vocabulary(chunk_counts, special_tokens, initial_alphabet, vocab_size)
     n_start = len(tokens)
     forbidden = frozenset(special_tokens)
-    corpus = _Corpus(chunk_counts, tokens)
+    corpus = _Corpus(chunk_counts, tokens, _order(tokens, bytes_of))
     merges: list[tuple[str, str]] = []
     while len(tokens) < vocab_size and (pair := corpus.pop_most_frequent(min_frequency)) is not None:
         left, right = tokens[pair[0]], tokens[pair[1]]
         if left + right in forbidden:
             continue
-        corpus.merge(pair, len(tokens))
         merges.append((left, right))
         tokens.append(left + right)
+        corpus.merge(pair, len(tokens) - 1)
         if progress is not None:
             progress(len(merges), vocab_size - n_start)
     return LearnedBPE(tokens, merges, corpus.frequencies(len(tokens)))
+
+
+def _order(tokens: Sequence[str], bytes_of: Callable[[str], bytes] | None) -> Callable[[Pair], Any]:
+    """Return the sort key of equally frequent pairs: their ids, or their bytes from the greatest to the least."""
+    if bytes_of is None:
+        return lambda pair: pair
+
+    @cache
+    def falling(token_id: int) -> tuple[int, ...]:
+        return (*(-byte for byte in bytes_of(tokens[token_id])), 1)  # 1: a token follows those that it begins
+
+    return lambda pair: (falling(pair[0]), falling(pair[1]))
 
 
 def starting_vocabulary(
@@ -119,7 +138,7 @@ class _Corpus:
     The count in the heap is therefore never too low. It is corrected when the pair reaches the top.
     """
 
-    def __init__(self, chunk_counts: Mapping[str, int], alphabet: Sequence[str]) -> None:
+    def __init__(self, chunk_counts: Mapping[str, int], alphabet: Sequence[str], order: Callable[[Pair], Any]) -> None:
         self.symbols = _symbols(chunk_counts, alphabet)
         self.before = np.arange(-1, len(self.symbols) - 1)  # index of the left neighbour of each symbol
         self.after = np.arange(1, len(self.symbols) + 1)
@@ -129,7 +148,8 @@ class _Corpus:
         self.weights = np.concatenate([[0], np.repeat(counts, lengths + 1)])  # count of the symbol's chunk
         self.counts: dict[Pair, int] = {}
         self.places: dict[Pair, _Ints] = {}  # ascending indices of the left symbol; some may be outdated
-        self.heap: list[tuple[int, Pair]] = []  # (-count, pair)
+        self.order = order
+        self.heap: list[tuple[int, Any, Pair]] = []  # (-count, order of the pair, pair)
 
         left, right = self.symbols[:-1], self.symbols[1:]
         (at,) = np.nonzero((left != _GONE) & (right != _GONE))
@@ -139,15 +159,15 @@ class _Corpus:
     def _add(self, pair: Pair, count: int, places: _Ints) -> None:
         self.counts[pair] = count
         self.places[pair] = places
-        heapq.heappush(self.heap, (-count, pair))
+        heapq.heappush(self.heap, (-count, self.order(pair), pair))
 
     def pop_most_frequent(self, min_frequency: int) -> Pair | None:
         """Remove and return the next pair to merge; None if no pair occurs `min_frequency` times."""
         while self.heap:
-            negative_count, pair = self.heap[0]
+            negative_count, order, pair = self.heap[0]
             count = self.counts[pair]
             if count != -negative_count:
-                heapq.heapreplace(self.heap, (-count, pair))
+                heapq.heapreplace(self.heap, (-count, order, pair))
             elif count < max(min_frequency, 1):
                 return None
             else:

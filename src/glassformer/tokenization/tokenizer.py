@@ -26,7 +26,7 @@ import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -39,7 +39,7 @@ from glassformer.errors import UserError
 from glassformer.tokenization import rust_tokenizer
 from glassformer.tokenization.bpe import Progress, learn_bpe, learn_words
 from glassformer.tokenization.chunks import count_chunks
-from glassformer.tokenization.decoding import TextStream
+from glassformer.tokenization.decoding import TextStream, token_bytes
 from glassformer.tokenization.imported import ImportedCodec, ImportedStream
 from glassformer.tokenization.padding import PaddingSide, pad
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, Scheme
@@ -55,7 +55,7 @@ from glassformer.tokenization.validate_tokenizer_json import (
     check_roles,
 )
 
-Learner = Literal["glassformer", "tokenizers"]
+Learner = Literal["glassformer", "greatest_pair", "tokenizers"]
 
 ROLE_OF = {f"[{role.upper()}]": role for role in ROLES}
 """The role of each default special token."""
@@ -210,15 +210,17 @@ class Tokenizer:
         pair occurs `min_frequency` times, training stops early, and the `vocab_size` of the result is smaller than
         requested. `progress` is called with (number of merges made, number of merges requested).
 
-        Both learners find the same merges. The learner `tokenizers` runs in Rust, returns no frequencies and does not
-        call `progress`. Memory holds the distinct chunks; for `char` with merges these are the distinct lines.
+        The learners `glassformer` and `tokenizers` find the same merges: of equally frequent pairs, the one with the
+        lowest ids is merged. `greatest_pair` merges the one with the lexicographically greatest bytes. `tokenizers`
+        runs in Rust, returns no frequencies and does not call `progress`. Memory holds the distinct chunks; for `char`
+        with merges these are the distinct lines.
         """
         rust_tokenizer.check_special_tokens(special_tokens)
         if isinstance(texts, (str, Path)):
             texts = [files.read_text(files.as_path(texts, "texts"))]
         asked: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special_tokens}
         asked["min_frequency"] = min_frequency
-        if scheme == "whole_words" and learner == "glassformer":
+        if scheme == "whole_words" and learner != "tokenizers":
             frequencies = learn_words(count_chunks(texts, scheme), **asked)
             words = {token: i for i, token in enumerate(frequencies)}
             return cls(rust_tokenizer.assemble(scheme, special_tokens, words, []), list(frequencies.values()))
@@ -227,6 +229,7 @@ class Tokenizer:
             vocab, merges = rust_tokenizer.train_in_rust(texts, scheme=scheme, initial_alphabet=alphabet, **asked)
             return cls(rust_tokenizer.assemble(scheme, special_tokens, vocab, merges))
         counts = count_chunks(texts, scheme, characters_only=vocab_size == 0)
+        asked["bytes_of"] = partial(token_bytes, scheme=scheme) if learner == "greatest_pair" else None
         learned = learn_bpe(counts, initial_alphabet=alphabet, progress=progress, **asked)
         vocab = {token: i for i, token in enumerate(learned.tokens)}
         return cls(rust_tokenizer.assemble(scheme, special_tokens, vocab, learned.merges), learned.frequencies)

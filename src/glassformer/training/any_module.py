@@ -89,7 +89,7 @@ def train_module(
     if note := emulation_note(config.precision, host.device):
         reporter.log(note)
     _check(config, module, folder, valid, resume)
-    _require_storable(module, config)
+    require_storable(module, config)
     source = source_of(data, config, collate, batched, "data")
     evaluations = {} if valid is None else {"valid": source_of(valid, config, collate, batched, "valid").each}
     for batches in evaluations.values():
@@ -143,7 +143,7 @@ def _checkpoint_to_resume(folder: Path, newest: Path, config: TrainConfig, repor
     return checkpoint_for(folder, newest, old, config, reporter.log, instead)
 
 
-def _require_storable(module: nn.Module, config: TrainConfig) -> None:
+def require_storable(module: nn.Module, config: TrainConfig) -> None:
     """Raise `UserError` for a tensor of the module that a checkpoint cannot store, restore or average."""
     parameters = {id(p) for p in module.parameters()}
     buffers = {id(x) for x in module.buffers()}

@@ -1,0 +1,126 @@
+"""A checkpoint of any module and its optimizer, for a training loop of your own: safetensors and JSON, never a pickle.
+
+A folder has the weights, the tensors of the optimizer by `<parameter>/<name>`, its other values as JSON, and a manifest
+with the step and the SHA-256 of each file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer import files
+from glassformer.config.schema import from_dict
+from glassformer.config.train import TrainConfig
+from glassformer.errors import UserError, require_integer
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import WEIGHTS, load_weights, weights_of
+from glassformer.store.tensors import read_tensors, save_tensors
+from glassformer.training.any_module import require_storable
+
+TENSORS, OPTIONS = "optimizer.safetensors", "optimizer.json"
+
+
+@dataclass(frozen=True)
+class _Options:
+    """An optimizer without tensors: its class, groups with names of parameters, and values by `<parameter>/<name>`."""
+
+    kind: str
+    groups: list[dict[str, Any]]
+    values: dict[str, Any]
+
+
+def save_checkpoint(module: nn.Module, optimizer: torch.optim.Optimizer, step: int, out: str | Path) -> Path:
+    """Write a module, its optimizer and the number of steps to a folder, completely or not at all; return the folder.
+
+    An earlier checkpoint of this name is replaced. Raises `UserError` for another folder that is not empty, and for a
+    module or an optimizer whose state cannot be restored exactly.
+    """
+    require_integer("step", step, 0, "the number of optimizer steps")
+    folder = files.as_path(out, "out")
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / OPTIONS).is_file()):
+        raise UserError(f"{folder} exists and is not a checkpoint of save_checkpoint: give the name of a new folder")
+    require_storable(module, TrainConfig())
+    names, state = _parameters(module, optimizer), optimizer.state_dict()
+    parts = {f"{names[i][0]}/{key}": x for i, memory in state["state"].items() for key, x in memory.items()}
+    tensors = {name: x for name, x in parts.items() if isinstance(x, Tensor)}
+    _require_fit(parts, dict(names))
+    groups = [group | {"params": [names[i][0] for i in group["params"]]} for group in state["param_groups"]]
+    options = _Options(type(optimizer).__name__, groups, {name: x for name, x in parts.items() if name not in tensors})
+    with files.new_folder(folder) as temporary:
+        save_tensors(weights_of(module), temporary / WEIGHTS)
+        save_tensors(tensors, temporary / TENSORS)
+        try:
+            files.write_json(temporary / OPTIONS, asdict(options))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"the optimizer has an option that JSON cannot store: {error}") from error
+        Manifest.of(temporary, "checkpoint", step, [WEIGHTS, TENSORS, OPTIONS]).write(temporary)
+    return folder
+
+
+def load_checkpoint(src: str | Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Restore a module and its optimizer, options such as the learning rate included; return the number of steps.
+
+    The next steps are bit for bit equal. Raises `UserError`, before anything changes, for a damaged folder and for
+    tensors of other names, shapes or dtypes.
+    """
+    folder = files.as_path(src, "src")
+    if folder.is_file():
+        files.refuse_objects(folder)
+    manifest = Manifest.read(folder).verify(folder)
+    manifest.require(folder, [WEIGHTS, TENSORS, OPTIONS])
+    options = from_dict(_Options, files.read_json(folder / OPTIONS), str(folder / OPTIONS))
+    state = _state(options, read_tensors(folder / TENSORS), module, optimizer)
+    load_weights(module, folder / WEIGHTS)
+    optimizer.load_state_dict(state)
+    return manifest.step
+
+
+def _state(
+    options: _Options, tensors: Mapping[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer
+) -> dict[str, Any]:
+    """Return the state for `load_state_dict`; raise `UserError` if it is that of another optimizer."""
+    if options.kind != type(optimizer).__name__:
+        raise UserError(f"the checkpoint is of the optimizer {options.kind}, not {type(optimizer).__name__}")
+    names, own = _parameters(module, optimizer), optimizer.state_dict()["param_groups"]
+    if [group.get("params") for group in options.groups] != [[names[i][0] for i in x["params"]] for x in own]:
+        raise UserError("the optimizer of the checkpoint has other parameters or groups: build it in the same way")
+    parts, parameters = {**options.values, **tensors}, dict(names)
+    _require_fit(parts, parameters)
+    indices = {name: index for index, name in enumerate(parameters)}
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in parts.items():
+        of, _, key = name.rpartition("/")
+        if isinstance(value, Tensor) and value.dim():
+            # The memory format must be that of the parameter: fused kernels ignore strides.
+            value = torch.empty_like(parameters[of]).copy_(value)
+        state.setdefault(indices[of], {})[key] = value
+    groups = [
+        group
+        | {key: tuple(x) if isinstance(group.get(key), tuple) else x for key, x in stored.items() if key != "params"}
+        for group, stored in zip(own, options.groups, strict=True)
+    ]
+    return {"state": state, "param_groups": groups}
+
+
+def _parameters(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple[str, Tensor]]:
+    """Return the parameters of the optimizer, in the order of its groups, with their names in the module."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    found = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not all(id(parameter) in names for parameter in found):
+        raise UserError("the optimizer has a parameter that is not of this module: give the module that it trains")
+    return [(names[id(parameter)], parameter) for parameter in found]
+
+
+def _require_fit(parts: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> None:
+    """Raise `UserError` for a part of a state without a parameter, or of another shape or dtype than its parameter."""
+    for name, x in parts.items():
+        parameter = parameters.get(name.rpartition("/")[0])
+        if parameter is None:
+            raise UserError(f"the optimizer state {name} is of no parameter of this optimizer")
+        if isinstance(x, Tensor) and x.dim() and (x.shape, x.dtype) != (parameter.shape, parameter.dtype):
+            has, needs = (f"{tuple(y.shape)} of {y.dtype}".replace("torch.", "") for y in (x, parameter))
+            raise UserError(f"the optimizer state {name} has the shape {has}, and its parameter {needs}")

@@ -1,0 +1,110 @@
+"""Parquet files by name: the same records as in a jsonl file, for texts, pairs, labels and tags."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from pyarrow import Table, parquet
+
+from glassformer import recipes
+from glassformer.config.run import LabelData, PairData, TextData
+from glassformer.data.corpus import Corpus
+from glassformer.data.first_look import look_at
+from glassformer.data.labels import Labelled, Tagged, read_labels
+from glassformer.data.pairs import Pair, read_pairs
+from glassformer.data.recognition import recognise
+from glassformer.data.sources import Counts, read_documents, read_pieces
+from glassformer.errors import UserError
+from glassformer.recipes.own_data import run_for
+
+Rows = list[dict[str, Any]]
+
+TEXTS: Rows = [{"text": f"text number {i}\n", "stars": i} for i in range(30)]
+PAIRS: Rows = [{"en": f"a house {i}", "de": f"ein Haus {i}"} for i in range(30)]
+CLASSES: Rows = [{"body": f"film {i}", "stars": i % 2} for i in range(30)]
+NUMBERS: Rows = [{"text": f"film {i}", "label": i / 4} for i in range(30)]
+TAGS: Rows = [{"text": ["a", f"dog{i}"], "label": ["D", "N"]} for i in range(30)]
+
+
+def written(path: Path, rows: Rows) -> str:
+    parquet.write_table(Table.from_pylist(rows), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("rows", [TEXTS, PAIRS, CLASSES, NUMBERS, TAGS], ids=["text", "pairs", "01", "0.5", "tags"])
+def test_a_parquet_file_is_recognised_as_a_jsonl_file_of_its_rows(rows: Rows, tmp_path: Path) -> None:
+    jsonl = tmp_path / "same.jsonl"
+    jsonl.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found, same = recognise(written(tmp_path / "same.parquet", rows)), recognise(str(jsonl))
+    assert type(found.data) is type(same.data) and found.evidence == same.evidence
+    if isinstance(found.data, PairData) and isinstance(same.data, PairData):
+        assert read_pairs(found.data) == read_pairs(same.data) == [Pair(row["en"], row["de"]) for row in rows]
+    elif isinstance(found.data, LabelData) and isinstance(same.data, LabelData):
+        records = read_labels(found.data, str(found.data.path))
+        assert records == read_labels(same.data, str(same.data.path)) and len(records) == len(rows)
+    else:
+        assert list(read_documents([str(found.data.path)])) == [row["text"] for row in rows]
+    look_at(found.data)
+    run, _ = run_for([str(found.data.path)])
+    assert run == recipes.with_changes(run_for([jsonl])[0], path=found.data.path)
+
+
+def test_tags_and_class_names_that_datasets_stored_are_read(tmp_path: Path) -> None:
+    features = datasets.Features(
+        {"text": datasets.List(datasets.Value("string")), "label": datasets.List(datasets.ClassLabel(names=["D", "N"]))}
+    )
+    path = tmp_path / "tags.parquet"
+    datasets.Dataset.from_list([{"text": ["a", "dog"], "label": [0, 1]}], features=features).to_parquet(path)
+    assert read_labels(LabelData(outputs="tags"), str(path)) == [Tagged(("a", "dog"), ("D", "N"))]
+    classes = tmp_path / "classes.parquet"
+    one = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])})
+    datasets.Dataset.from_list([{"text": "a", "label": 1}], features=one).to_parquet(classes)
+    assert read_labels(LabelData(), str(classes)) == [Labelled("a", None, "good")]
+
+
+def test_columns_inside_of_columns_are_named_with_dots(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.parquet", [{"translation": {"en": "a dog", "de": "ein Hund"}}])
+    data = PairData(path=path, source_field="translation.en", target_field="translation.de")
+    assert read_pairs(data) == [Pair("a dog", "ein Hund")]
+
+
+def test_a_text_column_is_a_corpus_with_unix_line_ends_in_a_file_and_in_a_pattern(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        written(tmp_path / f"{name}.parquet", [{"text": f"{name} one\r\ntwo"}, {"text": " "}, {"text": name}])
+    pattern, counts = str(tmp_path / "*.parquet"), Counts()
+    assert [piece.text for piece in read_pieces([pattern], counts=counts)] == ["a one\ntwo", "a", "b one\ntwo", "b"]
+    assert (counts.n_crlf, counts.n_blank_documents) == (2, 2)
+    assert recognise(pattern).data == TextData(path=pattern)
+    assert Corpus([pattern], valid_fraction=0.5).n_bytes == 2 * len("a one\ntwo" + "a")
+
+
+def test_the_size_of_a_run_follows_from_the_texts_and_not_from_their_compressed_bytes(tmp_path: Path) -> None:
+    rows = [{"text": "the same words again and again. " * 2000}] * 20
+    path = written(tmp_path / "large.parquet", rows)
+    assert Path(path).stat().st_size < 1 << 17
+    jsonl = tmp_path / "large.jsonl"
+    jsonl.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run_for([path])[0].tokenizer == run_for([jsonl])[0].tokenizer
+
+
+def test_mistakes_name_the_file_the_row_and_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path / "t.parquet", [{"text": "a", "label": "x"}, {"text": None, "label": "x"}])
+    with pytest.raises(UserError, match=r"^row 1 of .*t\.parquet has no field 'body'; it has 'text', 'label' \(set "):
+        read_labels(LabelData(text_field="body"), path)
+    with pytest.raises(UserError, match=r"^row 2 of .*t\.parquet: the field 'text' must be a text, got None$"):
+        list(read_documents([path]))
+    with pytest.raises(UserError, match=r"t\.parquet is empty; use a file with rows$"):
+        recognise(written(tmp_path / "t.parquet", []))
+    (tmp_path / "no.parquet").write_text("text")
+    with pytest.raises(UserError, match=r"no\.parquet cannot be read as Parquet: "):
+        recognise(str(tmp_path / "no.parquet"))
+    with pytest.raises(UserError, match=r"^no such file: .*missing\.parquet$"):
+        recognise(str(tmp_path / "missing.parquet"))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(
+        UserError, match=r"^a Parquet file needs the package pyarrow: pip install 'glassformer\[data\]'$"
+    ):
+        recognise(path)
