@@ -127,11 +127,11 @@ def train(
     a terminal and in a notebook only.
     """
     given = {**(changes or {}), **settings}
-    records = None
+    records, evidence = None, ""
     if isinstance(run, Run):
         chosen = run
     elif run is None or isinstance(run, (str, os.PathLike)):
-        chosen = recipes.run_of(*(() if run is None else (run,)), kind=kind, changes=given)
+        chosen, evidence = recipes.run_of(*(() if run is None else (run,)), kind=kind, changes=given)
     else:
         chosen, records, evidence = recipes.run_in_memory(run, kind, given)
     start = {} if init is None else {"init.path": files.as_path(init, "init")}
@@ -143,8 +143,7 @@ def train(
     folder = Path("runs") / chosen.name if out is None else files.as_path(out, "out")
     with with_records(chosen, records, folder) as complete:
         check_new_run(complete, folder)  # imports no torch
-        if records is not None:
-            recipes.note(f"{evidence}; they are written to {folder / RECORDS}")
+        recipes.note(evidence if records is None else f"{evidence}; they are written to {folder / RECORDS}")
         from glassformer.terminal import reporter_or_default
         from glassformer.training.run import train_run
 

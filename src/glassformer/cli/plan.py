@@ -58,13 +58,14 @@ def main(
         fail(f"{one}; see `glassformer presets` and `recipes`")
     same = {"train.batch_size": batch_size, "train.precision": precision}
     given = {key: str(value) for key, value in same.items() if value is not None} | keys
-    base = run_of(configs[0], given)
+    base, evidence = run_of(configs[0], given)
     given = recipes.whole_changes(base, given)
     run = with_flags(base, given)
     gpu_type = find_gpu(gpu)
     from glassformer.cost.plan import plan_run  # imports torch
 
     plan = plan_run(run, gpu_type, gpus, n_tokens=tokens, mfu=mfu, price=price, context=context, given=given)
+    recipes.note(evidence)
     if json_:
         print(json.dumps(plan.to_dict()))
     else:
@@ -72,17 +73,20 @@ def main(
     return 0
 
 
-def run_of(place: str, given: Mapping[str, str]) -> Run:
-    """Return the run of a preset, a recipe, a TOML file or a model directory, or what `train` runs on own data."""
+def run_of(place: str, given: Mapping[str, str]) -> tuple[Run, str]:
+    """Return the run of a preset, a recipe, a TOML file or a model directory, or what `train` runs on own data.
+
+    The text says how own data was recognised.
+    """
     if place in PRESETS:
         config = preset(place)
         run = Run(name=place, model=config)
-        return replace(run, objective=MaskedConfig()) if config.decoder is None else run
+        return (replace(run, objective=MaskedConfig()) if config.decoder is None else run), ""
     if place.endswith(".toml") or place in recipes.names():
-        return recipes.load(place)
+        return recipes.load(place), ""
     path = as_path(place, "CONFIG")
     if (path / RUN).exists():
-        return read_run(path)
+        return read_run(path), ""
     if not (exists(path) or is_pattern(place) or place.startswith(HUB)):
         near = nearest_name(place, [*PRESETS, *recipes.names()], cutoff=0.4)
         see = "; see `glassformer presets` and `glassformer recipes`"
