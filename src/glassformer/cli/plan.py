@@ -76,7 +76,7 @@ def main(
 def run_of(place: str, given: Mapping[str, str]) -> tuple[Run, str]:
     """Return the run of a preset, a recipe, a TOML file or a model directory, or what `train` runs on own data.
 
-    The text says how own data was recognised.
+    The text describes how own data was recognised.
     """
     if place in PRESETS:
         config = preset(place)

@@ -1,4 +1,4 @@
-"""What each built-in objective requires of a run: data, stacks, head and settings. Checked before torch is imported."""
+"""Requirements of the built-in objectives for a run: data, stacks, head, settings. Checked before torch is imported."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ Data = TypeVar("Data", TextData, PairData, LabelData)
 
 
 class Requirements(Protocol):
-    """What an objective requires of a run."""
+    """Requirements of an objective for a run."""
 
     def check(self, run: Run) -> None:
         """Raise `UserError` if the run's data or model does not suit the objective; no data is read."""
