@@ -441,9 +441,9 @@ def test_training_on_a_text_file_equals_the_command(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = write_text(tmp_path)
     outcome = glassformer.train("text.txt", changes=SMALL)
-    by_command = recipes.with_changes(run_for("text.txt"), SMALL)
+    by_command = recipes.with_changes(run_for("text.txt")[0], SMALL)
     assert outcome.folder == Path("runs/text") and outcome.run.train == replace(by_command.train, compile=False)
-    assert outcome.run.generation == by_command.generation == recipes.run_of(str(path)).generation
+    assert outcome.run.generation == by_command.generation == recipes.run_of(str(path))[0].generation
     assert outcome.model.name == "runs/text" and outcome.model is outcome.model
     assert outcome.model.evaluate() == outcome.reports["valid"]
     assert isinstance(outcome.model.generate("abc", max_new_tokens=3), str)

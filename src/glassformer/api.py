@@ -140,11 +140,11 @@ def train(
             f"train(source='train.en', target={str(out)!r})"
         )
     given = {**(changes or {}), **settings}
-    records = None
+    records, evidence = None, ""
     if isinstance(run, Run):
         chosen = run
     elif run is None or isinstance(run, (str, os.PathLike)):
-        chosen = recipes.run_of(*(() if run is None else (run,)), kind=kind, changes=given)
+        chosen, evidence = recipes.run_of(*(() if run is None else (run,)), kind=kind, changes=given)
     else:
         chosen, records, evidence = recipes.run_in_memory(run, kind, given)
     start = {} if init is None else {"init.path": files.as_path(init, "init")}
@@ -156,8 +156,7 @@ def train(
     folder = Path("runs") / chosen.name if out is None else files.as_path(out, "out")
     with with_records(chosen, records, folder) as complete:
         check_new_run(complete, folder)  # imports no torch
-        if records is not None:
-            recipes.note(f"{evidence}; they are written to {folder / RECORDS}")
+        recipes.note(evidence if records is None else f"{evidence}; they are written to {folder / RECORDS}")
         from glassformer.terminal import reporter_or_default
         from glassformer.training.run import train_run
 
@@ -212,21 +211,24 @@ def plan(run: Run | str | Path, gpu: str = "h200", n_gpus: int = 1, **options: A
     from glassformer.cost.hardware import find_gpu
     from glassformer.cost.plan import plan_run
 
-    return plan_run(run if isinstance(run, Run) else run_to_plan(run, {}), find_gpu(gpu), n_gpus, **options)
+    return plan_run(run if isinstance(run, Run) else run_to_plan(run, {})[0], find_gpu(gpu), n_gpus, **options)
 
 
-def run_to_plan(source: str | Path, given: Mapping[str, str]) -> Run:
-    """Return the run of a preset, a recipe, a TOML file or a model directory, or what `train` runs on own data."""
+def run_to_plan(source: str | Path, given: Mapping[str, str]) -> tuple[Run, str]:
+    """Return the run of a preset, a recipe, a TOML file or a model directory, or what `train` runs on own data.
+
+    The text describes how own data was recognised.
+    """
     place = str(source)
     if place in PRESETS:
         config = preset(place)
         run = Run(name=place, model=config)
-        return replace(run, objective=MaskedConfig()) if config.decoder is None else run
+        return (replace(run, objective=MaskedConfig()) if config.decoder is None else run), ""
     if place.endswith(".toml") or place in recipes.names():
-        return recipes.load(place)
+        return recipes.load(place), ""
     path = files.as_path(source, "run")
     if (path / RUN).exists():
-        return read_run(path)
+        return read_run(path), ""
     if not (files.exists(path) or is_pattern(place) or place.startswith(HUB)):
         near = nearest_name(place, [*PRESETS, *recipes.names()], cutoff=0.4)
         see = "; see `glassformer presets` and `glassformer recipes`"

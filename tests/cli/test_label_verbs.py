@@ -100,6 +100,7 @@ def test_embed_writes_vectors_and_finds_the_nearest(
         "embed", models["classes"].folder, "--input", tmp_path / "in.txt", "--query", "red cat", "--n", 1
     )
     assert nearest.out == "1.0000\tred cat\n"
+    assert glassformer("embed", models["classes"].folder, "red cat", "--query", "red cat").out == nearest.out
 
 
 def test_evaluate_prints_the_report_of_classes(glassformer: Glassformer, models: dict[str, Outcome]) -> None:

@@ -81,6 +81,14 @@ def test_translate_prints_one_line_per_line_in_order(glassformer: Glassformer, p
     assert voted.out == printed.out  # two copies of a model agree
 
 
+def test_translate_takes_one_source_as_an_argument(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+    text = "the dog runs"
+    of_file = glassformer("translate", pairs.folder, pairs.folder, "--input", "-", stdin=f"{text}\n")
+    assert of_file.out and glassformer("translate", pairs.folder, pairs.folder, text).out == of_file.out
+    glassformer("translate", pairs.folder, text, "--output", tmp_path / "out.txt")
+    assert (tmp_path / "out.txt").read_text() == of_file.out
+
+
 def test_a_source_is_encoded_once(glassformer: Glassformer, pairs: Outcome, encoded: list[str]) -> None:
     assert glassformer("translate", pairs.folder, stdin="abc\nab\n").code == 0
     assert [text for text in encoded if text] == ["abc", "ab"]  # the prefix is empty

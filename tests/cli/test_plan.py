@@ -90,7 +90,8 @@ def test_plan_of_a_text_is_the_plan_of_the_run_that_train_starts(glassformer: Gl
     text.parent.mkdir()
     text.write_text("Some words of a book.\n" * 1000)
     for place in (text, text.parent):
-        run, plan = recipes.run_of(place), json.loads(glassformer("plan", place, "--train.max-steps", 7, "--json").out)
+        run, _ = recipes.run_of(place)
+        plan = json.loads(glassformer("plan", place, "--train.max-steps", 7, "--json").out)
         assert plan["name"] == run.name == place.stem
         assert plan["n_tokens"] == 7 * run.train.batch_size * run.model.max_len
 

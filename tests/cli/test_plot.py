@@ -48,8 +48,8 @@ def test_plot_draws_one_head_of_one_layer(glassformer: Glassformer, trained: Out
 def test_mistakes_are_one_sentence_and_write_nothing(glassformer: Glassformer, trained: Outcome) -> None:
     folder = trained.folder
     for words, message in (
-        (["attention", folder], "give --text TEXT for a model with one stack, or --source TEXT for an encoder-decoder"),
-        (["attention", folder, "--text", "a", "--source", "a"], "give --text TEXT"),
+        (["attention", folder], "give a text for a model with one stack, or --source TEXT for an encoder-decoder"),
+        (["attention", folder, "a", "--source", "a"], "give a text for a model with one stack"),
         (["attention", folder, "--text", "a", "--target", "a"], "--target needs --source"),
         (["attention", folder, "--text", "a", "--layer", "7"], "there is no layer 7: the model has 2, counted from 0"),
         (["attention", folder, "--text", "a", "--head", "-1"], "there is no head -1"),
@@ -72,9 +72,10 @@ def test_mistakes_are_one_sentence_and_write_nothing(glassformer: Glassformer, t
 @pytest.mark.parametrize(
     "words",
     [
-        ["lens", "RUN", "--text", "abc de"],
+        ["lens", "RUN", "abc de"],
         ["lens", "RUN", "--text", "abc de", "--no-norm"],
-        ["ablation", "RUN", "--text", "abc de"],
+        ["ablation", "RUN", "abc de"],
+        ["attention", "RUN", "abc de"],
         ["patching", "RUN", "--clean", "abc", "--corrupted", "abd", "--answer", "a", "--wrong", "b"],
     ],
 )

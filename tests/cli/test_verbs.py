@@ -80,6 +80,9 @@ def test_score_takes_texts_and_their_beginnings(glassformer: Glassformer, traine
     assert after.out.splitlines()[0] == f"{model.score('abc', ' def é').log_prob:.4f}\t{len(ids)}\t def é"
     assert len(after.out.splitlines()) == 2
     assert "target side is missing" in glassformer("score", trained.folder, "--source", tmp_path / "a").err
+    alone = glassformer("score", trained.folder, "abc def", "--json")
+    assert json.loads(alone.out)["target"] == "abc def"
+    assert json.loads(alone.out)["log_prob"] == model.score(["abc def"], log=str)[0].log_prob
 
 
 def test_generate_reads_prompts_from_a_file(glassformer: Glassformer, trained: Outcome, tmp_path: Path) -> None:
@@ -124,11 +127,11 @@ def test_short_names_mean_the_same_in_the_shell_and_in_python(
     value = SHORT.get(name, "1")
     ran: list[Run] = []
 
-    def train(run: Run, out: str | None, reporter: object) -> None:
+    def check(run: Run, folder: Path) -> None:
         ran.append(run)
         sys.exit()
 
-    monkeypatch.setattr("glassformer.cli.train.train", train)
+    monkeypatch.setattr("glassformer.cli.train.check_new_run", check)
     try:
         wanted = recipes.with_changes(recipes.load(recipe), {name: FlagText(value)}, "the command line")
     except UserError as error:
@@ -151,6 +154,14 @@ def test_tables_fit_a_narrow_terminal(
         shown = glassformer(*words)
         assert shown.code == 0 and max(map(len, shown.out.splitlines())) <= width, shown.out
         assert len(re.findall(r"\bparameters\b|\bbytes per token\b", shown.out)) >= 1
+
+
+def test_a_prompt_is_an_argument_or_an_option(glassformer: Glassformer, trained: Outcome) -> None:
+    settings = ["--max-new-tokens", 6, "--temperature", 0]
+    for prompt in ("abc d", "-a"):
+        found = glassformer("generate", trained.folder, prompt, *settings)
+        assert found.code == 0
+        assert found == glassformer("generate", trained.folder, "--prompt", prompt, *settings)
 
 
 def test_generate_writes_several_samples(glassformer: Glassformer, trained: Outcome) -> None:

@@ -260,7 +260,7 @@ def test_flags_of_a_plan_are_accepted(n: int, tmp_path: Path, monkeypatch: pytes
             plan = plan_run(run, gpu, n)
             assert plan.layout.fits
             offered.add(plan.layout.strategy)
-            planned: Any = parse(run_for, [str(path), *shlex.split(plan.flags)], "train")
+            planned: Any = parse(run_for, [str(path), *shlex.split(plan.flags)], "train")[0]
             assert planned.train.grad_accumulation == plan.grad_accumulation
             with processes(planned.parallel, planned.train, torch.device("cpu")) as ranks:
                 assert ranks.n == n
@@ -279,7 +279,7 @@ def test_flags_of_a_plan_train(optimizer: str, strategy: str, tmp_path: Path) ->
     gpu = Gpu("card", least / 0.9 / GIB * (1 + 1e-9), 1e12, 1e12)  # type: ignore[arg-type]
     plan = plan_run(run, gpu, 2, given=given)
     assert plan.layout.strategy == strategy and plan.grad_accumulation == 2
-    planned: Any = parse(run_for, [str(path), *shlex.split(plan.flags)], "train")
+    planned: Any = parse(run_for, [str(path), *shlex.split(plan.flags)], "train")[0]
     assert ranks_done(2, lambda: api.train(planned, tmp_path / "run")) == [0, 0]
     assert checkpoint.steps(tmp_path / "run") == [2]
 

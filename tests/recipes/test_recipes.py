@@ -15,7 +15,7 @@ from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.recipes.reference import reference
 from glassformer.tasks.registry import trainable_task
-from glassformer.tasks.text_data import context_of
+from glassformer.tasks.requirements import context_of
 
 
 def test_the_documented_recipes_exist() -> None:
@@ -112,7 +112,7 @@ def test_a_text_alone_gives_a_run_for_its_size(tmp_path: Path, n_bytes: int) -> 
     path = tmp_path / 'my "text".txt'
     with open(path, "wb") as file:
         file.truncate(n_bytes)
-    run = recipes.run_of(path)
+    run, _ = recipes.run_of(path)
     assert (run.name, run.data.path) == ('my "text"', str(path))
     assert isinstance(run.train.optimizer, MuonConfig)
     assert context_of(run) <= run.model.max_len
@@ -123,7 +123,7 @@ def test_larger_texts_get_larger_runs(tmp_path: Path) -> None:
     for n_bytes in (1 << 10, 1 << 18, 1 << 24, 1 << 27):
         with open(tmp_path / "t.txt", "wb") as file:
             file.truncate(n_bytes)
-        run = recipes.run_of(tmp_path / "t.txt")
+        run, _ = recipes.run_of(tmp_path / "t.txt")
         sizes.append((run.tokenizer.vocab_size, context_of(run), run.train.max_steps))
     assert sizes == sorted(sizes)
     with pytest.raises(UserError, match="no such file"):
@@ -132,13 +132,13 @@ def test_larger_texts_get_larger_runs(tmp_path: Path) -> None:
 
 def test_a_preset_is_a_flag_of_a_recipe() -> None:
     words = ["copy-task", "--model.preset", "modern-small", "--model.decoder.n-layers=3"]
-    run, small = parse(run_for, words, "train"), PRESETS["modern-small"]
+    (run, _), small = parse(run_for, words, "train"), PRESETS["modern-small"]
     assert isinstance(run, Run) and small.decoder is not None
     assert run.model == replace(small, decoder=replace(small.decoder, n_layers=3))
     assert replace(run, model=recipes.load("copy-task").model) == recipes.load("copy-task"), "nothing else changes"
     with pytest.raises(UserError, match="unknown preset 'modern-smal': did you mean modern-small"):
         parse(run_for, ["copy-task", "--model.preset", "modern-smal"], "train")
-    assert parse(run_for, ["copy-task", "--preset", "gpt2"], "train").model == PRESETS["gpt2"]  # type: ignore[union-attr]
+    assert parse(run_for, ["copy-task", "--preset", "gpt2"], "train")[0].model == PRESETS["gpt2"]
 
 
 def test_paths_of_recipes_may_be_texts_or_paths(tmp_path: Path) -> None:
@@ -146,6 +146,6 @@ def test_paths_of_recipes_may_be_texts_or_paths(tmp_path: Path) -> None:
     text.write_text("abc")
     toml.write_text("[train]\nmax_steps = 3\n")
     assert recipes.run_of(str(text)) == recipes.run_of(text)
-    assert recipes.load(str(toml)) == recipes.load(toml) == recipes.run_of(toml)
+    assert recipes.load(str(toml)) == recipes.load(toml) == recipes.run_of(toml)[0]
     with pytest.raises(UserError, match=r"source must be a path .a str or a Path., not NoneType"):
         recipes.run_of(None)  # type: ignore[arg-type]

@@ -292,7 +292,7 @@ def test_a_setting_without_effect_is_refused(tmp_path: Path, changes: dict[str, 
     ("changes", "words"),
     [
         ({"device": "cuda:99"}, "device 'cuda:99' is not available"),
-        ({"device": "gpu"}, "device 'gpu' is not available"),
+        ({"device": "gpu"}, "train.device is gpu and must be auto, cpu, cuda, cuda:N or mps"),
         ({"early_stopping": EarlyStopping(metric="bleu")}, "choose one of loss, perplexity, bits_per_byte"),
     ],
 )

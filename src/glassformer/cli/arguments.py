@@ -36,6 +36,7 @@ Search = Annotated[dict[str, Any], BeamConfig]
 
 METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: ""}
 HELP = ("-h", "--help")
+QUOTE = "put a text of several words in quotes"
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,8 @@ class Signature:
         missing += [f"--{option.name}" for option in self.options if option.is_required and option.name not in given]
         if further and single == self.places:
             shown = ", ".join(map(repr, further))
-            raise UserError(f"unexpected arguments: {shown}; remove them")
+            quote = f", or {QUOTE}" if single and single[-1].type is str else ""
+            raise UserError(f"unexpected arguments: {shown}; remove them{quote}")
         if missing:
             raise UserError(f"missing arguments of glassformer {self.verb}: {', '.join(missing)}")
         values = [place.read([word], place.metavar) for place, word in zip(single, words, strict=False)]

@@ -1,9 +1,9 @@
 """glassformer classify DIR… "A text" """
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from glassformer.cli.inputs_outputs import Loading, directories_and_text, given_texts
+from glassformer.cli.inputs_outputs import Loading, Texted, directories_and_text, given_texts
 from glassformer.cli.progress import bar
 from glassformer.cli.translate import cell
 from glassformer.errors import UserError, require_integer
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def main(
-    *models: Annotated[str, "DIR… [TEXT]"],
+    *models: Texted,
     second: str | None = None,
     input: str | None = None,
     n: int | None = None,

@@ -12,6 +12,7 @@ from glassformer.errors import UserError, require_integer
 
 def main(
     directory: Dir,
+    text: str | None = None,
     /,
     *,
     input: File | None = None,
@@ -26,8 +27,9 @@ def main(
 
     Args:
         directory: The model directory.
-        input: A file with one text per line, or - for standard input, which is the default. A blank line gives
-            a row of NaN.
+        text: One text.
+        input: A file with one text per line, or - for standard input, which is the default if no text is given. A
+            blank line gives a row of NaN.
         output: The npy file to write, (lines, d_model) in fp32.
         query: Print the lines with the highest cosine similarity to this text: "cosine TAB line".
         n: Number of lines to print for the query; 5 by default.
@@ -44,7 +46,7 @@ def main(
         raise UserError("no output requested: give --output FILE.npy, or --query TEXT for the nearest lines")
     if output is not None:
         require_output(output, [directory, input])
-    given = given_texts(None, input)
+    given = given_texts(text, input)
     model = loading.model(directory)
     import numpy as np
 

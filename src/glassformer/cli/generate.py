@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer import files
 from glassformer.cli.arguments import Dir, File, Sampling, read_stdin
-from glassformer.cli.inputs_outputs import Loading, require_output
+from glassformer.cli.inputs_outputs import Loading, require_one, require_output, same_text
 from glassformer.cli.progress import err, reporting
 from glassformer.config.run import GENERATION_BATCH
 from glassformer.data.records import lines
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 def main(
     directory: Dir,
+    text: str | None = None,
     /,
     *,
     prompt: str | None = None,
@@ -41,7 +42,8 @@ def main(
 
     Args:
         directory: The model directory.
-        prompt: The text to continue; "" is an empty prompt.
+        text: The text to continue, the prompt; "" is an empty prompt.
+        prompt: The prompt, as an option.
         input: A file of prompts, or - for standard input; the output is jsonl. Each line is a prompt, or an object
             {"prompt": "…"} if the first line begins with {. A blank line has no text.
         output: The jsonl file to write; default: standard output.
@@ -56,21 +58,21 @@ def main(
             option they are ordinary text.
 
     Examples:
-        glassformer generate runs/mybook --prompt "It was" --temperature 0.8
+        glassformer generate runs/mybook "It was" --temperature 0.8
         glassformer generate runs/mybook --input prompts.txt --output texts.jsonl
     """
-    if prompt is not None and input is not None:
-        raise UserError("give --prompt or --input, not both")
+    prompt = same_text(text, prompt, "--prompt")
+    require_one(prompt, input, "--input")
     if output is not None and input is None:
         raise UserError(
-            "--output is for --input FILE.jsonl; the text of --prompt is printed: write it to a file with >"
+            "--output is for --input FILE.jsonl; the text of a prompt is printed: write it to a file with >"
         )
     if batch_size is not None and input is None:
-        raise UserError("--batch-size is for --input FILE.jsonl; all samples of a --prompt are drawn together")
+        raise UserError("--batch-size is for --input FILE.jsonl; all samples of a prompt are drawn together")
     if "draft_tokens" in sampling and draft is None:
         raise UserError("--draft-tokens is for --draft DIR; --prompt-lookup K has its own number of tokens, K")
     if input is None and prompt is None and not sys.stdin.isatty():
-        raise UserError("no prompt given: give --prompt TEXT or --input FILE, or run on a terminal")
+        raise UserError("no prompt given: give a text or --input FILE, or run on a terminal")
     prompts = None if input is None else _prompts(input)
     if prompts is not None and not any(one is not None for one in prompts):
         raise UserError(f'{input} has no prompt; write one per line, or objects with a text field "prompt"')

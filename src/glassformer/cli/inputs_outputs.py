@@ -5,16 +5,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from glassformer import files
-from glassformer.cli.arguments import File, read_stdin
-from glassformer.config.schema import setting
+from glassformer.cli.arguments import QUOTE, File, read_stdin
+from glassformer.config.schema import checked, setting
+from glassformer.config.train import DEVICE, DEVICES
 from glassformer.data.builtin import PREFIX
 from glassformer.data.first_look import look_at
 from glassformer.data.records import HUB, lines
 from glassformer.data.sources import find_sources, is_pattern, reads
-from glassformer.errors import UserError
+from glassformer.errors import UserError, quoted
 from glassformer.store import checkpoint
 from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.store.model_directory import own_paths, read_run
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from glassformer.model import Model
 
 NOT_ON_DISK = (PREFIX, "hub:")
+Texted = Annotated[str, "DIR… [TEXT]"]
+"""Model directories, then an optional text (`directories_and_text`)."""
 
 
 def require_effect(model: "Model", search: Mapping[str, Any]) -> None:
@@ -37,12 +40,13 @@ def require_effect(model: "Model", search: Mapping[str, Any]) -> None:
         )
 
 
-@dataclass(frozen=True)
+@checked
 class Stored:
     """Checkpoint and device."""
 
+    section: ClassVar[str] = ""
     checkpoint: int | None = setting(None, "use the checkpoint of this step")
-    device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps")
+    device: str = setting("auto", DEVICES, DEVICE)
 
     def model(self, directory: str | Path) -> "Model":
         """Load the model of a directory with these options."""
@@ -51,7 +55,7 @@ class Stored:
         return api.load(directory, step=self.checkpoint, device=self.device)
 
 
-@dataclass(frozen=True)
+@checked
 class Loading(Stored):
     """Checkpoint, device and precision."""
 
@@ -93,10 +97,14 @@ class TextOrPair:
     source: str | None = setting(None, "The source text of an encoder-decoder.")
     target: str | None = setting(None, "The target text of an encoder-decoder; by default the model's own output.")
 
-    @property
-    def named(self) -> dict[str, Any]:
-        """The keyword arguments for `capture`."""
-        return {"text": self.text, "source": self.source, "target": self.target}
+    def named(self, text: str | None) -> dict[str, Any]:
+        """Return the keyword arguments for `capture`; `text` is the text that is given without an option."""
+        text = same_text(text, self.text, "--text")
+        if (text is None) == (self.source is None):
+            raise UserError("give a text for a model with one stack, or --source TEXT for an encoder-decoder")
+        if text is not None and self.target is not None:
+            raise UserError("--target needs --source; a model with one stack takes only a text")
+        return {"text": text, "source": self.source, "target": self.target}
 
 
 @dataclass(frozen=True)
@@ -139,7 +147,13 @@ def directories_and_text(words: Sequence[str]) -> tuple[Sequence[str], str | Non
     if not words:
         raise UserError("give at least one model directory")
     has_text = len(words) > 1 and not os.path.isdir(words[-1])  # Path.is_dir raises an error for a long text
-    return (words[:-1], words[-1]) if has_text else (words, None)
+    if not has_text:
+        return words, None
+    *directories, text = words
+    for directory in directories[1:]:
+        if not os.path.isdir(directory):
+            raise UserError(f"no such model directory: {directory}; {QUOTE}")
+    return directories, text
 
 
 @dataclass(frozen=True)
@@ -164,13 +178,25 @@ class GivenTexts:
             raise UserError(str(error) if self.source is None else f"{self.source}:{place + 1}: {error}") from error
 
 
+def require_one(text: str | None, file: object, option: str) -> None:
+    """Raise `UserError` if both a text on the command line and a file, or `-`, are given."""
+    if text is not None and file is not None:
+        raise UserError(f"{quoted(text)} is read as a text: give a text or {option} FILE, not both")
+
+
+def same_text(text: str | None, of_option: str | None, option: str) -> str | None:
+    """Return the text that is given as an argument or with an option; raise `UserError` if both are given."""
+    if text is not None and of_option is not None:
+        raise UserError(f"give the text or {option}, not both")
+    return text if of_option is None else of_option
+
+
 def given_texts(text: str | None, input: str | None) -> GivenTexts:
     """Return the text of the command line, or the lines of a file or of standard input; an empty file has no lines.
 
     Raises `UserError` if both are given, and if all lines are blank.
     """
-    if text is not None and input is not None:
-        raise UserError("give a text or --input FILE, not both")
+    require_one(text, input, "--input")
     if text is not None:
         found = GivenTexts([text], None)
     elif input in (None, "-"):

@@ -50,13 +50,14 @@ def main(
         fail(f"{one}; see `glassformer presets` and `recipes`")
     same = {"train.batch_size": batch_size, "train.precision": precision}
     given = {key: str(value) for key, value in same.items() if value is not None} | keys
-    base = run_to_plan(configs[0], given)
+    base, evidence = run_to_plan(configs[0], given)
     given = recipes.whole_changes(base, given)
     run = with_flags(base, given)
     gpu_type = find_gpu(gpu)
     from glassformer.cost.plan import plan_run  # imports torch
 
     plan = plan_run(run, gpu_type, gpus, n_tokens=tokens, mfu=mfu, price=price, context=context, given=given)
+    recipes.note(evidence)
     if json_:
         print(json.dumps(plan.to_dict()))
     else:

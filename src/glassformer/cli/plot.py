@@ -51,6 +51,7 @@ def alignment(
 
 def attention(
     directory: Dir,
+    text: str | None = None,
     /,
     *,
     given: TextOrPair,
@@ -64,27 +65,26 @@ def attention(
 
     Args:
         directory: The model directory.
+        text: The input of a model with one stack.
         stack: encoder or decoder for self-attention; cross for attention from the decoder to the source.
         layer: The layer, from 0; by default the last, or with four or more layers the last but one.
         head: Plot only this head, from 0.
         out: The file or files to write.
 
     Examples:
-        glassformer plot attention runs/mybook --text "It was" --layer 0
+        glassformer plot attention runs/mybook "It was" --layer 0
     """
-    if (given.text is None) == (given.source is None):
-        raise UserError("give --text TEXT for a model with one stack, or --source TEXT for an encoder-decoder")
-    if given.text is not None and given.target is not None:
-        raise UserError("--target needs --source; a model with one stack takes only --text")
+    named = given.named(text)
     _require_place(out, directory)
     model = stored.model(directory)
     from glassformer import plot
 
-    return _write(plot.attention(model, **given.named, stack=stack, layer=layer, head=head), out)
+    return _write(plot.attention(model, **named, stack=stack, layer=layer, head=head), out)
 
 
 def lens(
     directory: Dir,
+    text: str | None = None,
     /,
     *,
     given: TextOrPair,
@@ -96,21 +96,24 @@ def lens(
 
     Args:
         directory: The model directory of a Transformer that predicts tokens.
+        text: The input of a model with one stack.
         no_norm: Leave out the final norm before the head.
         out: The file or files to write.
 
     Examples:
-        glassformer plot lens runs/mybook --text "It was"
+        glassformer plot lens runs/mybook "It was"
     """
+    named = given.named(text)
     _require_place(out, directory)
     model = stored.model(directory)
     from glassformer import plot
 
-    return _write(plot.lens(model, **given.named, norm=not no_norm), out)
+    return _write(plot.lens(model, **named, norm=not no_norm), out)
 
 
 def ablation(
     directory: Dir,
+    text: str | None = None,
     /,
     *,
     given: TextOrPair,
@@ -121,16 +124,18 @@ def ablation(
 
     Args:
         directory: The model directory.
+        text: The input of a model with one stack.
         out: The file or files to write.
 
     Examples:
-        glassformer plot ablation runs/mybook --text "It was"
+        glassformer plot ablation runs/mybook "It was"
     """
+    named = given.named(text)
     _require_place(out, directory)
     model = stored.model(directory)
     from glassformer import plot
 
-    return _write(plot.ablation(model, **given.named), out)
+    return _write(plot.ablation(model, **named), out)
 
 
 def patching(

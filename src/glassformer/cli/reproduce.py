@@ -9,6 +9,7 @@ from glassformer.cli.arguments import fail, with_flags
 from glassformer.cli.progress import reporting, trained
 from glassformer.cli.train import train
 from glassformer.config.run import ExpectedResult, Run
+from glassformer.files import as_path
 from glassformer.tasks.registry import task_of, trainable_task
 from glassformer.tasks.task import HasPairs, HasTestSet, Log, Progress
 from glassformer.training.checks import check_new_run
@@ -30,10 +31,11 @@ def main(*names: Annotated[str, "RECIPE"], out: str | None = None, quiet: bool =
     run = with_flags(recipes.load(names[0]), keys)
     if run.result is None:
         fail(f"the recipe {run.name} has no [result] to compare with: use `glassformer train`")
-    check_new_run(run, Path("runs") / run.name if out is None else Path(out))
+    folder = Path("runs") / run.name if out is None else as_path(out, "--out")
+    check_new_run(run, folder)
     _check(run, run.result)  # imports torch
     began = time.perf_counter()
-    outcome = trained(lambda reporter: train(run, out, reporter), quiet=quiet)
+    outcome = trained(lambda reporter: train(run, folder, reporter), quiet=quiet)
     seconds = time.perf_counter() - began
     with reporting(is_quiet=quiet) as reporter, reporter.phase("evaluating") as progress:
         reached = _reached(outcome.folder, run.result, progress, reporter.log)

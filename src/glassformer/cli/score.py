@@ -5,8 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from glassformer import files
-from glassformer.cli.arguments import Dirs, File
-from glassformer.cli.inputs_outputs import Loading
+from glassformer.cli.arguments import File
+from glassformer.cli.inputs_outputs import Loading, Texted, directories_and_text, require_one
 from glassformer.cli.progress import bar
 from glassformer.cli.translate import cell
 from glassformer.data.pairs import aligned_lines
@@ -16,7 +16,7 @@ from glassformer.tasks.task import Translates
 
 
 def main(
-    *directories: Dirs, source: File | None = None, target: File | None = None, json_: bool = False, loading: Loading
+    *models: Texted, source: File | None = None, target: File | None = None, json_: bool = False, loading: Loading
 ) -> int:
     """Print the log-probability of each target in order: one line "nats TAB tokens TAB target" per target.
 
@@ -24,25 +24,27 @@ def main(
     predict the end token first.
 
     Args:
-        directories: Model directories; several encoder-decoders average their probabilities.
+        models: Model directories (several encoder-decoders average their probabilities), then a target for a causal
+            model: the last argument if it is not a folder.
         source: A text file with one source, or one beginning of a text, per line.
         target: A text file whose line i is the target of source line i.
         json_: Print one JSON object per target: log_prob (nats), n_tokens, n_bytes, source if given, target. An
             encoder-decoder also counts the end token of the target.
 
     Examples:
+        glassformer score runs/mybook "It was the best of times"
         glassformer score runs/en-de --source test.en --target test.de
     """
-    if target is None:
-        raise UserError("the target side is missing: give --target FILE")
-    if source is None:
-        sources, targets = None, lines(files.read_text(files.as_path(target, "--target")))
-    else:
-        pairs = aligned_lines(Path(source), Path(target))
-        sources, targets = [one for one, _ in pairs], [other for _, other in pairs]
+    directories, text = directories_and_text(models)
+    require_one(text, target, "--target")
+    if source is not None and target is None:
+        raise UserError("the target side is missing: give --target FILE, whose line i is the target of source line i")
+    if text is None and target is None:
+        raise UserError("no target given: give a text or --target FILE")
+    sources, targets = _sides(text, source, target)
     model = loading.ensemble(directories)
     if sources is None and isinstance(model.task, Translates):
-        raise UserError("the source side is missing: give --source FILE")
+        raise UserError("the source side is missing: give --source FILE and --target FILE")
     with bar("scoring") as log:
         scores = model.score(targets, log=log) if sources is None else model.score(sources, targets, log=log)
     for i, (found, text) in enumerate(zip(scores, targets, strict=True)):
@@ -52,3 +54,11 @@ def main(
         else:
             print(f"{found.log_prob:.4f}\t{found.n_tokens}\t{cell(text)}")
     return 0
+
+
+def _sides(text: str | None, source: str | None, target: str | None) -> tuple[list[str] | None, list[str]]:
+    """Return the sources, if there are any, and the targets."""
+    if source is not None and target is not None:
+        pairs = aligned_lines(Path(source), Path(target))
+        return [one for one, _ in pairs], [other for _, other in pairs]
+    return None, [text] if text is not None else lines(files.read_text(files.as_path(target, "--target")))

@@ -1,15 +1,12 @@
 """glassformer tag DIR… "some words" """
 
 import json
-from typing import Annotated
 
-from glassformer.cli.inputs_outputs import Loading, directories_and_text, given_texts
+from glassformer.cli.inputs_outputs import Loading, Texted, directories_and_text, given_texts
 from glassformer.cli.progress import bar
 
 
-def main(
-    *models: Annotated[str, "DIR… [TEXT]"], input: str | None = None, json_: bool = False, loading: Loading
-) -> int:
+def main(*models: Texted, input: str | None = None, json_: bool = False, loading: Loading) -> int:
     """Tag every word: print "word TAB tag TAB probability" per word, and an empty line after each text.
 
     Args:

@@ -10,6 +10,7 @@ from glassformer.cli.inspect import page_beside
 from glassformer.cli.progress import trained
 from glassformer.config.run import Run
 from glassformer.files import as_path
+from glassformer.training.checks import check_new_run
 
 if TYPE_CHECKING:
     from glassformer.reporting import LaunchReporter, Outcome
@@ -47,21 +48,26 @@ def main(
         glassformer train mybook.txt
         glassformer train python-docs --max-steps 500 --out runs/docs
     """
-    run = run_for(*sources, kind=kind, init=init, **keys)
+    run, evidence = run_for(*sources, kind=kind, init=init, **keys)
     folder = Path("runs") / run.name if out is None else as_path(out, "--out")
+    check_new_run(run, folder)  # imports no torch
+    recipes.note(evidence)
     with page_beside(folder) if inspect else nullcontext():
-        trained(lambda reporter: train(run, out, reporter), quiet=quiet, json_=json_)
+        trained(lambda reporter: train(run, folder, reporter), quiet=quiet, json_=json_)
     return 0
 
 
-def run_for(*sources: Source, kind: recipes.Kind | None = None, init: str | None = None, **keys: str) -> Run:
-    """Build the run that the arguments of the command line describe."""
+def run_for(
+    *sources: Source, kind: recipes.Kind | None = None, init: str | None = None, **keys: str
+) -> tuple[Run, str]:
+    """Return the run that the arguments of the command line describe, and how its data was recognised."""
+    run, evidence = recipes.run_of(*sources, kind=kind, changes=keys)
     start = {} if init is None else {"init.path": init}
-    return with_flags(recipes.run_of(*sources, kind=kind, changes=keys), start | keys)
+    return with_flags(run, start | keys), evidence
 
 
-def train(run: Run, out: str | None, reporter: "LaunchReporter") -> "Outcome":
-    """Train a run into a folder, by default `runs/NAME`."""
-    from glassformer import api
+def train(run: Run, folder: Path, reporter: "LaunchReporter") -> "Outcome":
+    """Train a run that `check_new_run` has accepted."""
+    from glassformer.training.run import train_run
 
-    return api.train(run, out, reporter)
+    return train_run(run, folder, reporter)

@@ -5,8 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer import files
-from glassformer.cli.arguments import Dirs, File, Search, read_stdin
-from glassformer.cli.inputs_outputs import Loading, require_effect, require_output
+from glassformer.cli.arguments import File, Search, read_stdin
+from glassformer.cli.inputs_outputs import (
+    Loading,
+    Texted,
+    directories_and_text,
+    require_effect,
+    require_one,
+    require_output,
+)
 from glassformer.cli.progress import err, reporting
 from glassformer.data.records import lines
 from glassformer.errors import UserError
@@ -16,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def main(
-    *directories: Dirs,
+    *models: Texted,
     input: File | None = None,
     output: Path | None = None,
     n_best: int = 1,
@@ -26,23 +33,25 @@ def main(
 ) -> int:
     """Translate every source line to one target line; several models form an ensemble.
 
-    Without --input, read standard input; on a terminal, translate each line when you press Enter.
+    Without a text and --input, read standard input; on a terminal, translate each line when you press Enter.
 
     Args:
-        directories: Model directories; several average their probabilities.
+        models: Model directories (several average their probabilities), then a source: the last argument if it is not
+            a folder.
         input: A text file with one source per line, or - for standard input.
         output: The file for the targets; default: standard output.
         n_best: Number of targets per source; above 1, each is printed as "line number TAB score TAB target".
         prefix: The beginning of every target.
 
     Examples:
+        glassformer translate runs/en-de "A dog runs."
         glassformer translate runs/en-de --input new.en --output new.de
     """
     settings = search | {"n_best": n_best, "prefix": prefix}
-    interactive = input is None and sys.stdin.isatty()
-    path = None if input in (None, "-") else files.as_path(input, "--input")
-    text = "" if interactive else read_stdin() if path is None else files.read_text(path)
-    sources = lines(text)
+    directories, text = directories_and_text(models)
+    require_one(text, input, "--input")
+    interactive = text is None and input is None and sys.stdin.isatty()
+    sources = [] if interactive else [text] if text is not None else _lines_of(input)
     if output is not None:
         require_output(output, [*directories, input])
     model = loading.ensemble(directories)
@@ -52,12 +61,17 @@ def main(
         return _interactive(model, settings)
     with reporting() as reporter, reporter.phase("translating") as progress:
         targets = _translated(model, sources, settings, progress)
-    text = "".join(target + "\n" for target in targets)
+    written = "".join(target + "\n" for target in targets)
     if output is None:
-        sys.stdout.write(text)
+        sys.stdout.write(written)
     else:
-        files.write_text(output, text)
+        files.write_text(output, written)
     return 0
+
+
+def _lines_of(input: str | None) -> list[str]:
+    """Return the lines of a file, or of standard input."""
+    return lines(read_stdin() if input in (None, "-") else files.read_text(files.as_path(input, "--input")))
 
 
 def _translated(model: "Model", sources: list[str], settings: dict[str, Any], progress: Any) -> list[str]:

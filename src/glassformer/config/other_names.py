@@ -29,6 +29,7 @@ OPTIONS = {
     **dict.fromkeys(("ckpt", "step"), ("checkpoint",)),
     **dict.fromkeys(("gpu", "cuda", "cpu"), ("device",)),
     **dict.fromkeys(("metric", "metrics"), ("score",)),
+    **dict.fromkeys(("label", "labels", "label_column"), ("data.label_field",)),
     **dict.fromkeys(("size", "vocab"), ("vocab_size",)),
     "format": ("to",),
 }

@@ -1,5 +1,6 @@
 """The sections `[train]` and `[parallel]` of a recipe: training loop, optimizers and schedules."""
 
+import re
 from collections.abc import Iterable
 from typing import ClassVar, Literal
 
@@ -19,6 +20,8 @@ CHANGEABLE = (
 )
 """Keys, or beginnings of keys, that a resumed run may change."""
 NEW_RUN = "start a new run from its weights with --init.path DIR"
+DEVICES = "auto, cpu, cuda, cuda:N or mps"
+DEVICE = Range(f"be {DEVICES}", lambda name: re.fullmatch(r"auto|(cpu|cuda|mps|xpu)(:\d+)?", name) is not None)
 BETAS = Range("be below 1", lambda betas: all(0 <= beta < 1 for beta in betas))
 
 
@@ -152,7 +155,7 @@ class TrainConfig:
     schedule: ScheduleConfig = setting(CosineSchedule(), "the learning-rate schedule")
     clip_norm: float = setting(1.0, "maximum 2-norm of the gradient over all parameters; 0 = no clipping", "≥ 0")
     seed: int = setting(0, "seed of the initial weights, the batches and the dropout", "≥ 0")
-    device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps")
+    device: str = setting("auto", DEVICES, DEVICE)
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto",
         "bf16, fp16 = autocast with weights and sums in fp32; fp16 also scales the loss; auto = bf16 where the device "

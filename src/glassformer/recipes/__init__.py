@@ -32,16 +32,17 @@ def names() -> list[str]:
     return sorted(name.removesuffix(".toml") for name in found if not name.startswith("REFERENCE"))
 
 
-def run_of(*sources: str | Path, kind: Kind | None = None, changes: Mapping[str, Any] | None = None) -> Run:
-    """Build the run that `glassformer train SOURCE…` starts.
+def run_of(*sources: str | Path, kind: Kind | None = None, changes: Mapping[str, Any] | None = None) -> tuple[Run, str]:
+    """Return the run that `glassformer train SOURCE…` starts, and how a table is read; empty for other sources.
 
     The sources are the name of a recipe, a TOML file, or own data (`own_data.run_for`): a file, a folder, a pattern
     such as `src/**/*.py`, or the two files of pairs. Only a text without any separator can name a recipe:
     `./python-docs` and `Path("python-docs")` are files. Without sources, the two files of pairs are the settings
     `source` and `target` in `changes`. Settings in `changes` that name columns of the data, such as
-    `data.text_field`, are used to recognise it; the others are not applied. A note describes how a table is read.
+    `data.text_field`, are used to recognise it; the others are not applied.
 
-    >>> run_of("copy-task").name
+    >>> run, evidence = run_of("copy-task")
+    >>> run.name
     'copy-task'
     """
     if len(sources) == 1:
@@ -49,17 +50,14 @@ def run_of(*sources: str | Path, kind: Kind | None = None, changes: Mapping[str,
         if source in names() or str(source).endswith(".toml"):
             if kind is not None:
                 raise UserError(f"{source} is a recipe or a TOML file, which has a kind of data: leave out kind")
-            return load(source)
+            return load(source), ""
         _require_place(source)
     elif not sources:
         named = _by_short_name(changes, ("source", "target"))
         if len(named) < 2:
             raise UserError("nothing to train on: give a recipe, a file, data, or source and target (two files)")
         sources = (named["source"], named["target"])
-    run, evidence = own_data.run_for(sources, kind, _by_short_name(changes, own_data.SETTINGS))
-    if evidence:
-        note(evidence)
-    return run
+    return own_data.run_for(sources, kind, _by_short_name(changes, own_data.SETTINGS))
 
 
 def run_in_memory(
@@ -76,8 +74,8 @@ def _by_short_name(changes: Mapping[str, Any] | None, names: Sequence[str]) -> d
 
 
 def note(evidence: str) -> None:
-    """Print what own data was recognised as; of several processes, only the first one does."""
-    if os.environ.get("RANK", "0") == "0":
+    """Print what own data was recognised as, if it was; of several processes, only the first one does."""
+    if evidence and os.environ.get("RANK", "0") == "0":
         warn(evidence)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FOLDER = "checkpoints"
+SMALL_BYTES = 1 << 20
+"""Largest file whose content `find` compares with the manifest."""
 STATE = "training_state/state.json"
 OPTIMIZER = "training_state/optimizer.safetensors"
 AVERAGE = "training_state/average.safetensors"
@@ -113,15 +115,16 @@ def is_intact(run_folder: Path, step: int, log: Callable[[str], None], so: str =
 
 
 def find(folder: Path, step: int | None = None) -> Path:
-    """Return a model directory, or a run's checkpoint of one step, after reading its manifest.
+    """Return a model directory, or a run's checkpoint of one step, whose files have the sizes in its manifest.
 
-    Raises `UserError` if it is missing, or is not a model directory.
+    The content of small files, such as the configuration, is compared too; `read_model` compares all of them. Raises
+    `UserError` if the folder is missing, is not a model directory, or is damaged.
     """
     path = folder if step is None else path_of(folder, step)
     if step is not None and folder.is_dir() and not path.is_dir():
         there = ", ".join(map(str, steps(folder))) or "none"
         raise UserError(f"{folder} has no checkpoint of step {step}; existing steps: {there}")
-    read_manifest(path if folder.is_dir() else folder)
+    read_manifest(path if folder.is_dir() else folder, SMALL_BYTES)
     return path
 
 

@@ -5,6 +5,7 @@ Every verb takes a model directory. A run folder is one (with the selected weigh
 torch is imported when weights are read or written, so paths and manifests are checked without it.
 """
 
+import math
 import os
 import shutil
 import time
@@ -190,10 +191,10 @@ def read_model(folder: Path) -> StoredModel:
     """Read a model directory after verifying its manifest; raise `UserError` with the reason if this fails."""
     from glassformer.store.tensors import require_fit
 
-    manifest = read_manifest(folder, verifies=True)
+    manifest = read_manifest(folder)
     manifest.require(folder, MODEL_FILES)
     run = read_run(folder)
-    config, lora = _read_config(folder)
+    config, lora = read_config(folder)
     tokenizer, source_tokenizer = read_tokenizers(folder, manifest)
     n_source_rows = config.encoder_vocab_size  # two tokenizers may share one table
     for side, n_tokens, n_rows in (
@@ -215,10 +216,10 @@ def read_model(folder: Path) -> StoredModel:
     return StoredModel(network, config, tokenizer, source_tokenizer, generation, run, manifest, labels)
 
 
-def read_manifest(folder: Path, *, verifies: bool = False) -> Manifest:
-    """Read the manifest of a model directory; raise `UserError` if the folder is not a model directory.
+def read_manifest(folder: Path, hashed_bytes: float = math.inf) -> Manifest:
+    """Read the manifest of a model directory and compare the files with it (`Manifest.verify`).
 
-    `verifies` compares all files with the manifest.
+    Raises `UserError` if the folder is not a model directory, or is damaged.
     """
     if not files.exists(folder):
         raise UserError(f"no such model directory: {folder}")
@@ -226,28 +227,28 @@ def read_manifest(folder: Path, *, verifies: bool = False) -> Manifest:
         files.refuse_objects(folder)
         raise UserError(f"{folder} is a file: give a model directory")
     try:
-        return _verified(folder) if verifies else Manifest.read(folder)
+        return _verified(folder, hashed_bytes)
     except UserError as error:
         checkpoints = folder / "checkpoints"
         hint = f"; an intact checkpoint may be in {checkpoints}" if checkpoints.is_dir() else ""
         raise UserError(f"{error}{hint}") from error
 
 
-def _verified(folder: Path) -> Manifest:
+def _verified(folder: Path, hashed_bytes: float) -> Manifest:
     """Return the verified manifest; retry while a trainer may be replacing the files."""
     manifest = Manifest.read(folder)
     for _ in range(5):
         try:
-            return manifest.verify(folder)
+            return manifest.verify(folder, hashed_bytes)
         except UserError:
             time.sleep(0.05)
             before, manifest = manifest, Manifest.read(folder)
             if manifest == before and not (folder / OWNER).exists():
                 raise
-    return manifest.verify(folder)
+    return manifest.verify(folder, hashed_bytes)
 
 
-def _read_config(folder: Path) -> tuple[ModelConfig, LoraConfig | None]:
+def read_config(folder: Path) -> tuple[ModelConfig, LoraConfig | None]:
     """Read the configuration of the network, and its low-rank adaptation if it has one."""
     path = folder / CONFIG
     table, lora = files.read_json(path), None

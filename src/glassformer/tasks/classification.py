@@ -17,7 +17,7 @@ from glassformer.inference.classify import classify_texts
 from glassformer.objectives.classification import ClassificationObjective, MultiLabelObjective, RegressionObjective
 from glassformer.objectives.loss import Objective
 from glassformer.tasks.label_data import LabelTask, Scores, scores_of
-from glassformer.tasks.preparation import data_of
+from glassformer.tasks.requirements import CLASSES, data_of
 from glassformer.tasks.task import Classifies, Log, TakesOver, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -36,8 +36,7 @@ class Classification(LabelTask, Classifies, TakesOver):
     verb = "classify"
     unit = "text"
     names_are = "classes"
-    outputs = ("classes", "multi_label", "regression")
-    head = SequenceHead
+    requires = CLASSES
     refuses_cuts = False
 
     def learned(self, run: Run) -> str:

@@ -12,6 +12,7 @@ from glassformer.inference.fill import Filling, fill_by_writing
 from glassformer.models.build import Network
 from glassformer.objectives.seq2seq import DenoisingObjective, Noise, infilling, spans
 from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
+from glassformer.tasks.requirements import DENOISED_TEXT
 from glassformer.tasks.task import FillsByWriting, NeedsSpecialTokens, TakesOver, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids, sentinels
@@ -26,9 +27,7 @@ class Denoising(TextTask, NeedsSpecialTokens, EncoderDecoderTask, FillsByWriting
 
     verb = "fill"
     unit = "token"
-    predicts_next = False
-    has_encoder, has_decoder = True, True
-    needs = "denoising needs a Transformer with both [model.encoder] and [model.decoder]"
+    requires = DENOISED_TEXT
 
     def __init__(
         self,

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import LabelData, Run
-from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
 from glassformer.data.batching import Example, FreshCuts, Sampler, TokenBudget, evaluation_batches, example_rows
 from glassformer.data.label_rows import encode_tagged, encode_texts
@@ -43,7 +42,7 @@ from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
 from glassformer.tasks import task as tasks
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
-from glassformer.tasks.preparation import data_of
+from glassformer.tasks.requirements import LabelRequirements, data_of
 from glassformer.tasks.task import Log, Progress, RunData, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
@@ -57,10 +56,7 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
 
     names_are: str
     """Plural noun for the names of labels: classes or tags."""
-    outputs: tuple[str, ...]
-    """Values of `data.outputs` that the task can learn."""
-    head: type[PositionHead] | type[SequenceHead]
-    """Configuration class of the model's head."""
+    requires: LabelRequirements
     refuses_cuts: bool
     """True if an evaluation refuses a file with texts that would be truncated."""
 
@@ -76,20 +72,7 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
         """Return the scores of a model's logits on labelled rows."""
 
     def check(self, run: Run) -> None:
-        preparation.require_data(run, LabelData, self.outputs)
-        model, data = run.model, data_of(run, LabelData)
-        if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
-            raise UserError("labels need a Transformer with exactly one of [model.encoder] and [model.decoder]")
-        if data.outputs in ("multi_label", "regression") and run.objective.label_smoothing:
-            raise UserError(f"objective.label_smoothing does not apply to {data.outputs}: set it to 0")
-        if not isinstance(model.head, self.head):
-            raise UserError(f"model.head.kind: expected {self.head.kind} for {data.outputs}, got {model.head.kind}")
-        if data.second_field is not None and model.n_token_types < 2:
-            raise UserError(
-                f"model.n_token_types: expected 2 for pairs, got {model.n_token_types}; set --model.n-token-types 2"
-            )
-        if run.train.batch_size != TrainConfig().batch_size:
-            raise UserError("train.batch_size does not apply to labelled texts: set data.batch_tokens instead")
+        self.requires.check(run)
 
     def is_regression(self, run: Run) -> bool:
         return data_of(run, LabelData).outputs == "regression"

@@ -21,6 +21,7 @@ from glassformer.inference.score import Score, text_scores
 from glassformer.inference.speculative import Drafter, ModelDrafter, PromptLookup, generate_speculative
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
+from glassformer.tasks.requirements import CAUSAL_TEXT
 from glassformer.tasks.task import Continuation, ContinuesPrompts, Log, Prompt, ScoresTexts, TakesOver, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextTask
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -34,9 +35,7 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
     settings = CausalConfig
     verb = "generate"
     unit = "token"
-    predicts_next = True
-    has_encoder, has_decoder = False, True
-    needs = "causal language modelling needs a Transformer with only [model.decoder]"
+    requires = CAUSAL_TEXT
 
     def learned(self, run: Run) -> str:
         return "continue a text"
@@ -120,7 +119,7 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
         return text_scores(network, model.tokenizer, texts, targets, start=start, max_len=max_len, device=model.device)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
-        return run if self.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead) else None
+        return run if self.requires.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead) else None
 
 
 def generator_for(model: TrainedModel, options: Continuation) -> RowGenerator:

@@ -17,6 +17,7 @@ from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
 from glassformer.tasks import task as t
 from glassformer.tasks.batches import Places
+from glassformer.tasks.requirements import MASKED_TEXT
 from glassformer.tasks.task import Log, Progress, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -31,9 +32,7 @@ class MaskedLanguageModeling(
     settings = MaskedConfig
     verb = "fill"
     unit = "chosen token"
-    predicts_next = False
-    has_encoder, has_decoder = True, False
-    needs = "masked language modelling needs a Transformer with only [model.encoder]"
+    requires = MASKED_TEXT
 
     def learned(self, run: Run) -> str:
         return "fill masks"
@@ -97,7 +96,7 @@ class MaskedLanguageModeling(
         return fill_masks(model.network, model.tokenizer, text, n, model.device)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
-        is_over_tokens = self.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead)
+        is_over_tokens = self.requires.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead)
         return replace(run, objective=MaskedConfig()) if is_over_tokens else None
 
 

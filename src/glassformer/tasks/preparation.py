@@ -4,11 +4,10 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from glassformer import files
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import DataConfig, LabelData, PairData, Run, TextData, TokenizerConfig, WindowRows
+from glassformer.config.run import DataConfig, Run, TextData, TokenizerConfig, WindowRows
 from glassformer.data.records import Dropped
 from glassformer.errors import UserError
 from glassformer.reporting import LaunchReporter
@@ -17,35 +16,6 @@ from glassformer.tasks.batches import MicroBatch
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import Log, ScoresSome, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
-
-Data = TypeVar("Data", TextData, PairData, LabelData)
-
-
-def data_of(run: Run, wanted: type[Data]) -> Data:
-    """Return the data of a run; raise `UserError` if it is of another kind than `wanted`."""
-    if not isinstance(run.data, wanted):
-        raise UserError(f"data.kind of the run {run.name!r}: expected {wanted.kind}, got {run.data.kind}")
-    return run.data
-
-
-def require_data(run: Run, wanted: type[DataConfig], outputs: Sequence[str] = ()) -> None:
-    """Raise `UserError` if the run's data does not suit its objective; `outputs` are the allowed `data.outputs`.
-
-    >>> from glassformer.config.run import Seq2SeqConfig
-    >>> require_data(Run(objective=Seq2SeqConfig()), PairData)
-    Traceback (most recent call last):
-    glassformer.errors.UserError: data.kind: expected pairs for objective.kind seq2seq, got text
-    """
-    data, kind = run.data, run.objective.kind
-    if isinstance(data, wanted) and (not isinstance(data, LabelData) or data.outputs in outputs):
-        return
-    if isinstance(data, TextData):
-        needs = "pairs" if wanted is PairData else "labels"
-        raise UserError(f"data.kind: expected {needs} for objective.kind {kind}, got text")
-    if isinstance(data, PairData):
-        raise UserError(f"objective.kind: expected seq2seq for pairs, got {kind}")
-    right = "tagging" if data.outputs == "tags" else "classification"
-    raise UserError(f"objective.kind: expected {right} for data.outputs {data.outputs}, got {kind}")
 
 
 def micro_batch(run: Run) -> MicroBatch:

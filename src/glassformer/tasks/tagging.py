@@ -15,6 +15,7 @@ from glassformer.inference.classify import tag_words
 from glassformer.objectives.classification import TaggingObjective
 from glassformer.objectives.loss import Objective
 from glassformer.tasks.label_data import LabelTask, Scores, scores_of
+from glassformer.tasks.requirements import TAGS
 from glassformer.tasks.task import Log, Tags, TakesOver, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -29,8 +30,7 @@ class Tagging(LabelTask, Tags, TakesOver):
     verb = "tag"
     unit = "word"
     names_are = "tags"
-    outputs = ("tags",)
-    head = PositionHead
+    requires = TAGS
     refuses_cuts = True  # truncated words get no tag, so scores would not be comparable
 
     def learned(self, run: Run) -> str:

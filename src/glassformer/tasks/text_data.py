@@ -4,13 +4,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import ExampleRows, GenerationConfig, PackedRows, Run, TextData, WindowRows
-from glassformer.config.transformer import TokenHead, TransformerConfig
+from glassformer.config.run import ExampleRows, PackedRows, Run, TextData, WindowRows
 from glassformer.data.batching import Epochs, Example, FreshCuts, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.data.sources import read_documents
@@ -23,7 +22,7 @@ from glassformer.objectives.loss import Objective
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
-from glassformer.tasks.preparation import data_of
+from glassformer.tasks.requirements import TextRequirements, context_of, data_of
 from glassformer.tasks.task import Log, RunData, TrainableTask, TrainedModel, needed_special_tokens
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
@@ -48,12 +47,7 @@ class TextObjective:
 class TextTask(TrainableTask):
     """Base class of the tasks that learn from texts."""
 
-    predicts_next: bool
-    """True if each token is predicted from those before it; documents get a start token, and bytes are counted."""
-    has_encoder: bool
-    has_decoder: bool
-    needs: str
-    """Sentence about the stacks that the model must have."""
+    requires: TextRequirements
 
     @abstractmethod
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
@@ -64,27 +58,7 @@ class TextTask(TrainableTask):
         """Return the current model's output for a validation row, shown at each evaluation."""
 
     def check(self, run: Run) -> None:
-        preparation.require_data(run, TextData)
-        model = run.model
-        if not self.has_its_stacks(model):
-            raise UserError(self.needs)
-        if not isinstance(model.head, TokenHead):
-            raise UserError(f"{self.needs} and a head of kind tokens")
-        for name in ("max_len", "source_max_len"):
-            longest = getattr(model, name)
-            if longest and context_of(run) > longest:
-                raise UserError(f"data.context: expected at most model.{name} ({longest}), got {context_of(run)}")
-        if self.predicts_next and not isinstance(run.generation, GenerationConfig):
-            raise UserError(f"generation.kind: expected sampling for a language model, got {run.generation.kind}")
-        if not self.predicts_next and isinstance(data_of(run, TextData).packing, PackedRows):
-            raise UserError(f"objective.kind {run.objective.kind} does not support packed rows: leave out data.packing")
-        if run.source_tokenizer is not None:
-            raise UserError("source_tokenizer applies only to pairs: remove [source_tokenizer]")
-
-    def has_its_stacks(self, model: ModelConfig) -> TypeGuard[TransformerConfig]:
-        """Return True if a model has exactly the stacks that the task needs."""
-        stacks = self.has_encoder, self.has_decoder
-        return isinstance(model, TransformerConfig) and (model.encoder is not None, model.decoder is not None) == stacks
+        self.requires.check(run)
 
     def open(self, run: Run) -> "TextRunData":
         return TextRunData(self, run)
@@ -125,7 +99,7 @@ class TextRunData(RunData):
     @property
     def trains_starts(self) -> bool:
         """True if each document begins with a start token, so that the model learns how a text begins."""
-        return self.task.predicts_next and self.corpus.plan.end_tokens
+        return self.task.requires.predicts_next and self.corpus.plan.end_tokens
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         texts, needed = self.corpus.training_texts(), needed_special_tokens(self.task, run)
@@ -227,7 +201,7 @@ class PreparedText:
 
 def start_id_of(task: TextTask, run: Run) -> int | None:
     """Return the id that begins each document in causal language modelling, as recorded in the model; else `None`."""
-    return run.model.decoder_start_id if task.predicts_next else None
+    return run.model.decoder_start_id if task.requires.predicts_next else None
 
 
 def predicted_bytes(task: TextTask, run: Run, tokenizer: Tokenizer, tokens: TokenFile) -> int | None:
@@ -236,16 +210,11 @@ def predicted_bytes(task: TextTask, run: Run, tokenizer: Tokenizer, tokens: Toke
     The first id of a window or document is never predicted. It is a start token, which encodes no byte, or the first
     token of the text or document, whose bytes are left out.
     """
-    if not task.predicts_next:
+    if not task.requires.predicts_next:
         return None
     apart = not isinstance(data_of(run, TextData).packing, WindowRows)
     first = tokens.ids[tokens.document_starts] if apart else tokens.ids[:1]
     return tokens.n_bytes - tokenizer.n_bytes_of(first.tolist())
-
-
-def context_of(run: Run) -> int:
-    """Return the number of tokens per row that the model reads."""
-    return data_of(run, TextData).context or run.model.max_len
 
 
 def corpus_of(run: Run) -> Corpus:

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import BeamConfig, GenerationConfig, PairData, Run, Seq2SeqConfig
-from glassformer.config.train import TrainConfig
-from glassformer.config.transformer import TokenHead, TransformerConfig
+from glassformer.config.run import BeamConfig, PairData, Run, Seq2SeqConfig
+from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import FreshCuts, Sampler, TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, read_pairs
 from glassformer.data.tokens import PairFile, PairSplits, encode_pairs, prepare_pairs
@@ -27,7 +26,7 @@ from glassformer.tasks import preparation
 from glassformer.tasks import task as t
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
 from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
-from glassformer.tasks.preparation import data_of
+from glassformer.tasks.requirements import PAIRS, data_of
 from glassformer.tasks.task import Log, Progress, RunData, TrainedModel, wrong_verb
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids
 
@@ -57,21 +56,7 @@ class TranslationTask(
     # Training
 
     def check(self, run: Run) -> None:
-        preparation.require_data(run, PairData)
-        model = run.model
-        if isinstance(model, TransformerConfig):
-            if not model.is_encoder_decoder:
-                raise UserError("sequence-to-sequence needs both [model.encoder] and [model.decoder]")
-            if not isinstance(model.head, TokenHead):
-                raise UserError(f"model.head.kind: expected tokens for seq2seq, got {model.head.kind}")
-        if not isinstance(run.generation, BeamConfig) and run.generation != GenerationConfig():
-            raise UserError("sequence-to-sequence needs generation.kind beam: set it, or leave out [generation]")
-        if run.train.batch_size != TrainConfig().batch_size:
-            raise UserError("train.batch_size does not apply to pairs: set data.batch_tokens instead")
-        if model.share_embeddings and run.source_tokenizer is not None:
-            raise UserError("model.share_embeddings needs one tokenizer: leave out [source_tokenizer]")
-        if model.source_vocab_size and run.source_tokenizer is None:
-            raise UserError("model.source_vocab_size needs a [source_tokenizer]: add it, or leave out the size")
+        PAIRS.check(run)
 
     def open(self, run: Run) -> "PairRunData":
         return PairRunData(run)

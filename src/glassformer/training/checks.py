@@ -1,14 +1,20 @@
 """Checks of a run before torch is imported: its settings, its folder, and the beginning of its data."""
 
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from glassformer import files
-from glassformer.config.run import AnsweringConfig, NoObjective, Run, TextData, WindowRows
+from glassformer.config.recurrent import RecurrentConfig
+from glassformer.config.run import Run, TextData, WindowRows
+from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.data.first_look import look_at
 from glassformer.distributed.environment import is_first
 from glassformer.errors import UserError
 from glassformer.store import checkpoint, lock
+from glassformer.store.model_directory import read_config, read_run
 from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.requirements import BUILT_IN, context_of
 from glassformer.training.run_folder import is_restarted, require_apart, require_new, require_run
 
 
@@ -21,13 +27,16 @@ def check_new_run(run: Run, folder: Path) -> None:
         return
     if is_first():
         lock.require_free(folder)
-    if isinstance(run.objective, (AnsweringConfig, NoObjective)):
-        trainable_task(run)  # raises UserError; other tasks import torch
     require_new(folder)
     files.require_writable(folder)
     require_effect(run)
-    if run.init.path is not None:
-        checkpoint.find(files.as_path(run.init.path, "init.path"))
+    new = as_new(run)
+    requirements = BUILT_IN.get(run.objective.kind) or trainable_task(run)  # other tasks may import torch
+    requirements.check(new)
+    if run.train.compile is True and isinstance(new.model, RecurrentConfig):
+        raise UserError(
+            "train.compile is not available: torch.compile does not support PyTorch's recurrent modules; leave it out"
+        )
     for tokenizer in (run.tokenizer, run.source_tokenizer):
         if tokenizer is not None and tokenizer.path is not None:
             with files.reading(Path(tokenizer.path)):
@@ -35,7 +44,32 @@ def check_new_run(run: Run, folder: Path) -> None:
     require_apart(run, folder)
     if isinstance(run.data, TextData) and run.data.path is None:
         raise UserError(f"the run {run.name!r} has no data.path: give a text with --data.path FILE")
-    look_at(run.data, _window(run))
+    look_at(run.data, _window(new))
+
+
+def as_new(run: Run) -> Run:
+    """Return a new run with the configuration of the model that it starts from, except for its head and dropouts.
+
+    If `init.model` is `recipe`, the run keeps its own model. The vocabulary sizes stay open for new special tokens.
+    """
+    if run.init.path is None:
+        return run
+    folder = files.as_path(run.init.path, "init.path")
+    checkpoint.find(folder)
+    theirs = read_run(folder)
+    run = replace(run, init=replace(run.init, path=str(folder.absolute())))
+    if run.tokenizer.path is None:
+        run = replace(run, tokenizer=theirs.tokenizer)
+    if run.init.model == "recipe":
+        return run
+    model, _ = read_config(folder)
+    kept = [field.name for field in fields(model) if field.name.endswith("dropout") and hasattr(run.model, field.name)]
+    changes: dict[str, Any] = {name: getattr(run.model, name) for name in kept}
+    if isinstance(model, TransformerConfig) and isinstance(run.model, TransformerConfig):
+        changes["n_token_types"] = max(model.n_token_types, run.model.n_token_types)
+        if not (isinstance(run.model.head, TokenHead) and isinstance(model.head, TokenHead)):
+            changes["head"] = run.model.head
+    return replace(run, model=replace(model, vocab_size=0, source_vocab_size=0, **changes))
 
 
 def check_stored_run(folder: Path) -> None:
@@ -63,6 +97,5 @@ def require_effect(run: Run) -> None:
 
 def _window(run: Run) -> int:
     """Return the tokens per window of a text; 0 for rows that may be shorter than the context."""
-    if isinstance(run.data, TextData) and isinstance(run.data.packing, WindowRows):
-        return run.data.context or run.model.max_len
-    return 0
+    has_windows = isinstance(run.data, TextData) and isinstance(run.data.packing, WindowRows)
+    return context_of(run) if has_windows else 0

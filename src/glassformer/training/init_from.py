@@ -3,15 +3,13 @@
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from glassformer import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import Run
 from glassformer.config.schema import from_union, to_dict
@@ -33,33 +31,6 @@ from glassformer.training.trainer_state import read_progress
 Log = Callable[[str], None]
 _LAYER = re.compile(r"(?:(?P<stack>.*)\.)?(?:blocks\.(?P<block>\d+)\.|cells\.\w+?_l(?P<cells>\d+))")
 _INPUT = re.compile(r"(?:(?P<stack>.*?)\.)?(?:embeddings|tokens|score_bias)\.")
-
-
-def as_new(run: Run, start: StoredModel | None) -> Run:
-    """Return a new run with the configuration of the model that it starts from."""
-    if start is not None:
-        whole = files.as_path(run.init.path, "init.path").absolute()
-        run = replace(with_model_of(run, start), init=replace(run.init, path=str(whole)))
-    return run
-
-
-def with_model_of(run: Run, start: StoredModel) -> Run:
-    """Return the run with the pretrained model's configuration, except for its head and dropouts.
-
-    If `init.model` is `recipe`, the run keeps its own model. The vocabulary sizes stay open for new special tokens.
-    """
-    if run.tokenizer.path is None:
-        run = replace(run, tokenizer=start.run.tokenizer)
-    if run.init.model == "recipe":
-        return run
-    theirs, own = start.config, run.model
-    kept = [field.name for field in fields(theirs) if field.name.endswith("dropout") and hasattr(own, field.name)]
-    changes: dict[str, Any] = {name: getattr(own, name) for name in kept}
-    if isinstance(theirs, TransformerConfig) and isinstance(own, TransformerConfig):
-        changes["n_token_types"] = max(theirs.n_token_types, own.n_token_types)
-        if not (isinstance(own.head, TokenHead) and isinstance(theirs.head, TokenHead)):
-            changes["head"] = own.head
-    return replace(run, model=replace(theirs, vocab_size=0, source_vocab_size=0, **changes))
 
 
 def learned_tokenizers(run: Run, start: StoredModel | None, data: RunData, host: Host) -> Tokenizers:

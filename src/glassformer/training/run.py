@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import files
-from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.run import Run
 from glassformer.config.schema import apply_flags
 from glassformer.cost.memory import require_memory
@@ -41,14 +40,13 @@ from glassformer.tasks.task import label_names
 from glassformer.tokenization.tokenizer import Tokenizers
 from glassformer.training import init_from
 from glassformer.training.checkpointer import Checkpointer, Snapshot, put_right
+from glassformer.training.checks import as_new
 from glassformer.training.host import Host, host_of, room_of
 from glassformer.training.longer import checkpoint_for, delete_later
 from glassformer.training.loop import Trainer
 from glassformer.training.optimizers import build_optimizer
 from glassformer.training.run_folder import holding, is_restarted
 from glassformer.training.trainer_state import TrainerState, read_progress
-
-NOT_COMPILED = "torch.compile does not support PyTorch's recurrent modules"
 
 
 @dataclass(frozen=True)
@@ -75,10 +73,7 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     if is_restarted(folder):
         return resume_run(folder, reporter)
     start = None if run.init.path is None else read_model(files.as_path(run.init.path, "init.path"))
-    run = init_from.as_new(run, start)
-    if _cannot_compile(run):
-        raise UserError(f"train.compile is not available: {NOT_COMPILED}; leave it out")
-    trainable_task(run).check(run)
+    run = as_new(run)
     with host_of(run, folder, reporter, began) as host:
         run, trainer = assemble(run, folder, host, start=start)
         with holding(folder, host.ranks.is_first, is_new=True, max_steps=run.train.max_steps):
@@ -217,10 +212,6 @@ def _with_reason(choice: str, reason: str) -> str:
 
 
 # Checks
-
-
-def _cannot_compile(run: Run) -> bool:
-    return run.train.compile is True and isinstance(run.model, RecurrentConfig)
 
 
 def _require_same(newest: Path, ranks: Ranks) -> None:

@@ -1,0 +1,170 @@
+"""Requirements of the built-in objectives for a run: data, stacks, head, settings. Checked before torch is imported."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeGuard, TypeVar
+
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.run import (
+    BeamConfig,
+    DataConfig,
+    GenerationConfig,
+    LabelData,
+    PackedRows,
+    PairData,
+    Run,
+    TextData,
+)
+from glassformer.config.train import TrainConfig
+from glassformer.config.transformer import PositionHead, SequenceHead, TokenHead, TransformerConfig
+from glassformer.errors import UserError
+
+Data = TypeVar("Data", TextData, PairData, LabelData)
+
+
+class Requirements(Protocol):
+    """Requirements of an objective for a run."""
+
+    def check(self, run: Run) -> None:
+        """Raise `UserError` if the run's data or model does not suit the objective; no data is read."""
+
+
+@dataclass(frozen=True)
+class TextRequirements:
+    """Requirements of an objective that learns from texts."""
+
+    sentence: str
+    """The stacks that the model must have, in words."""
+    has_encoder: bool = False
+    has_decoder: bool = False
+
+    @property
+    def predicts_next(self) -> bool:
+        """True if each token is predicted from those before it; documents get a start token, and bytes are counted."""
+        return not self.has_encoder
+
+    def has_its_stacks(self, model: ModelConfig) -> TypeGuard[TransformerConfig]:
+        """Return True if a model has exactly the stacks that the objective needs."""
+        stacks = self.has_encoder, self.has_decoder
+        return isinstance(model, TransformerConfig) and (model.encoder is not None, model.decoder is not None) == stacks
+
+    def check(self, run: Run) -> None:
+        require_data(run, TextData)
+        model = run.model
+        if not self.has_its_stacks(model):
+            raise UserError(self.sentence)
+        if not isinstance(model.head, TokenHead):
+            raise UserError(f"{self.sentence} and a head of kind tokens")
+        for name in ("max_len", "source_max_len"):
+            longest = getattr(model, name)
+            if longest and context_of(run) > longest:
+                raise UserError(f"data.context: expected at most model.{name} ({longest}), got {context_of(run)}")
+        if self.predicts_next and not isinstance(run.generation, GenerationConfig):
+            raise UserError(f"generation.kind: expected sampling for a language model, got {run.generation.kind}")
+        if not self.predicts_next and isinstance(data_of(run, TextData).packing, PackedRows):
+            raise UserError(f"objective.kind {run.objective.kind} does not support packed rows: leave out data.packing")
+        if run.source_tokenizer is not None:
+            raise UserError("source_tokenizer applies only to pairs: remove [source_tokenizer]")
+
+
+class PairRequirements:
+    """Requirements of the objective that learns from pairs."""
+
+    def check(self, run: Run) -> None:
+        require_data(run, PairData)
+        model = run.model
+        if isinstance(model, TransformerConfig):
+            if not model.is_encoder_decoder:
+                raise UserError("sequence-to-sequence needs both [model.encoder] and [model.decoder]")
+            if not isinstance(model.head, TokenHead):
+                raise UserError(f"model.head.kind: expected tokens for seq2seq, got {model.head.kind}")
+        if not isinstance(run.generation, BeamConfig) and run.generation != GenerationConfig():
+            raise UserError("sequence-to-sequence needs generation.kind beam: set it, or leave out [generation]")
+        if run.train.batch_size != TrainConfig().batch_size:
+            raise UserError("train.batch_size does not apply to pairs: set data.batch_tokens instead")
+        if model.share_embeddings and run.source_tokenizer is not None:
+            raise UserError("model.share_embeddings needs one tokenizer: leave out [source_tokenizer]")
+        if model.source_vocab_size and run.source_tokenizer is None:
+            raise UserError("model.source_vocab_size needs a [source_tokenizer]: add it, or leave out the size")
+
+
+@dataclass(frozen=True)
+class LabelRequirements:
+    """Requirements of an objective that learns from labelled texts."""
+
+    outputs: tuple[str, ...]
+    """Values of `data.outputs` that the objective can learn."""
+    head: type[PositionHead] | type[SequenceHead]
+    """Configuration class of the model's head."""
+
+    def check(self, run: Run) -> None:
+        require_data(run, LabelData, self.outputs)
+        model, data = run.model, data_of(run, LabelData)
+        if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
+            raise UserError("labels need a Transformer with exactly one of [model.encoder] and [model.decoder]")
+        if data.outputs in ("multi_label", "regression") and run.objective.label_smoothing:
+            raise UserError(f"objective.label_smoothing does not apply to {data.outputs}: set it to 0")
+        if not isinstance(model.head, self.head):
+            raise UserError(f"model.head.kind: expected {self.head.kind} for {data.outputs}, got {model.head.kind}")
+        if data.second_field is not None and model.n_token_types < 2:
+            raise UserError(
+                f"model.n_token_types: expected 2 for pairs, got {model.n_token_types}; set --model.n-token-types 2"
+            )
+        if run.train.batch_size != TrainConfig().batch_size:
+            raise UserError("train.batch_size does not apply to labelled texts: set data.batch_tokens instead")
+
+
+CAUSAL_TEXT = TextRequirements(
+    "causal language modelling needs a Transformer with only [model.decoder]", has_decoder=True
+)
+MASKED_TEXT = TextRequirements(
+    "masked language modelling needs a Transformer with only [model.encoder]", has_encoder=True
+)
+DENOISED_TEXT = TextRequirements(
+    "denoising needs a Transformer with both [model.encoder] and [model.decoder]", has_encoder=True, has_decoder=True
+)
+PAIRS = PairRequirements()
+CLASSES = LabelRequirements(("classes", "multi_label", "regression"), SequenceHead)
+TAGS = LabelRequirements(("tags",), PositionHead)
+BUILT_IN: Mapping[str, Requirements] = {
+    "causal": CAUSAL_TEXT,
+    "masked": MASKED_TEXT,
+    "infilling": DENOISED_TEXT,
+    "spans": DENOISED_TEXT,
+    "seq2seq": PAIRS,
+    "classification": CLASSES,
+    "tagging": TAGS,
+}
+"""The requirements of each built-in kind of objective that can be trained."""
+
+
+def data_of(run: Run, wanted: type[Data]) -> Data:
+    """Return the data of a run; raise `UserError` if it is of another kind than `wanted`."""
+    if not isinstance(run.data, wanted):
+        raise UserError(f"data.kind of the run {run.name!r}: expected {wanted.kind}, got {run.data.kind}")
+    return run.data
+
+
+def context_of(run: Run) -> int:
+    """Return the number of tokens per row that the model reads."""
+    return data_of(run, TextData).context or run.model.max_len
+
+
+def require_data(run: Run, wanted: type[DataConfig], outputs: Sequence[str] = ()) -> None:
+    """Raise `UserError` if the run's data does not suit its objective; `outputs` are the allowed `data.outputs`.
+
+    >>> from glassformer.config.run import Seq2SeqConfig
+    >>> require_data(Run(objective=Seq2SeqConfig()), PairData)
+    Traceback (most recent call last):
+    glassformer.errors.UserError: data.kind: expected pairs for objective.kind seq2seq, got text
+    """
+    data, kind = run.data, run.objective.kind
+    if isinstance(data, wanted) and (not isinstance(data, LabelData) or data.outputs in outputs):
+        return
+    if isinstance(data, TextData):
+        needs = "pairs" if wanted is PairData else "labels"
+        raise UserError(f"data.kind: expected {needs} for objective.kind {kind}, got text")
+    if isinstance(data, PairData):
+        raise UserError(f"objective.kind: expected seq2seq for pairs, got {kind}")
+    right = "tagging" if data.outputs == "tags" else "classification"
+    raise UserError(f"objective.kind: expected {right} for data.outputs {data.outputs}, got {kind}")
