@@ -17,6 +17,7 @@ import { positionSide, positionText, positionTokens, shownPosition } from "./sta
 import { stripScene, tokenStrip } from "./strip.js";
 import { fixed, percent, signed, visible } from "./text.js";
 
+const KL_OF_LABELS = "Each label is present or absent by itself: the KL divergence is the sum over the labels.";
 const MEASURES = /** @type {Record<string, string>} */ ({ loss: "Loss in nats per token", kl: "KL divergence in nats", change: "Mean change of the output" });
 
 /**
@@ -72,7 +73,7 @@ export function createAblation(app) {
   const measure = button("Measure all", () => void measureAll(), { title: "One run per part: this may take a while" });
   const card = frame({
     title: "Parts", picture: () => effectPicture(),
-    explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers: the text is then run again without them. "Measure all" writes the effect of each part alone on its switch. Large: the part matters for this text.`,
+    explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers: the text is then run again without them. "Measure all" writes the effect of each part alone on its switch. Large: the part matters for this text.${store.state.model?.is_multi_label ? ` ${KL_OF_LABELS}` : ""}`,
     formula: "effect = loss without the part − loss; without targets: KL(before ‖ after)",
   }, h("div", { class: "row" }, kinds.element, means.element, measure, all), switches, loss);
 
@@ -193,7 +194,8 @@ export function createAblation(app) {
   }
 
   function draw() {
-    changes.element.hidden = tops.element.hidden = !result;
+    tops.element.hidden = !result;
+    changes.element.hidden = differences().every(Number.isNaN);
     const count = partNames(store.state.off).length;
     loss.textContent = !result ? (isFixed ? NOT_EMBEDDED : "All parts are on.")
       : `${MEASURES[result.measure ?? "loss"] ?? result.measure}: ${fixed(result.before.loss)} → ${fixed(result.after.loss)} ` +
@@ -208,10 +210,11 @@ export function createAblation(app) {
     if (!result) return;
     const position = shownPosition(store.state);
     const heading = tops.element.querySelector("h2");
-    if (heading) heading.textContent = result.after.labels ? "Labels" : `Most probable tokens ${positionText(store.state, position)}`;
+    if (heading) heading.textContent = result.after.number !== null ? "Number" : result.after.labels ? "Labels" : `Most probable tokens ${positionText(store.state, position)}`;
     for (const [place, outcome] of /** @type {const} */ ([[before, result.before], [after, result.after]])) {
       const best = outcome.labels?.map(({ name, probability }) => /** @type {const} */ ([0, name, probability])) ?? outcome.positions[position]?.top ?? [];
-      fill(place, barList(best.map(([, text, p]) => ({ label: text, value: p, text: percent(p) }))));
+      if (outcome.number !== null) fill(place, h("p", { class: "number" }, fixed(outcome.number, 4)));
+      else fill(place, barList(best.map(([, text, p]) => ({ label: text, value: p, text: percent(p) }))));
     }
   }
 
