@@ -97,6 +97,10 @@ def test_every_panel_shows_the_numbers_of_the_verb(
     assert not found.frame("Change per position").is_visible(), "no token has a probability"
     explained = "Each label is present or absent by itself"
     assert (explained in card.inner_text()) is (explained in found.frame("Parts").inner_text()) is model.is_multi_label
+    effect = "mean |output after − output before|" if kind == "regression" else "KL(before ‖ after)"
+    assert found.frame("Parts").locator(".formula").inner_text() == f"effect = {effect}"
+    headings = {"regression": "Number", "tags": f"Labels at position {POSITION}: dog</w>"}
+    assert headings.get(kind, "Labels") in found.page.locator("#panels h2:visible").all_inner_texts()
     formulas = {"multi_label": "p = sigmoid(logit)", "regression": "number = mean + std · output"}
     assert card.locator(".formula").inner_text() == formulas.get(kind, "p = softmax(logits)")
     found.open_tab("Attention")
@@ -107,6 +111,7 @@ def test_every_panel_shows_the_numbers_of_the_verb(
     second = answer_of(earlier)
     facts = found.frame("Second model").inner_text()
     assert "nats per token" not in facts, "a label has no loss"
+    assert not found.frame("Difference per token").is_visible(), "no token has a probability"
     if kind == "regression":
         assert f"number {intact['number']:.4f} (first), {second['number']:.4f} (second)" in facts
     else:

@@ -2,7 +2,7 @@
  * Ablation: parts of the model are switched off, and the predictions are compared.
  *
  * @import { App, Panel } from "./app.js"
- * @import { Ablation, Effects, Picture } from "./types.js"
+ * @import { Ablation, Effects, Model, Outcome, Picture } from "./types.js"
  */
 
 import { Latest, chosenKind, kindsOf } from "./app.js";
@@ -60,6 +60,12 @@ export function effectOf(effects, name) {
   return /** @type {number[][] | undefined} */ (effects?.[kind])?.[row]?.[Number(what)] ?? NaN;
 }
 
+/** Return the formula of the effects of a model. @param {Model | null} model */
+function effectFormula(model) {
+  if (model?.has_head_over_tokens) return "effect = loss without the part − loss; without targets: KL(before ‖ after)";
+  return model?.labels.length ? "effect = KL(before ‖ after)" : "effect = mean |output after − output before|";
+}
+
 /** @param {App} app @returns {Panel} */
 export function createAblation(app) {
   const { store } = app;
@@ -74,7 +80,7 @@ export function createAblation(app) {
   const card = frame({
     title: "Parts", picture: () => effectPicture(),
     explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers: the text is then run again without them. "Measure all" writes the effect of each part alone on its switch. Large: the part matters for this text.${store.state.model?.is_multi_label ? ` ${KL_OF_LABELS}` : ""}`,
-    formula: "effect = loss without the part − loss; without targets: KL(before ‖ after)",
+    formula: effectFormula(store.state.model),
   }, h("div", { class: "row" }, kinds.element, means.element, measure, all), switches, loss);
 
   const strip = h("div");
@@ -206,11 +212,18 @@ export function createAblation(app) {
     changes.refresh();
   }
 
+  /** The heading of the predictions before and after. @param {Outcome} outcome @param {number} position */
+  function headingOf(outcome, position) {
+    if (outcome.number !== null) return "Number";
+    if (outcome.labels) return "Labels";
+    return `${store.state.model?.labels.length ? "Labels" : "Most probable tokens"} ${positionText(store.state, position)}`;
+  }
+
   function drawTops() {
     if (!result) return;
     const position = shownPosition(store.state);
     const heading = tops.element.querySelector("h2");
-    if (heading) heading.textContent = result.after.number !== null ? "Number" : result.after.labels ? "Labels" : `Most probable tokens ${positionText(store.state, position)}`;
+    if (heading) heading.textContent = headingOf(result.after, position);
     for (const [place, outcome] of /** @type {const} */ ([[before, result.before], [after, result.after]])) {
       const best = outcome.labels?.map(({ name, probability }) => /** @type {const} */ ([0, name, probability])) ?? outcome.positions[position]?.top ?? [];
       if (outcome.number !== null) fill(place, h("p", { class: "number" }, fixed(outcome.number, 4)));

@@ -145,6 +145,7 @@ export function createCompare(app) {
     facts.textContent = isSame ? `Both models are the checkpoint of step ${other.step ?? "–"}, so all differences are 0: move the slider to another checkpoint.` : run.number !== null ? `${name}: number ${fixed(run.number, 4)} (first), ${fixed(second.number, 4)} (second).`
       : run.loss === null ? `${name}.` : `${name}: loss ${fixed(run.loss)} (first), ${fixed(second.loss)} (second), ` +
       `difference ${signed((second.loss ?? NaN) - run.loss)} nats per token.`;
+    losses.element.hidden = !shownSides(store.state).some(([side]) => items(side).some((item) => item.colour));
     fill(strip, ...shownSides(store.state).map(([side]) => (items(side).some((item) => item.colour) ? tokenStrip(items(side), "Difference per token") : null)));
     drawBars();
     markTokens(store);
