@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file
 
@@ -25,7 +26,7 @@ from glassformer.config.run import (
     TextData,
     TokenizerConfig,
 )
-from glassformer.config.train import TrainConfig
+from glassformer.config.train import AdamWConfig, CosineSchedule, TrainConfig
 from glassformer.config.transformer import PositionHead, RotaryPositions, SequenceHead, Stack, TransformerConfig
 from glassformer.evaluation.loss import LossReport
 from glassformer.reporting import Evaluation, Silent
@@ -234,3 +235,21 @@ def label_run(
         objective=TaggingConfig() if tags else ClassificationConfig(),
         train=TrainConfig(**(defaults | train)),
     )
+
+
+TOPICS = {"dog": "animal", "rain": "weather", "red": "colour"}
+
+
+def label_set_run(folder: Path) -> Run:
+    """Return a run on texts with zero to three labels, which single words decide."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for _ in range(300):
+        words = [word for word in TOPICS if rng.random() < 0.5]
+        text = " ".join([*rng.permutation([*words, *rng.choice(["a", "the", "so", "on"], 3)])])
+        lines.append(json.dumps({"text": text, "label": [TOPICS[word] for word in words]}))
+    (folder / "several.jsonl").write_text("\n".join(lines) + "\n")
+    run = label_run(folder, max_steps=80)
+    data = replace(LabelData(), path=str(folder / "several.jsonl"), outputs="multi_label", batch_tokens=512)
+    fast = replace(run.train, optimizer=AdamWConfig(learning_rate=0.02), schedule=CosineSchedule(warmup_steps=5))
+    return replace(run, data=data, train=fast)

@@ -82,7 +82,7 @@ def test_a_matrix_has_signed_colours_and_empty_cells() -> None:
 def test_effects_have_one_row_per_layer(trained: Outcome) -> None:
     model = glassformer.load(trained.folder)
     inputs = encoded(model, "the cat").inputs
-    found = effects(model.network, inputs, measure_of(model.network, inputs))
+    found = effects(model.network, inputs, measure_of(model, inputs))
     html = found._repr_html_()
     assert f"{found.before:.4g}" in html and "Δ loss, nats per token" in html
     assert html.count('<th style="writing-mode: vertical-rl') == 3, "two heads and the feed-forward"

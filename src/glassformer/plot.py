@@ -137,7 +137,7 @@ def ablation(
 ) -> "Figure":
     """Plot the change of the loss for each head and feed-forward that is switched off, one at a time."""
     inputs = encoded(model, text, source=source, target=target).inputs
-    found = effects(model.network, inputs, measure_of(model.network, inputs))
+    found = effects(model.network, inputs, measure_of(model, inputs))
     if not found.changes:
         raise UserError(f"{model.name} has no attention, so it has no heads to switch off")
     return value_plots.plot_effects(found, f"{model.name}: ablation")

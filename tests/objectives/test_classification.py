@@ -1,7 +1,5 @@
 """Multi-label classification: the loss by hand, and a run from lists of labels to predictions."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +8,10 @@ import torch
 
 import glassformer
 from glassformer import api
-from glassformer.config.run import LabelData, Run
-from glassformer.config.train import AdamWConfig, CosineSchedule
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.objectives.classification import MultiLabelObjective
-from runs import label_run
-
-TOPICS = {"dog": "animal", "rain": "weather", "red": "colour"}
+from runs import label_set_run
 
 
 def test_the_loss_is_the_binary_cross_entropy_of_all_labels() -> None:
@@ -32,23 +26,8 @@ def test_the_loss_is_the_binary_cross_entropy_of_all_labels() -> None:
     assert sums.n_targets == 2 and batch.rows(range(1)).n_targets == 1
 
 
-def several(folder: Path) -> Run:
-    """Return a run on texts with zero to three labels, which single words decide."""
-    rng = np.random.default_rng(0)
-    lines = []
-    for _ in range(300):
-        words = [word for word in TOPICS if rng.random() < 0.5]
-        text = " ".join([*rng.permutation([*words, *rng.choice(["a", "the", "so", "on"], 3)])])
-        lines.append(json.dumps({"text": text, "label": [TOPICS[word] for word in words]}))
-    (folder / "several.jsonl").write_text("\n".join(lines) + "\n")
-    run = label_run(folder, max_steps=80)
-    data = replace(LabelData(), path=str(folder / "several.jsonl"), outputs="multi_label", batch_tokens=512)
-    fast = replace(run.train, optimizer=AdamWConfig(learning_rate=0.02), schedule=CosineSchedule(warmup_steps=5))
-    return replace(run, data=data, train=fast)
-
-
 def test_a_run_learns_sets_of_labels(tmp_path: Path) -> None:
-    folder = api.train(several(tmp_path), tmp_path / "run").folder
+    folder = api.train(label_set_run(tmp_path), tmp_path / "run").folder
     model = api.load(folder, device="cpu")
     assert model.is_multi_label and model.classes == ("animal", "colour", "weather")
     found = model.classify(["the dog so red", "a the on"])
@@ -60,7 +39,7 @@ def test_a_run_learns_sets_of_labels(tmp_path: Path) -> None:
 
 
 def test_labels_must_be_lists(tmp_path: Path) -> None:
-    run = several(tmp_path)
+    run = label_set_run(tmp_path)
     (tmp_path / "several.jsonl").write_text('{"text": "a dog", "label": "animal"}\n')
     with pytest.raises(UserError, match=r"several.jsonl:1: .*needs a list of labels .* got 'animal'"):
         api.train(run, tmp_path / "run")

@@ -275,7 +275,7 @@ def test_ablation_and_effects_equal_the_functions(models: dict[str, Model], fami
     assert answer["after"]["loss"] - answer["before"]["loss"] == pytest.approx(found[kind][0][0], abs=1e-5)
     inputs = capture(model, **given_to(model)).inputs
     with ablate(model, [off]):
-        expected = loss_of(model.network, inputs, measure_of(model.network, inputs))
+        expected = loss_of(model.network, inputs, measure_of(model, inputs))
         logits = capture(model, **given_to(model), names=["logits"])["logits"][0]
     if answer["measure"] == "loss":
         assert answer["after"]["loss"] == pytest.approx(expected, abs=1e-5)
@@ -341,7 +341,7 @@ def test_random_tokens_follow_twice(models: dict[str, Model]) -> None:
     assert ids[:15] == ids[15:] and len(set(ids)) == 15
     heads = inspector.scores(found["run"])["kinds"]["decoder"]["heads"]
     assert all(head["induction"] is not None for layer in heads for head in layer)
-    with pytest.raises(UserError, match="no induction scores"):
+    with pytest.raises(UserError, match="is recurrent: its attention has no such scores"):
         Inspector(models["recurrent"]).run(random=True)
 
 

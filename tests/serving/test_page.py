@@ -119,6 +119,27 @@ def test_the_next_token_is_a_tab_on_a_narrow_screen(open_model: OpenModel) -> No
     assert found.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_a_translation_fits_a_phone(open_model: OpenModel) -> None:
+    found = open_model("encoder-decoder", {"beam": 8}, width=390, height=844)
+    overflow = "() => document.documentElement.scrollWidth - innerWidth"
+    for title in (*PANELS["encoder-decoder"], "Next token"):
+        found.open_tab(title)
+        assert found.page.evaluate(overflow) <= 0, title
+        for table in found.page.locator("#panels button:visible", has_text="table").all():
+            table.click()
+            assert found.page.evaluate(overflow) <= 0, f"{title}: table"
+            table.click()
+    found.open_tab("Beam search")
+    tree = found.page.get_by_role("region", name="Tree of hypotheses")
+    sizes = "(x) => [x.scrollWidth, x.clientWidth, x.querySelector('svg').getBoundingClientRect().width]"
+    whole, seen, drawn = tree.evaluate(sizes)
+    assert seen < 390 < drawn <= whole, "the tree scrolls inside its frame"
+    tree.evaluate("(x) => x.scrollTo(x.scrollWidth, 0)")
+    edges = "(x) => [x.getBoundingClientRect().right, x.querySelector('svg').getBoundingClientRect().right]"
+    frame, picture = tree.evaluate(edges)
+    assert picture <= frame + 1 and found.page.evaluate(overflow) <= 0
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_follows_the_colour_scheme(open_model: OpenModel, scheme: str) -> None:
     found = open_model("decoder", color_scheme=scheme)

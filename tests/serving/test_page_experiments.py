@@ -129,7 +129,7 @@ def test_a_head_is_switched_off_as_by_the_function(open_model: OpenModel, models
     model = models[name]
     found = open_model(name, {"panel": "ablation", "kind": "decoder"})
     inputs = capture(model, **given_to(model)).inputs
-    measure = measure_of(model.network, inputs)
+    measure = measure_of(model, inputs)
     before = loss_of(model.network, inputs, measure)
     switch = found.page.get_by_role("switch", name="decoder.0.1")
     switch.click()
@@ -162,7 +162,7 @@ def test_the_map_of_effects_equals_the_function(open_model: OpenModel, models: d
     found.page.get_by_role("button", name="Measure all").click()
     found.settle()
     inputs = capture(model, **given_to(model)).inputs
-    expected = effects(model.network, inputs, measure_of(model.network, inputs))
+    expected = effects(model.network, inputs, measure_of(model, inputs))
     columns = [torch.tensor(expected.heads("decoder"))]
     columns += [torch.tensor(x)[:, None] for x in (expected.feed_forwards("decoder"), expected.layers("decoder"))]
     assert close(found.numbers("Parts"), torch.cat(columns, dim=1))

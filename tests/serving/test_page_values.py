@@ -11,12 +11,12 @@ from glassformer.config.run import GenerationConfig
 from glassformer.inference.sampling import keep_top_k, shape_logits
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import capture
-from glassformer.inspection.head_scores import best_heads, induction_ids_of, network_scores, random_scores
+from glassformer.inspection.head_scores import best_heads, induction_ids_of, network_scores, random_scores, random_trace
 from glassformer.inspection.lens import lens_cells, lens_labels
 from glassformer.model import Model
 from glassformer.serving import page_data
 from glassformer.serving.inspector import Inspector
-from serving.browsing import TEXT, Open, close, given_to, hash_of, number, percents
+from serving.browsing import SOURCE, TEXT, Open, close, given_to, hash_of, number, percents
 from serving.conftest import OpenModel, Serve
 
 if TYPE_CHECKING:
@@ -98,9 +98,28 @@ def test_heads_are_scored_beside_their_baselines(open_model: OpenModel, models: 
     assert found.status() == "" and found.tokens(side).count() < len(ids)
 
 
-def test_a_pair_has_no_scores_on_random_tokens(open_model: OpenModel) -> None:
+def test_a_pair_reads_random_tokens_on_both_sides(open_model: OpenModel, models: dict[str, Model]) -> None:
+    model = models["encoder-decoder"]
     found = open_model("encoder-decoder", {"panel": "attention"})
     found.until("() => document.querySelector('.found-head')")
+    with found.page.expect_response("**/api/run"):
+        found.page.get_by_role("button", name="Show random tokens").click()
+    found.settle()
+    expected = random_trace(model)
+    for side, tokens in (("source", expected.source), ("written", expected.written)):
+        assert found.tokens(side).all_inner_texts() == [x.replace(" ", "␣") for x in tokens]
+    ids = [expected.inputs["source_ids"][0].tolist(), expected.inputs["token_ids"][0, 1:].tolist()]
+    assert all(side[: len(side) // 2] == side[len(side) // 2 :] for side in ids)
+    found.open_tab("Beam search")
+    assert not found.frame("Results").is_visible(), "the search reads a source text"
+    found.run(SOURCE)
+    assert found.frame("Results").is_visible() and found.status() == ""
+
+
+def test_a_recurrent_model_has_no_scores_on_random_tokens(open_model: OpenModel) -> None:
+    found = open_model("recurrent", {"panel": "attention"})
+    found.until("() => document.querySelector('.found-list .about')")
+    assert "this attention has no scores of patterns" in found.page.locator(".found-list").inner_text()
     assert not found.page.get_by_role("button", name="Show random tokens").is_visible()
 
 

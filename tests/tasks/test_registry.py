@@ -22,9 +22,9 @@ ABILITIES = {
     "infilling": {"NeedsSpecialTokens", "FillsMasks", "FillsByWriting", "Translates", "ScoresTexts", "Votes"},
     "spans": {"NeedsSpecialTokens", "FillsMasks", "FillsByWriting", "Translates", "ScoresTexts", "Votes"},
     "seq2seq": {"Translates", "ScoresTexts", "FillsMasks", "HasScores", "HasPairs", "HasTestSet", "Votes"},
-    "classification": {"HasLabels", "Classifies", "HasScores", "HasTestSet", "Votes"},
-    "tagging": {"HasLabels", "Tags", "HasScores", "HasTestSet", "Votes"},
-    "answers": {"Answers"},
+    "classification": {"HasChoices", "HasLabels", "Classifies", "HasScores", "HasTestSet", "Votes"},
+    "tagging": {"HasChoices", "HasLabels", "Tags", "HasScores", "HasTestSet", "Votes"},
+    "answers": {"Answers", "HasChoices"},
     "none": set(),
 }
 PROTOCOLS = {

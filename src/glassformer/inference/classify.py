@@ -20,26 +20,6 @@ Inputs = dict[str, Tensor]
 Log = Callable[[str], None]
 
 
-def classify_texts(
-    network: Network | Ensemble,
-    tokenizer: Tokenizer,
-    texts: Sequence[Sequence[str]],
-    names: Sequence[str],
-    device: torch.device | str,
-    log: Log,
-    *,
-    exclusive: bool = True,
-) -> list[dict[str, float]]:
-    """Return the probabilities of the named classes for texts or pairs; without `names`, a number under `number`.
-
-    If the classes are not `exclusive`, each has its own probability, and their sum is not 1.
-    """
-    logits = predict(network, text_rows(tokenizer, texts, network.config.max_len, log), device)
-    if not names:
-        return [{"number": float(x[0])} for x in logits]
-    return [dict(zip(names, (x.softmax(dim=0) if exclusive else x.sigmoid()).tolist(), strict=True)) for x in logits]
-
-
 def text_rows(
     tokenizer: Tokenizer, texts: Sequence[Sequence[str]], max_len: int, log: Log, *, frame: Frame | None = None
 ) -> list[Example]:

@@ -346,7 +346,11 @@ def encoded(
     source: str | Sequence[int] | None = None,
     target: str | Sequence[int] | None = None,
 ) -> Trace:
-    """Return the trace of `capture` before the run: inputs and tokens, without tensors."""
+    """Return the trace of `capture` before the run: inputs and tokens, without tensors.
+
+    Raises `UserError` for an ensemble.
+    """
+    network_of(model)
     if model.network.config.is_encoder_decoder:
         if source is None or text is not None:
             raise UserError(

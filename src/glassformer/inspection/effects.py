@@ -90,7 +90,7 @@ def effects(
 
     ```python
     trace = capture(model, "To be, or not to be", names=["logits"])
-    found = effects(model.network, trace.inputs, measure_of(model.network, trace.inputs))
+    found = effects(model.network, trace.inputs, measure_of(model, trace.inputs))
     found.changes[Part("decoder", 0, head=3)]  # nats per token
     ```
     """

@@ -231,16 +231,21 @@ def network_scores(network: Transformer, inputs: Mapping[str, Tensor]) -> Scores
 def random_scores(model: TrainedModel) -> Scores:
     """Return the scores of all heads on random tokens that follow twice: means over `N_RANDOM` sequences."""
     network = _transformer(model)
-    n, runs = random_length(model), list[Scores]()
-    for seed in range(N_RANDOM):
-        ids = induction_ids_of(model, n, seed)
-        if model.network.config.is_encoder_decoder:
-            source = induction_ids(_ordinary(model.source_tokenizer), n, seed)
-            trace = encoded(model, source=source, target=[model.translator.start_id, *ids])
-        else:
-            trace = encoded(model, ids)
-        runs.append(network_scores(network, trace.inputs))
-    return mean_scores(runs)
+    return mean_scores([network_scores(network, random_trace(model, seed).inputs) for seed in range(N_RANDOM)])
+
+
+def random_trace(model: TrainedModel, seed: int = 0) -> Trace:
+    """Return the inputs of a run of random tokens that follow twice; an encoder-decoder reads them on both sides.
+
+    Raises `UserError` for a recurrent model.
+    """
+    _transformer(model)
+    n = random_length(model)
+    ids = induction_ids_of(model, n, seed)
+    if not model.network.config.is_encoder_decoder:
+        return encoded(model, ids)
+    source = induction_ids(_ordinary(model.source_tokenizer), n, seed)
+    return encoded(model, source=source, target=[model.translator.start_id, *ids])
 
 
 def mean_scores(runs: Sequence[Scores]) -> Scores:

@@ -7,25 +7,38 @@
 | encoder with a token head, and a reference text | `loss` | mean −log p(reference token) at the masks, in nats |
 | encoder with a token head | `kl` | mean KL(unchanged ‖ changed) over the masks, or over all positions without a mask |
 | classifier, tagger | `kl` | KL(unchanged ‖ changed) of the labels, mean over positions of a tagger |
-| regression, vectors | `change` | mean absolute change of the output |
+| classifier with label sets | `kl` | Σ over the labels of KL(unchanged ‖ changed), each present or absent |
+| question answering | `kl` | KL(unchanged ‖ changed) of the start plus that of the end of the answer |
+| regression, vectors, a network without its task | `change` | mean absolute change of the output |
+
+The task of the model gives the probabilities of labels (`tasks.task.HasChoices`): the weights do not determine
+whether labels exclude each other. A `Network` alone has no task.
 
 KL(p ‖ q) = Σ p (log p − log q) is the increase of the expected loss if p is the true distribution. So it is comparable
 with a change of the loss. The pseudo-log-likelihood of a masked model needs one pass per token and is not used.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
-from glassformer.config.transformer import SequenceHead, TokenHead, VectorHead
+from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import NOT_SCORED
 from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError
 from glassformer.models.build import Network
+from glassformer.tasks.registry import task_of
+from glassformer.tasks.task import HasChoices, HasLabels, TrainedModel
+
+
+def one_choice(logits: Tensor) -> Tensor:
+    """Return logits (…, V) as those of one choice, (…, 1, V)."""
+    return logits[..., None, :]
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,8 @@ class Measure:
     """`loss`: labels (T,), -100 = not scored. Otherwise the outputs of the unchanged pass, (1, …)."""
     positions: Tensor | None = None
     """`kl`: scored positions (T,), bool; None for all."""
+    choices: Callable[[Tensor], Tensor] = one_choice
+    """`kl`: function that returns logits of independent choices, (R, …, choices, outcomes), from outputs (R, …)."""
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """Return the value of each row of `outputs` (R, …), (R,); outputs of a token head are logits (R, T, V)."""
@@ -44,7 +59,8 @@ class Measure:
         if self.name == "loss":
             return label_loss(outputs, reference)
         if self.name == "kl":
-            found = kl_divergence(reference.to(outputs), outputs)  # (R,) or (R, T)
+            both = self.choices(reference.to(outputs)), self.choices(outputs)
+            found = kl_divergence(*both).sum(dim=-1)  # (R,) or (R, T)
             found = found if self.positions is None else found[:, self.positions]
             return found if found.ndim == 1 else found.mean(dim=1)
         return (outputs - reference.to(outputs)).abs().flatten(1).mean(dim=1)
@@ -108,12 +124,15 @@ def predicts_next_token(config: ModelConfig) -> bool:
     return config.decoder is not None and isinstance(config.head, TokenHead)
 
 
-def measure_of(network: Network, inputs: Mapping[str, Tensor], reference_ids: Sequence[int] | None = None) -> Measure:
-    """Return the measure of a network on the inputs of a trace (one row); see the table of this module.
+def measure_of(
+    model: TrainedModel | Network, inputs: Mapping[str, Tensor], reference_ids: Sequence[int] | None = None
+) -> Measure:
+    """Return the measure of a model on the inputs of a trace (one row); see the table of this module.
 
     `reference_ids` is the text without masks, for an encoder with a token head. Raises `UserError` if no position of
     the text has a label.
     """
+    network = model if isinstance(model, nn.Module) else model.network
     config, ids = network.config, inputs["token_ids"][0].tolist()
     mask_id = config.mask_id
     if reference_ids is not None and (mask_id is None or predicts_next_token(config)):
@@ -130,11 +149,18 @@ def measure_of(network: Network, inputs: Mapping[str, Tensor], reference_ids: Se
     with torch.no_grad(), evaluation_mode(network):
         outputs = network(**inputs)
     assert not isinstance(config, RecurrentConfig)
-    head = config.head
-    if isinstance(head, VectorHead) or (isinstance(head, SequenceHead) and head.n_labels == 1):
-        return Measure("change", outputs)
-    is_mask = inputs["token_ids"][0] == (-1 if mask_id is None else mask_id)
-    return Measure("kl", outputs, is_mask if isinstance(head, TokenHead) and bool(is_mask.any()) else None)
+    if isinstance(config.head, TokenHead):
+        is_mask = inputs["token_ids"][0] == (-1 if mask_id is None else mask_id)
+        return Measure("kl", outputs, is_mask if bool(is_mask.any()) else None)
+    choices = None if isinstance(model, nn.Module) else _choices(model)
+    return Measure("change", outputs) if choices is None else Measure("kl", outputs, choices=choices)
+
+
+def _choices(model: TrainedModel) -> Callable[[Tensor], Tensor] | None:
+    """Return the function `Measure.choices` of a model; None if its outputs are no logits."""
+    task = task_of(model.run)
+    is_regression = isinstance(task, HasLabels) and task.is_regression(model.run)
+    return partial(task.choices, model.run) if isinstance(task, HasChoices) and not is_regression else None
 
 
 def loss_of(network: nn.Module, inputs: Mapping[str, Tensor], measure: Measure) -> float:

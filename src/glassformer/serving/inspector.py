@@ -33,9 +33,8 @@ from glassformer.inspection.head_scores import (
     Scores,
     best_heads,
     ids_of,
-    induction_ids_of,
-    random_length,
     random_scores,
+    random_trace,
     score_numbers,
     uniform_attention,
 )
@@ -53,6 +52,7 @@ from glassformer.store import checkpoint
 from glassformer.store.lock import is_locked, owner
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import RUN, read_run
+from glassformer.tasks.task import HasLabels
 from glassformer.training.metrics_log import NAME as METRICS
 
 FOLDER = Path(__file__).parent / "page"
@@ -264,19 +264,15 @@ class Inspector:
     ) -> dict[str, Any]:
         """Run a model over a text, a pair, or ids; answer tokens with predictions, and the shapes of the attention.
 
-        `random` runs random tokens that follow twice (`induction_ids_of`), the text for induction scores.
+        `random` runs random tokens that follow twice (`random_trace`), the input for induction scores.
         """
         chosen, begin = self._model(model), time.perf_counter()
-        if random:
-            if chosen.is_seq2seq:
-                raise UserError(f"{chosen.name} has no induction scores: use a model with one stack")
-            ids = induction_ids_of(chosen, random_length(chosen))
         given: dict[str, Any] = {
             "text": text if ids is None or chosen.is_seq2seq else ids,
             "source": source if source_ids is None else source_ids,
             "target": target if ids is None or not chosen.is_seq2seq else ids,
         }
-        shown = _shown(chosen, encoded(chosen, **given))
+        shown = _shown(chosen, random_trace(chosen) if random else encoded(chosen, **given))
         content = json.dumps([page_data.model_id(chosen), *(x.tolist() for x in shown.trace.inputs.values())])
         shown.name = hashlib.sha256(content.encode()).hexdigest()[:16]
         self.runs[shown.name] = shown
@@ -294,12 +290,13 @@ class Inspector:
         }
 
     def _tokens(self, shown: Shown, logits: Tensor) -> dict[str, Any]:
-        """Return the tokens of all sides with their predictions, the loss in nats per token, and labels.
+        """Return the tokens of all sides with their predictions, the loss in nats per token, and labels or a number.
 
         `logits` (1, T, V) or (1, n_labels) are those of the run, or of the run with parts switched off.
         """
         model, trace = shown.model, shown.trace
-        found: dict[str, Any] = {"source": [], "target": [], "written": [], "loss": None, "n_scored": 0, "labels": None}
+        found: dict[str, Any] = {"source": [], "target": [], "written": [], "loss": None, "n_scored": 0}
+        found |= {"labels": None, "number": None}
         ids = trace.inputs["token_ids"][0].tolist()
         logits = logits[0]
         names = self._names(model)
@@ -307,25 +304,24 @@ class Inspector:
             found["source"] = page_data.tokens(model.source_tokenizer, trace.inputs["source_ids"][0].tolist())
             found["target"] = page_data.tokens(model.tokenizer, ids)
             found["written"] = page_data.tokens(model.tokenizer, [*ids[1:], model.translator.end_id])
-            page_data.add_predictions(found["target"], logits, names)
+            page_data.add_predictions(found["target"], log_softmax(logits), names)
             scores = page_data.add_scores(found["written"], logits)
             for token, written in zip(found["target"][1:], found["written"], strict=False):
                 token.update(log_prob=written["log_prob"], rank=written["rank"])
         elif model.is_causal_lm:
             found["target"] = page_data.tokens(model.tokenizer, ids)
-            page_data.add_predictions(found["target"], logits, names)
+            page_data.add_predictions(found["target"], log_softmax(logits), names)
             scores = page_data.add_scores(found["target"][1:], logits[:-1])
         else:
             found["source"] = page_data.tokens(model.tokenizer, ids)
             if page_data.predicts_tokens(model):
-                page_data.add_predictions(found["source"], logits, names)
+                page_data.add_predictions(found["source"], log_softmax(logits), names)
                 given = [place for place, i in enumerate(ids) if i != model.tokenizer.mask_id]
                 page_data.add_scores([found["source"][place] for place in given], logits[given])
-            elif model.classes and logits.ndim == 2:
-                page_data.add_predictions(found["source"], logits, model.classes)
-            elif model.classes:
-                best = (logits.sigmoid() if model.is_multi_label else logits.softmax(-1)).tolist()
-                found["labels"] = [{"name": n, "probability": p} for n, p in zip(model.classes, best, strict=True)]
+            elif model.is_regression:
+                found["number"] = float(logits[0])
+            elif isinstance(model.task, HasLabels):
+                _add_labels(found, model.task.probabilities(model.run, logits), model.classes)
             return found
         found["n_scored"] = len(scores)
         found["loss"] = -math.fsum(scores) / len(scores) if scores else None
@@ -437,7 +433,7 @@ class Inspector:
         `off` are names with commas, such as `decoder.0.head.3,decoder.1.feed_forward`.
         """
         shown = self._run(run)
-        measure = measure_of(shown.model.network, shown.trace.inputs)
+        measure = measure_of(shown.model, shown.trace.inputs)
         answers = {
             side: {"loss": float(measure(logits)[0]), **self._positions(shown, logits)}
             for side, logits in (("before", shown.trace["logits"]), ("after", shown.logits(off, mean)))
@@ -450,13 +446,13 @@ class Inspector:
         read = found["target"] or found["source"]
         tokens = zip(found["written"] or read, read, strict=True)
         positions = [{"log_prob": token["log_prob"], "top": before["top"][:5]} for token, before in tokens]
-        return {"positions": positions, "labels": found["labels"]}
+        return {"positions": positions, "labels": found["labels"], "number": found["number"]}
 
     def effects(self, run: str) -> dict[str, Any]:
         """Answer the change of the measure for each head, feed-forward and layer, one at a time."""
         shown = self._run(run)
         network, inputs = shown.model.network, shown.trace.inputs
-        found = effects(network, inputs, measure_of(network, inputs))
+        found = effects(network, inputs, measure_of(shown.model, inputs))
         sizes = page_data.attention_sizes(shown.model)
         stacks = [kind for kind in sizes if kind != "cross"]
         return {
@@ -592,6 +588,15 @@ class Inspector:
             Call("POST", "/api/next", self.next),
             Call("POST", "/api/compare", self.compare),
         ]
+
+
+def _add_labels(found: dict[str, Any], probabilities: Tensor, names: Sequence[str]) -> None:
+    """Add the probabilities of the labels of a text, (n_labels,), or of each token, (T, n_labels)."""
+    if probabilities.ndim == 2:
+        page_data.add_predictions(found["source"], probabilities.log(), names)
+    else:
+        pairs = zip(names, probabilities.tolist(), strict=True)
+        found["labels"] = [{"name": name, "probability": p} for name, p in pairs]
 
 
 def _max_steps(folder: Path) -> int | None:

@@ -127,9 +127,8 @@ def unknown(tokenizer: Tokenizer, text: str) -> str:
     return f"The vocabulary does not contain {listed}: the model reads {token} there."
 
 
-def add_predictions(found: list[dict[str, Any]], logits: Tensor, names: Sequence[str]) -> None:
-    """Add the prediction of each position, logits (T, V): its most probable tokens and its entropy in nats."""
-    log_probs = log_softmax(logits)
+def add_predictions(found: list[dict[str, Any]], log_probs: Tensor, names: Sequence[str]) -> None:
+    """Add the prediction of each position, (T, V): its most probable tokens or tags, and its entropy in nats."""
     entropies = -(log_probs.exp() * log_probs.clamp(min=-1e4)).sum(-1)
     for token, best, entropy in zip(found, top(log_probs, names), entropies.tolist(), strict=True):
         token.update(top=best, entropy=entropy)
@@ -170,6 +169,7 @@ def card(model: Model) -> dict[str, Any]:
         "step": model.step,
         "mask": None if model.tokenizer.mask_id is None else model.tokenizer.id_to_token(model.tokenizer.mask_id),
         "labels": list(model.classes),
+        "is_multi_label": model.is_multi_label,
         "attention": attention_sizes(model),
         "formulas": {kind: attention_formula(config, kind) for kind in attention_sizes(model)},
         "parts": parts(model),

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from torch import Tensor
+
 from glassformer.config.run import AnsweringConfig, Run
 from glassformer.config.transformer import SpanHead
 from glassformer.inference.answer import Answer, answer_questions
-from glassformer.tasks.task import Answers, TakesOver, Task, TrainedModel
+from glassformer.tasks.task import Answers, HasChoices, TakesOver, Task, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
-class Answering(Task, Answers, TakesOver):
+class Answering(Task, Answers, HasChoices, TakesOver):
     """Question answering: a model with two logits per token marks the answer to a question in a context."""
 
     settings = AnsweringConfig
@@ -21,6 +23,9 @@ class Answering(Task, Answers, TakesOver):
 
     def example(self, run: Run) -> str:
         return '"…?", context="…"'
+
+    def choices(self, run: Run, logits: Tensor) -> Tensor:
+        return logits.transpose(-1, -2)  # the start and the end, each among all tokens
 
     def answer(self, model: TrainedModel, questions: Sequence[str], context: str, max_tokens: int) -> list[Answer]:
         return answer_questions(model.network, model.tokenizer, questions, context, max_tokens, model.device)

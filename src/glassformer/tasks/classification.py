@@ -13,7 +13,7 @@ from glassformer.config.transformer import SequenceHead, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.evaluation.labels import classification_report, multi_label_scores, pearson, rmse, spearman
-from glassformer.inference.classify import classify_texts
+from glassformer.inference.classify import predict, text_rows
 from glassformer.objectives.classification import ClassificationObjective, MultiLabelObjective, RegressionObjective
 from glassformer.objectives.loss import Objective
 from glassformer.tasks.label_data import LabelTask, Scores, scores_of
@@ -53,6 +53,14 @@ class Classification(LabelTask, Classifies, TakesOver):
     def is_multi_label(self, run: Run) -> bool:
         return data_of(run, LabelData).outputs == "multi_label"
 
+    def choices(self, run: Run, logits: Tensor) -> Tensor:
+        if self.is_multi_label(run):  # each label is present or absent: softmax([x, 0])[0] = sigmoid(x)
+            return torch.stack([logits, torch.zeros_like(logits)], dim=-1)
+        return super().choices(run, logits)
+
+    def probabilities(self, run: Run, logits: Tensor) -> Tensor:
+        return logits.sigmoid() if self.is_multi_label(run) else super().probabilities(run, logits)
+
     def takes_pairs(self, run: Run) -> bool:
         return data_of(run, LabelData).second_field is not None
 
@@ -79,7 +87,8 @@ class Classification(LabelTask, Classifies, TakesOver):
             true = np.array([e.label_set for e in rows]) == 1
             return multi_label_scores(true, torch.stack(list(logits)).numpy() > 0)
         labels = np.array([int(e.label or 0) for e in rows])
-        return scores_of(classification_report(labels, torch.stack(list(logits)).softmax(dim=1).numpy(), list(names)))
+        probabilities = self.probabilities(run, torch.stack(list(logits)))
+        return scores_of(classification_report(labels, probabilities.numpy(), list(names)))
 
     # Use
 
@@ -89,8 +98,11 @@ class Classification(LabelTask, Classifies, TakesOver):
             if not is_imported and (len(row) > 1) != self.takes_pairs(model.run):
                 texts = "two texts" if self.takes_pairs(model.run) else "one text"
                 raise UserError(f"{model.name}: expected {texts} per item, got {len(row)}")
-        exclusive = not self.is_multi_label(model.run)
-        return classify_texts(model.vote, model.tokenizer, rows, model.classes, model.device, log, exclusive=exclusive)
+        logits = predict(model.vote, text_rows(model.tokenizer, rows, model.vote.config.max_len, log), model.device)
+        if not model.classes:
+            return [{"number": float(x[0])} for x in logits]
+        found = [self.probabilities(model.run, x).tolist() for x in logits]
+        return [dict(zip(model.classes, probabilities, strict=True)) for probabilities in found]
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         if not isinstance(getattr(run.model, "head", None), SequenceHead):

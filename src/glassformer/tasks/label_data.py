@@ -77,6 +77,12 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
     def is_regression(self, run: Run) -> bool:
         return data_of(run, LabelData).outputs == "regression"
 
+    def choices(self, run: Run, logits: Tensor) -> Tensor:
+        return logits[..., None, :]  # one choice among all labels
+
+    def probabilities(self, run: Run, logits: Tensor) -> Tensor:
+        return logits.softmax(dim=-1)
+
     def open(self, run: Run) -> "LabelRunData":
         return LabelRunData(self, run)
 

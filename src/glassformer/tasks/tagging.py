@@ -53,7 +53,7 @@ class Tagging(LabelTask, Tags, TakesOver):
     def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
         """Return accuracy and F1 of words, the full report under `report`, and F1 of spans if the tags mark spans."""
         gold = [e.labels[e.labels != -100] for e in rows if e.labels is not None]
-        probabilities = torch.cat(list(logits)).softmax(dim=1).numpy()
+        probabilities = self.probabilities(run, torch.cat(list(logits))).numpy()
         scores = scores_of(classification_report(np.concatenate(gold), probabilities, list(names)))
         if is_bio(names):
             written = [[names[i] for i in x.argmax(dim=1).tolist()] for x in logits]

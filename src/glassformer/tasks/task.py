@@ -245,11 +245,25 @@ class FillsByWriting(FillsMasks, Protocol):
 
 
 @runtime_checkable
-class HasLabels(Protocol):
+class HasChoices(Protocol):
+    """A task whose models give logits of something other than the tokens of a vocabulary."""
+
+    def choices(self, run: Run, logits: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the outcomes of independent choices, (…, choices, outcomes).
+
+        A softmax over the last dimension gives the probabilities of the model.
+        """
+
+
+@runtime_checkable
+class HasLabels(HasChoices, Protocol):
     """A task whose models predict labels: names or numbers."""
 
     def is_regression(self, run: Run) -> bool:
         """Return True if the labels are numbers."""
+
+    def probabilities(self, run: Run, logits: torch.Tensor) -> torch.Tensor:
+        """Return the probability of each named label, (…, n_labels), from logits of this shape."""
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
  * Ablation: parts of the model are switched off, and the predictions are compared.
  *
  * @import { App, Panel } from "./app.js"
- * @import { Ablation, Effects, Picture } from "./types.js"
+ * @import { Ablation, Effects, Model, Outcome, Picture } from "./types.js"
  */
 
 import { Latest, chosenKind, kindsOf } from "./app.js";
@@ -17,6 +17,7 @@ import { positionSide, positionText, positionTokens, shownPosition } from "./sta
 import { stripScene, tokenStrip } from "./strip.js";
 import { fixed, percent, signed, visible } from "./text.js";
 
+const KL_OF_LABELS = "Each label is present or absent by itself: the KL divergence is the sum over the labels.";
 const MEASURES = /** @type {Record<string, string>} */ ({ loss: "Loss in nats per token", kl: "KL divergence in nats", change: "Mean change of the output" });
 
 /**
@@ -59,6 +60,12 @@ export function effectOf(effects, name) {
   return /** @type {number[][] | undefined} */ (effects?.[kind])?.[row]?.[Number(what)] ?? NaN;
 }
 
+/** Return the formula of the effects of a model. @param {Model | null} model */
+function effectFormula(model) {
+  if (model?.has_head_over_tokens) return "effect = loss without the part − loss; without targets: KL(before ‖ after)";
+  return model?.labels.length ? "effect = KL(before ‖ after)" : "effect = mean |output after − output before|";
+}
+
 /** @param {App} app @returns {Panel} */
 export function createAblation(app) {
   const { store } = app;
@@ -72,8 +79,8 @@ export function createAblation(app) {
   const measure = button("Measure all", () => void measureAll(), { title: "One run per part: this may take a while" });
   const card = frame({
     title: "Parts", picture: () => effectPicture(),
-    explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers: the text is then run again without them. "Measure all" writes the effect of each part alone on its switch. Large: the part matters for this text.`,
-    formula: "effect = loss without the part − loss; without targets: KL(before ‖ after)",
+    explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers: the text is then run again without them. "Measure all" writes the effect of each part alone on its switch. Large: the part matters for this text.${store.state.model?.is_multi_label ? ` ${KL_OF_LABELS}` : ""}`,
+    formula: effectFormula(store.state.model),
   }, h("div", { class: "row" }, kinds.element, means.element, measure, all), switches, loss);
 
   const strip = h("div");
@@ -193,7 +200,8 @@ export function createAblation(app) {
   }
 
   function draw() {
-    changes.element.hidden = tops.element.hidden = !result;
+    tops.element.hidden = !result;
+    changes.element.hidden = differences().every(Number.isNaN);
     const count = partNames(store.state.off).length;
     loss.textContent = !result ? (isFixed ? NOT_EMBEDDED : "All parts are on.")
       : `${MEASURES[result.measure ?? "loss"] ?? result.measure}: ${fixed(result.before.loss)} → ${fixed(result.after.loss)} ` +
@@ -204,14 +212,22 @@ export function createAblation(app) {
     changes.refresh();
   }
 
+  /** The heading of the predictions before and after. @param {Outcome} outcome @param {number} position */
+  function headingOf(outcome, position) {
+    if (outcome.number !== null) return "Number";
+    if (outcome.labels) return "Labels";
+    return `${store.state.model?.labels.length ? "Labels" : "Most probable tokens"} ${positionText(store.state, position)}`;
+  }
+
   function drawTops() {
     if (!result) return;
     const position = shownPosition(store.state);
     const heading = tops.element.querySelector("h2");
-    if (heading) heading.textContent = result.after.labels ? "Labels" : `Most probable tokens ${positionText(store.state, position)}`;
+    if (heading) heading.textContent = headingOf(result.after, position);
     for (const [place, outcome] of /** @type {const} */ ([[before, result.before], [after, result.after]])) {
       const best = outcome.labels?.map(({ name, probability }) => /** @type {const} */ ([0, name, probability])) ?? outcome.positions[position]?.top ?? [];
-      fill(place, barList(best.map(([, text, p]) => ({ label: text, value: p, text: percent(p) }))));
+      if (outcome.number !== null) fill(place, h("p", { class: "number" }, fixed(outcome.number, 4)));
+      else fill(place, barList(best.map(([, text, p]) => ({ label: text, value: p, text: percent(p) }))));
     }
   }
 

@@ -12,7 +12,6 @@ import { arrowKeys, button, choice, fill, h, select } from "./dom.js";
 import { frame } from "./frame.js";
 import { drawThumbnail, gridScene, headGrid, thumbnailOf } from "./grid.js";
 import { Heatmap } from "./heatmap.js";
-import { isPair } from "./input.js";
 import { columnScene, strongest, windowAround } from "./lines.js";
 import { markTokens, selectPlace } from "./link.js";
 import { sceneElement } from "./scene.js";
@@ -128,7 +127,7 @@ export function createAttention(app) {
     badges.setOptions([["best", "beyond uniform"], ...names.map((name) => /** @type {[string, string]} */ ([name, name])), ["none", "no badge"]]);
     badges.list.value = store.state.badge;
     const { model } = store.state;
-    random.hidden = app.source.isEmbedded || !model || isPair(model);
+    random.hidden = app.source.isEmbedded || !model || model.kind === "recurrent"; // its attention has no scores of patterns
     if (!scores) {
       fill(foundPlace);
       return;

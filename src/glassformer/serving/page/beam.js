@@ -101,7 +101,10 @@ export function createBeam(app) {
   function search() {
     const { run, ran, model } = store.state;
     const source = ran?.source; // the run that is shown
-    if (!run || !source || !model) return;
+    if (!run || !model) return;
+    again.disabled = !source;
+    tree.body.hidden = results.element.hidden = !source;
+    if (!source) return;
     const body = { model: model.id, source, ...settings(), max_new_tokens: Math.max(1, Number(limit.value) || 60) };
     void latest.use(app.data.once(`beam ${JSON.stringify(body)}`, () => app.source.post("/api/beam", body)), (value) => {
       found = /** @type {BeamTree} */ (value);

@@ -133,15 +133,19 @@ export function createCompare(app) {
 
   function drawAll() {
     const { run, other, other_run: second } = store.state;
-    losses.element.hidden = next.element.hidden = attention.element.hidden = !second;
+    losses.element.hidden = attention.element.hidden = !second;
+    next.element.hidden = !second || run?.number !== null;
     if (!run || !second || !other) {
       facts.textContent = hasChoice() ? "The second model is being opened."
         : "The run has no other checkpoint to compare with: give the folder of another model.";
       return;
     }
     const isSame = other.step === store.state.model?.step && other.folder === store.state.model?.folder;
-    facts.textContent = isSame ? `Both models are the checkpoint of step ${other.step ?? "–"}, so all differences are 0: move the slider to another checkpoint.` : `${other.name}, step ${other.step ?? "–"}: loss ${fixed(run.loss)} (first), ${fixed(second.loss)} (second), ` +
-      `difference ${signed((second.loss ?? NaN) - (run.loss ?? NaN))} nats per token.`;
+    const name = `${other.name}, step ${other.step ?? "–"}`;
+    facts.textContent = isSame ? `Both models are the checkpoint of step ${other.step ?? "–"}, so all differences are 0: move the slider to another checkpoint.` : run.number !== null ? `${name}: number ${fixed(run.number, 4)} (first), ${fixed(second.number, 4)} (second).`
+      : run.loss === null ? `${name}.` : `${name}: loss ${fixed(run.loss)} (first), ${fixed(second.loss)} (second), ` +
+      `difference ${signed((second.loss ?? NaN) - run.loss)} nats per token.`;
+    losses.element.hidden = !shownSides(store.state).some(([side]) => items(side).some((item) => item.colour));
     fill(strip, ...shownSides(store.state).map(([side]) => (items(side).some((item) => item.colour) ? tokenStrip(items(side), "Difference per token") : null)));
     drawBars();
     markTokens(store);

@@ -95,7 +95,7 @@ function start() {
     say: (text) => write("", text, false),
     fail: (error) => failAt("", error),
     submit: () => void run(),
-    submitRandom: () => void post({ random: true }, "The run shows random tokens that follow twice. Press Run to return to your text."),
+    submitRandom: () => void post({ random: true }, null, "The run shows random tokens that follow twice. Press Run to return to your text."),
   };
 
   /** Messages by panel; that of "" belongs to the whole page. @type {Map<string, {text: string, is_problem: boolean}>} */
@@ -298,14 +298,15 @@ function start() {
       app.say(model.examples.length ? "Write a text and press Run, or choose an example." : "Write a text and press Run.");
       return;
     }
-    await post(body);
+    const { text, source: from, target } = store.state;
+    await post(body, { text, source: from, target });
   }
 
   let lastPost = 0;
 
-  /** Run an input and show the result. @param {Record<string, unknown>} body @param {string} [note] */
-  async function post(body, note = "") {
-    const { model, text, source: from, target } = store.state;
+  /** Run an input and show the result. @param {Record<string, unknown>} body @param {State["ran"]} ran texts of the boxes that it runs @param {string} [note] */
+  async function post(body, ran, note = "") {
+    const { model } = store.state;
     const number = ++lastPost;
     lastRun = Date.now();
     byId("input").setAttribute("aria-busy", "true");
@@ -313,7 +314,7 @@ function start() {
       const result = await source.post("/api/run", { ...body, model: model?.id ?? "" });
       if (number !== lastPost || store.state.model !== model) return;
       messages.clear();
-      store.set({ run: result, ran: { text, source: from, target }, hover: null, across: null, other_run: null, ablated: null });
+      store.set({ run: result, ran, hover: null, across: null, other_run: null, ablated: null });
       app.say([note, result.unknown, result.seconds > 2 ? `The run took ${fixed(result.seconds, 1)} s.` : ""].filter(Boolean).join(" "));
     } catch (error) {
       app.fail(error);

@@ -3,7 +3,7 @@
  *
  * @import { App, Panel } from "./app.js"
  * @import { Bar } from "./bars.js"
- * @import { Picture, State } from "./types.js"
+ * @import { Model, Picture, Run, State } from "./types.js"
  */
 
 import { barList, barsScene } from "./bars.js";
@@ -33,6 +33,26 @@ function offBeside(state) {
 export function rulesText({ temperature, top_k, top_p }) {
   const rules = [temperature === 1 ? "" : `temperature ${temperature}`, top_k ? `top-k ${top_k}` : "", top_p < 1 ? `top-p ${top_p}` : ""];
   return rules.filter(Boolean).join(", ");
+}
+
+/** The heading of a model that predicts labels. @param {Run} run */
+function headingOf(run) {
+  if (run.number !== null) return "Number";
+  return run.labels ? "Labels" : "Label of the token";
+}
+
+/** How the model computes what the card shows. @param {Run} run @param {Model} model */
+function formulaOf(run, model) {
+  if (model.has_head_over_tokens) return "p = softmax(logits / temperature)";
+  if (run.number !== null) return "number = mean + std · output";
+  return model.is_multi_label ? "p = sigmoid(logit)" : "p = softmax(logits)";
+}
+
+/** What the card of such a model shows. @param {Run} run @param {Model} model */
+function aboutLabels(run, model) {
+  if (run.number !== null) return "The number that the model predicts for the text.";
+  if (model.is_multi_label) return "Probability of each label of the text. Each label is present or absent by itself: the probabilities do not sum to 1.";
+  return `Probability of each label of the ${run.labels ? "text" : "token"}.`;
 }
 
 /**
@@ -114,19 +134,23 @@ export function createNext(app) {
     }
     const heading = card.element.querySelector("h2");
     const isLabels = !model.has_head_over_tokens;
+    const ofText = run.labels !== null || run.number !== null;
+    card.element.hidden = isLabels && !ofText && !model.labels.length; // vectors and marks of answers
     const isSteps = state.panel === "steps"; // the panel shows the probabilities of the step itself
-    if (heading) heading.textContent = isSteps ? "Sampling rules of the steps" : isLabels ? (run.labels ? "Labels" : "Label of the token") : run.target.length ? "Next token" : "Token at the position";
+    if (heading) heading.textContent = isSteps ? "Sampling rules of the steps" : isLabels ? headingOf(run) : run.target.length ? "Next token" : "Token at the position";
     sliders.hidden = isLabels || (app.source.isEmbedded && !isLoaded());
     const position = shownPosition(state);
     const rules = isLabels ? "" : rulesText(state);
     const about = card.element.querySelector(".about")?.firstChild;
-    if (about) about.textContent = run.labels ? "Probability of each label of the text." : isLabels ? "Probability of each label of the token." : "Probability of each token at the position.";
-    where.hidden = Boolean(run.labels) || isSteps;
-    where.textContent = run.labels ? "" : positionText(state, position);
+    if (about) about.textContent = `${isLabels ? aboutLabels(run, model) : "Probability of each token at the position."} `;
+    const formula = card.element.querySelector(".formula");
+    if (formula) formula.textContent = formulaOf(run, model);
+    where.hidden = ofText || isSteps;
+    where.textContent = ofText ? "" : positionText(state, position);
     changes.textContent = isSteps ? "" : changesText(state, rules);
     card.element.classList.toggle("has-rules", rules !== "");
     list.hidden = facts.hidden = isSteps;
-    bars = run.labels ? labelBars(state) : isLoaded() ? shapedBars(state) : topBars(state, position);
+    bars = ofText ? labelBars(state) : isLoaded() ? shapedBars(state) : topBars(state, position);
     fill(list, barList(bars));
     for (const part of [where, list, facts]) keepHeight(part);
     card.refresh();
@@ -134,9 +158,10 @@ export function createNext(app) {
 
   /** @param {State} state @returns {Bar[]} */
   function labelBars({ run, ablated, ...state }) {
-    facts.textContent = "";
     const isOff = state.panel === "ablation" && ablated?.run === run?.run;
-    return ((isOff ? ablated?.after.labels : run?.labels) ?? []).map(({ name, probability }) => ({ label: name, value: probability, text: percent(probability) }));
+    const shown = isOff ? ablated?.after : run;
+    facts.textContent = shown?.number === null || shown?.number === undefined ? "" : fixed(shown.number, 4);
+    return (shown?.labels ?? []).map(({ name, probability }) => ({ label: name, value: probability, text: percent(probability) }));
   }
 
   /** Bars of the ten tokens that came with the run. @param {State} state @param {number} position @returns {Bar[]} */

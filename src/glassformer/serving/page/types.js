@@ -8,7 +8,7 @@
  * @typedef {{
  *   id: string, name: string, folder: string, kind: ModelKind, verb: string, learned: string, is_causal: boolean,
  *   has_head_over_tokens: boolean, parameters: number, vocab_size: number, max_len: number, step: number | null,
- *   mask: string | null, labels: string[], attention: Record<string, {layers: number, heads: number}>, formulas: Record<string, string>,
+ *   mask: string | null, labels: string[], is_multi_label: boolean, attention: Record<string, {layers: number, heads: number}>, formulas: Record<string, string>,
  *   parts: {name: string, parameters: number}[],
  *   architecture: {title: string, rows: [string, string][]}[],
  *   curves: Record<string, [number, number][]> | null, checkpoints: number[],
@@ -31,7 +31,7 @@
  * @typedef {{
  *   model: string, run: string, kind: ModelKind, source: Token[], target: Token[], written: Token[], loss: number | null,
  *   n_scored: number, attention: Record<string, AttentionPlace>,
- *   labels: {name: string, probability: number}[] | null, unknown: string, seconds: number,
+ *   labels: {name: string, probability: number}[] | null, number: number | null, unknown: string, seconds: number,
  * }} Run
  *
  * @typedef {Record<string, number | null>} HeadScores
@@ -50,7 +50,7 @@
  * @typedef {{layers: string[], cells: LensCell[][]}} Lens
  *
  * @typedef {{log_prob: number | null, top: Candidate[]}} Position
- * @typedef {{loss: number | null, positions: Position[], labels: Run["labels"]}} Outcome
+ * @typedef {{loss: number | null, positions: Position[], labels: Run["labels"], number: number | null}} Outcome
  * @typedef {{run: string, measure?: string, before: Outcome, after: Outcome}} Ablation
  * @typedef {{
  *   feed_forward: Record<string, number[]>, layers: Record<string, number[]>, loss: number, measure?: string, [kind: string]: any,
@@ -89,7 +89,7 @@
  *   model: Model | null, run: Run | null, other: Model | null, other_run: Run | null, hover: Place | null,
  *   across: Place | null, dark: boolean, model_step: number | null, ablated: Ablation | null, ran: Texts | null, is_old: boolean,
  * }} State
- * `ran` are the texts of the boxes when the run that is shown began; `is_old` is true if the boxes have other texts.
+ * `ran` are the texts of the boxes when the run that is shown began, null for random tokens; `is_old` is true if the boxes have other texts.
  *
  * @typedef {{header: string[], rows: (string | number | null)[][]}} Table
  *

@@ -1,0 +1,104 @@
+"""The measure of a model with labels: its value from the probabilities that `classify` and `tag` return."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import log
+from pathlib import Path
+
+import pytest
+import torch
+
+import glassformer
+from configs import random_model
+from glassformer import api
+from glassformer.config.run import AnsweringConfig, LabelData, Run
+from glassformer.errors import UserError
+from glassformer.inspection.ablation import Part
+from glassformer.inspection.capture import capture, encoded
+from glassformer.inspection.effects import effects
+from glassformer.inspection.measures import loss_of, measure_of
+from glassformer.model import Model
+from runs import label_run, label_set_run
+
+TEXT = "the dog so red"
+
+
+def trained_on(run: Run, folder: Path) -> Model:
+    """Return a model whose logits are large enough for probabilities near 0 and 1."""
+    model = glassformer.train(run, folder / "run").model
+    model.network.output.proj.weight.data *= 3
+    return model
+
+
+def both(model: Model, part: str) -> tuple[float, dict[str, float], dict[str, float]]:
+    """Return the measure without a part, and the labels of `TEXT` with it and without it."""
+    inputs = encoded(model, TEXT).inputs
+    measure, before = measure_of(model, inputs), model.classify(TEXT)
+    assert loss_of(model.network, inputs, measure) == pytest.approx(0, abs=1e-6)
+    with model.ablate(part):
+        return loss_of(model.network, inputs, measure), before, model.classify(TEXT)
+
+
+def kl(p: Mapping[str, float], q: Mapping[str, float]) -> float:
+    return sum(p[name] * log(p[name] / q[name]) for name in p)
+
+
+def test_the_measure_of_classes_is_the_divergence_of_one_choice(tmp_path: Path) -> None:
+    found, before, after = both(trained_on(label_run(tmp_path), tmp_path), "encoder.0")
+    assert sum(before.values()) == pytest.approx(1, abs=1e-5)
+    assert found == pytest.approx(kl(before, after), rel=1e-4) and found > 1e-3
+
+
+def test_the_measure_of_label_sets_is_the_sum_over_the_labels(tmp_path: Path) -> None:
+    model = trained_on(label_set_run(tmp_path), tmp_path)
+    found, before, after = both(model, "encoder.0")
+    assert abs(sum(before.values()) - 1) > 0.1, "the labels do not exclude each other"
+    pairs = [({"yes": before[x], "no": 1 - before[x]}, {"yes": after[x], "no": 1 - after[x]}) for x in before]
+    assert found == pytest.approx(sum(kl(p, q) for p, q in pairs), rel=1e-3) and found > 1e-2
+
+
+def test_a_set_of_one_label_has_the_divergence_of_its_label(tmp_path: Path) -> None:
+    trained = trained_on(label_run(tmp_path, "regression"), tmp_path)
+    trained.network.output.mean, trained.network.output.std = 0.0, 1.0
+    run = replace(trained.run, data=LabelData(outputs="multi_label"))
+    found, before, after = both(replace(trained, run=run, labels=("animal",)), "encoder.0")
+    p, q = before["animal"], after["animal"]
+    assert found == pytest.approx(kl({"yes": p, "no": 1 - p}, {"yes": q, "no": 1 - q}), rel=1e-2) and found > 1e-5
+
+
+def test_the_measure_of_a_number_is_its_change(tmp_path: Path) -> None:
+    found, before, after = both(trained_on(label_run(tmp_path, "regression"), tmp_path), "encoder.0")
+    assert found == pytest.approx(abs(before["number"] - after["number"]), rel=1e-4) and found > 1e-3
+
+
+def test_the_measure_of_tags_is_the_mean_over_the_positions(tmp_path: Path) -> None:
+    model = trained_on(label_run(tmp_path, "tags"), tmp_path)
+    inputs = encoded(model, TEXT).inputs
+    before = capture(model, TEXT, names=["logits"])["logits"][0].log_softmax(-1)
+    found = effects(model.network, inputs, measure_of(model, inputs), [Part("encoder", 0)])
+    with model.ablate("encoder.0"):
+        after = capture(model, TEXT, names=["logits"])["logits"][0].log_softmax(-1)
+    expected = (before.exp() * (before - after)).sum(-1).mean()
+    assert found.changes[Part("encoder", 0)] == pytest.approx(float(expected), rel=1e-3) and expected > 1e-3
+
+
+def test_the_measure_of_answers_is_that_of_start_and_end(tmp_path: Path) -> None:
+    network = random_model("answers", dtype=torch.float32)
+    trained = glassformer.train(label_run(tmp_path), tmp_path / "run").model
+    model = replace(
+        trained, network=network, run=replace(trained.run, model=network.config, objective=AnsweringConfig())
+    )
+    inputs = {"token_ids": torch.tensor([[3, 4, 5, 6]])}
+    measure = measure_of(model, inputs)
+    with torch.no_grad():
+        before = network(**inputs)[0].log_softmax(0)  # (T, 2): the start and the end, each among all tokens
+        with model.ablate("encoder.0"):
+            after = network(**inputs)[0].log_softmax(0)
+            found = loss_of(network, inputs, measure)
+    assert found == pytest.approx(float((before.exp() * (before - after)).sum()), rel=1e-4) and found > 1e-4
+
+
+def test_an_ensemble_has_no_inner_values(tmp_path: Path) -> None:
+    folder = api.train(label_run(tmp_path), tmp_path / "run").folder
+    with pytest.raises(UserError, match="an ensemble has several networks"):
+        capture(glassformer.ensemble([folder, folder]), TEXT)
