@@ -191,7 +191,7 @@ def test_the_command_line_answers_inside_an_operation_of_torch(
 
 
 class Told(Silent):
-    """A reporter that makes a file when it says that the run stops later."""
+    """A reporter that makes a file after the message that the run stops later."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -205,7 +205,7 @@ class Told(Silent):
 def test_a_signal_while_a_slow_disk_writes_a_checkpoint(
     is_second: bool, averaged: tuple[Run, dict[str, Any]], tmp_path: Path
 ) -> None:
-    """The user is told; the checkpoint is completed, or a second signal ends the process with the one before."""
+    """A message appears; the checkpoint is completed, or a second signal ends the process with the one before."""
     (run, whole), folder = averaged, tmp_path / "run"
     run = replace(run, train=replace(run.train, checkpoint_every=1))
     has_begun, told, is_fast = (tmp_path / name for name in ("begun", "told", "fast"))

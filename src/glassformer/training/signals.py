@@ -45,7 +45,7 @@ class StopRequest:
         """True while `end_beside` runs."""
         self._is_late = self._is_inside = False
         self._leaving = threading.Lock()
-        """Held to leave a block of `abandonable`; while `end_beside` runs, the main thread cannot leave it."""
+        """Locked while a thread leaves a block of `abandonable`, and while `end_beside` runs."""
 
     @contextmanager
     def abandonable(self) -> Iterator[None]:
