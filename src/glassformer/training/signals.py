@@ -40,7 +40,7 @@ class StopRequest:
         self.end_beside: Callable[[signal.Signals], None] | None = None
         """Saves the state before the block of `abandonable` and ends the process; called in another thread."""
         self.tell: Callable[[signal.Signals], None] | None = None
-        """Tells the user that the run stops later; called in another thread."""
+        """Prints that the run stops later; called in another thread."""
         self.is_ending = False
         """True while `end_beside` runs."""
         self._is_late = self._is_inside = False
