@@ -99,6 +99,50 @@ def test_a_position_scheme_needs_three_files(tmp_path: Path) -> None:
     assert done.stdout == "equal\n", done.stderr
 
 
+PLANNED = """
+from glassformer.cli.plan import report
+from glassformer.config.schema import apply_changes
+from glassformer.cost.hardware import find_gpu
+from glassformer.cost.plan import plan_run
+from glassformer.cost.room import Room, least_memory, way_that_fits
+from glassformer.fitting import WHOLE
+from runs import Recording
+
+foreign, gpu = model.run, find_gpu("h200")
+built_in = apply_changes(foreign, {"objective.kind": "causal"})
+for run in (foreign, built_in):
+    is_foreign = run is foreign
+    plan, least, recorder = plan_run(run, gpu), least_memory(run, on_cpu=True), Recording()
+    found, text = plan.to_dict(), report(plan)
+    glassformer.train(run, f"again-{run.objective.kind}", recorder)
+    [told] = [message for message in recorder.messages if message.startswith("memory ")]
+    unknown = "what the loss of objective.kind focal keeps is unknown: it is not built in"
+    words = (found["unknown"] == unknown, unknown in text, unknown in told, "at least" in told, "may fit" in text)
+    for has_it in words:
+        assert has_it == is_foreign
+    numbers = (found["memory_bytes"]["logits"], found["memory_bytes"]["total"], found["layouts"][0]["bytes"])
+    for number in (*numbers, found["layouts"][0]["fits"], found["fits"], found["least_gpus"]):
+        assert (number is None) == is_foreign
+    assert ("  counted " in text) == ("  total " not in text) == is_foreign
+    assert (least.activations + least.logits == 0) == is_foreign
+small = Room("this machine", least_memory(foreign, True).total, None, is_cpu=True)
+assert way_that_fits(foreign, small) == WHOLE != way_that_fits(built_in, small)  # is not divided for an unknown loss
+wide = apply_changes(foreign, {"model.d_model": 65536, "model.decoder.n_layers": 64})
+assert plan_run(wide, gpu).to_dict()["fits"] is False
+print("unknown")
+"""
+
+
+def test_the_memory_of_a_task_of_another_package_is_unknown(tmp_path: Path) -> None:
+    """With the task of the page, `plan`, its JSON and the memory check name what they do not count."""
+    program = blocks(ROOT / "docs" / "extend" / "own-task.md", "python") + PLANNED
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.endswith("\nunknown\n"), done.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_is_short(page: Path) -> None:
     lines = [line for line in page.read_text("utf-8").splitlines() if line.strip()]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol, runtime_checkable
 
 from glassformer import notebook
 from glassformer.config.run import Run
@@ -41,6 +41,13 @@ class LaunchReporter(Protocol):
     def evaluation(self, evaluation: Evaluation) -> None: ...
 
     def phase(self, title: str) -> AbstractContextManager[Callable[[int, int], None]]: ...
+
+
+@runtime_checkable
+class OwnsProcess(Protocol):
+    """A reporter of the command line, which may end the process at any time."""
+
+    def end(self, sentence: str, code: int) -> NoReturn: ...
 
 
 class Silent:

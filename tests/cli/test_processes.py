@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from glassformer import api
 from glassformer.config.schema import to_dict, to_toml
 from glassformer.reporting import Outcome
@@ -91,3 +93,23 @@ def test_a_mistake_is_one_sentence_of_the_process(environment: dict[str, str]) -
     found = subprocess.run([*COMMAND, "trian"], env=environment, capture_output=True, text=True, timeout=120)
     assert (found.returncode, found.stdout) == (2, "")
     assert found.stderr == "glassformer: unknown verb 'trian': did you mean train?\n"
+
+
+ENDS = """
+import atexit, gc, sys
+import torch
+from glassformer.cli.main import main
+atexit.register(lambda: print(len(gc.get_objects()) < 10_000))
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(("verb", "code", "printed"), [("--version", 0, "glassformer "), ("trian", 2, "")])
+def test_the_end_of_a_command_searches_no_cycles_among_the_objects_of_torch(
+    verb: str, code: int, printed: str, environment: dict[str, str]
+) -> None:
+    """The search takes a second. Functions that are registered for the end are called as before."""
+    done = subprocess.run([sys.executable, "-c", ENDS, verb], env=environment, capture_output=True, text=True)
+    *lines, is_short = done.stdout.splitlines()
+    assert done.returncode == code and is_short == "True", done
+    assert "".join(lines).startswith(printed)

@@ -1,10 +1,12 @@
 """A signal in any phase of a run ends it soon, and the run then ends with equal bits."""
 
+import ctypes
 import itertools
 import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -16,7 +18,9 @@ from faults.children import done, fork, wait
 from glassformer import api
 from glassformer.config.run import Run
 from glassformer.errors import Interrupted
-from glassformer.store import checkpoint
+from glassformer.reporting import Silent
+from glassformer.store import checkpoint, tensors
+from glassformer.terminal import CommandReporter
 from runs import remains, tiny_run, write_text
 
 LONG, BOUND = 100.0, 20.0
@@ -60,8 +64,16 @@ PHASES: dict[str, tuple[str, int]] = {
 BEFORE_THE_LOOP = ("reading", "learning", "encoding", "building")
 
 
-def takes_long(real: Callable[..., Any], number: int, has_begun: Path) -> Callable[..., Any]:
-    """Return the function with one call that takes `LONG` seconds, after it has made the file `has_begun`."""
+def long_loop() -> None:
+    deadline = time.monotonic() + LONG
+    while time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def takes_long(
+    real: Callable[..., Any], number: int, has_begun: Path, wait_: Callable[[], object] = long_loop
+) -> Callable[..., Any]:
+    """Return the function with one call that waits first, after it has made the file `has_begun`."""
     n_calls = 0
 
     def call(*args: Any, **options: Any) -> Any:
@@ -69,16 +81,22 @@ def takes_long(real: Callable[..., Any], number: int, has_begun: Path) -> Callab
         n_calls += 1
         if n_calls == number:
             has_begun.touch()
-            deadline = time.monotonic() + LONG
-            while time.monotonic() < deadline:
-                time.sleep(0.01)
+            wait_()
         return real(*args, **options)
 
     return call
 
 
-def ended(work: Callable[[], object], has_begun: Path, which: signal.Signals) -> int:
-    """Send a signal to a child when a phase has begun; return its exit code, and check the time."""
+def appears(file: Path) -> None:
+    """Wait for a file."""
+    deadline = time.monotonic() + LONG
+    while not file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def start(work: Callable[[], object]) -> int:
+    """Do the work in a child, which exits like the command line after a signal; return its process id."""
 
     def child() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -89,9 +107,13 @@ def ended(work: Callable[[], object], has_begun: Path, which: signal.Signals) ->
         except KeyboardInterrupt:
             os._exit(128 + signal.SIGINT)
 
-    process = fork(child)
-    while not has_begun.exists():
-        time.sleep(0.01)
+    return fork(child)
+
+
+def ended(work: Callable[[], object], has_begun: Path, which: signal.Signals) -> int:
+    """Send a signal to a child when a phase has begun; return its exit code, and check the time."""
+    process = start(work)
+    appears(has_begun)
     began = time.monotonic()
     os.kill(process, which)
     code = wait(process)
@@ -130,3 +152,84 @@ def test_a_signal_is_answered_in_every_phase(
     found = remains(folder)
     assert all(found[name] == whole[name] for name in whole if name not in ("manifest", "numbers"))
     assert found["numbers"] | {"data_digest": 0} == whole["numbers"] | {"data_digest": 0}
+
+
+def forever() -> None:
+    """Block the main thread in a C function, as a long operation of torch does: no Python code handles a signal."""
+    library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+    for _ in range(2):
+        library.pthread_mutex_lock(mutex)
+
+
+@pytest.fixture(scope="module")
+def averaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, dict[str, Any]]:
+    """A run with a moving average, whose weights an evaluation replaces, and its result without a signal."""
+    folder = tmp_path_factory.mktemp("averaged")
+    run = tiny_run(write_text(folder), max_steps=6, eval_every=3, log_every=1, ema_decay=0.5)
+    assert done(lambda: api.train(run, folder / "run")) == 0
+    return run, remains(folder / "run")
+
+
+@pytest.mark.parametrize(("phase", "saved_step"), [("later step", 3), ("evaluation", 3)])
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_line_answers_inside_an_operation_of_torch(
+    phase: str, saved_step: int, which: signal.Signals, averaged: tuple[Run, dict[str, Any]], tmp_path: Path
+) -> None:
+    """The state before the step or the evaluation is saved, although the main thread never returns."""
+    (run, whole), folder, has_begun = averaged, tmp_path / "run", tmp_path / "begun"
+    name, number = PHASES[phase]
+
+    def train() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(name, takes_long(resolve_name(name), number, has_begun, forever))
+            api.train(run, folder, CommandReporter())
+
+    assert ended(train, has_begun, which) == 128 + which
+    assert checkpoint.steps(folder) == [saved_step]
+    assert done(lambda: api.resume(folder)) == 0
+    assert remains(folder) == whole
+
+
+class Told(Silent):
+    """A reporter that makes a file after the message that the run stops later."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def log(self, text: str) -> None:
+        if "a second signal ends it at once" in text:
+            self.place.write_text(text)
+
+
+@pytest.mark.parametrize("is_second", [False, True], ids=["one signal", "two signals"])
+def test_a_signal_while_a_slow_disk_writes_a_checkpoint(
+    is_second: bool, averaged: tuple[Run, dict[str, Any]], tmp_path: Path
+) -> None:
+    """A message appears; the checkpoint is completed, or a second signal ends the process with the one before."""
+    (run, whole), folder = averaged, tmp_path / "run"
+    run = replace(run, train=replace(run.train, checkpoint_every=1))
+    has_begun, told, is_fast = (tmp_path / name for name in ("begun", "told", "fast"))
+
+    def train() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            slow = takes_long(tensors.save_file, 6, has_begun, lambda: appears(is_fast))  # of the second checkpoint
+            patch.setattr(tensors, "save_file", slow)
+            api.train(run, folder, Told(told))
+
+    process = start(train)
+    appears(has_begun)
+    os.kill(process, signal.SIGTERM)
+    appears(told)
+    assert "continues from step 1" in told.read_text()
+    if is_second:
+        os.kill(process, signal.SIGTERM)
+        assert wait(process) == -signal.SIGTERM
+        assert checkpoint.steps(folder) == [1] and list((folder / checkpoint.FOLDER).glob(".*.tmp-*"))
+    else:
+        is_fast.touch()
+        assert wait(process) == 128 + signal.SIGTERM
+        assert checkpoint.steps(folder)[-1] >= 2
+    assert done(lambda: api.resume(folder)) == 0
+    assert not list((folder / checkpoint.FOLDER).glob(".*"))
+    found = remains(folder)
+    assert all(found[name] == whole[name] for name in ("tensors", "published", "metrics"))

@@ -1,4 +1,4 @@
-"""Fault 15: `torchrun` restarts a run after one of its processes was killed, and the run ends with equal weights."""
+"""`torchrun` with two processes: one is killed and the run restarts (fault 15); SIGTERM stops and saves the run."""
 
 import os
 import random
@@ -51,3 +51,34 @@ def test_15_a_run_recovers_from_a_killed_process(tmp_path: Path, environment: di
         survived += 1
     record(15, n, survived, f"0 to {n - 1}, fsdp and ddp in turn")
     assert survived == n
+
+
+def test_sigterm_to_torchrun_saves_the_run(tmp_path: Path, environment: dict[str, str]) -> None:
+    """The processes stop after the same step, and the resumed run ends with equal weights."""
+    run = tiny_run(write_text(tmp_path), max_steps=150, eval_every=150, checkpoint_every=15, grad_accumulation=2)
+    assert done(lambda: api.train(run, tmp_path / "whole")) == 0
+    (tmp_path / "run.toml").write_text(to_toml(to_dict(run)))
+    folder = tmp_path / "run"
+    start = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "glassformer",
+    ]
+    train = [*start, "train", str(tmp_path / "run.toml"), "--out", str(folder), "--parallel.strategy", "ddp"]
+    with subprocess.Popen(train, env=environment, stderr=subprocess.PIPE, text=True) as torchrun:
+        while not checkpoint.steps(folder):
+            assert torchrun.poll() is None, torchrun.communicate()
+            time.sleep(0.01)
+        torchrun.terminate()
+        _, err = torchrun.communicate(timeout=300)
+    saved = checkpoint.steps(folder)[-1]
+    assert torchrun.returncode != 0 and saved < 150
+    assert f"glassformer: SIGTERM: saved at step {saved} of 150; continue with: glassformer resume" in err
+    resumed = subprocess.run([*start, "resume", str(folder)], env=environment, capture_output=True, text=True)
+    assert resumed.returncode == 0 and f"resumed at step {saved} of 150" in resumed.stderr, resumed.stderr
+    require_equal(folder, tmp_path / "whole", bound=1e-5, step=150)

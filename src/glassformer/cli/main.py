@@ -1,6 +1,7 @@
 """Entry point of the command line: the verbs, and the exit codes for errors (2) and for signal n (128 + n)."""
 
 import errno
+import gc
 import io
 import os
 import signal
@@ -63,8 +64,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    sys.exit(run(arguments))
+    code = run(list(sys.argv[1:] if argv is None else argv))
+    gc.freeze()  # else Python looks for cycles among all objects of torch before it ends, which takes a second
+    sys.exit(code)
 
 
 class ClosedOutput(io.TextIOBase):

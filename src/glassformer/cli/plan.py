@@ -1,6 +1,7 @@
 """glassformer plan CONFIG"""
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer import recipes
@@ -103,14 +104,13 @@ def report(plan: "Plan") -> str:
 def _memory(plan: "Plan") -> list[str]:
     names = {"half_copies": "16-bit copies", "gathered": "gathered layers"}
     memory = plan.layout.memory
-    lines = [
-        f"  {names.get(part, part):<19}{_bytes(n)}"
-        for part, n in plan.to_dict()["memory_bytes"].items()
-        if n and part != "total"
-    ]
-    verdict = "fits" if plan.layout.fits else "does not fit"
+    lines = [f"  {names.get(part, part):<19}{_bytes(n)}" for part, n in asdict(memory).items() if n]
+    if plan.unknown is not None:
+        lines.append(f"  {'loss':<19}unknown    {plan.unknown}")
+    verdict = _verdict(plan, plan.layout)
     usable = f"{plan.gpu.usable_bytes / GIB:,.1f} GiB, {100 * USABLE:g} % of the {plan.gpu.name}'s memory"
-    lines.append(f"  {'total':<19}{_bytes(memory.total)}: {verdict} into {usable}")
+    total = "total" if plan.unknown is None else "counted"
+    lines.append(f"  {total:<19}{_bytes(memory.total)}: {verdict} into {usable}")
     if plan.cache_bytes:
         lines.append(f"generation cache     {_bytes(plan.cache_bytes).strip()} per row at the full context")
     return lines
@@ -119,8 +119,8 @@ def _memory(plan: "Plan") -> list[str]:
 def _layouts(plan: "Plan") -> list[str]:
     lines = [f"{'layouts for ' + _gpus(plan):<36}{'per GPU':>13}"]
     for layout in plan.layouts:
-        chosen = "  ← the simplest that fits" if layout.fits and layout is plan.layout else ""
-        fits = "fits" if layout.fits else "does not fit"
+        chosen = f"  ← the simplest that {_verdict(plan, layout)}" if layout.fits and layout is plan.layout else ""
+        fits = _verdict(plan, layout)
         lines.append(f"  {_named(layout):<34}{_bytes(layout.memory.total)}  {fits}{chosen}")
     if plan.layout.fits:
         lines.append(f"flags                {plan.flags or 'not needed'}")
@@ -132,6 +132,12 @@ def _layouts(plan: "Plan") -> list[str]:
     else:
         lines.append(f"at least {plan.least_gpus:,} GPUs are needed: --gpus {plan.least_gpus}")
     return lines
+
+
+def _verdict(plan: "Plan", layout: "Layout") -> str:
+    if not layout.fits:
+        return "does not fit"
+    return "fits" if plan.unknown is None else "may fit"
 
 
 def _named(layout: "Layout") -> str:

@@ -22,9 +22,9 @@ def err(text: str) -> None:
 @contextmanager
 def reporting(*, is_quiet: bool = False) -> "Iterator[TerminalReporter]":
     """Yield a reporter for the block; its libraries are imported here, after the arguments were checked."""
-    from glassformer.terminal import TerminalReporter
+    from glassformer.terminal import CommandReporter
 
-    with TerminalReporter(is_quiet=is_quiet) as reporter:
+    with CommandReporter(is_quiet=is_quiet) as reporter:
         yield reporter
 
 

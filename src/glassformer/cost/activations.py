@@ -6,14 +6,16 @@ Under autocast, products run in bf16, and the residual stream and the norms stay
 own bf16 copy. Batches are counted without padding, and therefore without a padding mask.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
+from glassformer.config.run import Run
 from glassformer.cost.flops import Shape
 from glassformer.cost.parameters import StackShape, cell_widths, recurrent_widths, stack_shapes
 from glassformer.cost.positions import PositionCost, position_cost
 from glassformer.objectives.loss import MIN_LOGITS
+from glassformer.tasks.registry import unknown_loss
 
 _FP32, _INT64 = 4, 8
 
@@ -60,6 +62,12 @@ class Activations:
     @property
     def total(self) -> int:
         return self.layers + self.logits
+
+
+def activations_of(run: Run, config: ModelConfig, shape: Shape, kernels: Kernels, checkpointing: bool) -> Activations:
+    """Compute `activations` for the objective of a run; those of a loss of another package are left out."""
+    kept = activations(config, shape, kernels, checkpointing)
+    return kept if unknown_loss(run) is None else replace(kept, logits=0)
 
 
 def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointing: bool = False) -> Activations:

@@ -10,7 +10,7 @@ from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.run import Run
 from glassformer.config.train import MuonConfig, TrainConfig
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
-from glassformer.cost.activations import Activations, Kernels, activations
+from glassformer.cost.activations import Activations, Kernels, activations_of
 from glassformer.cost.flops import Flops, Shape, forward_flops, training_flops
 from glassformer.cost.hardware import GPUS, MFU, Gpu
 from glassformer.cost.memory import HALF, Memory, cache_bytes, network_counts, sharded, training_memory
@@ -18,6 +18,7 @@ from glassformer.cost.parameters import ParameterCounts
 from glassformer.errors import UserError
 from glassformer.tasks.batches import MicroBatch
 from glassformer.tasks.preparation import micro_batch
+from glassformer.tasks.registry import unknown_loss
 
 NODE = 8
 """Number of GPUs per machine; connections inside a machine are fast."""
@@ -78,6 +79,8 @@ class Plan:
     """Settings that `train` would reject, and what the plan uses instead."""
     settings: Mapping[str, str]
     """Flags by key: those that the user gave, and the accumulation if the plan raises it."""
+    unknown: str | None
+    """The memory that is not counted in `layouts` and `least_gpus`, in words; None if all is counted."""
 
     @property
     def flags(self) -> str:
@@ -126,6 +129,8 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan in JSON types."""
         per_token = self.shape.n_rows * self.shape.n_tokens
+        memory: dict[str, int | None] = asdict(self.layout.memory) | {"total": self.layout.memory.total}
+        memory |= {} if self.unknown is None else {"logits": None, "total": None}
         return {
             "name": self.name,
             "parameters": asdict(self.parameters) | {"total": self.parameters.total},
@@ -133,20 +138,20 @@ class Plan:
             "training_flops_per_token": self.training_per_token,
             "micro_batch": asdict(self.shape),
             "precision": self.precision,
-            "memory_bytes": asdict(self.layout.memory) | {"total": self.layout.memory.total},
+            "memory_bytes": memory,
             "cache_bytes": self.cache_bytes,
             "layouts": [
                 {
                     "strategy": layout.strategy,
                     "activation_checkpointing": layout.checkpointing,
-                    "bytes": layout.memory.total,
-                    "fits": layout.fits,
+                    "bytes": layout.memory.total if self.unknown is None else None,
+                    "fits": self._fits(layout),
                 }
                 for layout in self.layouts
             ],
-            "fits": self.layout.fits,
+            "fits": self._fits(self.layout),
             "flags": self.flags if self.layout.fits else None,
-            "least_gpus": self.least_gpus,
+            "least_gpus": self.least_gpus if self.unknown is None else None,
             "gpu": self.gpu.name,
             "n_gpus": self.n_gpus,
             "usable_bytes": self.gpu.usable_bytes,
@@ -159,7 +164,12 @@ class Plan:
             "cost": self.cost,
             "assumptions": list(self.assumptions),
             "notes": list(self.notes),
+            "unknown": self.unknown,
         }
+
+    def _fits(self, layout: Layout) -> bool | None:
+        """Return None if the counted memory fits and some is not counted."""
+        return None if layout.fits and self.unknown is not None else layout.fits
 
 
 def plan_run(
@@ -195,7 +205,7 @@ def plan_run(
     shape = full_shape(batch, config, context)
     train, half = run.train, run.train.precision in HALF
     gpu.flops(train.precision)  # raises if the GPU does not support it
-    plain, recomputed = (activations(config, shape, Kernels(half), on) for on in (False, True))
+    plain, recomputed = (activations_of(run, config, shape, Kernels(half), on) for on in (False, True))
     kept = {True: recomputed} if train.activation_checkpointing is True else {False: plain, True: recomputed}
     if isinstance(config, RecurrentConfig):
         kept = {False: plain}  # no blocks to recompute
@@ -224,6 +234,7 @@ def plan_run(
         assumptions=assumptions,
         notes=tuple(_notes(train, grad_accumulation, of_batch, n_gpus, least_gpus)),
         settings=settings,
+        unknown=unknown_loss(run),
     )
 
 

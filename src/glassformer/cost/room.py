@@ -7,7 +7,7 @@ from pathlib import Path
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import Run
 from glassformer.config.transformer import TransformerConfig
-from glassformer.cost.activations import Activations, Kernels, activations
+from glassformer.cost.activations import Activations, Kernels, activations_of
 from glassformer.cost.flops import Shape
 from glassformer.cost.hardware import GIB
 from glassformer.cost.memory import HALF, Memory, sharded, training_memory, with_least_vocabulary
@@ -15,6 +15,7 @@ from glassformer.cost.plan import full_shape
 from glassformer.errors import UserError
 from glassformer.fitting import WHOLE, Fit, doubled
 from glassformer.tasks.preparation import micro_batch
+from glassformer.tasks.registry import unknown_loss
 
 MARGIN = 1.5
 """A step is refused if it needs more than this × the total memory; the estimate is within a fifth, or too low."""
@@ -79,7 +80,8 @@ def least_memory(run: Run, on_cpu: bool, fit: Fit = WHOLE) -> Memory:
 
     If the data decides the vocabulary, its size counts as the smallest that holds the special ids; undecided labels
     count as 0, undecided row lengths as one token, and an undecided number of rows as one row. Activations are not
-    counted if part of the model is frozen or the step is compiled, because both may save fewer of them.
+    counted if part of the model is frozen, the step is compiled, or another package defines the loss, because all these
+    may save fewer of them.
     """
     config, train = with_least_vocabulary(run.model), run.train
     batch = micro_batch(run)
@@ -87,7 +89,7 @@ def least_memory(run: Run, on_cpu: bool, fit: Fit = WHOLE) -> Memory:
     n_scored = max(1, int(batch.scored_share * n_tokens)) if batch.scored_share < 1 else 0
     shape = Shape(batch.n_rows or 1, n_tokens, int(config.is_encoder_decoder), n_scored)
     kept = _kept(run, config, shape, on_cpu, fit)
-    if train.compile is True or run.lora is not None or run.init.freeze:
+    if train.compile is True or run.lora is not None or run.init.freeze or unknown_loss(run) is not None:
         kept = Activations(0, 0)
     memory = training_memory(config, train, kept)
     is_shared = run.parallel.strategy != "ddp" or run.parallel.cpu_offload
@@ -147,7 +149,7 @@ def step_memory(run: Run, on_cpu: bool, fit: Fit, trained_share: float, n_shards
     """Estimate the bytes of one step in one process for a run whose model is complete.
 
     All rows have the largest length that the settings allow. `trained_share` is the fraction of the parameters that are
-    trained, and `n_shards` the number of processes that divide the state.
+    trained, and `n_shards` the number of processes that divide the state. The bytes of an `unknown_loss` are left out.
     """
     config, train = run.model, run.train
     memory = training_memory(config, train, _kept(run, config, full_shape(micro_batch(run), config), on_cpu, fit))
@@ -161,4 +163,4 @@ def _kept(run: Run, config: ModelConfig, shape: Shape, on_cpu: bool, fit: Fit) -
     train = run.train
     shape = replace(shape, n_rows=-(-shape.n_rows // fit.n_parts))
     recomputes = train.activation_checkpointing is True or fit.recomputes
-    return activations(config, shape, Kernels(train.precision in HALF, on_cpu), recomputes)
+    return activations_of(run, config, shape, Kernels(train.precision in HALF, on_cpu), recomputes)

@@ -34,6 +34,16 @@ def register(task: Task) -> None:
     _registered[kind] = task
 
 
+def unknown_loss(run: Run) -> str | None:
+    """Describe the memory of a loss that another package defines, which cannot be predicted; None for a built-in one.
+
+    >>> unknown_loss(Run()) is None
+    True
+    """
+    kind = run.objective.kind
+    return None if kind in HOMES else f"what the loss of objective.kind {kind} keeps is unknown: it is not built in"
+
+
 def kinds() -> list[str]:
     """Return every kind that has a task: built-in, from installed packages, and registered."""
     return list(dict.fromkeys([*HOMES, *entry_points(TASKS), *_registered]))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from glassformer.devices import arithmetic, autocast_dtype, freed_memory_kept, r
 from glassformer.distributed.parts import own, part_of
 from glassformer.errors import Interrupted, UserError, enough_memory
 from glassformer.evaluation.loss import LossReport
+from glassformer.reporting import OwnsProcess
 from glassformer.seeds import Stream, rng, seed_of
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
@@ -95,6 +97,9 @@ class Trainer:
             deadline = self.host.began + (config.max_time or math.inf)
             stop = stack.enter_context(stop_on_signals(deadline, abandons=self.ranks.n == 1))
             self.evaluations.abandonable = self.abandonable = stop.abandonable
+            stop.tell = self._tell_of_late_stop
+            if isinstance(self.reporter, OwnsProcess):
+                stop.end_beside = partial(self._end_beside, self.reporter)
             was_done = self.progress.finished or self.progress.step >= config.max_steps
             try:
                 reports = self._loop(stop, config.max_steps)
@@ -260,6 +265,33 @@ class Trainer:
             if self.saved != (self.progress.step, self.progress.is_pending):
                 self._save(is_scheduled=False)
         self.checkpointer.wait()
+
+    def _end_beside(self, reporter: OwnsProcess, which: signal.Signals) -> None:
+        """Save the state before the step or the evaluation in which the main thread is, and end the process.
+
+        Does nothing if the result of the step before was not read: a device computes it first.
+        """
+        if self.unread is not None:
+            return
+        try:
+            if self.average is not None:
+                self.average.swap_out()
+            if self.saved != (self.progress.step, self.progress.is_pending):
+                self._save(is_scheduled=False)
+            self.checkpointer.wait()
+        except (UserError, NonFinite) as error:
+            reporter.end(f"{which.name}: {error}; continue with: {self.way_on}", 2)
+        self.log.close()
+        stop = self._interrupted(1 + which)
+        reporter.end(str(stop), stop.exit_code)
+
+    def _tell_of_late_stop(self, which: signal.Signals) -> None:
+        kept = checkpoint.steps(self.folder)
+        else_ = f"from step {kept[-1]}" if kept else "from the beginning"
+        self.reporter.log(
+            f"{which.name}: the run stops after the current step, evaluation or checkpoint; a second signal ends it "
+            f"at once, and it continues {else_}"
+        )
 
     def _publish_mean(self, was_done: bool) -> dict[str, LossReport]:
         """Load the mean of the newest checkpoints, publish it in the run folder, and return its evaluation."""

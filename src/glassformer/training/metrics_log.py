@@ -17,6 +17,8 @@ class NoLog:
 
     def back_to(self, step: int) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class MetricsLog(NoLog):
     """A log that appends lines. At its opening it drops lines of later steps, which a resumed run writes again."""
@@ -56,6 +58,9 @@ class MetricsLog(NoLog):
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._file.close()
         if self._board is not None:
             self._board.close()

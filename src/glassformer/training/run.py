@@ -35,7 +35,7 @@ from glassformer.store.model_directory import MODEL_FILES, WEIGHTS, StoredModel,
 from glassformer.store.tensors import read_tensors
 from glassformer.tasks.batches import TrainingData, few_targets
 from glassformer.tasks.preparation import micro_batch
-from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.registry import trainable_task, unknown_loss
 from glassformer.tasks.task import label_names
 from glassformer.tokenization.tokenizer import Tokenizers
 from glassformer.training import init_from
@@ -273,7 +273,10 @@ def memory_of_step(run: Run, network: nn.Module, fit: Fit, room: Room, ranks: Ra
     memory = step_memory(run, room.is_cpu, fit, trained_share, ranks.n_shards)
     of = "a step" if ranks.n == 1 else "a step of each process"
     there = size(room.total) if room.free is None else f"{size(room.free)} of {size(room.total)} free"
-    return f"about {size(memory.total)} for {of}, {there}"
+    unknown = unknown_loss(run)
+    how = "about" if unknown is None else "at least"
+    rest = "" if unknown is None else f"; {unknown}"
+    return f"{how} {size(memory.total)} for {of}, {there}{rest}"
 
 
 def tell_of_resumed_run(run: Run, stored: Path, progress: TrainerState, host: Host) -> None:
