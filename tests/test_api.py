@@ -545,7 +545,7 @@ def test_a_plan_in_python_is_that_of_the_command(tmp_path: Path, capsys: pytest.
     for place in ("gpt2", "python-docs", str(text)):
         assert run(["plan", place, "--gpu", "t4", "--gpus", "2", "--precision", "fp16", "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
-        changed = recipes.with_changes(api.run_to_plan(place, {}), {"train.precision": "fp16"})
+        changed = recipes.with_changes(api.run_to_plan(place, {})[0], {"train.precision": "fp16"})
         planned = glassformer.plan(changed, "t4", 2).to_dict()
         assert {**planned, "flags": None} == {**shown, "flags": None}
     assert glassformer.plan("gpt2").n_parameters == 124_439_808
