@@ -3,6 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
+# One thread per process, because competing threads are slower. Compiled modules are kept, also where Python keeps none.
+TESTS := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/compiled $(BIN)/python
+IN_PROCESSES := -q --numprocesses auto --dist loadfile --no-loadscope-reorder
+
 .PHONY: demo course quick test processors faults check page docs screenshots bench gpu clean
 
 demo: .venv/core  ## train a tokenizer and a model on Python's documentation, and generate text
@@ -14,18 +18,18 @@ course: .venv/course  ## the chapters of the course as notebooks in runs/course,
 quick: .venv/dev  ## lint and the tests of tests/quick.txt: under a minute on two cores
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto @tests/quick.txt
+	@$(TESTS) -m pytest $(IN_PROCESSES) @tests/quick.txt
 
-test: .venv/dev  ## all tests, doctests included; one thread per process, because competing threads are slower
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal
-	@$(MAKE) --no-print-directory processors
+test: .venv/dev  ## all tests, doctests included; CHANGED=1: only those that depend on files that differ from main
+	@$(TESTS) $(if $(CHANGED),tests/changed.py,-m pytest) $(IN_PROCESSES)
+	@$(if $(CHANGED),,$(MAKE) --no-print-directory processors)
 
-processors: .venv/dev  ## the tests of layers and decoding as on AVX2 of AMD, and those of the choice of kernels as on ARM
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto --processor amd-avx2 tests/nn tests/inference
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto --processor arm tests/nn/test_linear_layers.py tests/nn/test_blocked_attention.py tests/models/test_recurrent.py tests/training/test_optimizers.py
+processors: .venv/dev  ## products, attention and decoding as on AVX2 of AMD, and the choice of kernels as on ARM
+	@$(TESTS) -m pytest $(IN_PROCESSES) --processor amd-avx2 @tests/processors.txt
+	@$(TESTS) -m pytest -q --processor arm tests/nn/test_linear_layers.py tests/nn/test_blocked_attention.py tests/models/test_recurrent.py tests/training/test_optimizers.py
 
 faults: .venv/dev  ## full fault injection; prints the table of docs/reliability.md
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/faults/table.py
+	@$(TESTS) tests/faults/table.py
 
 check: .venv/dev  ## formatting, lint, types
 	@$(BIN)/ruff format --check .

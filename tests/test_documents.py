@@ -1,8 +1,10 @@
-"""The documents and the list of quick tests name tests that exist."""
+"""The documents and the lists of tests name tests that exist."""
 
 import ast
 import re
 from pathlib import Path
+
+import pytest
 
 from glassformer.doctor import CHECKS
 
@@ -67,7 +69,8 @@ def test_every_doctor_check_named_by_a_pitfall_exists() -> None:
     assert named and named <= {check.name for check in CHECKS}
 
 
-def test_every_entry_of_the_quick_tests_exists() -> None:
-    for line in (TESTS / "quick.txt").read_text("utf-8").splitlines():
+@pytest.mark.parametrize("name", ["quick.txt", "processors.txt"])
+def test_every_entry_of_a_list_of_tests_exists(name: str) -> None:
+    for line in (TESTS / name).read_text("utf-8").splitlines():
         entry = line.removeprefix("--deselect=").removeprefix("tests/").split("[")[0]
         assert entry in EXISTING or (TESTS / entry).exists(), line

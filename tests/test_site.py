@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import BrowserContext
 
 ROOT = Path(__file__).parents[1]
 SIZES = {"laptop": (1280, 800), "phone": (390, 844)}
@@ -76,8 +76,8 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
         assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text("utf-8")), style.name
 
 
-def test_pages_fit_the_screen_and_load_from_no_other_host(site: Path, browser: "Browser") -> None:
-    page = browser.new_page()
+def test_pages_fit_the_screen_and_load_from_no_other_host(site: Path, window: "BrowserContext") -> None:
+    page = window.new_page()
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
     for path in sorted(site.rglob("*.html")):
@@ -93,9 +93,10 @@ def test_pages_fit_the_screen_and_load_from_no_other_host(site: Path, browser: "
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_follow_the_colours_of_the_system(
-    site: Path, browser: "Browser", scheme: Literal["light", "dark"]
+    site: Path, window: "BrowserContext", scheme: Literal["light", "dark"]
 ) -> None:
-    page = browser.new_page(color_scheme=scheme)
+    page = window.new_page()
+    page.emulate_media(color_scheme=scheme)
     page.goto((site / "index.html").as_uri())
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", background)[:3])) > 384) == (scheme == "light")
@@ -118,8 +119,8 @@ FIRST_RESULTS = {
 
 
 @pytest.mark.parametrize("query", FIRST_RESULTS)
-def test_the_first_result_of_a_search_answers_it(site: Path, browser: "Browser", query: str) -> None:
-    page = browser.new_page()
+def test_the_first_result_of_a_search_answers_it(site: Path, window: "BrowserContext", query: str) -> None:
+    page = window.new_page()
     page.goto(f"{(site / 'search.html').as_uri()}?q={quote(query)}")
     page.locator("#search-results .search-summary", has_text="finished").wait_for()  # all results are shown
     assert page.locator("#search-results li > a").first.inner_text().startswith(FIRST_RESULTS[query])
@@ -134,8 +135,8 @@ def test_long_pages_list_their_sections(site: Path) -> None:
         assert page.count("<h2>") == contents.count('href="#') > 2
 
 
-def test_the_search_finds_a_key_and_a_function(site: Path, browser: "Browser") -> None:
-    page = browser.new_page()
+def test_the_search_finds_a_key_and_a_function(site: Path, window: "BrowserContext") -> None:
+    page = window.new_page()
     for words, found in {"grad_accumulation": "Keys of a recipe", "MultiHeadAttention": "Python interface"}.items():
         page.goto(f"{(site / 'search.html').as_uri()}?q={words}")
         page.locator("#search-results a", has_text=found).first.wait_for()

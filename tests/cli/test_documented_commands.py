@@ -85,6 +85,7 @@ SMALLER = {
     "train reverse-bahdanau --data.path dates.tsv": FEW_STEPS,
     "demo": [*FEW_STEPS, *ONE_LAYER, "--data.path", "mybook.txt"],
     "reproduce": FEW_STEPS,
+    "resume runs/steady": ["--train.max-steps", "4"],
     "generate": ["--max-new-tokens", "4"],
 }
 """Flags that are added to a command with this beginning (the longest match counts)."""

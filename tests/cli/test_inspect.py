@@ -65,11 +65,21 @@ def test_the_page_is_served_until_ctrl_c(trained: Outcome, start: Start) -> None
     assert process.returncode == 0 and "Traceback" not in output
 
 
-def test_a_training_is_shown_from_its_start(start: Start, tmp_path: Path) -> None:
+def test_a_training_is_shown_from_its_start(start: Start, tmp_path: Path, tiny_recipe: Path) -> None:
     """`train --inspect` waits for the first checkpoint, shows the log, and keeps the page after the end."""
     text = write_text(tmp_path)
-    words = ["--train.max-steps", 40, "--train.eval-every", 20, "--out", tmp_path / "run", "--inspect"]
-    process, address = start("train", text, *words)
+    words = [
+        "--data.path",
+        text,
+        "--train.max-steps",
+        40,
+        "--train.eval-every",
+        20,
+        "--out",
+        tmp_path / "run",
+        "--inspect",
+    ]
+    process, address = start("train", tiny_recipe, *words)
     deadline = time.monotonic() + 120
     while not asked(address, "api/live")["checkpoints"]:
         assert time.monotonic() < deadline

@@ -11,7 +11,7 @@ from glassformer.errors import UserError
 from glassformer.figures import new_figure
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import BrowserContext
 
 DATA: dict[str, dict[str, object]] = {
     "masks": {"tokens": ["to", "be", "[PAD]"], "padding": 1},
@@ -54,8 +54,8 @@ def test_a_widget_needs_no_other_file(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(DATA))
-def test_a_moved_slider_changes_what_is_shown(name: str, browser: "Browser") -> None:
-    page = browser.new_page()
+def test_a_moved_slider_changes_what_is_shown(name: str, window: "BrowserContext") -> None:
+    page = window.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.set_content(f"<!doctype html><body>{html(name)}</body>")

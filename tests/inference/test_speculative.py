@@ -30,7 +30,7 @@ from glassformer.inference.speculative import (
 )
 from glassformer.nn import attention
 
-GREEDY = GenerationConfig(max_new_tokens=40, temperature=0.0)
+GREEDY = GenerationConfig(max_new_tokens=28, temperature=0.0)
 DRAWN = GenerationConfig(max_new_tokens=20, temperature=1.3, top_k=9, top_p=0.95, repetition_penalty=1.2, seed=5)
 DECODERS = [name for name in GENERATORS if name not in CROSS and isinstance(CONFIGS[name].head, TokenHead)]
 PROMPTS = [[i % 5 for i in range(20)], [3], [1, 2, 1, 2]]
@@ -248,7 +248,7 @@ def test_a_sampled_row_is_the_same_in_a_batch_and_alone(slide: bool) -> None:
 def test_a_row_does_not_depend_on_the_batch_that_it_joins(name: str, slide: bool, config: GenerationConfig) -> None:
     """In fp32, with rows of very unequal lengths: end ids, rows that a caller ends, full contexts, several samples."""
     model, small = random_model(CONFIGS[name]).float(), random_model(smaller(CONFIGS[name])).float()
-    prompts = [[(i * j) % 7 for j in range(1, 2 + (5 * i) % 22)] for i in range(11)]
+    prompts = [[(i * j) % 7 for j in range(1, 2 + (5 * i) % 22)] for i in range(7)]
     samples = (2, 0) if config.temperature else (0,)
     n = len(samples)
 
@@ -263,13 +263,13 @@ def test_a_row_does_not_depend_on_the_batch_that_it_joins(name: str, slide: bool
         steps = generator(model, [prompts[i] for i in some], config, is_finished=is_finished, **options)
         return list(rows_of(steps).values())
 
-    plain = rows(generate_rows, range(11))
+    plain = rows(generate_rows, range(7))
     for drafter in (lambda: PromptLookup(4), lambda: ModelDrafter(small, 3, max_len=13)):
-        alone = [row for i in range(11) for row in rows(generate_speculative, [i], drafter=drafter())]
+        alone = [row for i in range(7) for row in rows(generate_speculative, [i], drafter=drafter())]
         assert config.temperature or alone == plain
         assert len({len(row) for row in alone}) > 3
-        for batch_size in (1, 3, 8, 100):
-            assert rows(generate_speculative, range(11), drafter=drafter(), batch_size=batch_size) == alone
+        for batch_size in (1, 3, 100):
+            assert rows(generate_speculative, range(7), drafter=drafter(), batch_size=batch_size) == alone
 
 
 def test_prompts_join_the_batch_and_equal_ones_are_read_once_without_their_logits() -> None:

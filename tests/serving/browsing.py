@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from glassformer.model import Model
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
+    from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page
 
 WAIT_MS = 180_000
 """Bound of every wait for a condition: only a page that hangs reaches it, on a busy machine too."""
@@ -55,7 +55,7 @@ def hash_of(**view: Any) -> str:
 
 @dataclass
 class Visit:
-    """A page in a context of its own, with a record of its requests and its problems."""
+    """A page with a record of its requests and its problems."""
 
     page: "Page"
     requests: list[str] = field(default_factory=list)
@@ -65,7 +65,8 @@ class Visit:
 
     def listen(self) -> None:
         """Record each request, console error, exception and dialog."""
-        self.page.context.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("popup", lambda popup: self.problems.append(f"another window: {popup.url}"))
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
         self.page.on("dialog", lambda dialog: (self.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
@@ -167,17 +168,21 @@ def close(shown: Tensor, expected: Tensor) -> bool:
 
 
 Open = Callable[..., Visit]
+Scheme = Literal["light", "dark"]
 
 
 @contextmanager
-def visits(browser: "Browser") -> Iterator[Open]:
+def visits(window: "BrowserContext") -> Iterator[Open]:
     """Give a function that opens an address; at the end, the pages must have had no problem."""
     opened: list[tuple[Visit, str]] = []
 
-    def visit(address: str, *, refusals: bool = False, width: int = 1280, height: int = 800, **options: Any) -> Visit:
-        context = browser.new_context(viewport={"width": width, "height": height}, **options)
-        context.set_default_timeout(WAIT_MS)
-        found = Visit(context.new_page(), expects_refusals=refusals)
+    def visit(
+        address: str, *, refusals: bool = False, width: int = 1280, height: int = 800, scheme: Scheme = "light"
+    ) -> Visit:
+        found = Visit(window.new_page(), expects_refusals=refusals)
+        found.page.set_default_timeout(WAIT_MS)
+        found.page.set_viewport_size({"width": width, "height": height})
+        found.page.emulate_media(color_scheme=scheme)
         found.listen()
         found.page.goto(address)
         parts = urlsplit(address)
@@ -188,5 +193,6 @@ def visits(browser: "Browser") -> Iterator[Open]:
 
     yield visit
     for found, origin in opened:
-        found.page.context.close()
+        found.page.evaluate("localStorage.clear()")
+        found.page.close()
         found.check(origin)

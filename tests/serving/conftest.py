@@ -21,7 +21,7 @@ from runs import label_run, pair_run, text_run_of
 from serving.browsing import Open, Visit, given_to, hash_of, visits
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import BrowserContext
 
 FAMILIES = ("decoder", "encoder", "encoder-decoder", "recurrent")
 RECURRENT = RecurrentConfig(attention=AttendBefore(), d_embedding=8, d_encoder=8, d_decoder=12, max_len=32)
@@ -89,9 +89,9 @@ def serve() -> Iterator[Serve]:
 
 
 @pytest.fixture
-def visit(browser: "Browser", serve: Serve) -> Iterator[Open]:
-    """Open pages in contexts of their own; the test fails if one reports an error or calls another host."""
-    with visits(browser) as open_page:
+def visit(window: "BrowserContext", serve: Serve) -> Iterator[Open]:
+    """Open pages; the test fails if one reports an error or calls another host."""
+    with visits(window) as open_page:
         yield open_page
 
 

@@ -1,0 +1,176 @@
+"""Run the tests whose imports hold a file that differs from the branch main: `make test CHANGED=1`.
+
+python tests/changed.py [PYTEST OPTIONS …]
+
+A test imports what its file and its fixtures import, and what these import in turn, lazy imports included. A module
+that a file names in a text is imported too; in the source this counts inside one package only, as in the tables of
+verbs and of tasks. A test that starts a process or reads all sources needs every module. A file of the source that is
+not Python belongs to the modules of its folder, and a file outside of the source to the tests that name its folder.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TESTS, SOURCE = ROOT / "tests", ROOT / "src"
+PACKAGE = SOURCE / "glassformer"
+FOR_ALL = {ROOT / name for name in ("pyproject.toml", "constraints.txt", "tests/conftest.py", "tests/processors.py")}
+"""Files that every test needs."""
+NEEDS_ALL = re.compile(r"\bsubprocess\b|\benvironment\b|\.rglob\(")
+"""Signs that a test starts a process, or reads all sources."""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return the modules of the package and of the tests by their dotted names."""
+    found = {}
+    for folder in (SOURCE, TESTS):
+        for path in folder.rglob("*.py"):
+            parts = path.relative_to(folder).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+@cache
+def public_names() -> dict[str, str]:
+    """Return the modules that define the names of `glassformer`, which are imported on first use."""
+    tree = tree_of(PACKAGE / "__init__.py")
+    lazy = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return {f"glassformer.{alias.name}": f"{node.module}.{alias.name}" for node in lazy for alias in node.names}
+
+
+def names_in(tree: ast.AST) -> Iterator[str]:
+    """Yield the dotted names that a tree imports, and those in its texts; a name that ends with a dot is a package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from (f"text {name}" for name in re.findall(r"\bglassformer(?:\.\w+)+\.?", node.value))
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield f"{node.value.id}.{node.attr}" if node.value.id == "glassformer" else ""
+
+
+def imported(tree: ast.AST, path: Path) -> Iterator[Path]:
+    """Yield the files that a tree inside a file imports."""
+    for given in names_in(tree):
+        name = given.removeprefix("text ")
+        if name.endswith("."):
+            yield from (file for module, file in modules().items() if module.startswith(name))
+        name = public_names().get(name, name).rstrip(".")
+        while name and name not in modules():
+            name = name.rpartition(".")[0]
+        is_far = (
+            given.startswith("text ")
+            and path.is_relative_to(SOURCE)
+            and modules().get(name, path).parent != path.parent
+        )
+        if name and not is_far:
+            yield modules()[name]
+
+
+@cache
+def direct(path: Path) -> frozenset[Path]:
+    """Return the files that a file imports; `glassformer/__init__.py` imports on first use, see `public_names`."""
+    return frozenset() if path == PACKAGE / "__init__.py" else frozenset(imported(tree_of(path), path))
+
+
+def closure(start: Iterable[Path]) -> set[Path]:
+    """Return files, the files that they import, and so on."""
+    found, todo = set[Path](), list(start)
+    while todo:
+        path = todo.pop()
+        if path not in found:
+            found.add(path)
+            todo += direct(path)
+    return found
+
+
+def asked(tree: ast.AST) -> set[str]:
+    """Return the names of fixtures that a tree may ask for: its arguments, and its texts as in `usefixtures`."""
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return texts | {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+
+
+def fixtures(test: Path) -> Iterator[tuple[ast.FunctionDef, Path]]:
+    """Yield the fixtures that a test asks for, directly or through another fixture, with their files."""
+    files = [folder / "conftest.py" for folder in test.parents if (folder / "conftest.py").exists()]
+    known = {
+        node.name: (node, path) for path in files for node in tree_of(path).body if isinstance(node, ast.FunctionDef)
+    }
+    todo, seen = asked(tree_of(test)), set[str]()
+    while wanted := (todo & known.keys()) - seen:
+        for name in wanted:
+            yield known[name]
+            todo |= asked(known[name][0])
+        seen |= wanted
+
+
+@cache
+def needs(test: Path) -> frozenset[Path]:
+    """Return all files that a test file depends on."""
+    start, near = {test}, test.with_name("conftest.py")
+    if near.exists() and near not in FOR_ALL:
+        start.add(near)
+    for fixture, path in fixtures(test):
+        start |= {path, *imported(fixture, path)} - FOR_ALL
+    if NEEDS_ALL.search(test.read_text("utf-8")):
+        start |= set(PACKAGE.rglob("*.py"))
+    return frozenset(closure(start))
+
+
+def changed_files() -> set[Path]:
+    """Return the files that differ from the newest common commit with main, uncommitted and new ones included."""
+
+    def git(*words: str) -> list[str]:
+        return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+
+    [base] = git("merge-base", "HEAD", "main")
+    names = git("diff", "--name-only", base) + git("ls-files", "--others", "--exclude-standard")
+    return {ROOT / name for name in names}
+
+
+def with_modules(changed: set[Path]) -> set[Path]:
+    """Add the modules that changed files of the source belong to: those of the nearest folder that has modules."""
+    found = set(changed)
+    for path in changed:
+        if path.is_relative_to(PACKAGE) and path.suffix != ".py":
+            found |= set(next(files for folder in path.parents if (files := list(folder.glob("*.py")))))
+    return found
+
+
+def touched(changed: set[Path]) -> list[Path]:
+    """Return the test files, and the source files with doctests, that depend on changed files."""
+    all_files = sorted(TESTS.rglob("test_*.py"))
+    all_files += [path for path in sorted(SOURCE.rglob("*.py")) if ">>>" in path.read_text("utf-8")]
+    if changed & FOR_ALL:
+        return all_files
+    files = with_modules(changed)
+    outside = {path.relative_to(ROOT).parts[0] for path in changed if not path.is_relative_to(SOURCE)} - {"tests"}
+    named = re.compile("|".join(map(re.escape, outside)) or "(?!)")
+    return [path for path in all_files if needs(path) & files or named.search(path.read_text("utf-8"))]
+
+
+def main(options: list[str]) -> int:
+    """Run the tests that depend on changed files; return the exit code of pytest."""
+    changed = changed_files()
+    files = touched(changed)
+    print(f"{len(changed)} files differ from main; {len(files)} files have tests that depend on them", flush=True)
+    return int(pytest.main([*options, *map(str, files)])) if files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

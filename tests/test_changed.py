@@ -1,0 +1,51 @@
+"""`make test CHANGED=1` runs the tests that depend on changed files."""
+
+import subprocess
+import sys
+
+import pytest
+
+import changed
+
+INSIDE = {
+    "src/glassformer/serving/app.py": "tests/serving/test_page.py",  # through a fixture
+    "src/glassformer/serving/page/main.js": "tests/serving/test_javascript.py",
+    "src/glassformer/cli/compare.py": "tests/cli/test_verbs.py",
+    "src/glassformer/cli/main.py": "tests/test_imports.py",  # in a process
+    "src/glassformer/tasks/translation.py": "tests/training/test_run.py",  # a registry imports it by its name
+    "src/glassformer/api.py": "tests/interop/test_trained_start.py",  # as `glassformer.train`
+    "src/glassformer/nn/masks.py": "src/glassformer/nn/masks.py",  # its doctests
+    "tests/runs.py": "tests/tasks/test_registry.py",
+    "tests/conftest.py": "tests/nn/test_masks.py",
+    "docs/pitfalls.md": "tests/test_documents.py",
+}
+"""Changed files, and a test file that depends on each."""
+OUTSIDE = {
+    "src/glassformer/serving/app.py": "tests/training/test_loop.py",
+    "src/glassformer/training/loop.py": "tests/nn/test_attention.py",
+    "src/glassformer/interop/importing.py": "tests/training/test_run.py",
+    "tests/serving/conftest.py": "tests/cli/test_verbs.py",
+    "docs/pitfalls.md": "tests/nn/test_masks.py",
+}
+"""Changed files, and a file of tests that does not depend on each."""
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_a_changed_file_reaches_its_tests(name: str) -> None:
+    assert (changed.ROOT / name).exists()
+    assert changed.ROOT / INSIDE[name] in changed.touched({changed.ROOT / name})
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_tests_without_the_changed_file_are_left_out(name: str) -> None:
+    assert (changed.ROOT / OUTSIDE[name]).exists()
+    assert changed.ROOT / OUTSIDE[name] not in changed.touched({changed.ROOT / name})
+
+
+def test_the_imports_of_a_file_hold_all_modules_that_it_loads() -> None:
+    program = "import glassformer.training.run, glassformer.tasks.registry, sys\nprint(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], check=True, timeout=120, capture_output=True, text=True)
+    loaded = {path for name, path in changed.modules().items() if name in ran.stdout.split()}
+    start = {changed.PACKAGE / "training" / "run.py", changed.PACKAGE / "tasks" / "registry.py"}
+    packages = {path for path in loaded if path.name == "__init__.py"}
+    assert len(loaded) > 60 and loaded - packages <= changed.closure(start)
