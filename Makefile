@@ -21,8 +21,8 @@ test: .venv/dev  ## all tests, doctests included; one thread per process, becaus
 	@$(MAKE) --no-print-directory processors
 
 processors: .venv/dev  ## the tests of layers and decoding as on AVX2 of AMD, and those of the choice of kernels as on ARM
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto --processor amd-avx2 tests/nn tests/inference
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto --processor arm tests/nn/test_linear_layers.py tests/nn/test_blocked_attention.py tests/models/test_recurrent.py tests/training/test_optimizers.py
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto --processor amd-avx2 tests/kernels tests/nn tests/inference
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto --processor arm tests/kernels/test_linear.py tests/kernels/test_blocked_attention.py tests/models/test_recurrent.py tests/training/test_optimizers.py
 
 faults: .venv/dev  ## full fault injection; prints the table of docs/reliability.md
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/faults/table.py

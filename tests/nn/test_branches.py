@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from configs import CROSS, GENERATORS, SEQ2SEQ, random_ids, random_model
-from glassformer.nn.kv_cache import Branches, Grid, Kept
+from glassformer.kernels.branches import Branches, Grid, Kept
 
 CPU = torch.device("cpu")
 LENGTHS = (3, 1, 5)  # lengths before the rows branch

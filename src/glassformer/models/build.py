@@ -21,7 +21,7 @@ from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.transformer import Transformer
 from glassformer.nn import positions as p
-from glassformer.nn.attention import MultiHeadAttention
+from glassformer.nn.attention import Attention, MultiHeadAttention
 from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.feedforward import ACTIVATIONS, Activation, FeedForward
 from glassformer.nn.norms import LayerNorm, NormFactory, RMSNorm
@@ -132,22 +132,26 @@ def _stack(
     return embeddings, blocks, windows, norm(config.d_model) if config.final_norm else None, rotary, score_bias
 
 
-def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
+def build_attention(config: c.TransformerConfig, stack: c.Stack, *, is_self: bool = True) -> Attention:
+    """Build the self-attention or cross-attention of a block."""
     widths = config.attention_widths(stack)
-    attention = functools.partial(
-        MultiHeadAttention,
+    return MultiHeadAttention(
         config.d_model,
         stack.n_heads,
         n_kv_heads=widths.n_kv_heads,
         d_head=widths.d_head,
         d_value=widths.d_value,
         qkv_bias=config.qkv_bias,
+        fused_qkv=is_self and config.fused_qkv,
         out_proj=config.attn_out_proj,
         out_bias=config.attn_out_bias,
         scale=config.attention_scale,
         dropout=config.attention_dropout,
         qk_norm=_norm(config) if config.qk_norm else None,
     )
+
+
+def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
     feed_forward = None
     if stack.d_ff:
         feed_forward = FeedForward(
@@ -160,8 +164,8 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
         )
     return Block(
         config.d_model,
-        self_attn=attention(fused_qkv=config.fused_qkv),
-        cross_attn=attention() if cross else None,
+        self_attn=build_attention(config, stack),
+        cross_attn=build_attention(config, stack, is_self=False) if cross else None,
         ff=feed_forward,
         norm=_norm(config),
         connect=post_norm if config.norm_order == "post" else pre_norm,

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.errors import UserError, first_line
+from glassformer.kernels.linear import linear
+from glassformer.models.blocks import Block
 from glassformer.models.heads import TokenLogits
 from glassformer.models.transformer import Transformer
-from glassformer.nn.attention import MultiHeadAttention
-from glassformer.nn.feedforward import FeedForward
-from glassformer.nn.linear_layers import Linear, linear
+from glassformer.nn.linear_layers import Int8Linear, Linear
 
 # Low-rank adaptation
 
@@ -194,11 +194,9 @@ def fuse(network: nn.Module) -> None:
     if any(isinstance(module, Int8Linear) for module in network.modules()):
         raise ValueError("fuse: expected weights that are not in int8; fuse first, then convert")
     merge_lora(network)
-    for name, module in list(network.named_modules()):
-        if name.endswith("self_attn") and isinstance(module, MultiHeadAttention):
-            module.fuse_qkv()
-        elif isinstance(module, FeedForward):
-            module.fuse_gate()
+    for module in list(network.modules()):
+        if isinstance(module, Block):
+            module.fuse()
     network.config = replace(network.config, fused_qkv=True)
 
 
@@ -248,35 +246,3 @@ def convert(network: nn.Module, dtype: torch.dtype) -> None:
             module.register_forward_hook(lambda _module, _inputs, found: found.to(dtype))
     if proj is not None:
         proj.register_forward_pre_hook(lambda _module, inputs: tuple(x.float() for x in inputs))
-
-
-class Int8Linear(nn.Module):
-    """Linear layer with one int8 number per weight: y = x (s · q)ᵀ + b, with a scale s per row of the weight.
-
-    s is the largest absolute weight of a row / 127 in bfloat16, and q the nearest integer to w / s. The products are in
-    bfloat16: on a CPU, those of few rows read the integers themselves (`torch._weight_int8pack_mm`).
-    """
-
-    FEW_ROWS = 16
-    UNIT = 32
-    """The kernel for few rows reads so many weights at once, also beyond the end of a row."""
-
-    def __init__(self, base: nn.Linear) -> None:
-        super().__init__()
-        self.in_features, self.out_features = base.in_features, base.out_features
-        weight = base.weight.detach().float()
-        scales = (weight.abs().amax(dim=1) / 127).clamp(min=1e-30).bfloat16()
-        whole = (weight / scales[:, None].float()).round().clamp(-127, 127).to(torch.int8)
-        self.weight = nn.Parameter(whole, requires_grad=False)
-        self.scales = nn.Parameter(scales, requires_grad=False)
-        self.bias = None if base.bias is None else nn.Parameter(base.bias.detach().bfloat16(), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `x` (…, in) to (…, out) in bfloat16."""
-        rows = x.reshape(-1, self.in_features).bfloat16()
-        if x.is_cpu and rows.shape[0] <= self.FEW_ROWS and self.in_features % self.UNIT == 0:
-            found = torch._weight_int8pack_mm(rows.contiguous(), self.weight, self.scales)
-        else:
-            found = F.linear(rows, self.weight.bfloat16()) * self.scales
-        found = found if self.bias is None else found + self.bias
-        return found.view(*x.shape[:-1], self.out_features)

@@ -16,7 +16,6 @@ import math
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,8 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from glassformer.nn.linear_layers import is_transformed
-from glassformer.nn.masks import Mask
+from glassformer.kernels.linear import is_transformed
 
 
 def has_c_compiler() -> bool:
@@ -47,15 +45,13 @@ _HIDDEN = torch.iinfo(torch.int64).min
 """The document of keys that no query may see."""
 
 
-def prefers_flex(mask: Mask, x: Tensor, widths: tuple[int, int], dropout: float) -> bool:
-    """Return True if self-attention of `x` (B, T, D), with a `mask` of documents, is computed by FlexAttention.
+def prefers_flex(x: Tensor, widths: tuple[int, int], dropout: float) -> bool:
+    """Return True if attention of `x` (B, T, D) to its own documents is computed by FlexAttention.
 
     `widths` are those of keys and values, and `dropout` is that of the weights, which FlexAttention does not have.
     """
     kind = x.device.type
     if kind not in DEVICES or dropout:
-        return False
-    if not all(one is None for one in (mask.query_index, mask.key_index, mask.pairs)):
         return False
     if is_transformed() and not torch.compiler.is_compiling():  # torch.func
         return False
@@ -63,12 +59,14 @@ def prefers_flex(mask: Mask, x: Tensor, widths: tuple[int, int], dropout: float)
     return dtype in DTYPES and all(width in WIDTHS for width in widths) and x.shape[1] >= MIN_TOKENS
 
 
-def with_blocks(mask: Mask, device: torch.device) -> Mask:
-    """Return the mask with its rules as blocks for `attention_flex`; `mask.documents` are given."""
-    assert mask.documents is not None
-    causal, window, (of_query, of_key) = mask.causal, mask.window, mask.documents
-    if mask.keys is not None:
-        of_key = of_key.masked_fill(~mask.keys, _HIDDEN)
+def document_blocks(documents: tuple[Tensor, Tensor], causal: bool, window: int, keys: Tensor | None) -> BlockMask:
+    """Return the rules of a mask as blocks of queries and keys, for `attention_flex`.
+
+    `documents` are those of queries (B, T) and of keys (B, S); `window` 0 = any distance; `keys` (B, S), True = real.
+    """
+    of_query, of_key = documents
+    if keys is not None:
+        of_key = of_key.masked_fill(~keys, _HIDDEN)
 
     def may_attend(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         allowed = of_query[row, query] == of_key[row, key]
@@ -78,9 +76,9 @@ def with_blocks(mask: Mask, device: torch.device) -> Mask:
             allowed = allowed & ((query - key).abs() < window)
         return allowed
 
-    n_rows, n_queries = of_query.shape
-    make = _compiled(create_block_mask)
-    return replace(mask, block_mask=make(may_attend, n_rows, None, n_queries, of_key.shape[1], device=device))
+    make, (n_rows, n_queries) = _compiled(create_block_mask), of_query.shape
+    blocks: BlockMask = make(may_attend, n_rows, None, n_queries, of_key.shape[1], device=of_query.device)
+    return blocks
 
 
 def attention_flex(
