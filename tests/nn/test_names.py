@@ -22,7 +22,7 @@ INNER = {
     "run",
     "run_masked",
 }
-INNER |= {"scoped", "stacked", "where"}
+INNER |= {"scoped", "stacked", "tapped", "where"}
 """Parts of the caches, of the recurrent loop and of fused layers that no other code needs."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.nn.attention import HasHeads, Memory
+from glassformer.nn.attention import Memory
 from glassformer.nn.masks import Mask
 
 
@@ -79,7 +79,7 @@ def head_weights(network: nn.Module) -> Iterator[dict[str, HeadWeights]]:
     """
     found: dict[str, HeadWeights] = {}
 
-    def store(path: str, attention: HasHeads, x: Tensor, memory: Memory | None = None, **named: Any) -> None:
+    def store(path: str, attention: Any, x: Tensor, memory: Memory | None = None, **named: Any) -> None:
         query, key, _ = attention.project(x, memory, named.get("rotary"))
         mask = named.get("mask") or Mask()
         bias = None if mask.bias is None else mask.bias[0].detach()
@@ -90,7 +90,6 @@ def head_weights(network: nn.Module) -> Iterator[dict[str, HeadWeights]]:
 
     with contextlib.ExitStack() as stack:
         for path, module in network.named_modules():
-            has_heads = isinstance(module, HasHeads)
-            if has_heads:
+            if hasattr(module, "project") and hasattr(module, "scale"):  # weights are softmax(scale · q kᵀ)
                 stack.callback(module.register_forward_pre_hook(hook(path), with_kwargs=True).remove)
         yield found

@@ -44,14 +44,17 @@ def attend(
     blocks in bfloat16 if there are enough keys, otherwise in fp32. Keys and values of a cache may be in fp32 beside
     queries in half precision; the context is like the queries.
     """
+    rules, empty = _without_empty_rows(rules)
     if _pays_by_blocks(query, key, rules.bias):
-        return _by_blocks(query, key.to(query.dtype), value.to(query.dtype), rules, scale, dropout)
-    if not _pays_in_fp32(query, key):
-        return _by_fused_kernel(query, key, value, rules, scale, dropout)
-    # Entering the block costs as much as the kernel.
-    with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext():
-        context = _by_fused_kernel(query.float(), key.float(), value.float(), rules, scale, dropout)
-    return context.to(query.dtype)
+        context = _by_blocks(query, key.to(query.dtype), value.to(query.dtype), rules, scale, dropout)
+    elif _pays_in_fp32(query, key):
+        # Entering the block costs as much as the kernel.
+        with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext():
+            context = _by_fused_kernel(query.float(), key.float(), value.float(), rules, scale, dropout)
+        context = context.to(query.dtype)
+    else:
+        context = _by_fused_kernel(query, key, value, rules, scale, dropout)
+    return context if empty is None else context.masked_fill(empty, 0.0)
 
 
 def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
@@ -81,34 +84,23 @@ def _pays_in_fp32(query: Tensor, key: Tensor) -> bool:
 def _by_fused_kernel(
     query: Tensor, key: Tensor, value: Tensor, rules: ScoreRules, scale: float | None, dropout: float
 ) -> Tensor:
-    rules, empty = _without_empty_rows(rules)
     attn_mask, n_heads = _added(rules, query), query.shape[1]
     if not _kernel_takes_groups(query, value, attn_mask is not None):
         key, value = repeat_kv(key, n_heads), repeat_kv(value, n_heads)
     is_grouped = key.shape[1] != n_heads
-    context = F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=attn_mask,
-        dropout_p=dropout,
-        is_causal=rules.is_causal,
-        scale=scale,
-        enable_gqa=is_grouped,
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout, rules.is_causal, scale=scale, enable_gqa=is_grouped
     )
-    return context if empty is None else context.masked_fill(empty, 0.0)
 
 
 def _by_blocks(
     query: Tensor, key: Tensor, value: Tensor, rules: ScoreRules, scale: float | None, dropout: float
 ) -> Tensor:
-    rules, empty = _without_empty_rows(rules)
     added, n_heads = _added(rules, query), query.shape[1]
     if added is not None and added.dtype == torch.bool:
         added = query.new_zeros(added.shape).masked_fill_(~added, -math.inf)
     key, value = repeat_kv(key, n_heads), repeat_kv(value, n_heads)
-    context = attention_blocked(query, key, value, added, rules.is_causal, scale, dropout)
-    return context if empty is None else context.masked_fill(empty, 0.0)
+    return attention_blocked(query, key, value, added, rules.is_causal, scale, dropout)
 
 
 def _without_empty_rows(rules: ScoreRules) -> tuple[ScoreRules, Tensor | None]:

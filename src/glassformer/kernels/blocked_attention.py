@@ -116,34 +116,26 @@ class _Weights:
 
 class _Blocked(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        added: Tensor | None,
-        is_causal: bool,
-        scale: float,
-        dropout: float,
-    ) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, added: Tensor | None, *settings: Any) -> Tensor:
+        is_causal, scale, dropout = settings
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         context = query.new_empty(*query.shape[:3], value.shape[3])
-        weights, kept = _Weights(query, key, added, is_causal, scale), []
+        weights, factors = _Weights(query, key, added, is_causal, scale), []
         for block in weights.blocks:
             of_block = weights.of(block)
             if dropout:
-                kept.append(torch.empty_like(of_block).bernoulli_(1 - dropout).div_(1 - dropout))
-                of_block *= kept[-1]
+                factors.append(torch.empty_like(of_block).bernoulli_(1 - dropout).div_(1 - dropout))
+                of_block *= factors[-1]
             of_queries = of_block @ value[block.rows, :, block.keys].flatten(0, 1)
             context[block.rows, :, block.queries] = of_queries.unflatten(0, (-1, context.shape[1]))
-        ctx.save_for_backward(query, key, value, added, *kept)
+        ctx.save_for_backward(query, key, value, added, *factors)
         ctx.is_causal, ctx.scale = is_causal, scale
         return context
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        query, key, value, added, *kept = ctx.saved_tensors
+        query, key, value, added, *factors = ctx.saved_tensors
         weights, n_heads = _Weights(query, key, added, ctx.is_causal, ctx.scale), query.shape[1]
         grad_query, grad_key, grad_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
         buffer = query.new_empty(weights.size)
@@ -152,10 +144,10 @@ class _Blocked(torch.autograd.Function):
             q, k, v, g = (x.flatten(0, 1) for x in (query[of_queries], key[of_keys], value[of_keys], grad[of_queries]))
             of_block = weights.of(block)
             of_scores = torch.bmm(g, v.mT, out=buffer[: of_block.numel()].view(of_block.shape))
-            dropped = of_block * kept[number] if kept else of_block
+            dropped = of_block * factors[number] if factors else of_block
             grad_value[of_keys] += (dropped.mT @ g).unflatten(0, (-1, n_heads))
-            if kept:
-                of_scores *= kept[number]
+            if factors:
+                of_scores *= factors[number]
             # Gradient of a softmax: w · (g - Σ w g), the sum over the keys.
             torch._softmax_backward_data(of_scores, of_block, -1, of_block.dtype, grad_input=of_scores)
             grad_query[of_queries] = (of_scores @ k).mul_(ctx.scale).unflatten(0, (-1, n_heads))

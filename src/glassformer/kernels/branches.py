@@ -14,18 +14,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Grid:
-    """R rows arranged as cells (group, place), so that the rows of a group are adjacent.
+    """R rows arranged as cells (group, column), so that the rows of a group are adjacent.
 
     An unused cell repeats the first row of its group, or row 0 for an empty group; its result is never read.
     """
 
     n_groups: int
     width: int
-    """Number of places per group."""
-    places: Tensor
-    """(R,) place of each row in its group."""
+    """Number of columns: the largest number of rows of a group."""
+    columns: Tensor
+    """(R,) column of each row in its group."""
     cells: Tensor | None
-    """(R,) group · width + place of each row; `None` if row i is cell i and no cell is a repeat."""
+    """(R,) group · width + column of each row; `None` if row i is cell i and no cell is a repeat."""
     rows: Tensor | None
     """(groups · width,) row of each cell; `None` in the same case."""
 
@@ -37,19 +37,19 @@ class Grid:
         tensor([[5, 6],
                 [7, 7]])
         """
-        count, places = [0] * n_groups, []
+        count, columns = [0] * n_groups, []
         for group in groups:
-            places.append(count[group])
+            columns.append(count[group])
             count[group] += 1
         width = max(count)
-        cells = [group * width + place for group, place in zip(groups, places, strict=True)]
+        cells = [group * width + column for group, column in zip(groups, columns, strict=True)]
         first = {group: row for row, group in reversed(list(enumerate(groups)))}
         rows = [first.get(group, 0) for group in range(n_groups) for _ in range(width)]
         for row, cell in enumerate(cells):
             rows[cell] = row
         in_order = cells == list(range(n_groups * width))
         of_rows, of_cells = (None if in_order else torch.tensor(x, device=device) for x in (cells, rows))
-        return cls(n_groups, width, torch.tensor(places, device=device), of_rows, of_cells)
+        return cls(n_groups, width, torch.tensor(columns, device=device), of_rows, of_cells)
 
     def fold(self, x: Tensor) -> Tensor:
         """Arrange (R, 1, …) or (R, 1) as (groups, width, …)."""
@@ -87,13 +87,13 @@ class Branches:
         return self.seen.shape[1]
 
     def grown(self, lengths: Tensor) -> "Branches":
-        """Add one token per row at position `lengths` (R,): each group gets one new slot for each of its places."""
+        """Add one token per row at position `lengths` (R,): each group gets one new slot for each column."""
         width = self.grid.width
-        own = self.grid.places[:, None] == torch.arange(width, device=lengths.device)  # (R, width)
+        new = self.grid.columns[:, None] == torch.arange(width, device=lengths.device)  # (R, width)
         positions = self.grid.fold(lengths[:, None])
-        return replace(self, seen=torch.cat((self.seen, own), 1), positions=torch.cat((self.positions, positions), 1))
+        return replace(self, seen=torch.cat((self.seen, new), 1), positions=torch.cat((self.positions, positions), 1))
 
-    def select(self, rows: Tensor) -> tuple["Branches", "Kept | None"]:
+    def select(self, rows: Tensor) -> tuple["Branches", "Compaction | None"]:
         """Return the branches of `rows`, and the slots to keep if no row sees most of the buffers (else `None`)."""
         groups = [self.groups[row] for row in rows.tolist()]
         grid = Grid.of(groups, self.grid.n_groups, rows.device)
@@ -107,11 +107,11 @@ class Branches:
         of_row, kept_groups = (torch.tensor(x, device=rows.device) for x in (groups, used))
         slots = needed[kept_groups].byte().sort(dim=1, descending=True, stable=True).indices[:, :n_needed]
         grid, positions = Grid.of(groups, len(used), rows.device), self.positions[kept_groups].gather(1, slots)
-        return Branches(groups, grid, seen.gather(1, slots[of_row]), positions), Kept(kept_groups, slots)
+        return Branches(groups, grid, seen.gather(1, slots[of_row]), positions), Compaction(kept_groups, slots)
 
 
 @dataclass(frozen=True)
-class Kept:
+class Compaction:
     """Groups and slots that remain when shared buffers are compacted."""
 
     groups: Tensor
@@ -123,8 +123,8 @@ class Kept:
         """Compact (groups, G, slots, K) to (N, G, slots, K) within the buffer's own memory."""
         n_groups, n_slots, n_heads = *self.slots.shape, buffer.shape[1]
         heads = self.groups[:, None] * n_heads + torch.arange(n_heads, device=buffer.device)  # (N, G)
-        places = heads[:, :, None] * buffer.shape[2] + self.slots[:, None]  # (N, G, S)
-        kept = buffer.flatten(0, 2).index_select(0, places.flatten())
+        rows = heads[:, :, None] * buffer.shape[2] + self.slots[:, None]  # (N, G, S)
+        kept = buffer.flatten(0, 2).index_select(0, rows.flatten())
         buffer = buffer[:n_groups]
         buffer[:, :, :n_slots] = kept.view(n_groups, n_heads, n_slots, -1)
         return buffer

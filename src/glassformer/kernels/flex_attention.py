@@ -4,10 +4,6 @@ With a dense mask, the kernel of PyTorch computes all T² scores of a row, also 
 compiles the rules of a mask into a kernel of flash attention, and computes only the blocks of 128 queries and 128 keys
 with an allowed pair. `attention_reference` is the readable version.
 
-PyTorch's flash kernel for sequences of different lengths (`varlen_attn`) skips the same scores, but it needs the
-boundaries of the documents as a tensor whose length depends on the data, so a compiled step would have to wait for the
-GPU or be compiled again; and it has neither masks of keys nor values of another width.
-
 Letters: B batch, H heads, G key-value heads, T tokens, K key width, W value width.
 """
 
@@ -32,8 +28,7 @@ def has_c_compiler() -> bool:
 
 
 DEVICES: tuple[str, ...] = ("cuda",) if find_spec("triton") is not None and has_c_compiler() else ()
-"""Types of devices on which packed rows use FlexAttention; with (), they use a dense mask everywhere. FlexAttention
-needs Triton, and Triton needs a C compiler."""
+"""Types of devices on which packed rows use FlexAttention, which needs Triton; with (), they use a dense mask."""
 DTYPES: tuple[torch.dtype, ...] = (torch.bfloat16,)
 """In fp32, its backward has blocks of 16 tokens only; GPUs that train in fp16 have no tuned sizes of blocks."""
 WIDTHS = (16, 32, 64, 128, 256)

@@ -17,6 +17,9 @@ MIN_PRODUCTS, MIN_WEIGHTS = 1 << 22, 1 << 20
 """Size of a product in fp32, or of its weight, from which oneDNN saves more time than its call takes."""
 MIN_WIDE, WIDE_PART = 1 << 14, 1 << 12
 """Outputs from which the gradient of a weight is computed in parts in bfloat16, and outputs of a part."""
+MAX_INT8_ROWS = 16
+INT8_UNIT = 32
+"""The kernel for few rows reads so many weights at once, also beyond the end of a row."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -115,3 +118,34 @@ class _WideLinear(torch.autograd.Function):
                 part = slice(begin, begin + WIDE_PART)
                 torch.mm(grad_rows[:, part].T, x_rows, out=of_weight[part])
         return of_x, of_weight
+
+
+# Weights in int8: one integer per weight, and a scale per row
+
+
+def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the integers q of a weight (out, in) and the scales s of its rows: w ≈ s · q.
+
+    s is the largest absolute weight of a row / 127 in bfloat16, and q the nearest integer to w / s.
+
+    >>> quantize(torch.tensor([[127.0, -2.0]]))
+    (tensor([[127,  -2]], dtype=torch.int8), tensor([1.], dtype=torch.bfloat16))
+    """
+    weight = weight.detach().float()
+    scales = (weight.abs().amax(dim=1) / 127).clamp(min=1e-30).bfloat16()
+    integers = (weight / scales[:, None].float()).round().clamp(-127, 127).to(torch.int8)
+    return integers, scales
+
+
+def int8_linear(x: Tensor, integers: Tensor, scales: Tensor) -> Tensor:
+    """Return x (s · q)ᵀ, (…, in) → (…, out), in bfloat16.
+
+    On a CPU, products of few rows read the integers themselves (`torch._weight_int8pack_mm`).
+    """
+    n_in = integers.shape[1]
+    rows = x.reshape(-1, n_in).bfloat16()
+    if x.is_cpu and rows.shape[0] <= MAX_INT8_ROWS and n_in % INT8_UNIT == 0:
+        product = torch._weight_int8pack_mm(rows.contiguous(), integers, scales)
+    else:
+        product = F.linear(rows, integers.bfloat16()) * scales
+    return product.view(*x.shape[:-1], len(integers))

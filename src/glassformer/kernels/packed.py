@@ -6,7 +6,7 @@ A product with few rows is limited by the memory: oneDNN reads weights two to th
 import threading
 import weakref
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -97,13 +97,12 @@ def forget_packed(network: nn.Module) -> None:
                 _packed.pop(module, None)
 
 
-class _Packed:
+class _Packed(NamedTuple):
     """A copy of a weight in the layout of oneDNN, and what identifies the values that were copied."""
 
-    def __init__(self, weight: Tensor) -> None:
-        self.identity = _identity(weight)
-        self.tensor: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
-        self.n_bytes = weight.numel() * weight.element_size()
+    identity: tuple[Any, ...]
+    tensor: Tensor
+    n_bytes: int
 
 
 def _identity(weight: Tensor) -> tuple[Any, ...]:
@@ -123,15 +122,15 @@ def _pack(layer: nn.Linear) -> Tensor | None:
     weight = layer.weight
     n_bytes = weight.numel() * weight.element_size()
     with _lock:
-        packed = _packed.get(layer)
-        if packed is not None and packed.identity == _identity(weight):
+        packed, identity = _packed.get(layer), _identity(weight)
+        if packed is not None and packed.identity == identity:
             return packed.tensor
         _packed.pop(layer, None)
         if sum(one.n_bytes for one in _packed.values()) + n_bytes > MAX_PACKED_BYTES:
             return None
-        packed = _Packed(weight)
-        _packed[layer] = packed
-        return packed.tensor
+        copied = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
+        _packed[layer] = _Packed(identity, copied, n_bytes)
+        return _packed[layer].tensor
 
 
 def _can_pack(layer: nn.Linear) -> bool:

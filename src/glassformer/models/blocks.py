@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.nn.attention import Attention, Memory, Tap, scoped
+from glassformer.nn.attention import Attention, Memory, Tap, scoped, tapped
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.kv_cache import CacheStep
 from glassformer.nn.masks import Mask
@@ -44,12 +43,16 @@ class BlockInputs:
     tap: Tap | None = None
 
 
-@runtime_checkable
-class Fusable(Protocol):
-    """Layer with several matrices that read the same input."""
+@dataclass(frozen=True)
+class Residual:
+    """How each sublayer of a block is connected with the residual stream."""
 
-    def fuse(self) -> None:
-        """Join these matrices in place; the output is equal up to rounding."""
+    norm: NormFactory
+    connect: Connect
+    """`pre_norm` or `post_norm`."""
+    norm_outputs: bool = False
+    """True if the output of a sublayer is also normalised."""
+    dropout: float = 0.0
 
 
 class Block(nn.Module):
@@ -61,27 +64,24 @@ class Block(nn.Module):
         self_attn: Attention,
         cross_attn: Attention | None,
         ff: FeedForward | None,
-        norm: NormFactory,
-        connect: Connect,
-        norm_outputs: bool,
-        dropout: float,
+        residual: Residual,
     ) -> None:
         super().__init__()
 
         def norm_for(present: bool) -> nn.Module | None:
-            return norm(d_model) if present else None
+            return residual.norm(d_model) if present else None
 
-        self.self_attn_norm = norm(d_model)
+        has_out_norms = residual.norm_outputs
+        self.self_attn_norm = residual.norm(d_model)
         self.self_attn = self_attn
-        self.self_attn_out_norm = norm_for(norm_outputs)
+        self.self_attn_out_norm = norm_for(has_out_norms)
         self.cross_attn_norm = norm_for(cross_attn is not None)
         self.cross_attn = cross_attn
-        self.cross_attn_out_norm = norm_for(cross_attn is not None and norm_outputs)
+        self.cross_attn_out_norm = norm_for(cross_attn is not None and has_out_norms)
         self.ff_norm = norm_for(ff is not None)
         self.ff = ff
-        self.ff_out_norm = norm_for(ff is not None and norm_outputs)
-        self.connect = connect
-        self.residual_dropout = dropout
+        self.ff_out_norm = norm_for(ff is not None and has_out_norms)
+        self.residual = residual
 
     def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
         """Apply the block to `x` (B, T, D); return (B, T, D)."""
@@ -95,18 +95,18 @@ class Block(nn.Module):
             assert self.cross_attn is not None
             return self.cross_attn(h, inputs.memory, mask=inputs.memory_mask, tap=scoped(tap, "cross_attn"))
 
-        x = self.connect(x, self_attention, self.self_attn_norm, self.self_attn_out_norm, self.dropout)
+        x = self.residual.connect(x, self_attention, self.self_attn_norm, self.self_attn_out_norm, self.dropout)
         if self.cross_attn_norm is not None:
-            x = self.connect(x, cross_attention, self.cross_attn_norm, self.cross_attn_out_norm, self.dropout)
+            x = self.residual.connect(x, cross_attention, self.cross_attn_norm, self.cross_attn_out_norm, self.dropout)
         if self.ff is not None and self.ff_norm is not None:
-            x = self.connect(x, self.ff, self.ff_norm, self.ff_out_norm, self.dropout)
-        return x if tap is None else tap("residual", x)
+            x = self.residual.connect(x, self.ff, self.ff_norm, self.ff_out_norm, self.dropout)
+        return tapped(tap, "residual", x)
 
     def dropout(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.residual_dropout, self.training) if self.residual_dropout else x
+        return F.dropout(x, self.residual.dropout, self.training) if self.residual.dropout else x
 
     def fuse(self) -> None:
         """Join the matrices of the self-attention and of the feed-forward layer, in place; for inference only."""
         for layer in (self.self_attn, self.ff):
-            if isinstance(layer, Fusable):
+            if layer is not None and hasattr(layer, "fuse"):
                 layer.fuse()

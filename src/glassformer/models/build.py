@@ -14,7 +14,7 @@ from glassformer.config.presets import preset
 from glassformer.config.recurrent import AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.errors import UserError
 from glassformer.models import recurrent_stacks as r
-from glassformer.models.blocks import Block, post_norm, pre_norm
+from glassformer.models.blocks import Block, Residual, post_norm, pre_norm
 from glassformer.models.heads import PositionLogits, SequenceLogits, SequenceVector, TokenLogits, TokenTransform
 from glassformer.models.init import init_recurrent_weights, init_weights
 from glassformer.models.recurrent import RecurrentModel
@@ -167,10 +167,12 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
         self_attn=build_attention(config, stack),
         cross_attn=build_attention(config, stack, is_self=False) if cross else None,
         ff=feed_forward,
-        norm=_norm(config),
-        connect=post_norm if config.norm_order == "post" else pre_norm,
-        norm_outputs=config.norm_order == "sandwich",
-        dropout=config.residual_dropout,
+        residual=Residual(
+            _norm(config),
+            post_norm if config.norm_order == "post" else pre_norm,
+            norm_outputs=config.norm_order == "sandwich",
+            dropout=config.residual_dropout,
+        ),
     )
 
 
@@ -216,8 +218,8 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
         return SequenceVector(config.d_model, head.pooling, pooler, stores_pooler=stores, normalize=head.normalize)
     if isinstance(head, c.SequenceHead):
         pooler = POOLERS.get(head.pooler)
-        std = head.std or 1.0
-        return SequenceLogits(config.d_model, head.n_labels, head.pooling, pooler, head.mean, std, head.bias)
+        unit = (head.mean, head.std or 1.0)
+        return SequenceLogits(config.d_model, head.n_labels, head.pooling, pooler, unit, head.bias)
     width = config.table_width
     transform = None
     if head.transform:

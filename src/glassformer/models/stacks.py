@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from glassformer.kernels.branches import Branches
 from glassformer.models.blocks import Block, BlockInputs
-from glassformer.nn.attention import Tap
+from glassformer.nn.attention import Tap, tapped
 from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.kv_cache import CacheStep, Slots, TransformerState
 from glassformer.nn.masks import Mask, positions_from_mask
@@ -18,7 +18,7 @@ from glassformer.nn.positions import LearnedPositions
 
 
 @dataclass(frozen=True)
-class Places:
+class Positions:
     """Positions of the tokens, (T,) or (B, T), and (S,) or (B, S)."""
 
     of_queries: Tensor
@@ -81,20 +81,20 @@ class _BlockStack(nn.Module):
         mask = Mask(causal=self.causal, keys=attention_mask, documents=documents)
         x = self.embeddings(token_ids, positions, token_types)
         inputs = BlockInputs(mask, memory=memory, memory_mask=_memory_mask(memory_mask, x, memory), tap=tap)
-        return self.run_blocks(x, inputs, Places(positions, positions))
+        return self.run_blocks(x, inputs, Positions(positions, positions))
 
-    def run_blocks(self, x: Tensor, inputs: BlockInputs, places: Places, past: Past | None = None) -> Tensor:
+    def run_blocks(self, x: Tensor, inputs: BlockInputs, positions: Positions, past: Past | None = None) -> Tensor:
         """Run `x` (B, T, D) through every block and the final norm; return (B, T, D).
 
         Adds windows, score bias and rotary angles to `inputs`, and in generation the caches of the `past`.
         """
         tap = inputs.tap
         # Positions act on queries and keys, or on the scores.
-        rotary = None if self.rotary is None else self.rotary(places.of_queries)
-        bias = None if self.score_bias is None else self.score_bias(places.of_queries, places.of_keys)
-        by_window = self._by_window(x, replace(inputs, rotary=rotary, mask=replace(inputs.mask, bias=bias)), places)
+        rotary = None if self.rotary is None else self.rotary(positions.of_queries)
+        bias = None if self.score_bias is None else self.score_bias(positions.of_queries, positions.of_keys)
+        by_window = self._by_window(x, replace(inputs, rotary=rotary, mask=replace(inputs.mask, bias=bias)), positions)
         # Blocks.
-        x = x if tap is None else tap("embeddings", x)
+        x = tapped(tap, "embeddings", x)
         for i, block in enumerate(self.blocks):
             of_block = by_window[self.windows[i]]
             if tap is not None:
@@ -107,14 +107,14 @@ class _BlockStack(nn.Module):
                 x = block(x, of_block)
         # Final norm.
         x = x if self.final_norm is None else self.final_norm(x)
-        return x if tap is None else tap("final", x)
+        return tapped(tap, "final", x)
 
-    def _by_window(self, x: Tensor, inputs: BlockInputs, places: Places) -> dict[int, BlockInputs]:
+    def _by_window(self, x: Tensor, inputs: BlockInputs, positions: Positions) -> dict[int, BlockInputs]:
         """Return the inputs of the blocks of each window, which share one mask."""
         by_window = {}
         for window in set(self.windows):
             attention = cast(Block, self.blocks[0]).self_attn  # the others have the same shape
-            mask, n_keys = replace(inputs.mask, window=window), places.of_keys.shape[-1]
+            mask, n_keys = replace(inputs.mask, window=window), positions.of_keys.shape[-1]
             if inputs.tap is None:
                 mask = attention.prepare_mask(mask, x, n_keys)
             else:
@@ -178,7 +178,7 @@ class Decoder(_BlockStack):
             mask = Mask()  # one query that sees all filled slots
         x = self.embeddings(token_ids, positions)
         inputs = BlockInputs(mask, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
-        x = self.run_blocks(x, inputs, Places(positions, key_positions), Past(state, slots))
+        x = self.run_blocks(x, inputs, Positions(positions, key_positions), Past(state, slots))
         return x, replace(state, lengths=lengths, longest=slots.n_filled, uniform=slots.start is not None)
 
     def _step_branches(
@@ -198,7 +198,7 @@ class Decoder(_BlockStack):
         state.make_room(slots.n_filled)
         x = self.embeddings(grid.fold(token_ids), positions)
         inputs = BlockInputs(mask, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
-        x = self.run_blocks(x, inputs, Places(positions, branches.positions), Past(state, slots))
+        x = self.run_blocks(x, inputs, Positions(positions, branches.positions), Past(state, slots))
         return grid.unfold(x), replace(state, lengths=state.lengths + 1, longest=state.longest + 1, branches=branches)
 
 

@@ -67,9 +67,10 @@ def add_lora(network: nn.Module, patterns: Sequence[str], rank: int, alpha: floa
     tables = {id(m.weight) for m in network.modules() if isinstance(m, nn.Embedding)}
     chosen: dict[str, nn.Linear] = {}
     for pattern in patterns:
-        if not (found := [name for name in linears if fnmatch.fnmatchcase(name, pattern)]):
+        matching = {name: layer for name, layer in linears.items() if fnmatch.fnmatchcase(name, pattern)}
+        if not matching:
             raise UserError(f"lora.targets: no linear layer matches {pattern}; similar: {similar(pattern, linears)}")
-        chosen |= {name: linears[name] for name in found}
+        chosen |= matching
     for name, layer in chosen.items():
         if id(layer.weight) in tables:
             raise UserError(f"lora.targets: {name} is tied to the embeddings and cannot be adapted; leave it out")
@@ -119,20 +120,20 @@ def take_weights(network: nn.Module, stored: Mapping[str, Tensor], leave: Collec
     A weight with one row per token (table, output projection, bias) also accepts fewer stored rows, as its first rows.
     A stored weight with more rows is not loaded, because each row is a token (`without_padding` removes padding rows).
     """
-    own: dict[int, tuple[str, Tensor]] = {}  # a tied table once, under its first name, as in a store
+    tensors: dict[int, tuple[str, Tensor]] = {}  # a tied table once, under its first name, as in a store
     for name, tensor in network.state_dict(keep_vars=True).items():
-        own.setdefault(id(tensor), (name, tensor))
+        tensors.setdefault(id(tensor), (name, tensor))
     tables, outputs = _rows_of_tokens(network)
     # Labels are also rows of an output: an output with token rows has as many rows as a stored table.
-    sizes = {len(stored[name]) for name, tensor in own.values() if id(tensor) in tables and name in stored}
+    sizes = {len(stored[name]) for name, tensor in tensors.values() if id(tensor) in tables and name in stored}
     taken, extended, new = [], [], []
-    for name, tensor in own.values():
-        given = None if name in leave else stored.get(name)
-        by_token = id(tensor) in tables or (id(tensor) in outputs and given is not None and len(given) in sizes)
-        if given is not None and given.shape == tensor.shape:
-            tensor.copy_(given)
-        elif given is not None and by_token and given.shape[1:] == tensor.shape[1:] and len(given) < len(tensor):
-            tensor[: len(given)] = given
+    for name, tensor in tensors.values():
+        weight = None if name in leave else stored.get(name)
+        by_token = id(tensor) in tables or (id(tensor) in outputs and weight is not None and len(weight) in sizes)
+        if weight is not None and weight.shape == tensor.shape:
+            tensor.copy_(weight)
+        elif weight is not None and by_token and weight.shape[1:] == tensor.shape[1:] and len(weight) < len(tensor):
+            tensor[: len(weight)] = weight
             extended.append(name)
         else:
             new.append(name)
@@ -243,6 +244,6 @@ def convert(network: nn.Module, dtype: torch.dtype) -> None:
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()
         if isinstance(module, nn.Embedding) and id(module.weight) in exact:
-            module.register_forward_hook(lambda _module, _inputs, found: found.to(dtype))
+            module.register_forward_hook(lambda _module, _inputs, output: output.to(dtype))
     if proj is not None:
         proj.register_forward_pre_hook(lambda _module, inputs: tuple(x.float() for x in inputs))

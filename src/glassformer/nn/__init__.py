@@ -11,7 +11,7 @@ Letters in the docstrings: B batch, T query length, S key length, D d_model, H h
 """
 
 from glassformer.kernels.attention import repeat_kv
-from glassformer.nn.attention import Attention, AttentionCost, HasHeads, MultiHeadAttention, Tap
+from glassformer.nn.attention import Attention, AttentionCost, MultiHeadAttention, Tap
 from glassformer.nn.attention_functions import (
     additive_scores,
     attention_fused,
@@ -53,7 +53,6 @@ __all__ = [
     "CacheStep",
     "Embeddings",
     "FeedForward",
-    "HasHeads",
     "Int8Linear",
     "LayerCache",
     "LayerNorm",

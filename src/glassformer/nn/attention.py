@@ -5,7 +5,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -33,6 +33,11 @@ class Tap(Protocol):
 def scoped(tap: Tap | None, name: str) -> Tap | None:
     """Return the tap of a submodule; `None` for no tap."""
     return None if tap is None else tap.scope(name)
+
+
+def tapped(tap: Tap | None, name: str, x: Tensor) -> Tensor:
+    """Return `x`, or the tensor that a tap returns for it."""
+    return x if tap is None else tap(name, x)
 
 
 @dataclass(frozen=True)
@@ -73,18 +78,6 @@ class Attention(Protocol):
 
     def cost(self, n_queries: int, n_keys: int) -> AttentionCost:
         """Return the size of the attention of `n_queries` tokens to `n_keys` tokens."""
-
-
-@runtime_checkable
-class HasHeads(Protocol):
-    """Attention whose weights are softmax(scale · q kᵀ), so that they can be computed from queries and keys."""
-
-    scale: float
-
-    def project(
-        self, x: Tensor, memory: Memory | None = None, rotary: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return query (B, H, T, K), key (B, G, S, K) and value (B, G, S, W) of `forward`."""
 
 
 class MultiHeadAttention(nn.Module):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.kernels.branches import Branches, Kept
+from glassformer.kernels.branches import Branches, Compaction
 
 FIRST_SLOTS = 32
 """Number of slots of a new buffer, unless its state holds fewer tokens."""
@@ -122,9 +122,9 @@ class LayerCache(Cache):
         """Return new buffers that hold the first `n_filled` slots and one more."""
         return type(self)(*(_copied(x[:, :, :n_filled], n_filled + 1) for x in self._buffers))
 
-    def compacted(self, kept: Kept) -> Self:
-        """Return buffers with the kept groups and slots, in the memory of these."""
-        return type(self)(*map(kept.move, self._buffers))
+    def compacted(self, compaction: Compaction) -> Self:
+        """Return buffers with the groups and slots that remain, in the memory of these."""
+        return type(self)(*map(compaction.move, self._buffers))
 
     def make_room(self, n_filled: int, max_slots: int | None) -> None:
         """Grow in place, at least to double the size, until `n_filled` slots and the one for padding fit."""
@@ -209,7 +209,7 @@ class TransformerState:
         pairs = zip(self.layers, other.layers, strict=True)
         state = replace(
             self,
-            layers=[mine.joined(its, self.longest, other.longest) for mine, its in pairs],
+            layers=[one.joined(two, self.longest, other.longest) for one, two in pairs],
             max_len=max(self.max_len, other.max_len),
             lengths=torch.cat((self.lengths, other.lengths)),
             longest=max(self.longest, other.longest),
@@ -218,8 +218,8 @@ class TransformerState:
         if self.memory is None or other.memory is None:
             return state
         memory = [
-            tuple(join_rows(x, y, -2) for x, y in zip(mine, its, strict=True))
-            for mine, its in zip(self.memory, other.memory, strict=True)
+            tuple(join_rows(x, y, -2) for x, y in zip(one, two, strict=True))
+            for one, two in zip(self.memory, other.memory, strict=True)
         ]
         mask = join_masks(self.memory_mask, other.memory_mask, self.memory[0][0], other.memory[0][0])
         return replace(state, memory=memory, memory_mask=mask)
@@ -266,12 +266,12 @@ class TransformerState:
 
     def _select_branches(self, branches: Branches, rows: Tensor) -> "TransformerState":
         lengths = self.lengths[rows]
-        branches, kept = branches.select(rows)
+        branches, compaction = branches.select(rows)
         state = replace(self, lengths=lengths, longest=int(lengths.max()), branches=branches)
-        if kept is None:
+        if compaction is None:
             return state
-        layers = [layer.compacted(kept) for layer in self._slotted]
-        return replace(state._select_memory(kept.groups), layers=layers)
+        layers = [layer.compacted(compaction) for layer in self._slotted]
+        return replace(state._select_memory(compaction.groups), layers=layers)
 
     def _select_memory(self, rows: Tensor) -> "TransformerState":
         if self.memory is None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from glassformer.kernels.int8 import int8_linear, quantize
+from glassformer.kernels.linear import int8_linear, quantize
 from glassformer.kernels.packed import linear_layer
 
 
