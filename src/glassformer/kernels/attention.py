@@ -22,7 +22,7 @@ MIN_WEIGHTS = 48 * 48
 
 @dataclass(frozen=True)
 class ScoreRules:
-    """What a kernel does with the scores before the softmax."""
+    """Rules for the scores before the softmax."""
 
     allowed: Tensor | None = None
     """(B or 1, 1, T, S) bool, True = may attend; None if no pair is hidden, or by the causal rule only."""

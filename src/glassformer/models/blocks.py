@@ -45,7 +45,7 @@ class BlockInputs:
 
 @dataclass(frozen=True)
 class Residual:
-    """How each sublayer of a block is connected with the residual stream."""
+    """Connection of each sublayer of a block with the residual stream."""
 
     norm: NormFactory
     connect: Connect

@@ -18,7 +18,7 @@ from glassformer.nn.norms import NormFactory
 from glassformer.nn.positions import apply_rotary
 
 Memory = Tensor | tuple[Tensor, ...]
-"""What a cross-attention reads: the encoder's output (B, S, D), or its `project_memory`."""
+"""Input of a cross-attention: the encoder's output (B, S, D), or its `project_memory`."""
 
 
 class Tap(Protocol):

@@ -51,7 +51,7 @@ class Slots:
 
 
 class Cache(ABC):
-    """What one attention keeps between steps of generation, one row per sequence.
+    """State of one attention between steps of generation, one row per sequence.
 
     In a `LayerCache`, each token has a slot, so that tokens can be dropped and rows can share slots. Other caches, such
     as a recurrent state, cannot.
