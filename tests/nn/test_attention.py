@@ -89,11 +89,11 @@ class KernelCalls:
         self.is_grouped: list[bool] = []
         kernel = F.scaled_dot_product_attention
 
-        def noted(query: Tensor, key: Tensor, value: Tensor, *settings: Any, **rest: Any) -> Tensor:
+        def noted(query: Tensor, key: Tensor, value: Tensor, **rest: Any) -> Tensor:
             assert key.shape[1] == value.shape[1]
             self.heads.append((query.shape[1], key.shape[1]))
             self.is_grouped.append(rest["enable_gqa"])
-            return kernel(query, key, value, *settings, **rest)
+            return kernel(query, key, value, **rest)
 
         monkeypatch.setattr(F, "scaled_dot_product_attention", noted)
 

@@ -89,7 +89,14 @@ def _by_fused_kernel(
         key, value = repeat_kv(key, n_heads), repeat_kv(value, n_heads)
     is_grouped = key.shape[1] != n_heads
     return F.scaled_dot_product_attention(
-        query, key, value, attn_mask, dropout, rules.is_causal, scale=scale, enable_gqa=is_grouped
+        query,
+        key,
+        value,
+        attn_mask=attn_mask,
+        dropout_p=dropout,
+        is_causal=rules.is_causal,
+        scale=scale,
+        enable_gqa=is_grouped,
     )
 
 
