@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from glassformer.nn import linear, processor
+from glassformer.kernels import processor
+from glassformer.kernels.linear import linear
 from task import Task
 
 SIZES = {"cpu": (256, 1024, 2048, 4096), "cuda": (4096, 8192, 16384)}

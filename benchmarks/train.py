@@ -20,7 +20,7 @@ import translation_peers
 from glassformer.config.train import AdamWConfig
 from glassformer.data.batching import Batch
 from glassformer.devices import runs_ahead
-from glassformer.nn import flex_attention
+from glassformer.kernels import flex_attention
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import Objective
 from glassformer.training.optimizers import build_optimizer

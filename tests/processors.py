@@ -25,6 +25,6 @@ def become(kind: str) -> None:
     """Make this processor one of a kind, as far as it can, before the first product."""
     variables, changes = KINDS[kind]
     os.environ.update(variables)
-    from glassformer.nn import processor
+    from glassformer.kernels import processor
 
     processor.this = replace(processor.detect(), **changes)

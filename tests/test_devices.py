@@ -26,7 +26,7 @@ from glassformer.devices import (
     repeats_bits,
 )
 from glassformer.errors import UserError
-from glassformer.nn import processor
+from glassformer.kernels import processor
 from glassformer.training import run as running
 from glassformer.training.any_module import train_module
 from glassformer.training.run import Replay

@@ -143,6 +143,63 @@ def test_the_memory_of_a_task_of_another_package_is_unknown(tmp_path: Path) -> N
     assert done.stdout.endswith("\nunknown\n"), done.stderr
 
 
+FOLLOWED_MODULE = """
+from dataclasses import replace
+import torch
+from configs import CONFIGS
+from glassformer.cost.flops import Shape, forward_flops
+from glassformer.cost.memory import cache_bytes, network_counts
+from glassformer.models.build import build_model
+from glassformer.nn.linear_attention import LinearAttention
+
+for name in ("gpt", "paper"):
+    config = replace(CONFIGS[name], linear_attention=True)
+    network = build_model(config).eval()
+    blocks = network.decoder.blocks
+    assert all(isinstance(block.self_attn, LinearAttention) for block in blocks)
+    assert network_counts(config).total == network.n_parameters()
+    flops, plain = (forward_flops(c, Shape(2, 9, n_source=5)) for c in (config, CONFIGS[name]))
+    assert flops.attention != plain.attention and flops.head == plain.head
+    source = {} if network.encoder is None else {"source_ids": torch.arange(10).view(2, 5)}
+    state = network.start(2, 7, **source)
+    kept = [layer.state for layer in state.layers] + [x for layer in state.memory or [] for x in layer]
+    assert cache_bytes(config, 2, 7, n_source=5 * bool(source)) == sum(x.nbytes for x in kept)
+print("equal")
+"""
+
+
+def test_an_attention_module_needs_four_files(tmp_path: Path) -> None:
+    """On a copy of the source that follows the page, FLOPs, parameters and cache are those of the network."""
+    page = ROOT / "docs" / "extend" / "attention-module.md"
+    source = Path(shutil.copytree(ROOT / "src", tmp_path / "src"))
+    setting, choice = re.findall(r"`(linear_attention: .*?|if config.*?)`", page.read_text("utf-8"))
+    module = BLOCK.findall(page.read_text("utf-8"))[0][1]
+    (source / "glassformer/nn/linear_attention.py").write_text(module, "utf-8")
+    config, build = source / "glassformer/config/transformer.py", source / "glassformer/models/build.py"
+    for file, before, line in (
+        (config, "    fused_qkv: bool", f"    {setting}\n"),
+        (build, "    widths = config.attention_widths(stack)\n    return MultiHead", f"    {choice}\n"),
+        (
+            build,
+            "from glassformer.nn.attention import",
+            "from glassformer.nn.linear_attention import LinearAttention\n",
+        ),
+    ):
+        text = file.read_text("utf-8")
+        assert text.count(before) == 1
+        file.write_text(text.replace(before, line + before), "utf-8")
+    environment = {**os.environ, "PYTHONPATH": f"{source}:{ROOT / 'tests'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", FOLLOWED_MODULE],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "equal\n", done.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_is_short(page: Path) -> None:
     lines = [line for line in page.read_text("utf-8").splitlines() if line.strip()]

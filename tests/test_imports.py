@@ -21,6 +21,7 @@ LAYERS = [  # from the bottom up; a package imports its own layer's members only
     {"figures"},
     {"seeds"},
     {"tokenization"},
+    {"kernels"},
     {"nn"},
     {"recipes", "data", "models"},
     {"store", "devices", "fitting"},
@@ -111,13 +112,14 @@ def test_imports_have_no_cycle() -> None:
     assert done == set(NAMED), f"in a cycle: {sorted(set(NAMED) - done)}"
 
 
-def test_neural_layers_need_torch_only() -> None:
+@pytest.mark.parametrize(("folder", "allowed"), [("nn", {"nn", "kernels"}), ("kernels", {"kernels"})])
+def test_neural_layers_need_torch_only(folder: str, allowed: set[str]) -> None:
     standard = sys.stdlib_module_names
     for name in NAMED:
-        if name.split(".")[0] == "nn":
+        if name.split(".")[0] == folder:
             others = {imported.split(".")[0] for imported, _ in imports(MODULES[name])} - standard
             assert others <= {"torch", "glassformer"}, f"{name} imports {others}"
-            assert {m.split(".")[0] for m, _ in inner(MODULES[name])} <= {"nn"}
+            assert {m.split(".")[0] for m, _ in inner(MODULES[name])} <= allowed
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from torch.utils._triton import has_triton
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.train import TrainConfig
 from glassformer.errors import UserError, first_line
-from glassformer.nn import processor
-from glassformer.nn.flex_attention import has_c_compiler
+from glassformer.kernels import processor
+from glassformer.kernels.flex_attention import has_c_compiler
 
 _AUTOCAST = {"auto": None, "fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MIN_WIDTH, MIN_RECURRENT_WIDTH = 96, 256

@@ -13,10 +13,10 @@ from configs import CROSS, GENERATORS, RECURRENT, random_ids, random_model
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.inference.beam import beam_search
 from glassformer.inference.decode import generate
+from glassformer.kernels import cross_entropy
 from glassformer.nn.attention_functions import attention_fused, attention_reference
-from glassformer.nn.flex_attention import with_blocks
 from glassformer.nn.masks import Mask
-from glassformer.objectives import cross_entropy, loss
+from glassformer.objectives import loss
 
 pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("default")]
 
@@ -55,7 +55,7 @@ def test_fused_attention_equals_the_reference(
     where, results = moved(MASKS[mask], device), []
     for path, kind in ((attention_fused, dtype), (attention_reference, torch.float32)):
         leaves = [x.to(kind, copy=True).requires_grad_() for x in made]
-        out: Any = path(*leaves[:3], where, leaves[3] if biased else None)
+        out: Any = path(*leaves[:3], replace(where, bias=leaves[3]) if biased else where)
         context = out if isinstance(out, Tensor) else out[0]
         context.float().sin().sum().backward()
         results.append([context.detach().float(), *(x.grad.float() for x in leaves[: 3 + biased])])  # type: ignore[union-attr]
@@ -103,7 +103,7 @@ def test_flex_attention_equals_the_reference(
     mask = Mask(causal=causal, window=window, keys=keys if padded else None, documents=(documents, documents))
     shapes = [(B, 600, H, width), (B, 600, n_kv_heads, width), (B, 600, n_kv_heads, d_value)]
     made, results = [torch.randn(shape).transpose(1, 2).to(gpu, dtype) for shape in shapes], []
-    flex = with_blocks(mask, gpu)
+    flex = mask.as_blocks()
     for path, where, kind in ((attention_fused, flex, dtype), (attention_reference, mask, torch.float32)):
         leaves = [x.to(kind, copy=True).requires_grad_() for x in made]
         out: Any = path(*leaves, where)
@@ -121,12 +121,12 @@ def test_flex_attention_takes_less_memory_than_a_dense_mask(gpu: torch.device) -
     leaves = [torch.randn(B, H, 8192, K, device=gpu, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
     documents = packed(B, 8192, 0, gpu)
     mask, peaks = Mask(causal=True, documents=(documents, documents)), []
-    for make in (with_blocks, lambda mask, device: mask.worked_out(8192, 8192, device)):
+    for masked in (mask.as_blocks, lambda: mask.materialized(8192, 8192, gpu)):
         for _ in range(2):  # the first compiles
             torch.cuda.empty_cache()
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
-            context = attention_fused(*leaves, make(mask, gpu))
+            context = attention_fused(*leaves, masked())
             torch.autograd.grad(context, leaves, torch.ones_like(context))
             del context
         peaks.append(torch.cuda.max_memory_allocated() - before)

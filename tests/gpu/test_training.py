@@ -28,8 +28,8 @@ from glassformer.data.batching import Batch, Example
 from glassformer.devices import runs_ahead
 from glassformer.distributed.process_group import Replicated, Sharded
 from glassformer.distributed.ranks import Ranks
+from glassformer.kernels import flex_attention
 from glassformer.models.build import build_model
-from glassformer.nn import flex_attention
 from glassformer.objectives.causal import CausalObjective
 from glassformer.store import checkpoint
 from glassformer.training.optimizers import build_optimizer

@@ -32,7 +32,7 @@ from glassformer.inference.decodable import read_at
 from glassformer.inference.decode import StopWatch, generate, generate_rows
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.sampling import choose, shape_logits
-from glassformer.nn import attention
+from glassformer.nn import kv_cache
 from glassformer.nn.kv_cache import TransformerState
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -248,7 +248,7 @@ POSITIONS = (
 def test_pitfall_31_growing_buffers_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random shapes, small first buffers, uneven prompts, rows with different ends, sliding contexts."""
     draw = np.random.default_rng(seed)
-    monkeypatch.setattr(attention, "FIRST_SLOTS", int(draw.integers(1, 4)))
+    monkeypatch.setattr(kv_cache, "FIRST_SLOTS", int(draw.integers(1, 4)))
     monkeypatch.setattr(decode, "PREFILL", int(draw.integers(1, 9)))
     max_len, n_groups = int(draw.integers(8, 30)), int(draw.integers(1, 3))
     stack = Stack(

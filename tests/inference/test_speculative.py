@@ -28,7 +28,7 @@ from glassformer.inference.speculative import (
     looked_up,
     verified,
 )
-from glassformer.nn import attention
+from glassformer.nn import kv_cache
 
 GREEDY = GenerationConfig(max_new_tokens=28, temperature=0.0)
 DRAWN = GenerationConfig(max_new_tokens=20, temperature=1.3, top_k=9, top_p=0.95, repetition_penalty=1.2, seed=5)
@@ -79,7 +79,7 @@ def test_greedy_ids_equal_those_of_generate_rows(name: str, slide: bool) -> None
 def test_greedy_ids_are_equal_for_random_shapes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small first buffers, prompts in parts, a penalty, rows that a caller ends: ids and calls are the same."""
     draw = np.random.default_rng(seed)
-    monkeypatch.setattr(attention, "FIRST_SLOTS", int(draw.integers(1, 4)))
+    monkeypatch.setattr(kv_cache, "FIRST_SLOTS", int(draw.integers(1, 4)))
     monkeypatch.setattr(decode, "PREFILL", int(draw.integers(1, 9)))
     max_len, windows = int(draw.integers(8, 30)), tuple(draw.integers(0, 6, size=draw.integers(0, 3)).tolist())
     config = replace(CONFIGS[DECODERS[seed % len(DECODERS)]], max_len=max_len)

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from configs import CONFIGS, GENERATORS, RECURRENT, random_inputs, random_model
 from glassformer.errors import UserError
-from glassformer.models.transforms import Int8Linear, convert, weights_dtype
+from glassformer.models.transforms import convert, weights_dtype
+from glassformer.nn.linear_layers import Int8Linear
 from glassformer.nn.positions import Rotary
 
 BOUNDS = {torch.bfloat16: 2**-4, torch.float16: 2**-7}

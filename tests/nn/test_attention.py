@@ -3,6 +3,7 @@
 import copy
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +15,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from configs import Recorder, randomise
-from glassformer.nn import attention_functions
-from glassformer.nn.attention import MultiHeadAttention, new_layer_cache
+from glassformer.kernels import attention as kernels
+from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.attention_functions import (
     additive_scores,
     attention_fused,
@@ -25,7 +26,7 @@ from glassformer.nn.attention_functions import (
     repeat_kv,
     scaled_dot_product_scores,
 )
-from glassformer.nn.kv_cache import Slots
+from glassformer.nn.kv_cache import CacheStep, Slots
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import RMSNorm
 
@@ -58,7 +59,7 @@ def assert_same(mask: Mask, biased: bool, scale: float | None, made: list[Tensor
     for path in (attention_fused, attention_reference):
         leaves = [x.detach().requires_grad_() for x in made]
         query, key, value, bias = leaves
-        out = path(query, key, value, mask, bias if biased else None, scale)
+        out = path(query, key, value, replace(mask, bias=bias) if biased else mask, scale)
         context = out if isinstance(out, Tensor) else out[0]
         direction = torch.linspace(-1, 2, context.numel(), dtype=context.dtype).reshape(context.shape).cos()
         (context * direction).sum().backward()
@@ -104,7 +105,7 @@ def test_repeated_keys_and_values_equal_the_reference(
     mask: str, biased: bool, n_kv_heads: int, d_value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On CUDA, when no fused kernel takes groups, keys and values are repeated to as many heads as queries."""
-    monkeypatch.setattr(attention_functions, "_kernel_takes_groups", lambda *_: False)
+    monkeypatch.setattr(kernels, "_kernel_takes_groups", lambda *_: False)
     calls = KernelCalls(monkeypatch)
     assert_same(MASKS[mask], biased, None, tensors(n_kv_heads, d_value), 1e-10)
     assert calls.heads == [(H, H)] and calls.is_grouped == [False]
@@ -185,10 +186,11 @@ def test_half_precision_on_the_cpu_applies_bias_and_scale(dtype: torch.dtype, n_
     query, bias = query[:, :, :n_queries], 3 * bias[:, :, :n_queries]
     mask = Mask(keys=KEYS)
     for one_bias, scale in ((bias, None), (None, 1.5), (bias, 1.5)):
-        expected, _, _ = attention_reference(query, key, value, mask, one_bias, scale)
+        biased = replace(mask, bias=one_bias)
+        expected, _, _ = attention_reference(query, key, value, biased, scale)
         without, _, _ = attention_reference(query, key, value, mask)
         halves = [x.to(dtype).requires_grad_() for x in (query, key, value)]
-        context = attention_fused(*halves, mask, one_bias, scale)
+        context = attention_fused(*halves, biased, scale)
         torch.testing.assert_close(context.double(), expected, rtol=0.05, atol=0.05)
         assert (expected - without).abs().max() > 0.5, "the test would detect a missing bias or scale"
 
@@ -215,7 +217,7 @@ def test_no_bias_overrides_the_mask(outlier: float, dtype: torch.dtype) -> None:
     hidden = ~mask.dense(T, S)
     for bias in (torch.where(hidden, outlier, 0.0), torch.where(hidden, 0.0, -outlier)):
         made = [query, key, value, bias.to(dtype).expand(B, H, T, S)]
-        context = attention_fused(*made[:3], mask, made[3])
+        context = attention_fused(*made[:3], replace(mask, bias=made[3]))
         expected = attention_fused(*made[:3], mask)
         torch.testing.assert_close(context, expected, rtol=1e-3, atol=1e-3)
 
@@ -232,7 +234,7 @@ def test_fully_masked_rows_give_zeros_and_no_gradient(biased: bool, n_kv_heads: 
     assert empty.any() and not empty.all() and empty[2].all()
     leaves = [x.detach().to(dtype).requires_grad_() for x in tensors(n_kv_heads)]
     query, key, value, bias = leaves
-    context = attention_fused(query, key, value, mask, bias if biased else None)
+    context = attention_fused(query, key, value, replace(mask, bias=bias) if biased else mask)
     assert context[empty].count_nonzero() == 0 and context[~empty].count_nonzero() > 0
     context.square().sum().backward()
     for x in leaves[: 3 + biased]:
@@ -313,16 +315,16 @@ def test_each_head_is_normed_before_the_scores() -> None:
 def test_a_memory_can_be_projected_in_advance() -> None:
     made = attention(d_memory=7, n_kv_heads=2)
     x, memory = torch.randn(2, 3, 12).double(), torch.randn(2, 5, 7).double()
-    torch.testing.assert_close(made(x, memory_kv=made.project_memory(memory)), made(x, memory))
+    torch.testing.assert_close(made(x, made.project_memory(memory)), made(x, memory))
 
 
 def test_the_cache_holds_all_earlier_keys_and_values() -> None:
     made = attention(n_kv_heads=2)
     x = torch.randn(2, 4, 12).double()
-    cache = new_layer_cache(made, 2, 4, x)
+    cache = made.new_cache(2, 4, x)
     expected = made(x, mask=Mask(causal=True))
     for t in range(4):
-        out = made(x[:, t : t + 1], cache=cache, slots=Slots(t, t + 1))
+        out = made(x[:, t : t + 1], step=CacheStep(cache, Slots(t, t + 1)))
         torch.testing.assert_close(out, expected[:, t : t + 1])
 
 
@@ -335,11 +337,11 @@ def test_a_cache_on_a_cpu_keeps_half_precision_in_fp32(
     made = attention(n_kv_heads=2).to(dtype)
     x = torch.randn(2, n_prompt + 1, 12).to(dtype)
     expected = copy.deepcopy(made).double()(x.double(), mask=Mask(causal=True))
-    cache = new_layer_cache(made, 2, n_prompt + 1, x)
+    cache = made.new_cache(2, n_prompt + 1, x)
     cache.grow(n_prompt + 2)
     assert cache.keys.dtype == cache.values.dtype == torch.float32
-    prompt = made(x[:, :-1], cache=cache, slots=Slots(0, n_prompt), mask=Mask(causal=True), tap=tap)
-    token = made(x[:, -1:], cache=cache, slots=Slots(n_prompt, n_prompt + 1), tap=tap)
+    prompt = made(x[:, :-1], step=CacheStep(cache, Slots(0, n_prompt)), mask=Mask(causal=True), tap=tap)
+    token = made(x[:, -1:], step=CacheStep(cache, Slots(n_prompt, n_prompt + 1)), tap=tap)
     found = torch.cat((prompt, token), 1)
     assert found.dtype == dtype
     assert (found - expected).abs().max() < 0.03 * expected.abs().max()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from configs import CROSS, GENERATORS, SEQ2SEQ, random_ids, random_model
-from glassformer.nn.kv_cache import Branches, Grid, Kept
+from glassformer.kernels.branches import Branches, Compaction, Grid
 
 CPU = torch.device("cpu")
 LENGTHS = (3, 1, 5)  # lengths before the rows branch
@@ -85,7 +85,7 @@ def test_compacting_keeps_the_order_of_every_past() -> None:
     before = [buffer[branches.groups[row]][:, : branches.n_slots][:, branches.seen[row]] for row in rows.tolist()]
     positions = [branches.positions[branches.groups[row]][branches.seen[row]] for row in rows.tolist()]
     compact, kept = branches.select(rows)
-    assert isinstance(kept, Kept) and kept.groups.tolist() == [1, 2] and compact.groups == [1, 0, 1]
+    assert isinstance(kept, Compaction) and kept.groups.tolist() == [1, 2] and compact.groups == [1, 0, 1]
     moved = kept.move(buffer)
     assert moved.shape == (2, 2, n_slots + 3, 4) and compact.n_slots == 6  # 2 tokens at first and 4 later
     for row, group in enumerate(compact.groups):

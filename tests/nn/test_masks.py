@@ -38,7 +38,7 @@ def test_the_dense_mask_follows_the_rules(causal: bool, window: int, seed: int, 
         may &= "k" not in given or bool(keys[b, s])
         may &= "d" not in given or bool(documents[0][b, t] == documents[1][b, s])
         assert bool(dense[b, 0, t, s]) == may
-    assert torch.equal(mask.worked_out(n_queries, n_keys, CPU, always=True).dense(n_queries, n_keys), mask.dense(3, 5))
+    assert torch.equal(mask.materialized(n_queries, n_keys, CPU).dense(n_queries, n_keys), mask.dense(3, 5))
     if not mask.may_leave_a_row_empty and not window:
         assert dense.any(-1).all()
 
@@ -46,8 +46,8 @@ def test_the_dense_mask_follows_the_rules(causal: bool, window: int, seed: int, 
 def test_only_a_causal_mask_needs_no_matrix() -> None:
     keys = torch.ones(1, 3, dtype=torch.bool)
     assert Mask(causal=True).is_only_causal and Mask().is_trivial
-    assert Mask(causal=True).worked_out(3, 3, CPU).allowed is None
-    assert Mask(causal=True).worked_out(3, 3, CPU, always=True).allowed is not None
+    assert Mask(causal=True).materialized(3, 3, CPU).allowed is None
+    assert Mask(causal=True, bias=torch.zeros(1, 1, 3, 3)).materialized(3, 3, CPU).allowed is not None
     others = [
         Mask(causal=True, window=2),
         Mask(causal=True, keys=keys),
@@ -56,7 +56,7 @@ def test_only_a_causal_mask_needs_no_matrix() -> None:
     ]
     for mask in others:
         assert not mask.is_only_causal and not mask.is_trivial
-        assert mask.worked_out(3, 3, CPU).allowed is not None
+        assert mask.materialized(3, 3, CPU).allowed is not None
     assert not Mask(window=2).is_trivial
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from configs import GPT, Recorder, randomise
 from glassformer.config.transformer import Stack, TransformerConfig
-from glassformer.models.blocks import Block, BlockInputs, post_norm, pre_norm
+from glassformer.models.blocks import Block, BlockInputs, Residual, post_norm, pre_norm
 from glassformer.models.build import build_model
 from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward
@@ -145,10 +145,7 @@ def block(cross: bool, norm_first: bool, activation: str, bias: bool) -> Block:
         self_attn=attention(),
         cross_attn=attention() if cross else None,
         ff=FeedForward(D, D_FF, ACTIVATIONS[activation], bias=bias),
-        norm=functools.partial(LayerNorm, bias=bias),
-        connect=pre_norm if norm_first else post_norm,
-        norm_outputs=False,
-        dropout=0.0,
+        residual=Residual(functools.partial(LayerNorm, bias=bias), pre_norm if norm_first else post_norm),
     )
 
 

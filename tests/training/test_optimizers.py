@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.errors import UserError
-from glassformer.nn import processor
+from glassformer.kernels import processor
 from glassformer.training import optimizers
 from glassformer.training.optimizers import (
     Muon,

@@ -57,7 +57,7 @@ class Activations:
     """Everything except the loss; with activation checkpointing, the inputs of all blocks and the largest block."""
     logits: int
     """Bytes that the loss saves, times two: later, the gradient of the logits takes as much. The loss saves a large
-    matrix of logits in its own precision (`objectives.cross_entropy`), and log-probabilities in fp32 of a small one."""
+    matrix of logits in its own precision (`kernels/cross_entropy.py`), and log-probabilities in fp32 of a small one."""
 
     @property
     def total(self) -> int:

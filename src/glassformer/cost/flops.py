@@ -8,11 +8,16 @@ the position table and leaves out attention. The 3.3e18 of Vaswani (2017, table 
 9.5 TFLOP/s, which includes idle time: 6 × parameters × tokens is less than a third of it.
 """
 
+import functools
 from dataclasses import dataclass
 
+import torch
+
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
-from glassformer.config.transformer import TransformerConfig
+from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.cost import parameters
+from glassformer.models.build import build_attention
+from glassformer.nn.attention import AttentionCost
 
 
 @dataclass(frozen=True)
@@ -72,17 +77,26 @@ def _transformer(config: TransformerConfig, shape: Shape) -> Flops:
     layers = attention = 0
     e, d = config.table_width, config.d_model
     for side in parameters.stack_shapes(config):
-        stack, w = side.stack, config.attention_widths(side.stack)
+        stack = side.stack
         n_own = shape.n_tokens if side.is_decoder or config.decoder is None else shape.n_source
-        of_query, of_memory, of_context = parameters.attention_matrices(config, stack)
-        self_attn = n_own * (of_query + of_memory + of_context)
-        cross_attn = n_own * (of_query + of_context) + shape.n_source * of_memory if side.has_memory else 0
-        n_keys = n_own + (shape.n_source if side.has_memory else 0)
-        layers += stack.n_layers * (self_attn + cross_attn + n_own * parameters.ff_matrices(config, stack))
+        costs = [attention_cost(config, stack, n_own, n_own)]
+        if side.has_memory:
+            costs.append(attention_cost(config, stack, n_own, shape.n_source, is_self=False))
+        ff = n_own * parameters.ff_matrices(config, stack)
+        layers += stack.n_layers * (ff + sum(cost.products for cost in costs))
         layers += n_own * e * d if e != d else 0
-        attention += stack.n_layers * n_own * n_keys * w.n_heads * (w.d_head + w.d_value)
+        attention += stack.n_layers * sum(cost.scores for cost in costs)
     n_read = 1 if config.reads_whole_sequence else shape.n_read
     return _doubled(shape.n_rows, layers, attention, n_read * parameters.head_matrices(config))
+
+
+@functools.lru_cache(maxsize=64)
+def attention_cost(
+    config: TransformerConfig, stack: Stack, n_queries: int, n_keys: int, *, is_self: bool = True
+) -> AttentionCost:
+    """Return the size of one attention of a stack over one row, from the module that `build_model` chooses."""
+    with torch.device("meta"):
+        return build_attention(config, stack, is_self=is_self).cost(n_queries, n_keys)
 
 
 def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:

@@ -8,6 +8,7 @@ from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, 
 from glassformer.config.train import MuonConfig, TrainConfig
 from glassformer.config.transformer import SPECIAL_IDS, PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.activations import Activations
+from glassformer.cost.flops import attention_cost
 from glassformer.cost.hardware import GIB
 from glassformer.cost.parameters import ParameterCounts, head_matrices, parameter_counts, recurrent_widths
 from glassformer.errors import UserError
@@ -131,9 +132,10 @@ def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 
         return n_rows * n * number
     if config.decoder is None:
         return 0
-    widths = config.attention_widths(config.decoder)
-    n_slots = max_len + 1 + (n_source if config.encoder is not None else 0)
-    return config.decoder.n_layers * n_rows * n_slots * (widths.key + widths.value) * number
+    n = attention_cost(config, config.decoder, 1, max_len + 1).cached
+    if config.encoder is not None:
+        n += attention_cost(config, config.decoder, 1, n_source, is_self=False).cached
+    return config.decoder.n_layers * n_rows * n * number
 
 
 def require_memory(config: ModelConfig) -> None:

@@ -34,7 +34,7 @@ from glassformer.errors import UserError, require_integer
 from glassformer.fitting import InParts
 from glassformer.inference.decodable import Branching, Decodable
 from glassformer.inference.sampling import all_ends, log_softmax
-from glassformer.nn.linear_layers import PackedWeights
+from glassformer.kernels.packed import PackedWeights
 
 Ids = Sequence[int]
 

@@ -17,8 +17,8 @@ from glassformer.data.batching import pad
 from glassformer.errors import UserError, require_integer
 from glassformer.inference.decodable import Decodable, joined, read_at
 from glassformer.inference.sampling import all_ends, choose, shape_logits
+from glassformer.kernels.packed import PackedWeights
 from glassformer.models.build import Network
-from glassformer.nn.linear_layers import PackedWeights
 from glassformer.seeds import Stream, rng
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer

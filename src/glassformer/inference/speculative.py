@@ -18,7 +18,7 @@ from glassformer.data.batching import pad
 from glassformer.inference.decodable import Croppable, Decodable, joined
 from glassformer.inference.decode import Row, WaitingRows, check_prompts, check_samples, next_logits, read_more
 from glassformer.inference.sampling import all_ends, choose, draw
-from glassformer.nn.linear_layers import PackedWeights
+from glassformer.kernels.packed import PackedWeights
 
 Ids = Sequence[int]
 Shape = Callable[[Tensor, Sequence[Ids]], Tensor]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.nn.attention import MultiHeadAttention
+from glassformer.nn.attention import Memory
 from glassformer.nn.masks import Mask
 
 
@@ -79,23 +79,17 @@ def head_weights(network: nn.Module) -> Iterator[dict[str, HeadWeights]]:
     """
     found: dict[str, HeadWeights] = {}
 
-    def store(path: str, attention: MultiHeadAttention, x: Tensor, memory: Tensor | None = None, **named: Any) -> None:
-        given = {name: named.get(name) for name in ("rotary", "memory_kv", "grid")}
-        query, key, _ = attention.project(x, memory, **given)
-        bias = named.get("bias")
-        found[path] = HeadWeights(
-            query[0].detach(),
-            key[0].detach(),
-            named.get("mask") or Mask(),
-            attention.scale,
-            None if bias is None else bias[0].detach(),
-        )
+    def store(path: str, attention: Any, x: Tensor, memory: Memory | None = None, **named: Any) -> None:
+        query, key, _ = attention.project(x, memory, named.get("rotary"))
+        mask = named.get("mask") or Mask()
+        bias = None if mask.bias is None else mask.bias[0].detach()
+        found[path] = HeadWeights(query[0].detach(), key[0].detach(), mask, attention.scale, bias)
 
     def hook(path: str) -> Any:
         return lambda attention, args, named: store(path, attention, *args, **named)
 
     with contextlib.ExitStack() as stack:
         for path, module in network.named_modules():
-            if isinstance(module, MultiHeadAttention):
+            if hasattr(module, "project") and hasattr(module, "scale"):  # weights are softmax(scale · q kᵀ)
                 stack.callback(module.register_forward_pre_hook(hook(path), with_kwargs=True).remove)
         yield found

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.nn.attention import MultiHeadAttention, Tap, scoped
+from glassformer.nn.attention import Attention, Memory, Tap, scoped, tapped
 from glassformer.nn.feedforward import FeedForward
-from glassformer.nn.kv_cache import Grid, LayerCache, Slots
+from glassformer.nn.kv_cache import CacheStep
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormFactory
 
@@ -29,19 +29,30 @@ def post_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module, out_norm: nn.Modul
 
 @dataclass(frozen=True)
 class BlockInputs:
-    """Inputs that a stack computes once and passes to each of its blocks.
+    """Inputs of a block beside the hidden states; most are the same for all blocks of a stack.
 
     No default is an instance of a class of this package: `torch.compile` would break the graph at every block.
     """
 
     mask: Mask
-    bias: Tensor | None = None
     rotary: tuple[Tensor, Tensor] | None = None
-    memory: Tensor | None = None
+    memory: Memory | None = None
     memory_mask: Mask | None = None
-    slots: Slots | None = None
-    grid: Grid | None = None
+    step: CacheStep | None = None
+    """In generation: the cache of the block's self-attention, and the slots of the new tokens."""
     tap: Tap | None = None
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Connection of each sublayer of a block with the residual stream."""
+
+    norm: NormFactory
+    connect: Connect
+    """`pre_norm` or `post_norm`."""
+    norm_outputs: bool = False
+    """True if the output of a sublayer is also normalised."""
+    dropout: float = 0.0
 
 
 class Block(nn.Module):
@@ -50,70 +61,52 @@ class Block(nn.Module):
     def __init__(
         self,
         d_model: int,
-        self_attn: MultiHeadAttention,
-        cross_attn: MultiHeadAttention | None,
+        self_attn: Attention,
+        cross_attn: Attention | None,
         ff: FeedForward | None,
-        norm: NormFactory,
-        connect: Connect,
-        norm_outputs: bool,
-        dropout: float,
+        residual: Residual,
     ) -> None:
         super().__init__()
 
         def norm_for(present: bool) -> nn.Module | None:
-            return norm(d_model) if present else None
+            return residual.norm(d_model) if present else None
 
-        self.self_attn_norm = norm(d_model)
+        has_out_norms = residual.norm_outputs
+        self.self_attn_norm = residual.norm(d_model)
         self.self_attn = self_attn
-        self.self_attn_out_norm = norm_for(norm_outputs)
+        self.self_attn_out_norm = norm_for(has_out_norms)
         self.cross_attn_norm = norm_for(cross_attn is not None)
         self.cross_attn = cross_attn
-        self.cross_attn_out_norm = norm_for(cross_attn is not None and norm_outputs)
+        self.cross_attn_out_norm = norm_for(cross_attn is not None and has_out_norms)
         self.ff_norm = norm_for(ff is not None)
         self.ff = ff
-        self.ff_out_norm = norm_for(ff is not None and norm_outputs)
-        self.connect = connect
-        self.residual_dropout = dropout
+        self.ff_out_norm = norm_for(ff is not None and has_out_norms)
+        self.residual = residual
 
-    def forward(
-        self,
-        x: Tensor,
-        inputs: BlockInputs,
-        cache: LayerCache | None = None,
-        memory_kv: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        """Apply the block to `x` (B, T, D); return (B, T, D). `cache` and `memory_kv` are those of the block."""
+    def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
+        """Apply the block to `x` (B, T, D); return (B, T, D)."""
         tap = inputs.tap
 
-        def look_around(h: Tensor) -> Tensor:
-            return self.self_attn(
-                h,
-                mask=inputs.mask,
-                bias=inputs.bias,
-                rotary=inputs.rotary,
-                cache=cache,
-                slots=inputs.slots,
-                grid=inputs.grid,
-                tap=scoped(tap, "self_attn"),
-            )
+        def self_attention(h: Tensor) -> Tensor:
+            of_attention = scoped(tap, "self_attn")
+            return self.self_attn(h, mask=inputs.mask, rotary=inputs.rotary, step=inputs.step, tap=of_attention)
 
-        def look_at_memory(h: Tensor) -> Tensor:
+        def cross_attention(h: Tensor) -> Tensor:
             assert self.cross_attn is not None
-            return self.cross_attn(
-                h,
-                inputs.memory,
-                mask=inputs.memory_mask,
-                memory_kv=memory_kv,
-                grid=inputs.grid,
-                tap=scoped(tap, "cross_attn"),
-            )
+            return self.cross_attn(h, inputs.memory, mask=inputs.memory_mask, tap=scoped(tap, "cross_attn"))
 
-        x = self.connect(x, look_around, self.self_attn_norm, self.self_attn_out_norm, self.dropout)
+        x = self.residual.connect(x, self_attention, self.self_attn_norm, self.self_attn_out_norm, self.dropout)
         if self.cross_attn_norm is not None:
-            x = self.connect(x, look_at_memory, self.cross_attn_norm, self.cross_attn_out_norm, self.dropout)
+            x = self.residual.connect(x, cross_attention, self.cross_attn_norm, self.cross_attn_out_norm, self.dropout)
         if self.ff is not None and self.ff_norm is not None:
-            x = self.connect(x, self.ff, self.ff_norm, self.ff_out_norm, self.dropout)
-        return x if tap is None else tap("residual", x)
+            x = self.residual.connect(x, self.ff, self.ff_norm, self.ff_out_norm, self.dropout)
+        return tapped(tap, "residual", x)
 
     def dropout(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.residual_dropout, self.training) if self.residual_dropout else x
+        return F.dropout(x, self.residual.dropout, self.training) if self.residual.dropout else x
+
+    def fuse(self) -> None:
+        """Join the matrices of the self-attention and of the feed-forward layer, in place; for inference only."""
+        for layer in (self.self_attn, self.ff):
+            if layer is not None and hasattr(layer, "fuse"):
+                layer.fuse()

@@ -14,14 +14,14 @@ from glassformer.config.presets import preset
 from glassformer.config.recurrent import AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.errors import UserError
 from glassformer.models import recurrent_stacks as r
-from glassformer.models.blocks import Block, post_norm, pre_norm
+from glassformer.models.blocks import Block, Residual, post_norm, pre_norm
 from glassformer.models.heads import PositionLogits, SequenceLogits, SequenceVector, TokenLogits, TokenTransform
 from glassformer.models.init import init_recurrent_weights, init_weights
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.transformer import Transformer
 from glassformer.nn import positions as p
-from glassformer.nn.attention import MultiHeadAttention
+from glassformer.nn.attention import Attention, MultiHeadAttention
 from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.feedforward import ACTIVATIONS, Activation, FeedForward
 from glassformer.nn.norms import LayerNorm, NormFactory, RMSNorm
@@ -132,22 +132,26 @@ def _stack(
     return embeddings, blocks, windows, norm(config.d_model) if config.final_norm else None, rotary, score_bias
 
 
-def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
+def build_attention(config: c.TransformerConfig, stack: c.Stack, *, is_self: bool = True) -> Attention:
+    """Build the self-attention or cross-attention of a block."""
     widths = config.attention_widths(stack)
-    attention = functools.partial(
-        MultiHeadAttention,
+    return MultiHeadAttention(
         config.d_model,
         stack.n_heads,
         n_kv_heads=widths.n_kv_heads,
         d_head=widths.d_head,
         d_value=widths.d_value,
         qkv_bias=config.qkv_bias,
+        fused_qkv=is_self and config.fused_qkv,
         out_proj=config.attn_out_proj,
         out_bias=config.attn_out_bias,
         scale=config.attention_scale,
         dropout=config.attention_dropout,
         qk_norm=_norm(config) if config.qk_norm else None,
     )
+
+
+def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
     feed_forward = None
     if stack.d_ff:
         feed_forward = FeedForward(
@@ -160,13 +164,15 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
         )
     return Block(
         config.d_model,
-        self_attn=attention(fused_qkv=config.fused_qkv),
-        cross_attn=attention() if cross else None,
+        self_attn=build_attention(config, stack),
+        cross_attn=build_attention(config, stack, is_self=False) if cross else None,
         ff=feed_forward,
-        norm=_norm(config),
-        connect=post_norm if config.norm_order == "post" else pre_norm,
-        norm_outputs=config.norm_order == "sandwich",
-        dropout=config.residual_dropout,
+        residual=Residual(
+            _norm(config),
+            post_norm if config.norm_order == "post" else pre_norm,
+            norm_outputs=config.norm_order == "sandwich",
+            dropout=config.residual_dropout,
+        ),
     )
 
 
@@ -212,8 +218,8 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
         return SequenceVector(config.d_model, head.pooling, pooler, stores_pooler=stores, normalize=head.normalize)
     if isinstance(head, c.SequenceHead):
         pooler = POOLERS.get(head.pooler)
-        std = head.std or 1.0
-        return SequenceLogits(config.d_model, head.n_labels, head.pooling, pooler, head.mean, std, head.bias)
+        unit = (head.mean, head.std or 1.0)
+        return SequenceLogits(config.d_model, head.n_labels, head.pooling, pooler, unit, head.bias)
     width = config.table_width
     transform = None
     if head.transform:

@@ -131,7 +131,7 @@ class SequenceVector(nn.Module):
 class SequenceLogits(SequenceVector):
     """Head that maps the hidden states of a sequence to logits over labels, or to a number.
 
-    A number is mean + std × output, so that the network predicts in standard deviations, independent of the unit.
+    A number is mean + std × output, with `unit` = (mean, std), so that the network predicts in standard deviations.
     """
 
     def __init__(
@@ -140,15 +140,17 @@ class SequenceLogits(SequenceVector):
         n_labels: int,
         pooling: str,
         pooler_activation: Activation | None,
-        mean: float = 0.0,
-        std: float = 1.0,
+        unit: tuple[float, float] = (0.0, 1.0),
         bias: bool = True,
     ) -> None:
         super().__init__(d_model, pooling, pooler_activation)
-        self.mean, self.std = mean, std
+        self.unit = unit
         self.proj = Linear(d_model, n_labels, bias=bias)
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Map (B, T, D) and a mask (B, T), True = real, to (B, n_labels)."""
         outputs = self.proj(super().forward(hidden, attention_mask))
-        return outputs if (self.mean, self.std) == (0.0, 1.0) else self.mean + self.std * outputs.float()
+        if self.unit == (0.0, 1.0):
+            return outputs
+        mean, std = self.unit
+        return mean + std * outputs.float()

@@ -9,7 +9,6 @@ from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.transformer import FanInInit, Init, NormalInit, TransformerConfig, XavierInit
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
-from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.single_head_attention import SingleHeadAttention
 
 
@@ -23,9 +22,6 @@ def init_weights(model: Transformer, config: TransformerConfig) -> None:
     drawn: set[Tensor] = set()
     tables = {m.weight for m in model.modules() if isinstance(m, nn.Embedding)}
     residual = residual_projections(model)
-    parts: dict[nn.Module, tuple[int, ...]] = {
-        m.qkv_proj: m.split_sizes for m in model.modules() if isinstance(m, MultiHeadAttention) and m.fused_qkv
-    }
     for module in model.modules():
         if not isinstance(module, (nn.Linear, nn.Embedding)) or module.weight in drawn:
             continue
@@ -34,7 +30,8 @@ def init_weights(model: Transformer, config: TransformerConfig) -> None:
         if module.weight in tables:
             _draw_table(module.weight, scheme)
         else:
-            for part in module.weight.split(list(parts.get(module, (len(module.weight),)))):
+            parts = getattr(module, "parts", ()) or (len(module.weight),)
+            for part in module.weight.split(parts):
                 _draw_matrix(part, scheme, module in residual, is_head, n_residual=len(residual))
         if isinstance(module, nn.Linear) and module.bias is not None:
             module.bias.zero_()

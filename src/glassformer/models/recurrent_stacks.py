@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.nn.attention import Tap, scoped
+from glassformer.nn.attention import Tap, scoped, tapped
 from glassformer.nn.kv_cache import join_masks, join_rows
 from glassformer.nn.linear_layers import Linear
 from glassformer.nn.recurrence import CellStep, States, Stepper, in_order, reading_order, run, run_masked, where
@@ -49,7 +49,7 @@ class RecurrentEncoder(nn.Module):
     def forward(self, source_ids: Tensor, source_attention_mask: Tensor | None, tap: Tap | None) -> Encoding:
         """Encode `source_ids` (B, S); `source_attention_mask` (B, S) is True for real tokens, with padding anywhere."""
         x = F.dropout(self.tokens(source_ids), self.embedding_dropout, self.training)
-        x = x if tap is None else tap("embeddings", x)
+        x = tapped(tap, "embeddings", x)
         real = source_attention_mask
         if real is not None:
             order = reading_order(real, self.reverse)
@@ -60,7 +60,7 @@ class RecurrentEncoder(nn.Module):
             memory = memory.flip(1)
         else:
             memory, last = run(self.cells, x)
-        return Encoding(memory if tap is None else tap("memory", memory), last)
+        return Encoding(tapped(tap, "memory", memory), last)
 
 
 class Bridge(nn.Module):
@@ -226,7 +226,7 @@ class RecurrentDecoder(nn.Module, ABC):
         Padding may be anywhere in a row; it does not change the state.
         """
         x = F.dropout(self.tokens(token_ids), self.embedding_dropout, self.training)
-        x = x if tap is None else tap("embeddings", x)
+        x = tapped(tap, "embeddings", x)
         if self.steps_alone or tap is not None:
             read, contexts, state = self._one_by_one(x, state, attention_mask, tap)
         else:

@@ -1,20 +1,41 @@
 """Encoder and decoder stacks: embeddings, blocks, final norm. Inputs shared by the blocks are computed here once."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from glassformer.kernels.branches import Branches
 from glassformer.models.blocks import Block, BlockInputs
-from glassformer.nn.attention import Tap
+from glassformer.nn.attention import Tap, tapped
 from glassformer.nn.embeddings import Embeddings
-from glassformer.nn.flex_attention import prefers_flex, with_blocks
-from glassformer.nn.kv_cache import Branches, Slots, TransformerState
+from glassformer.nn.kv_cache import CacheStep, Slots, TransformerState
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.positions import LearnedPositions
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Positions of the tokens, (T,) or (B, T), and (S,) or (B, S)."""
+
+    of_queries: Tensor
+    of_keys: Tensor
+
+
+@dataclass(frozen=True)
+class Past:
+    """The cached tokens of one step of generation, and the slots of its new tokens."""
+
+    state: TransformerState
+    slots: Slots
+
+    def add_to(self, inputs: BlockInputs, i: int) -> BlockInputs:
+        """Return the inputs of block `i` with its cache and its projected source."""
+        memory = None if self.state.memory is None else self.state.memory[i]
+        return replace(inputs, step=CacheStep(self.state.layers[i], self.slots), memory=memory)
 
 
 class _BlockStack(nn.Module):
@@ -60,51 +81,46 @@ class _BlockStack(nn.Module):
         mask = Mask(causal=self.causal, keys=attention_mask, documents=documents)
         x = self.embeddings(token_ids, positions, token_types)
         inputs = BlockInputs(mask, memory=memory, memory_mask=_memory_mask(memory_mask, x, memory), tap=tap)
-        return self.run_blocks(x, positions, positions, inputs)
+        return self.run_blocks(x, inputs, Positions(positions, positions))
 
-    def run_blocks(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        key_positions: Tensor,
-        inputs: BlockInputs,
-        state: TransformerState | None = None,
-    ) -> Tensor:
+    def run_blocks(self, x: Tensor, inputs: BlockInputs, positions: Positions, past: Past | None = None) -> Tensor:
         """Run `x` (B, T, D) through every block and the final norm; return (B, T, D).
 
-        `positions` are of queries, `key_positions` of keys. Adds windows, rotary angles and bias to `inputs`.
+        Adds windows, score bias and rotary angles to `inputs`, and in generation the caches of the `past`.
         """
         tap = inputs.tap
-        n_keys = key_positions.shape[-1]
-        rotary = None if self.rotary is None else self.rotary(positions)
-        bias = None if self.score_bias is None else self.score_bias(positions, key_positions)
-        inputs = replace(inputs, rotary=rotary, bias=bias)
-        by_window = {}  # blocks with the same window share one mask
-        for window in set(self.windows):
-            mask = replace(inputs.mask, window=window)
-            if mask.documents is not None and bias is None and tap is None and self._prefers_flex(mask, x):
-                mask = with_blocks(mask, x.device)
-            else:
-                mask = mask.worked_out(x.shape[1], n_keys, x.device, always=bias is not None)
-            by_window[window] = replace(inputs, mask=mask)
-        x = x if tap is None else tap("embeddings", x)
+        # Positions act on queries and keys, or on the scores.
+        rotary = None if self.rotary is None else self.rotary(positions.of_queries)
+        bias = None if self.score_bias is None else self.score_bias(positions.of_queries, positions.of_keys)
+        by_window = self._by_window(x, replace(inputs, rotary=rotary, mask=replace(inputs.mask, bias=bias)), positions)
+        # Blocks.
+        x = tapped(tap, "embeddings", x)
         for i, block in enumerate(self.blocks):
             of_block = by_window[self.windows[i]]
             if tap is not None:
                 of_block = replace(of_block, tap=tap.scope(f"blocks.{i}"))
-            if state is not None:
-                x = block(x, of_block, state.layers[i], None if state.memory is None else state.memory[i])
-            elif self.activation_checkpointing and self.training:
+            if past is not None:
+                of_block = past.add_to(of_block, i)
+            if self.activation_checkpointing and self.training and past is None:
                 x = checkpoint(block, x, of_block, use_reentrant=False)
             else:
                 x = block(x, of_block)
+        # Final norm.
         x = x if self.final_norm is None else self.final_norm(x)
-        return x if tap is None else tap("final", x)
+        return tapped(tap, "final", x)
 
-    def _prefers_flex(self, mask: Mask, x: Tensor) -> bool:
-        attention = cast(Block, self.blocks[0]).self_attn  # the others have the same shape
-        dropout = attention.dropout if self.training else 0.0
-        return prefers_flex(mask, x, (attention.d_head, attention.d_value), dropout)
+    def _by_window(self, x: Tensor, inputs: BlockInputs, positions: Positions) -> dict[int, BlockInputs]:
+        """Return the inputs of the blocks of each window, which share one mask."""
+        by_window = {}
+        for window in set(self.windows):
+            attention = cast(Block, self.blocks[0]).self_attn  # the others have the same shape
+            mask, n_keys = replace(inputs.mask, window=window), positions.of_keys.shape[-1]
+            if inputs.tap is None:
+                mask = attention.prepare_mask(mask, x, n_keys)
+            else:
+                mask = mask.materialized(x.shape[1], n_keys, x.device)  # for the readable formulas
+            by_window[window] = replace(inputs, mask=mask)
+        return by_window
 
     def token_positions(self, token_ids: Tensor, attention_mask: Tensor | None, positions: Tensor | None) -> Tensor:
         """Return the given positions, else positions among the real tokens of each row, else 0 … T-1."""
@@ -140,6 +156,7 @@ class Decoder(_BlockStack):
         if state.branches is not None:
             return self._step_branches(token_ids, state, state.branches.grown(state.lengths), tap)
         n_new = token_ids.shape[1]
+        # Positions of the new tokens, and their slots.
         if state.uniform and (attention_mask is None or bool(attention_mask.all())):
             positions = torch.arange(state.longest, state.longest + n_new, device=token_ids.device)
             slots = Slots(state.longest, state.longest + n_new)
@@ -160,27 +177,29 @@ class Decoder(_BlockStack):
         if slots.start is not None and n_new == 1 and not any(self.windows):
             mask = Mask()  # one query that sees all filled slots
         x = self.embeddings(token_ids, positions)
-        inputs = BlockInputs(mask, slots=slots, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
-        x = self.run_blocks(x, positions, key_positions, inputs, state)
+        inputs = BlockInputs(mask, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
+        x = self.run_blocks(x, inputs, Positions(positions, key_positions), Past(state, slots))
         return x, replace(state, lengths=lengths, longest=slots.n_filled, uniform=slots.start is not None)
 
     def _step_branches(
         self, token_ids: Tensor, state: TransformerState, branches: Branches, tap: Tap | None
     ) -> tuple[Tensor, TransformerState]:
-        """Add one token per row to a state that has branched; `branches` contains the new slots."""
+        """Add one token per row to a state that has branched; `branches` contains the new slots.
+
+        The rows of a group are the queries of one row of the blocks: (R, 1) tokens become (groups, width).
+        """
         if token_ids.shape[1] != 1:
             raise ValueError("token_ids: expected one token per row, because this state has branched")
-        positions, grid = state.lengths[:, None], branches.grid
+        grid = branches.grid
         self.check_length(state.longest + 1)
-        in_groups = grid.fold(positions)  # (groups, width)
-        mask = Mask(query_index=in_groups, key_index=branches.positions, pairs=grid.fold(branches.seen[:, None]))
-        x = self.embeddings(token_ids, positions)
+        positions = grid.fold(state.lengths[:, None])  # (groups, width)
+        mask = Mask(query_index=positions, key_index=branches.positions, pairs=grid.fold(branches.seen[:, None]))
         slots = Slots(branches.n_slots - grid.width, branches.n_slots)
         state.make_room(slots.n_filled)
-        memory_mask = _memory_mask(state.memory_mask, x, None)
-        inputs = BlockInputs(mask, slots=slots, grid=grid, memory_mask=memory_mask, tap=tap)
-        x = self.run_blocks(x, in_groups, branches.positions, inputs, state)
-        return x, replace(state, lengths=state.lengths + 1, longest=state.longest + 1, branches=branches)
+        x = self.embeddings(grid.fold(token_ids), positions)
+        inputs = BlockInputs(mask, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
+        x = self.run_blocks(x, inputs, Positions(positions, branches.positions), Past(state, slots))
+        return grid.unfold(x), replace(state, lengths=state.lengths + 1, longest=state.longest + 1, branches=branches)
 
 
 def _memory_mask(memory_mask: Tensor | None, x: Tensor, memory: Tensor | None) -> Mask | None:
@@ -188,4 +207,4 @@ def _memory_mask(memory_mask: Tensor | None, x: Tensor, memory: Tensor | None) -
     if memory_mask is None:
         return None
     n_keys = memory_mask.shape[1] if memory is None else memory.shape[1]
-    return Mask(keys=memory_mask).worked_out(x.shape[1], n_keys, x.device)
+    return Mask(keys=memory_mask).materialized(x.shape[1], n_keys, x.device)

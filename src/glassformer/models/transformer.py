@@ -1,13 +1,16 @@
 """The Transformer in its three kinds, by the stacks it has: encoder, decoder or both."""
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
 from glassformer.config.transformer import TransformerConfig
+from glassformer.models.blocks import Block
 from glassformer.models.heads import SequenceVector
 from glassformer.models.stacks import Decoder, Encoder
-from glassformer.nn.attention import Tap, new_layer_cache, scoped
-from glassformer.nn.kv_cache import TransformerState
+from glassformer.nn.attention import Attention, Tap, scoped
+from glassformer.nn.kv_cache import TransformerState, cache_dtype
 
 
 class Transformer(nn.Module):
@@ -119,14 +122,16 @@ class Transformer(nn.Module):
         if self.decoder is None:
             raise ValueError("an encoder alone cannot generate; use a model with a decoder")
         weight = next(x for x in self.decoder.blocks.parameters() if x.is_floating_point())
-        memory = self.encode(source_ids, source_attention_mask)
-        blocks = self.decoder.blocks
+        blocks = [cast(Block, block) for block in self.decoder.blocks]
+        encoded, memory = self.encode(source_ids, source_attention_mask), None
+        if encoded is not None:
+            memory = [_project(encoded, block.cross_attn) for block in blocks]
         return TransformerState(
-            layers=[new_layer_cache(b.self_attn, n_rows, max_len, weight) for b in blocks],  # type: ignore[arg-type]
+            layers=[block.self_attn.new_cache(n_rows, max_len, weight) for block in blocks],
             max_len=max_len,
             lengths=torch.zeros(n_rows, dtype=torch.long, device=weight.device),
             longest=0,
-            memory=None if memory is None else [b.cross_attn.keep_memory(memory) for b in blocks],  # type: ignore[union-attr,operator]
+            memory=memory,
             memory_mask=source_attention_mask,
         )
 
@@ -149,3 +154,8 @@ class Transformer(nn.Module):
     def n_parameters(self) -> int:
         """Return the number of trained parameters; a tied table counts once."""
         return sum(p.numel() for p in self.parameters())
+
+
+def _project(encoded: Tensor, attention: Attention | None) -> tuple[Tensor, ...]:
+    assert attention is not None
+    return tuple(x.to(cache_dtype(x)) for x in attention.project_memory(encoded))

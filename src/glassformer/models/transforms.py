@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.errors import UserError, first_line
+from glassformer.kernels.linear import linear
+from glassformer.models.blocks import Block
 from glassformer.models.heads import TokenLogits
 from glassformer.models.transformer import Transformer
-from glassformer.nn.attention import MultiHeadAttention
-from glassformer.nn.feedforward import FeedForward
-from glassformer.nn.linear_layers import Linear, linear
+from glassformer.nn.linear_layers import Int8Linear, Linear
 
 # Low-rank adaptation
 
@@ -67,9 +67,10 @@ def add_lora(network: nn.Module, patterns: Sequence[str], rank: int, alpha: floa
     tables = {id(m.weight) for m in network.modules() if isinstance(m, nn.Embedding)}
     chosen: dict[str, nn.Linear] = {}
     for pattern in patterns:
-        if not (found := [name for name in linears if fnmatch.fnmatchcase(name, pattern)]):
+        matching = {name: layer for name, layer in linears.items() if fnmatch.fnmatchcase(name, pattern)}
+        if not matching:
             raise UserError(f"lora.targets: no linear layer matches {pattern}; similar: {similar(pattern, linears)}")
-        chosen |= {name: linears[name] for name in found}
+        chosen |= matching
     for name, layer in chosen.items():
         if id(layer.weight) in tables:
             raise UserError(f"lora.targets: {name} is tied to the embeddings and cannot be adapted; leave it out")
@@ -119,20 +120,20 @@ def take_weights(network: nn.Module, stored: Mapping[str, Tensor], leave: Collec
     A weight with one row per token (table, output projection, bias) also accepts fewer stored rows, as its first rows.
     A stored weight with more rows is not loaded, because each row is a token (`without_padding` removes padding rows).
     """
-    own: dict[int, tuple[str, Tensor]] = {}  # a tied table once, under its first name, as in a store
+    tensors: dict[int, tuple[str, Tensor]] = {}  # a tied table once, under its first name, as in a store
     for name, tensor in network.state_dict(keep_vars=True).items():
-        own.setdefault(id(tensor), (name, tensor))
+        tensors.setdefault(id(tensor), (name, tensor))
     tables, outputs = _rows_of_tokens(network)
     # Labels are also rows of an output: an output with token rows has as many rows as a stored table.
-    sizes = {len(stored[name]) for name, tensor in own.values() if id(tensor) in tables and name in stored}
+    sizes = {len(stored[name]) for name, tensor in tensors.values() if id(tensor) in tables and name in stored}
     taken, extended, new = [], [], []
-    for name, tensor in own.values():
-        given = None if name in leave else stored.get(name)
-        by_token = id(tensor) in tables or (id(tensor) in outputs and given is not None and len(given) in sizes)
-        if given is not None and given.shape == tensor.shape:
-            tensor.copy_(given)
-        elif given is not None and by_token and given.shape[1:] == tensor.shape[1:] and len(given) < len(tensor):
-            tensor[: len(given)] = given
+    for name, tensor in tensors.values():
+        weight = None if name in leave else stored.get(name)
+        by_token = id(tensor) in tables or (id(tensor) in outputs and weight is not None and len(weight) in sizes)
+        if weight is not None and weight.shape == tensor.shape:
+            tensor.copy_(weight)
+        elif weight is not None and by_token and weight.shape[1:] == tensor.shape[1:] and len(weight) < len(tensor):
+            tensor[: len(weight)] = weight
             extended.append(name)
         else:
             new.append(name)
@@ -194,11 +195,9 @@ def fuse(network: nn.Module) -> None:
     if any(isinstance(module, Int8Linear) for module in network.modules()):
         raise ValueError("fuse: expected weights that are not in int8; fuse first, then convert")
     merge_lora(network)
-    for name, module in list(network.named_modules()):
-        if name.endswith("self_attn") and isinstance(module, MultiHeadAttention):
-            module.fuse_qkv()
-        elif isinstance(module, FeedForward):
-            module.fuse_gate()
+    for module in list(network.modules()):
+        if isinstance(module, Block):
+            module.fuse()
     network.config = replace(network.config, fused_qkv=True)
 
 
@@ -245,38 +244,6 @@ def convert(network: nn.Module, dtype: torch.dtype) -> None:
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()
         if isinstance(module, nn.Embedding) and id(module.weight) in exact:
-            module.register_forward_hook(lambda _module, _inputs, found: found.to(dtype))
+            module.register_forward_hook(lambda _module, _inputs, output: output.to(dtype))
     if proj is not None:
         proj.register_forward_pre_hook(lambda _module, inputs: tuple(x.float() for x in inputs))
-
-
-class Int8Linear(nn.Module):
-    """Linear layer with one int8 number per weight: y = x (s · q)ᵀ + b, with a scale s per row of the weight.
-
-    s is the largest absolute weight of a row / 127 in bfloat16, and q the nearest integer to w / s. The products are in
-    bfloat16: on a CPU, those of few rows read the integers themselves (`torch._weight_int8pack_mm`).
-    """
-
-    FEW_ROWS = 16
-    UNIT = 32
-    """The kernel for few rows reads so many weights at once, also beyond the end of a row."""
-
-    def __init__(self, base: nn.Linear) -> None:
-        super().__init__()
-        self.in_features, self.out_features = base.in_features, base.out_features
-        weight = base.weight.detach().float()
-        scales = (weight.abs().amax(dim=1) / 127).clamp(min=1e-30).bfloat16()
-        whole = (weight / scales[:, None].float()).round().clamp(-127, 127).to(torch.int8)
-        self.weight = nn.Parameter(whole, requires_grad=False)
-        self.scales = nn.Parameter(scales, requires_grad=False)
-        self.bias = None if base.bias is None else nn.Parameter(base.bias.detach().bfloat16(), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `x` (…, in) to (…, out) in bfloat16."""
-        rows = x.reshape(-1, self.in_features).bfloat16()
-        if x.is_cpu and rows.shape[0] <= self.FEW_ROWS and self.in_features % self.UNIT == 0:
-            found = torch._weight_int8pack_mm(rows.contiguous(), self.weight, self.scales)
-        else:
-            found = F.linear(rows, self.weight.bfloat16()) * self.scales
-        found = found if self.bias is None else found + self.bias
-        return found.view(*x.shape[:-1], self.out_features)

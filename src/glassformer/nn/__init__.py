@@ -1,4 +1,4 @@
-"""Layers, positions, masks and attention functions: they need only torch and take plain arguments, not configurations.
+"""Layers, positions, masks and attention functions, as in the papers; they take plain arguments, not configurations.
 
 >>> import torch
 >>> from glassformer.nn import FeedForward, Mask, MultiHeadAttention
@@ -10,21 +10,20 @@
 Letters in the docstrings: B batch, T query length, S key length, D d_model, H heads, G key-value heads, K key width.
 """
 
-from glassformer.nn.attention import MultiHeadAttention, Tap, new_layer_cache
+from glassformer.kernels.attention import repeat_kv
+from glassformer.nn.attention import Attention, AttentionCost, MultiHeadAttention, Tap
 from glassformer.nn.attention_functions import (
     additive_scores,
     attention_fused,
     attention_reference,
     masked_softmax,
     multiplicative_scores,
-    repeat_kv,
     scaled_dot_product_scores,
 )
-from glassformer.nn.blocked_attention import attention_blocked
 from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward, gelu_tanh, relu2
-from glassformer.nn.kv_cache import LayerCache, Slots, TransformerState
-from glassformer.nn.linear_layers import Linear, PackedWeights, forget_packed, is_transformed, linear
+from glassformer.nn.kv_cache import Cache, CacheStep, LayerCache, Slots, TransformerState
+from glassformer.nn.linear_layers import Int8Linear, Linear
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.norms import LayerNorm, RMSNorm, layer_norm_reference, rms_norm_reference
 from glassformer.nn.positions import (
@@ -48,15 +47,19 @@ from glassformer.nn.single_head_attention import SingleHeadAttention
 __all__ = [
     "ACTIVATIONS",
     "AlibiBias",
+    "Attention",
+    "AttentionCost",
+    "Cache",
+    "CacheStep",
     "Embeddings",
     "FeedForward",
+    "Int8Linear",
     "LayerCache",
     "LayerNorm",
     "LearnedPositions",
     "Linear",
     "Mask",
     "MultiHeadAttention",
-    "PackedWeights",
     "RMSNorm",
     "RelativeBias",
     "Rotary",
@@ -68,21 +71,16 @@ __all__ = [
     "additive_scores",
     "alibi_slopes",
     "apply_rotary",
-    "attention_blocked",
     "attention_fused",
     "attention_reference",
-    "forget_packed",
     "gelu_tanh",
     "gru_step",
-    "is_transformed",
     "layer_norm_reference",
-    "linear",
     "linear_scaled",
     "llama3_scaled",
     "lstm_step",
     "masked_softmax",
     "multiplicative_scores",
-    "new_layer_cache",
     "positions_from_mask",
     "relative_bucket",
     "relu2",

@@ -1,16 +1,24 @@
-"""Multi-head attention (self, cross, grouped queries, cache): a fused kernel, or the readable reference with a tap."""
+"""Multi-head attention: projections, heads, scores, mask, softmax, values, output.
+
+`Attention` is what a block needs of its attention; `MultiHeadAttention` is the one of the paper.
+"""
 
 import math
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor, nn
 
+from glassformer.kernels.flex_attention import prefers_flex
 from glassformer.nn.attention_functions import attention_fused, attention_reference
-from glassformer.nn.kv_cache import FIRST_SLOTS, Grid, LayerCache, Slots, kept_dtype
+from glassformer.nn.kv_cache import Cache, CacheStep, LayerCache
 from glassformer.nn.linear_layers import Linear, stacked
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormFactory
 from glassformer.nn.positions import apply_rotary
+
+Memory = Tensor | tuple[Tensor, ...]
+"""Input of a cross-attention: the encoder's output (B, S, D), or its `project_memory`."""
 
 
 class Tap(Protocol):
@@ -25,6 +33,51 @@ class Tap(Protocol):
 def scoped(tap: Tap | None, name: str) -> Tap | None:
     """Return the tap of a submodule; `None` for no tap."""
     return None if tap is None else tap.scope(name)
+
+
+def tapped(tap: Tap | None, name: str, x: Tensor) -> Tensor:
+    """Return `x`, or the tensor that a tap returns for it."""
+    return x if tap is None else tap(name, x)
+
+
+@dataclass(frozen=True)
+class AttentionCost:
+    """Size of one attention over one row, in numbers; a multiplication and an addition count as one."""
+
+    products: int
+    """Multiply-adds of the projections."""
+    scores: int
+    """Multiply-adds of scores and weighted values, over all pairs of a query and a key."""
+    cached: int
+    """Numbers that the cache stores for the keys."""
+
+
+class Attention(Protocol):
+    """Attention of a block, as `MultiHeadAttention`; a block takes any module with these methods."""
+
+    def __call__(
+        self,
+        x: Tensor,
+        memory: Memory | None = None,
+        *,
+        mask: Mask | None = None,
+        rotary: tuple[Tensor, Tensor] | None = None,
+        step: CacheStep | None = None,
+        tap: Tap | None = None,
+    ) -> Tensor:
+        """Attend from `x` (B, T, D) to itself or to `memory`; return (B, T, D). With a `step`, use its cache."""
+
+    def prepare_mask(self, mask: Mask, x: Tensor, n_keys: int) -> Mask:
+        """Return the mask in the form that the module reads; a stack calls it once for its blocks."""
+
+    def project_memory(self, memory: Tensor) -> tuple[Tensor, ...]:
+        """Project the encoder's output (B, S, D) once for all steps, to tensors (B, …, S, ·)."""
+
+    def new_cache(self, n_rows: int, max_len: int, like: Tensor) -> Cache:
+        """Return an empty cache of `n_rows` rows of at most `max_len` tokens, on the device of `like`."""
+
+    def cost(self, n_queries: int, n_keys: int) -> AttentionCost:
+        """Return the size of the attention of `n_queries` tokens to `n_keys` tokens."""
 
 
 class MultiHeadAttention(nn.Module):
@@ -67,6 +120,7 @@ class MultiHeadAttention(nn.Module):
         self.split_sizes = (n_heads * self.d_head, self.n_kv_heads * self.d_head, self.n_kv_heads * self.d_value)
         if fused_qkv:
             self.qkv_proj = Linear(d_model, sum(self.split_sizes), bias=qkv_bias)
+            self.qkv_proj.parts = self.split_sizes
         else:
             d_memory = d_memory or d_model
             self.q_proj = Linear(d_model, self.split_sizes[0], bias=qkv_bias)
@@ -80,103 +134,99 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        memory: Tensor | None = None,
+        memory: Memory | None = None,
         *,
         mask: Mask | None = None,
-        bias: Tensor | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
-        cache: LayerCache | None = None,
-        slots: Slots | None = None,
-        memory_kv: tuple[Tensor, Tensor] | None = None,
-        grid: Grid | None = None,
+        step: CacheStep | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
-        """Attend from `x` (B, T, D) to itself, to `memory` (B, S, D) or to the projected `memory_kv`; return (B, T, D).
+        """Attend from `x` (B, T, D) to itself, or to `memory` (B, S, D) or its projection; return (B, T, D).
 
-        Without a `mask`, every query sees every key. `bias` (B or 1, H, T, S) is added to the scores. With a `cache`,
-        keys and values of `x` are written to `slots`, and queries attend to all filled slots. With a `grid`, a row of
-        `x` is one token, a query of its group; mask, bias, rotary, cache and memory are then those of the groups.
-        Raises `TypeError` if `mask` is not a `Mask`, and `ValueError` if the width of `x` is not D.
+        Without a `mask`, every query sees every key. With a `step` of generation, keys and values of `x` are written to
+        its slots, and queries attend to all filled slots. Raises `TypeError` if `mask` is not a `Mask`, and
+        `ValueError` if the width of `x` is not D.
         """
-        if mask is not None and not isinstance(mask, Mask):
-            raise TypeError(f"mask must be a glassformer.nn.Mask, such as Mask(causal=True), not {type(mask).__name__}")
-        if x.shape[-1] != self.d_model:
-            raise ValueError(f"x: expected width {self.d_model} (d_model), got {x.shape[-1]}")
-        query, key, value = self.project(x, memory, rotary=rotary, memory_kv=memory_kv, grid=grid)
-        if cache is not None and slots is not None:
-            key, value = cache.append(key, value, slots)
-        mask, dropout = Mask() if mask is None else mask, self.dropout if self.training else 0.0
+        mask = self._checked(x, mask)
+        # Projections, split into heads.
+        query, key, value = self.project(x, memory, rotary)
+        if step is not None:
+            key, value = step.cache.append(key, value, step.slots)
+        # Scores, mask, softmax, weighted values: one fused kernel, or the formulas one by one.
+        dropout = self.dropout if self.training else 0.0
         if tap is None:
-            context = attention_fused(query, key, value, mask, bias, self.scale, dropout)
+            context = attention_fused(query, key, value, mask, self.scale, dropout)  # (B, H, T, W)
         else:
             dtype = query.dtype
             query, key, value = tap("query", query.to(key.dtype)), tap("key", key), tap("value", value)
-            context, _, _ = attention_reference(query, key, value, mask, bias, self.scale, dropout, tap)
+            context, _, _ = attention_reference(query, key, value, mask, self.scale, dropout, tap)
             context = context.to(dtype)
+        # Concatenated heads, output projection.
         context = context.transpose(1, 2).flatten(2)  # (B, T, H·W)
-        context = context if grid is None else grid.unfold(context)
         return context if self.out_proj is None else self.out_proj(context)
 
     def project(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        rotary: tuple[Tensor, Tensor] | None = None,
-        memory_kv: tuple[Tensor, Tensor] | None = None,
-        grid: Grid | None = None,
+        self, x: Tensor, memory: Memory | None = None, rotary: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return query (B, H, T, K), key (B, G, S, K) and value (B, G, S, W) of `forward`, with rotary positions."""
-        if memory_kv is not None:
-            query, (key, value) = self.heads(self.q_proj(x), self.q_norm, grid=grid), memory_kv
-        elif memory is not None:
-            query, (key, value) = self.heads(self.q_proj(x), self.q_norm), self.project_memory(memory)
+        if memory is None:
+            query, key, value = self.project_self(x)
         else:
-            query, key, value = self.project_self(x, grid)
+            query = self.heads(self.q_proj(x), self.q_norm)
+            key, value = self.project_memory(memory) if isinstance(memory, Tensor) else memory
         if rotary is not None:
             query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
         return query, key, value
 
-    def project_self(self, x: Tensor, grid: Grid | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def project_self(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project `x` (B, T, D) to query (B, H, T, K), key (B, G, T, K) and value (B, G, T, W)."""
         if self.fused_qkv:
             q, k, v = self.qkv_proj(x).split_with_sizes(self.split_sizes, dim=-1)
         else:
             q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        q, k = self.heads(q, self.q_norm, grid=grid), self.heads(k, self.k_norm, grid=grid)
-        return q, k, self.heads(v, None, self.d_value, grid)
-
-    def fuse_qkv(self) -> None:
-        """Replace the projections of queries, keys and values of a self-attention by one matrix, in place."""
-        if self.fused_qkv:
-            return
-        self.qkv_proj, self.fused_qkv = stacked([self.q_proj, self.k_proj, self.v_proj]), True
-        del self.q_proj, self.k_proj, self.v_proj
+        return self.heads(q, self.q_norm), self.heads(k, self.k_norm), self.heads(v, None, self.d_value)
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project `memory` (B, S, D) to key (B, G, S, K) and value (B, G, S, W)."""
         key = self.heads(self.k_proj(memory), self.k_norm)
         return key, self.heads(self.v_proj(memory), None, self.d_value)
 
-    def keep_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Project `memory` as `project_memory`, with the dtype of a cache."""
-        key, value = self.project_memory(memory)
-        dtype = kept_dtype(key)
-        return key.to(dtype), value.to(dtype)
-
-    def heads(self, x: Tensor, norm: nn.Module | None, width: int | None = None, grid: Grid | None = None) -> Tensor:
-        """Split (B, T, H·K) into heads (B, H, T, K); apply `norm` per head and fold the rows into `grid`, if given."""
-        x = x if grid is None else grid.fold(x)
+    def heads(self, x: Tensor, norm: nn.Module | None, width: int | None = None) -> Tensor:
+        """Split (B, T, H·K) into heads (B, H, T, K), and apply `norm` to each head."""
         x = x.view(x.shape[0], x.shape[1], -1, width or self.d_head)  # (B, T, H, K)
         return (x if norm is None else norm(x)).transpose(1, 2)
 
+    def prepare_mask(self, mask: Mask, x: Tensor, n_keys: int) -> Mask:
+        """Return the mask with blocks for FlexAttention, or with its dense matrix, if the kernel reads one of them."""
+        dropout = self.dropout if self.training else 0.0
+        if mask.can_be_blocks and prefers_flex(x, (self.d_head, self.d_value), dropout):
+            return mask.as_blocks()
+        return mask.materialized(x.shape[1], n_keys, x.device)
 
-def new_layer_cache(attention: MultiHeadAttention, n_rows: int, max_len: int, weight: Tensor) -> LayerCache:
-    """Return empty buffers for one layer, on the device of `weight`, with `kept_dtype`.
+    def new_cache(self, n_rows: int, max_len: int, like: Tensor) -> LayerCache:
+        """Return empty buffers of keys and values, which grow up to `max_len` tokens plus one slot for padding."""
+        return LayerCache.empty((n_rows, self.n_kv_heads), (self.d_head, self.d_value), max_len, like)
 
-    They grow up to `max_len` tokens plus one slot for padding.
-    """
-    shape = (n_rows, attention.n_kv_heads, min(FIRST_SLOTS, max_len + 1))
-    return LayerCache(
-        *(weight.new_zeros(*shape, width, dtype=kept_dtype(weight)) for width in (attention.d_head, attention.d_value))
-    )
+    def cost(self, n_queries: int, n_keys: int) -> AttentionCost:
+        """Return the size of the attention of `n_queries` tokens to `n_keys` tokens."""
+        of_query, *of_memory = self.split_sizes
+        of_context = 0 if self.out_proj is None else self.n_heads * self.d_value
+        return AttentionCost(
+            products=self.d_model * (n_queries * (of_query + of_context) + n_keys * sum(of_memory)),
+            scores=n_queries * n_keys * self.n_heads * (self.d_head + self.d_value),
+            cached=n_keys * sum(of_memory),
+        )
+
+    def fuse(self) -> None:
+        """Replace the projections of queries, keys and values of a self-attention by one matrix, in place."""
+        if self.fused_qkv:
+            return
+        self.qkv_proj, self.fused_qkv = stacked([self.q_proj, self.k_proj, self.v_proj]), True
+        del self.q_proj, self.k_proj, self.v_proj
+
+    def _checked(self, x: Tensor, mask: Mask | None) -> Mask:
+        if mask is not None and not isinstance(mask, Mask):
+            raise TypeError(f"mask must be a glassformer.nn.Mask, such as Mask(causal=True), not {type(mask).__name__}")
+        if x.shape[-1] != self.d_model:
+            raise ValueError(f"x: expected width {self.d_model} (d_model), got {x.shape[-1]}")
+        return Mask() if mask is None else mask

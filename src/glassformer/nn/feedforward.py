@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Activation] = {f.__name__: f for f in (F.relu, F.gelu, ge
 
 
 FUSED, APART = "gate_up_proj.", ("gate_proj.", "up_proj.")
-"""Names of the layer that `fuse_gate` makes, and of the two layers that it replaces."""
+"""Names of the layer that `FeedForward.fuse` makes, and of the two layers that it replaces."""
 
 
 class FeedForward(nn.Module):
@@ -66,7 +66,7 @@ class FeedForward(nn.Module):
             h = self.activation(self.gate_proj(x)) * self.up_proj(x)
         return self.down_proj(F.dropout(h, self.dropout, self.training))
 
-    def fuse_gate(self) -> None:
+    def fuse(self) -> None:
         """Replace the gate and up projections of a gated layer by one matrix, in place; stored names stay the same."""
         if self.gate_up_proj is not None or self.gate_proj is None:
             return

@@ -1,75 +1,137 @@
-"""Key-value cache: keys and values of the tokens so far, in buffers that belong to the caller and grow as needed.
+"""State of a Transformer between steps of generation: the cache of each attention, and the keys of the source.
 
 Slot s of a row holds the token at position s, so rows of unequal length have no gaps, and "attend to slots up to your
-own position" is the whole mask. Padding is written to the last slot of a buffer; no query reads it.
-
-Rows that branch from common prefixes, such as the hypotheses of a beam, form a tree in which each token is stored once.
-The rows of a group (a sentence) share one cache and one memory. All of them are queries of one attention over all
-stored tokens, and a mask limits each row to its own past. Reordering, expanding or dropping rows only selects rows of
-that mask; keys and values move only when no row sees most of the stored tokens any more.
+own position" is the whole mask. Padding is written to the last slot of a buffer; no query reads it. Buffers belong to
+the caller and grow as needed. Rows of a beam share their buffers (`kernels/branches.py`).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from glassformer.kernels.branches import Branches, Compaction
+
 FIRST_SLOTS = 32
 """Number of slots of a new buffer, unless its state holds fewer tokens."""
 
 
-def kept_dtype(weight: Tensor) -> torch.dtype:
-    """Return the dtype of kept keys and values: that of `weight`, but fp32 for half precision on a CPU.
+def cache_dtype(weight: Tensor) -> torch.dtype:
+    """Return the dtype of cached keys and values: that of `weight`, but fp32 for half precision on a CPU.
 
     There, attention of one query would convert all keys and values to fp32 in each step, which takes longer than the
     attention itself (`docs/log.md`).
 
-    >>> kept_dtype(torch.zeros(1, dtype=torch.bfloat16))
+    >>> cache_dtype(torch.zeros(1, dtype=torch.bfloat16))
     torch.float32
     """
     is_half_on_cpu = weight.device.type == "cpu" and weight.element_size() == 2
     return torch.float32 if is_half_on_cpu else weight.dtype
 
 
+@dataclass(frozen=True)
+class Slots:
+    """Destination of T new tokens per row: one contiguous range for all rows, or one slot per token."""
+
+    start: int | None
+    """First slot if all rows have the same length and no padding; otherwise `None`."""
+    n_filled: int
+    """Number of slots in use afterwards, over all rows."""
+    slots: Tensor | None = None
+    """(B, T) if `start` is `None`; padding has -1, the last slot, which no query reads."""
+
+    @property
+    def real(self) -> Tensor | None:
+        """(B, T) True = a real token; `None` if no new token is padding."""
+        return None if self.slots is None else self.slots >= 0
+
+
+class Cache(ABC):
+    """State of one attention between steps of generation, one row per sequence.
+
+    In a `LayerCache`, each token has a slot, so that tokens can be dropped and rows can share slots. Other caches, such
+    as a recurrent state, cannot.
+    """
+
+    @abstractmethod
+    def select(self, rows: Tensor, n_filled: int) -> Self:
+        """Return a new cache whose row i is row `rows[i]`; `n_filled` slots are in use."""
+
+    @abstractmethod
+    def joined(self, other: Self, n_filled: int, n_filled_of_other: int) -> Self:
+        """Return a new cache with the rows of this one, then those of `other`."""
+
+
+@dataclass(frozen=True)
+class CacheStep:
+    """The cache of one attention, and the slots of the new tokens of one step."""
+
+    cache: Any
+    """A `Cache`, of the class that the attention makes."""
+    slots: Slots
+
+
 @dataclass
-class LayerCache:
-    """One layer's self-attention cache: `keys` (B, G, slots, K), `values` (B, G, slots, W)."""
+class LayerCache(Cache):
+    """Cache of two vectors per token: `keys` (B, G, slots, K), `values` (B, G, slots, W)."""
 
     keys: Tensor
     values: Tensor
+
+    @classmethod
+    def empty(cls, shape: tuple[int, int], widths: tuple[int, int], max_len: int, like: Tensor) -> Self:
+        """Return empty buffers of `shape` (B, G) and `widths` (K, W), on the device of `like`, with `cache_dtype`.
+
+        They grow up to `max_len` tokens plus one slot for padding.
+        """
+        n_slots, dtype = min(FIRST_SLOTS, max_len + 1), cache_dtype(like)
+        return cls(*(like.new_zeros(*shape, n_slots, width, dtype=dtype) for width in widths))
 
     @property
     def n_slots(self) -> int:
         """Number of slots per row, including the one for padding."""
         return self.keys.shape[2]
 
-    def append(self, key: Tensor, value: Tensor, where: "Slots") -> tuple[Tensor, Tensor]:
+    def append(self, key: Tensor, value: Tensor, to: Slots) -> tuple[Tensor, Tensor]:
         """Write (B, G, T, ·) into its slots in place; return all filled slots, (B, G, S, ·)."""
-        if where.start is not None:
-            self.keys[:, :, where.start : where.n_filled] = key
-            self.values[:, :, where.start : where.n_filled] = value
+        if to.start is not None:
+            self.keys[:, :, to.start : to.n_filled] = key
+            self.values[:, :, to.start : to.n_filled] = value
         else:
             rows = torch.arange(key.shape[0], device=key.device)[:, None]
-            self.keys[rows, :, where.slots] = key.transpose(1, 2).to(self.keys.dtype)
-            self.values[rows, :, where.slots] = value.transpose(1, 2).to(self.values.dtype)
-        return self.keys[:, :, : where.n_filled], self.values[:, :, : where.n_filled]
+            self.keys[rows, :, to.slots] = key.transpose(1, 2).to(self.keys.dtype)
+            self.values[rows, :, to.slots] = value.transpose(1, 2).to(self.values.dtype)
+        return self.keys[:, :, : to.n_filled], self.values[:, :, : to.n_filled]
 
-    def select(self, rows: Tensor, n_filled: int) -> "LayerCache":
+    def select(self, rows: Tensor, n_filled: int) -> Self:
         """Return new buffers whose row i is row `rows[i]`: the first `n_filled` slots are copied, the others are 0."""
-        return LayerCache(*(_copied(x[:, :, :n_filled].index_select(0, rows), self.n_slots) for x in self._buffers))
+        return type(self)(*(_copied(x[:, :, :n_filled].index_select(0, rows), self.n_slots) for x in self._buffers))
 
-    def joined(self, other: "LayerCache", n_filled: int, n_filled_of_other: int) -> "LayerCache":
+    def joined(self, other: Self, n_filled: int, n_filled_of_other: int) -> Self:
         """Return new buffers with the rows of this cache, then those of `other`; only filled slots are copied."""
         n_slots = max(self.n_slots, other.n_slots)
         buffers = zip(self._buffers, other._buffers, strict=True)
         parts = ((x[:, :, :n_filled], y[:, :, :n_filled_of_other]) for x, y in buffers)
-        return LayerCache(*(torch.cat((_copied(x, n_slots), _copied(y, n_slots))) for x, y in parts))
+        return type(self)(*(torch.cat((_copied(x, n_slots), _copied(y, n_slots))) for x, y in parts))
 
-    def branched(self, n_filled: int) -> "LayerCache":
+    def branched(self, n_filled: int) -> Self:
         """Return new buffers that hold the first `n_filled` slots and one more."""
-        return LayerCache(*(_copied(x[:, :, :n_filled], n_filled + 1) for x in self._buffers))
+        return type(self)(*(_copied(x[:, :, :n_filled], n_filled + 1) for x in self._buffers))
+
+    def compacted(self, compaction: Compaction) -> Self:
+        """Return buffers with the groups and slots that remain, in the memory of these."""
+        return type(self)(*map(compaction.move, self._buffers))
+
+    def make_room(self, n_filled: int, max_slots: int | None) -> None:
+        """Grow in place, at least to double the size, until `n_filled` slots and the one for padding fit."""
+        if n_filled < self.n_slots:
+            return
+        n_slots = max(2 * self.n_slots, n_filled + 1)
+        self.grow(n_slots if max_slots is None else min(n_slots, max_slots))
 
     def grow(self, n_slots: int) -> None:
         """Replace the buffers by ones of `n_slots` slots; keep all slots except the last, which holds padding."""
@@ -111,143 +173,13 @@ def join_masks(first: Tensor | None, second: Tensor | None, keys: Tensor, others
 
 
 @dataclass(frozen=True)
-class Slots:
-    """Destination of T new tokens per row: one contiguous range for all rows, or one slot per token."""
-
-    start: int | None
-    """First slot if all rows have the same length and no padding; otherwise `None`."""
-    n_filled: int
-    """Number of slots in use afterwards, over all rows."""
-    slots: Tensor | None = None
-    """(B, T) if `start` is `None`; padding has -1, the last slot, which no query reads."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """R rows arranged as cells (group, place), so that the rows of a group are adjacent.
-
-    An unused cell repeats the first row of its group, or row 0 for an empty group; its result is never read.
-    """
-
-    n_groups: int
-    width: int
-    """Number of places per group."""
-    places: Tensor
-    """(R,) place of each row in its group."""
-    cells: Tensor | None
-    """(R,) group · width + place of each row; `None` if row i is cell i and no cell is a repeat."""
-    rows: Tensor | None
-    """(groups · width,) row of each cell; `None` in the same case."""
-
-    @classmethod
-    def of(cls, groups: Sequence[int], n_groups: int, device: torch.device) -> "Grid":
-        """Build the grid from the group of each row; rows keep their order within a group.
-
-        >>> Grid.of([0, 0, 1], 2, torch.device("cpu")).fold(torch.tensor([[5], [6], [7]]))
-        tensor([[5, 6],
-                [7, 7]])
-        """
-        count, places = [0] * n_groups, []
-        for group in groups:
-            places.append(count[group])
-            count[group] += 1
-        width = max(count)
-        cells = [group * width + place for group, place in zip(groups, places, strict=True)]
-        first = {group: row for row, group in reversed(list(enumerate(groups)))}
-        rows = [first.get(group, 0) for group in range(n_groups) for _ in range(width)]
-        for row, cell in enumerate(cells):
-            rows[cell] = row
-        in_order = cells == list(range(n_groups * width))
-        of_rows, of_cells = (None if in_order else torch.tensor(x, device=device) for x in (cells, rows))
-        return cls(n_groups, width, torch.tensor(places, device=device), of_rows, of_cells)
-
-    def fold(self, x: Tensor) -> Tensor:
-        """Arrange (R, 1, …) or (R, 1) as (groups, width, …)."""
-        x = x if self.rows is None else x.index_select(0, self.rows)
-        return x.reshape(self.n_groups, self.width, *x.shape[2:])
-
-    def unfold(self, x: Tensor) -> Tensor:
-        """Invert `fold`: (groups, width, …) → (R, 1, …)."""
-        x = x.reshape(self.n_groups * self.width, 1, *x.shape[2:])
-        return x if self.cells is None else x.index_select(0, self.cells)
-
-
-@dataclass(frozen=True)
-class Branches:
-    """Branched rows: the group of each row, and the slots of that group that hold its past."""
-
-    groups: list[int]
-    """Group of each row."""
-    grid: Grid
-    seen: Tensor
-    """(R, S) bool: the slots with the row's own tokens."""
-    positions: Tensor
-    """(groups, S) position of the token in each slot; undefined for a slot that no row sees."""
-
-    @classmethod
-    def at(cls, lengths: Tensor, longest: int) -> "Branches":
-        """Make each row its own group, with its tokens in the first slots; the longest row has `longest` tokens."""
-        n_rows = len(lengths)
-        slots = torch.arange(longest, device=lengths.device).expand(n_rows, longest)
-        groups = list(range(n_rows))
-        return cls(groups, Grid.of(groups, n_rows, lengths.device), slots < lengths[:, None], slots)
-
-    @property
-    def n_slots(self) -> int:
-        return self.seen.shape[1]
-
-    def grown(self, lengths: Tensor) -> "Branches":
-        """Add one token per row at position `lengths` (R,): each group gets one new slot for each of its places."""
-        width = self.grid.width
-        own = self.grid.places[:, None] == torch.arange(width, device=lengths.device)  # (R, width)
-        positions = self.grid.fold(lengths[:, None])
-        return replace(self, seen=torch.cat((self.seen, own), 1), positions=torch.cat((self.positions, positions), 1))
-
-    def select(self, rows: Tensor) -> tuple["Branches", "Kept | None"]:
-        """Return the branches of `rows`, and the slots to keep if no row sees most of the buffers (else `None`)."""
-        groups = [self.groups[row] for row in rows.tolist()]
-        grid = Grid.of(groups, self.grid.n_groups, rows.device)
-        seen = self.seen[rows]
-        needed = grid.fold(seen[:, None]).any(dim=1)  # (groups, S)
-        used, n_needed = sorted(set(groups)), int(needed.sum(dim=1).max())
-        if 2 * len(used) * n_needed > self.positions.numel():
-            return replace(self, groups=groups, grid=grid, seen=seen), None
-        numbers = {group: number for number, group in enumerate(used)}
-        groups = [numbers[group] for group in groups]
-        of_row, kept_groups = (torch.tensor(x, device=rows.device) for x in (groups, used))
-        slots = needed[kept_groups].byte().sort(dim=1, descending=True, stable=True).indices[:, :n_needed]
-        grid, positions = Grid.of(groups, len(used), rows.device), self.positions[kept_groups].gather(1, slots)
-        return Branches(groups, grid, seen.gather(1, slots[of_row]), positions), Kept(kept_groups, slots)
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Groups and slots that remain when shared buffers are compacted."""
-
-    groups: Tensor
-    """(N,) indices of the groups."""
-    slots: Tensor
-    """(N, S) slots of each of these groups; they become its first slots."""
-
-    def move(self, buffer: Tensor) -> Tensor:
-        """Compact (groups, G, slots, K) to (N, G, slots, K) within the buffer's own memory."""
-        n_groups, n_slots, n_heads = *self.slots.shape, buffer.shape[1]
-        heads = self.groups[:, None] * n_heads + torch.arange(n_heads, device=buffer.device)  # (N, G)
-        places = heads[:, :, None] * buffer.shape[2] + self.slots[:, None]  # (N, G, S)
-        kept = buffer.flatten(0, 2).index_select(0, places.flatten())
-        buffer = buffer[:n_groups]
-        buffer[:, :, :n_slots] = kept.view(n_groups, n_heads, n_slots, -1)
-        return buffer
-
-
-@dataclass(frozen=True)
 class TransformerState:
     """State of a Transformer between generation steps.
 
-    The buffers are written and grown in place: after `step`, use only the state that it returns.
+    The caches are written and grown in place: after `step`, use only the state that it returns.
     """
 
-    layers: list[LayerCache]
+    layers: Sequence[Cache]
     max_len: int
     """Maximum number of tokens per row; memory depends on the slots in use, not on this limit."""
     lengths: Tensor
@@ -256,8 +188,8 @@ class TransformerState:
     """Maximum of `lengths`, stored so that reading it needs no device synchronisation."""
     uniform: bool = True
     """True if all rows have length `longest`."""
-    memory: list[tuple[Tensor, Tensor]] | None = None
-    """Keys and values of the source per layer, (B, G, S, ·), computed once."""
+    memory: list[tuple[Tensor, ...]] | None = None
+    """Projected source of each layer, (B, G, S, ·): keys and values, computed once."""
     memory_mask: Tensor | None = None
     """(B, S) True = a real source token."""
     branches: Branches | None = None
@@ -277,7 +209,7 @@ class TransformerState:
         pairs = zip(self.layers, other.layers, strict=True)
         state = replace(
             self,
-            layers=[mine.joined(its, self.longest, other.longest) for mine, its in pairs],
+            layers=[one.joined(two, self.longest, other.longest) for one, two in pairs],
             max_len=max(self.max_len, other.max_len),
             lengths=torch.cat((self.lengths, other.lengths)),
             longest=max(self.longest, other.longest),
@@ -286,56 +218,64 @@ class TransformerState:
         if self.memory is None or other.memory is None:
             return state
         memory = [
-            (join_rows(key, its_key, -2), join_rows(value, its_value, -2))
-            for (key, value), (its_key, its_value) in zip(self.memory, other.memory, strict=True)
+            tuple(join_rows(x, y, -2) for x, y in zip(one, two, strict=True))
+            for one, two in zip(self.memory, other.memory, strict=True)
         ]
         mask = join_masks(self.memory_mask, other.memory_mask, self.memory[0][0], other.memory[0][0])
         return replace(state, memory=memory, memory_mask=mask)
 
+    def crop(self, lengths: Sequence[int]) -> "TransformerState":
+        """Return the state of the first `lengths[i]` tokens of row i; later steps write over the slots of the others.
+
+        Raises `ValueError` for more tokens than the state has, for rows that have branched, and for a cache without
+        slots.
+        """
+        if self.branches is not None:
+            raise ValueError("crop: expected rows that have not branched, because branched rows share their slots")
+        if len(self._slotted) < len(self.layers):
+            raise ValueError("crop: expected a slot for each token, because other caches cannot drop tokens")
+        longest = max(lengths)
+        if longest > self.longest:
+            raise ValueError(f"lengths: expected at most {self.longest} tokens, got {longest}")
+        cropped = torch.tensor(lengths, device=self.lengths.device)
+        return replace(self, lengths=cropped, longest=longest, uniform=min(lengths) == longest)
+
+    def branched(self) -> "TransformerState":
+        """Return the same rows, ready to branch: then `select` moves no keys, and a step adds one token per row.
+
+        A cache without slots cannot be shared by several rows; then this is the state itself.
+        """
+        slotted = self._slotted
+        if len(slotted) < len(self.layers):
+            return self
+        layers = [layer.branched(self.longest) for layer in slotted]
+        return replace(self, layers=layers, branches=Branches.at(self.lengths, self.longest))
+
+    def make_room(self, n_filled: int) -> None:
+        """Grow the caches in place until `n_filled` tokens fit.
+
+        Rows that have not branched need at most `max_len` slots plus the one for padding.
+        """
+        max_slots = self.max_len + 1 if self.branches is None else None
+        for layer in self._slotted:
+            layer.make_room(n_filled, max_slots)
+
+    @property
+    def _slotted(self) -> list[LayerCache]:
+        return [layer for layer in self.layers if isinstance(layer, LayerCache)]
+
     def _select_branches(self, branches: Branches, rows: Tensor) -> "TransformerState":
         lengths = self.lengths[rows]
-        branches, kept = branches.select(rows)
+        branches, compaction = branches.select(rows)
         state = replace(self, lengths=lengths, longest=int(lengths.max()), branches=branches)
-        if kept is None:
+        if compaction is None:
             return state
-        layers = [LayerCache(kept.move(layer.keys), kept.move(layer.values)) for layer in self.layers]
-        return replace(state._select_memory(kept.groups), layers=layers)
+        layers = [layer.compacted(compaction) for layer in self._slotted]
+        return replace(state._select_memory(compaction.groups), layers=layers)
 
     def _select_memory(self, rows: Tensor) -> "TransformerState":
         if self.memory is None:
             return self
-        memory = [(key.index_select(0, rows), value.index_select(0, rows)) for key, value in self.memory]
-        return replace(self, memory=memory, memory_mask=None if self.memory_mask is None else self.memory_mask[rows])
-
-    def crop(self, lengths: Sequence[int]) -> "TransformerState":
-        """Return the state of the first `lengths[i]` tokens of row i; later steps write over the slots of the others.
-
-        Raises `ValueError` for more tokens than the state has, and for rows that have branched.
-        """
-        if self.branches is not None:
-            raise ValueError("crop: expected rows that have not branched, because branched rows share their slots")
-        longest = max(lengths)
-        if longest > self.longest:
-            raise ValueError(f"lengths: expected at most {self.longest} tokens, got {longest}")
-        kept = torch.tensor(lengths, device=self.lengths.device)
-        return replace(self, lengths=kept, longest=longest, uniform=min(lengths) == longest)
-
-    def branched(self) -> "TransformerState":
-        """Return the same rows, ready to branch: then `select` moves no keys, and a step adds one token per row."""
-        layers = [layer.branched(self.longest) for layer in self.layers]
-        return replace(self, layers=layers, branches=Branches.at(self.lengths, self.longest))
-
-    def make_room(self, n_filled: int) -> None:
-        """Grow the buffers in place until `n_filled` slots and the one for padding fit.
-
-        The size at least doubles, so that growing copies each key about once. Rows that have not branched need at most
-        `max_len` slots plus the one for padding.
-        """
-        n_slots = self.layers[0].n_slots if self.layers else n_filled + 1
-        if n_filled < n_slots:
-            return
-        n_slots = max(2 * n_slots, n_filled + 1)
-        if self.branches is None:
-            n_slots = min(n_slots, self.max_len + 1)
-        for layer in self.layers:
-            layer.grow(n_slots)
+        memory = [tuple(x.index_select(0, rows) for x in layer) for layer in self.memory]
+        mask = None if self.memory_mask is None else self.memory_mask[rows]
+        return replace(self, memory=memory, memory_mask=mask)

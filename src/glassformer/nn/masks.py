@@ -6,10 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
+from glassformer.kernels.flex_attention import document_blocks
+
 
 @dataclass(frozen=True)
 class Mask:
     """Attention rules combined by AND; symbolic, so that a kernel can detect "only causal" without reading a matrix.
+
+    A `bias` is added to the scores of the keys that the rules allow.
 
     Letters: B batch, T query length, S key length.
     """
@@ -28,6 +32,8 @@ class Mask:
     """(B, S): index of each key; `None` = key s has index s."""
     pairs: Tensor | None = None
     """(B, T, S) bool: the keys that each query sees, at least one."""
+    bias: Tensor | None = None
+    """(B or 1, H, T, S): added to the scores."""
     allowed: Tensor | None = None
     """(B or 1, 1, T, S) bool: the precomputed dense mask, shared by the blocks of a stack."""
     block_mask: BlockMask | None = None
@@ -36,16 +42,16 @@ class Mask:
     @property
     def is_trivial(self) -> bool:
         """True if every query may attend to every key."""
-        return not self.causal and self._hides_by_place_alone
+        return not self.causal and self._has_no_other_rule
 
     @property
     def is_only_causal(self) -> bool:
         """True if the only rule is "query t sees keys up to t", which a fused kernel applies without a matrix."""
-        is_in_place = self.query_index is None and self.key_index is None
-        return self.causal and is_in_place and self._hides_by_place_alone
+        is_in_order = self.query_index is None and self.key_index is None
+        return self.causal and is_in_order and self._has_no_other_rule
 
     @property
-    def _hides_by_place_alone(self) -> bool:
+    def _has_no_other_rule(self) -> bool:
         """True if no rule except the causal one can hide a key."""
         return not self.window and self.keys is None and self.pairs is None and self.documents is None
 
@@ -82,11 +88,22 @@ class Mask:
             allowed = allowed & (of_query[:, :, None] == of_key[:, None, :])
         return allowed[:, None]
 
-    def worked_out(self, n_queries: int, n_keys: int, device: torch.device, always: bool = False) -> "Mask":
-        """Return the mask with its dense form stored, unless the kernel does not read it (`always`: a bias does)."""
-        if self.is_trivial or (self.is_only_causal and not always):
+    def materialized(self, n_queries: int, n_keys: int, device: torch.device) -> "Mask":
+        """Return the mask with its dense form stored, unless the kernel does not read it; it does with a bias."""
+        if self.is_trivial or (self.is_only_causal and self.bias is None):
             return self
         return replace(self, allowed=self.dense(n_queries, n_keys, device))
+
+    @property
+    def can_be_blocks(self) -> bool:
+        """True if `as_blocks` can represent the rules: documents, without a bias, indices or pairs."""
+        others = (self.bias, self.query_index, self.key_index, self.pairs)
+        return self.documents is not None and all(rule is None for rule in others)
+
+    def as_blocks(self) -> "Mask":
+        """Return a mask of documents with its rules as blocks for FlexAttention."""
+        assert self.documents is not None
+        return replace(self, block_mask=document_blocks(self.documents, self.causal, self.window, self.keys))
 
 
 def positions_from_mask(attention_mask: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from glassformer.nn import processor
+from glassformer.kernels import processor
 
 LayerState = tuple[Tensor, ...]
 States = tuple[LayerState, ...]

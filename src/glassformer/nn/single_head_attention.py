@@ -35,9 +35,15 @@ class SingleHeadAttention(nn.Module):
             raise ValueError(f"score dot: expected d_query equal to d_memory, got {d_query} and {d_memory}")
         d_key = (d_attention or d_query) if "q" in projected else d_query
         self.d_context = d_key if "v" in projected else d_memory
-        self.q_proj = Linear(d_query, d_key, bias=False) if "q" in projected else None
-        self.k_proj = Linear(d_memory, d_key, bias=False) if "k" in projected else None
-        self.v_proj = Linear(d_memory, self.d_context, bias=False) if "v" in projected else None
+        self.q_proj: nn.Module = nn.Identity()
+        self.k_proj: nn.Module = nn.Identity()
+        self.v_proj: nn.Module = nn.Identity()
+        if "q" in projected:
+            self.q_proj = Linear(d_query, d_key, bias=False)
+        if "k" in projected:
+            self.k_proj = Linear(d_memory, d_key, bias=False)
+        if "v" in projected:
+            self.v_proj = Linear(d_memory, self.d_context, bias=False)
         self.vector = nn.Parameter(torch.empty(d_key)) if score == "additive" else None
         if self.vector is not None:
             nn.init.uniform_(self.vector, -1 / math.sqrt(d_key), 1 / math.sqrt(d_key))
@@ -46,8 +52,7 @@ class SingleHeadAttention(nn.Module):
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project `memory` (B, S, D) to keys (B, S, A) and values (B, S, W), once per source."""
-        keys = memory if self.k_proj is None else self.k_proj(memory)
-        return keys, memory if self.v_proj is None else self.v_proj(memory)
+        return self.k_proj(memory), self.v_proj(memory)
 
     def forward(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, tap: Tap | None = None
@@ -56,8 +61,7 @@ class SingleHeadAttention(nn.Module):
 
         A row without a real token gets zeros. The tap receives scores and weights (B, 1, T, S), context (B, 1, T, W).
         """
-        query = query if self.q_proj is None else self.q_proj(query)
-        scores = _tapped(tap, "scores", self.scores(query, keys))
+        scores = _tapped(tap, "scores", self.scores(self.q_proj(query), keys))
         weights = _tapped(tap, "weights", functions.masked_softmax(scores, None if mask is None else mask[:, None]))
         return _tapped(tap, "context", weights @ values)
 

@@ -10,7 +10,7 @@ from torch import nn
 from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
 from glassformer.devices import autocast_dtype, evaluation_mode
 from glassformer.evaluation.loss import LossReport, evaluate_loss
-from glassformer.nn.linear_layers import forget_packed
+from glassformer.kernels.packed import forget_packed
 from glassformer.reporting import Evaluation
 from glassformer.tasks.batches import TrainingData
 from glassformer.training.averaging import ExponentialAverage

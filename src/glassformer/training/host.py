@@ -20,7 +20,7 @@ from glassformer.distributed.environment import is_several
 from glassformer.distributed.processes import own_device, processes, watchdog_note
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import enough_memory
-from glassformer.nn import processor
+from glassformer.kernels import processor
 from glassformer.reporting import LaunchReporter, Silent
 from glassformer.tasks.preparation import micro_batch
 

@@ -15,7 +15,7 @@ from torch.optim.adamw import adamw
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.distributed.parts import own, part_of
 from glassformer.errors import UserError
-from glassformer.nn import processor
+from glassformer.kernels import processor
 
 Adjust = Literal["original", "match_rms_adamw"]
 Group = dict[str, Any]

@@ -23,7 +23,6 @@ from glassformer.models.blocks import Block
 from glassformer.models.heads import TokenLogits
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.transformer import Transformer
-from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.positions import RelativeBias, Rotary, rotary_frequencies
 from glassformer.store.model_directory import StoredModel
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -344,7 +343,7 @@ def _scale_rotary(spec: Any, rotary: Rotary) -> None:
         spec.rotary_scaling_long_factor = spec.rotary_scaling_short_factor = factors
 
 
-def _fill_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, cross: bool = False) -> None:
+def _fill_attention(spec: Any, attention: Any, norm: nn.Module, cross: bool = False) -> None:
     _fill_norm(spec.layer_norm, norm)
     spec.queries_scale = attention.scale
     if attention.q_norm is not None:

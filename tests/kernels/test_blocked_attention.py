@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.nn import attention_functions, blocked_attention, processor
+from glassformer.kernels import attention, blocked_attention, processor
+from glassformer.kernels.blocked_attention import attention_blocked
 from glassformer.nn.attention_functions import attention_fused, attention_reference
-from glassformer.nn.blocked_attention import attention_blocked
 from glassformer.nn.masks import Mask
 
 B, H, T, K = 3, 4, 40, 16
@@ -51,7 +51,7 @@ def test_context_and_gradients_equal_the_reference(case: str) -> None:
     is_causal = "causal" in case
     mask = mask or Mask(causal=is_causal)
     bias = None if case == "padding" else added
-    expected, _, _ = attention_reference(*qkv, mask, bias)  # type: ignore[arg-type]
+    expected, _, _ = attention_reference(*qkv, replace(mask, bias=bias))  # type: ignore[arg-type]
     found = attention_blocked(*qkv, added, is_causal=is_causal)  # type: ignore[arg-type]
     for one, other in zip(with_gradients(expected, qkv), with_gradients(found, qkv), strict=True):
         torch.testing.assert_close(other, one)
@@ -79,12 +79,10 @@ def test_the_fused_path_in_bfloat16_equals_the_reference(
 ) -> None:
     """On a CPU with bfloat16 products, by blocks: also for grouped keys, padding, and rows that see no key."""
     monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=("avx512_bf16",)))
-    monkeypatch.setattr(attention_functions, "MIN_WEIGHTS", 1)
+    monkeypatch.setattr(attention, "MIN_WEIGHTS", 1)
     calls = []
-    blocked = attention_functions.attention_blocked
-    monkeypatch.setattr(
-        attention_functions, "attention_blocked", lambda *x, **named: calls.append(1) or blocked(*x, **named)
-    )
+    blocked = attention.attention_blocked
+    monkeypatch.setattr(attention, "attention_blocked", lambda *x: calls.append(1) or blocked(*x))
     query, key, value = inputs()
     key, value = key[:, :groups], value[:, :groups]
     real = torch.ones(B, T, dtype=torch.bool)

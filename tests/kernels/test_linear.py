@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.nn import linear_layers as module
-from glassformer.nn import processor
-from glassformer.nn.linear_layers import Linear, PackedWeights, linear
+from glassformer.kernels import linear as products
+from glassformer.kernels import packed as packed_weights
+from glassformer.kernels import processor
+from glassformer.kernels.linear import linear
+from glassformer.kernels.packed import PackedWeights
+from glassformer.nn.linear_layers import Linear
 from processors import KINDS
 
 CAN = processor.detect()
@@ -23,8 +26,9 @@ pytestmark = pytest.mark.skipif(not CAN.has_onednn, reason="this build of PyTorc
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use oneDNN and packed weights on every CPU, where PyTorch has them, and for every size."""
     monkeypatch.setattr(processor, "this", replace(CAN, vendor="AuthenticAMD", has_mkl=True))
-    for name in ("MIN_PRODUCTS", "MIN_WEIGHTS", "MIN_PACKED"):
-        monkeypatch.setattr(module, name, 1)
+    monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
+    monkeypatch.setattr(products, "MIN_WEIGHTS", 1)
+    monkeypatch.setattr(packed_weights, "MIN_PACKED", 1)
 
 
 def layer(dtype: torch.dtype = torch.float32, bias: bool = True) -> Linear:
@@ -62,7 +66,7 @@ def test_gradients_of_gradients_and_frozen_weights() -> None:
 
 @pytest.mark.usefixtures("everywhere")
 def test_other_types_use_the_function_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_product", None)
+    monkeypatch.setattr(products, "onednn_product", None)
     one, x = layer(), torch.randn(3, 24)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert one(x).dtype == torch.bfloat16
@@ -78,9 +82,9 @@ def test_packed_weights_give_the_products_of_the_layer(dtype: torch.dtype) -> No
         expected = F.linear(x, one.weight, one.bias)
     with PackedWeights(), torch.no_grad():
         torch.testing.assert_close(one(x), expected)
-    assert (one in module._packed) == (dtype == torch.float32 or CAN.packs_bfloat16)
+    assert (one in packed_weights._packed) == (dtype == torch.float32 or CAN.packs_bfloat16)
     assert one(x).requires_grad, "gradients need the plain layer"
-    assert set(one.state_dict()) == {"weight", "bias"} and copy.deepcopy(one) not in module._packed
+    assert set(one.state_dict()) == {"weight", "bias"} and copy.deepcopy(one) not in packed_weights._packed
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -110,25 +114,25 @@ def test_a_changed_weight_is_packed_again(change: str) -> None:
 
 @pytest.mark.usefixtures("everywhere")
 def test_the_memory_of_copies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_PACKED_BYTES", 0)
+    monkeypatch.setattr(packed_weights, "MAX_PACKED_BYTES", 0)
     one, x = layer(), torch.randn(5, 24)
     with PackedWeights(), torch.no_grad():
         torch.testing.assert_close(one(x), F.linear(x, one.weight, one.bias))
-    assert one not in module._packed
+    assert one not in packed_weights._packed
 
 
 def test_blocks_nest() -> None:
     with PackedWeights() as outer:
         with PackedWeights() as inner:
-            assert module._here.block is inner
-        assert module._here.block is outer
-    assert module._here.block is None
+            assert packed_weights._here.block is inner
+        assert packed_weights._here.block is outer
+    assert packed_weights._here.block is None
 
 
 def test_a_block_belongs_to_its_thread() -> None:
     seen = []
     with PackedWeights():
-        thread = threading.Thread(target=lambda: seen.append(module._here.block))
+        thread = threading.Thread(target=lambda: seen.append(packed_weights._here.block))
         thread.start()
         thread.join()
     assert seen == [None]
@@ -148,7 +152,7 @@ def test_transforms_of_torch_func_work() -> None:
 
 
 def test_a_frozen_wide_layer_has_no_gradient_of_its_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MIN_WIDE", 1)
+    monkeypatch.setattr(products, "MIN_WIDE", 1)
     one, x = layer(bias=False).requires_grad_(False), torch.randn(5, 24, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         one(x).sum().backward()
@@ -160,8 +164,8 @@ def test_a_wide_layer_in_bfloat16_gives_the_gradients_of_autocast(part: int, mon
     one, x = layer(bias=False), torch.randn(2, 5, 24, requires_grad=True)
     results = []
     for least in (1, 1 << 30):
-        monkeypatch.setattr(module, "MIN_WIDE", least)
-        monkeypatch.setattr(module, "WIDE_PART", part)
+        monkeypatch.setattr(products, "MIN_WIDE", least)
+        monkeypatch.setattr(products, "WIDE_PART", part)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             found = one(x)
         factors = torch.linspace(-1, 1, found.numel()).view_as(found).bfloat16()
@@ -176,9 +180,9 @@ def test_packed_copies_of_a_network_are_freed() -> None:
     large = Linear(512, 512)
     with PackedWeights(), torch.inference_mode():
         large(torch.zeros(3, 512))
-    assert large in module._packed
-    module.forget_packed(nn.Sequential(large))
-    assert large not in module._packed
+    assert large in packed_weights._packed
+    packed_weights.forget_packed(nn.Sequential(large))
+    assert large not in packed_weights._packed
 
 
 @pytest.mark.parametrize("has_mkl", [True, False])
@@ -192,7 +196,7 @@ def test_few_rows_in_fp32_are_packed_unless_mkl_is_faster(
         one, x = Linear(512, 512), torch.randn(shape)
         with PackedWeights(), torch.inference_mode():
             torch.testing.assert_close(one(x), F.linear(x, one.weight, one.bias))
-        assert (one in module._packed) == is_packed
+        assert (one in packed_weights._packed) == is_packed
 
 
 def test_bfloat16_weights_are_not_packed_by_a_processor_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +205,7 @@ def test_bfloat16_weights_are_not_packed_by_a_processor_that_cannot(monkeypatch:
     large, x = Linear(512, 512).bfloat16(), torch.randn(1, 512).bfloat16()
     with PackedWeights(), torch.inference_mode():
         found = large(x)
-    assert large not in module._packed
+    assert large not in packed_weights._packed
     assert torch.equal(found, F.linear(x, large.weight, large.bias))
 
 
@@ -214,7 +218,7 @@ def test_a_layer_gives_the_same_products_as_on_every_kind_of_processor(
     """With and without gradients, packed or not, for every choice of the library."""
     changes = KINDS[kind][1]
     monkeypatch.setattr(processor, "this", replace(CAN, **changes))
-    monkeypatch.setattr(module, "MIN_PRODUCTS", 1)
+    monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
     one, x = Linear(512, 512).to(dtype), torch.randn(shape).to(dtype)
     expected = F.linear(x, one.weight, one.bias)
     torch.testing.assert_close(one(x), expected)

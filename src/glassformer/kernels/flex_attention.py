@@ -4,10 +4,6 @@ With a dense mask, the kernel of PyTorch computes all T² scores of a row, also 
 compiles the rules of a mask into a kernel of flash attention, and computes only the blocks of 128 queries and 128 keys
 with an allowed pair. `attention_reference` is the readable version.
 
-PyTorch's flash kernel for sequences of different lengths (`varlen_attn`) skips the same scores, but it needs the
-boundaries of the documents as a tensor whose length depends on the data, so a compiled step would have to wait for the
-GPU or be compiled again; and it has neither masks of keys nor values of another width.
-
 Letters: B batch, H heads, G key-value heads, T tokens, K key width, W value width.
 """
 
@@ -16,7 +12,6 @@ import math
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,8 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from glassformer.nn.linear_layers import is_transformed
-from glassformer.nn.masks import Mask
+from glassformer.kernels.linear import is_transformed
 
 
 def has_c_compiler() -> bool:
@@ -34,8 +28,7 @@ def has_c_compiler() -> bool:
 
 
 DEVICES: tuple[str, ...] = ("cuda",) if find_spec("triton") is not None and has_c_compiler() else ()
-"""Types of devices on which packed rows use FlexAttention; with (), they use a dense mask everywhere. FlexAttention
-needs Triton, and Triton needs a C compiler."""
+"""Types of devices on which packed rows use FlexAttention, which needs Triton; with (), they use a dense mask."""
 DTYPES: tuple[torch.dtype, ...] = (torch.bfloat16,)
 """In fp32, its backward has blocks of 16 tokens only; GPUs that train in fp16 have no tuned sizes of blocks."""
 WIDTHS = (16, 32, 64, 128, 256)
@@ -47,15 +40,13 @@ _HIDDEN = torch.iinfo(torch.int64).min
 """The document of keys that no query may see."""
 
 
-def prefers_flex(mask: Mask, x: Tensor, widths: tuple[int, int], dropout: float) -> bool:
-    """Return True if self-attention of `x` (B, T, D), with a `mask` of documents, is computed by FlexAttention.
+def prefers_flex(x: Tensor, widths: tuple[int, int], dropout: float) -> bool:
+    """Return True if attention of `x` (B, T, D) to its own documents is computed by FlexAttention.
 
     `widths` are those of keys and values, and `dropout` is that of the weights, which FlexAttention does not have.
     """
     kind = x.device.type
     if kind not in DEVICES or dropout:
-        return False
-    if not all(one is None for one in (mask.query_index, mask.key_index, mask.pairs)):
         return False
     if is_transformed() and not torch.compiler.is_compiling():  # torch.func
         return False
@@ -63,12 +54,14 @@ def prefers_flex(mask: Mask, x: Tensor, widths: tuple[int, int], dropout: float)
     return dtype in DTYPES and all(width in WIDTHS for width in widths) and x.shape[1] >= MIN_TOKENS
 
 
-def with_blocks(mask: Mask, device: torch.device) -> Mask:
-    """Return the mask with its rules as blocks for `attention_flex`; `mask.documents` are given."""
-    assert mask.documents is not None
-    causal, window, (of_query, of_key) = mask.causal, mask.window, mask.documents
-    if mask.keys is not None:
-        of_key = of_key.masked_fill(~mask.keys, _HIDDEN)
+def document_blocks(documents: tuple[Tensor, Tensor], causal: bool, window: int, keys: Tensor | None) -> BlockMask:
+    """Return the rules of a mask as blocks of queries and keys, for `attention_flex`.
+
+    `documents` are those of queries (B, T) and of keys (B, S); `window` 0 = any distance; `keys` (B, S), True = real.
+    """
+    of_query, of_key = documents
+    if keys is not None:
+        of_key = of_key.masked_fill(~keys, _HIDDEN)
 
     def may_attend(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         allowed = of_query[row, query] == of_key[row, key]
@@ -78,9 +71,9 @@ def with_blocks(mask: Mask, device: torch.device) -> Mask:
             allowed = allowed & ((query - key).abs() < window)
         return allowed
 
-    n_rows, n_queries = of_query.shape
-    make = _compiled(create_block_mask)
-    return replace(mask, block_mask=make(may_attend, n_rows, None, n_queries, of_key.shape[1], device=device))
+    make, (n_rows, n_queries) = _compiled(create_block_mask), of_query.shape
+    blocks: BlockMask = make(may_attend, n_rows, None, n_queries, of_key.shape[1], device=of_query.device)
+    return blocks
 
 
 def attention_flex(

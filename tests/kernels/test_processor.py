@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.nn import processor
+from glassformer.kernels import processor
 from processors import KINDS
 
 INFO = "processor\t: 0\nvendor_id\t: {vendor}\nmodel name\t: Some  CPU @ 2.00GHz\nflags\t: fpu\n"

@@ -31,8 +31,8 @@ def cross_entropy_by_rows(
     >>> round(total.item(), 4) == round(nats.item(), 4) == 2.7726  # 2 ln 4
     True
     """
-    found: tuple[Tensor, Tensor] = _CrossEntropy.apply(logits, labels, ignore_index, label_smoothing)
-    return found
+    sums: tuple[Tensor, Tensor] = _CrossEntropy.apply(logits, labels, ignore_index, label_smoothing)
+    return sums
 
 
 def _chunks(logits: Tensor) -> Iterator[slice]:

@@ -21,9 +21,9 @@ from configs import GPT, LLAMA, Recorder, random_ids, random_model
 from glassformer.config.train import AdamWConfig
 from glassformer.config.transformer import AlibiPositions, TransformerConfig
 from glassformer.data.batching import Batch
-from glassformer.nn import flex_attention
+from glassformer.kernels import flex_attention
+from glassformer.kernels.flex_attention import prefers_flex
 from glassformer.nn.attention_functions import attention_fused, attention_reference
-from glassformer.nn.flex_attention import prefers_flex, with_blocks
 from glassformer.nn.masks import Mask
 from glassformer.objectives.causal import CausalObjective
 from glassformer.training.optimizers import build_optimizer
@@ -115,9 +115,9 @@ def test_context_and_gradients_equal_the_reference(
     """Rows of two blocks; some queries have no key."""
     documents = packed(B, 150, 4)
     mask, results = replace(MASKS[name], documents=(documents, documents)), []
-    for path, where in ((attention_fused, with_blocks(mask, CPU)), (attention_reference, mask)):
+    for path, where in ((attention_fused, mask.as_blocks()), (attention_reference, mask)):
         leaves = [x.clone().requires_grad_() for x in tensors(150, n_kv_heads, d_value)]
-        out: Any = path(*leaves, where, None, scale)
+        out: Any = path(*leaves, where, scale)
         context = out if isinstance(out, Tensor) else out[0]
         results.append([context, *torch.autograd.grad(context.sin().sum(), leaves)])
     for found, expected in zip(*results, strict=True):
@@ -144,14 +144,14 @@ def test_any_packed_rows_equal_the_reference(data: st.DataObject) -> None:
     made = tensors(n_tokens, 2, draw(st.sampled_from([K, 24])))
     with pytest.MonkeyPatch.context() as patch:
         formulas.__wrapped__(patch)  # type: ignore[attr-defined]
-        found = attention_fused(*made, with_blocks(mask, CPU))
+        found = attention_fused(*made, mask.as_blocks())
     torch.testing.assert_close(found, attention_reference(*made, mask)[0], rtol=1e-10, atol=1e-10)
 
 
 def test_blocks_without_an_allowed_pair_are_skipped(formulas: list[str]) -> None:
     """Four documents of two blocks: the causal rule needs 3 of the 64 blocks for each, one of them whole."""
     documents = (torch.arange(1024) // 256).repeat(B, 1)
-    blocks = with_blocks(Mask(causal=True, documents=(documents, documents)), CPU).block_mask
+    blocks = Mask(causal=True, documents=(documents, documents)).as_blocks().block_mask
     assert blocks is not None and blocks.full_kv_num_blocks is not None
     assert int(blocks.kv_num_blocks[0].sum()) == 4 * 2 and int(blocks.full_kv_num_blocks[0].sum()) == 4
     assert blocks.sparsity() == pytest.approx(100 * (1 - 12 / 64))
@@ -160,7 +160,7 @@ def test_blocks_without_an_allowed_pair_are_skipped(formulas: list[str]) -> None
 def test_queries_in_fp32_are_read_like_values(formulas: list[str]) -> None:
     """Norms of queries and keys give fp32 under autocast."""
     documents = packed(B, 20, 3)
-    mask = with_blocks(Mask(documents=(documents, documents)), CPU)
+    mask = Mask(documents=(documents, documents)).as_blocks()
     query, key, value = (x.bfloat16() for x in tensors(20, 2, K))
     found = attention_fused(query.float(), key.float(), value, mask)
     assert found.dtype == torch.bfloat16
@@ -193,20 +193,20 @@ def test_other_inputs_keep_the_dense_mask(
     what: str, mask: Mask, x: Tensor, widths: tuple[int, int], dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flex_attention, "DEVICES", ("cpu",))
-    assert prefers_flex(PACKED, X, (64, 128), 0.0)
-    assert not prefers_flex(mask, x, widths, dropout), what
+    assert PACKED.can_be_blocks and prefers_flex(X, (64, 128), 0.0)
+    assert not (mask.can_be_blocks and prefers_flex(x, widths, dropout)), what
 
 
 def test_autocast_decides_the_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex_attention, "DEVICES", ("cpu",))
     with torch.autocast("cpu", torch.bfloat16):
-        assert prefers_flex(PACKED, X.float(), (64, 64), 0.0)
+        assert prefers_flex(X.float(), (64, 64), 0.0)
 
 
 def test_transforms_of_torch_func_keep_the_dense_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex_attention, "DEVICES", ("cpu",))
     found: list[bool] = []
-    torch.vmap(lambda x: found.append(prefers_flex(PACKED, x, (64, 64), 0.0)) or x)(X[None])
+    torch.vmap(lambda x: found.append(prefers_flex(x, (64, 64), 0.0)) or x)(X[None])
     assert found == [False]
 
 

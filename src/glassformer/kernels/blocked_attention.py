@@ -26,7 +26,6 @@ def attention_blocked(
     key: Tensor,
     value: Tensor,
     added: Tensor | None = None,
-    *,
     is_causal: bool = False,
     scale: float | None = None,
     dropout: float = 0.0,
@@ -69,7 +68,8 @@ class _Weights:
     """Weights of one block after another, written to one buffer: fresh memory costs more time than the products."""
 
     def __init__(self, query: Tensor, key: Tensor, added: Tensor | None, is_causal: bool, scale: float) -> None:
-        self.query, self.key, self.added, self.is_causal, self.scale = query, key, added, is_causal, scale
+        self.query, self.key, self.added = query, key, added
+        self.is_causal, self.scale = is_causal, scale
         self.shape = (*query.shape[:3], key.shape[2])
         self.blocks = list(_blocks(self.shape, is_causal))
         self.size = max(math.prod(self.shape_of(block)) for block in self.blocks)
@@ -98,50 +98,44 @@ class _Weights:
 
     def _bias(self, block: _Block) -> Tensor | None:
         """Return what is added to the scores of a block."""
-        found = None
+        bias = None
         if self.added is not None:
-            of_rows, _, of_queries, _ = (n > 1 for n in self.added.shape)
-            every = slice(None)
-            found = self.added[block.rows if of_rows else every, :, block.queries if of_queries else every, block.keys]
+            rows, queries = block.rows, block.queries
+            if self.added.shape[0] == 1:
+                rows = slice(None)
+            if self.added.shape[2] == 1:
+                queries = slice(None)
             n_rows = block.rows.stop - block.rows.start
-            found = found.expand(n_rows, self.shape[1], -1, -1).flatten(0, 1)
+            bias = self.added[rows, :, queries, block.keys].expand(n_rows, self.shape[1], -1, -1).flatten(0, 1)
         if self.is_causal:
             n_queries, n_keys = self.shape_of(block)[1:]
             later = self.query.new_full((n_queries, n_keys), -math.inf).triu(block.queries.start + 1)
-            found = later if found is None else found + later
-        return found
+            bias = later if bias is None else bias + later
+        return bias
 
 
 class _Blocked(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        added: Tensor | None,
-        is_causal: bool,
-        scale: float,
-        dropout: float,
-    ) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, added: Tensor | None, *settings: Any) -> Tensor:
+        is_causal, scale, dropout = settings
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         context = query.new_empty(*query.shape[:3], value.shape[3])
-        weights, kept = _Weights(query, key, added, is_causal, scale), []
+        weights, factors = _Weights(query, key, added, is_causal, scale), []
         for block in weights.blocks:
             of_block = weights.of(block)
             if dropout:
-                kept.append(torch.empty_like(of_block).bernoulli_(1 - dropout).div_(1 - dropout))
-                of_block *= kept[-1]
-            found = of_block @ value[block.rows, :, block.keys].flatten(0, 1)
-            context[block.rows, :, block.queries] = found.unflatten(0, (-1, context.shape[1]))
-        ctx.save_for_backward(query, key, value, added, *kept)
+                factors.append(torch.empty_like(of_block).bernoulli_(1 - dropout).div_(1 - dropout))
+                of_block *= factors[-1]
+            of_queries = of_block @ value[block.rows, :, block.keys].flatten(0, 1)
+            context[block.rows, :, block.queries] = of_queries.unflatten(0, (-1, context.shape[1]))
+        ctx.save_for_backward(query, key, value, added, *factors)
         ctx.is_causal, ctx.scale = is_causal, scale
         return context
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        query, key, value, added, *kept = ctx.saved_tensors
+        query, key, value, added, *factors = ctx.saved_tensors
         weights, n_heads = _Weights(query, key, added, ctx.is_causal, ctx.scale), query.shape[1]
         grad_query, grad_key, grad_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
         buffer = query.new_empty(weights.size)
@@ -150,10 +144,10 @@ class _Blocked(torch.autograd.Function):
             q, k, v, g = (x.flatten(0, 1) for x in (query[of_queries], key[of_keys], value[of_keys], grad[of_queries]))
             of_block = weights.of(block)
             of_scores = torch.bmm(g, v.mT, out=buffer[: of_block.numel()].view(of_block.shape))
-            dropped = of_block * kept[number] if kept else of_block
+            dropped = of_block * factors[number] if factors else of_block
             grad_value[of_keys] += (dropped.mT @ g).unflatten(0, (-1, n_heads))
-            if kept:
-                of_scores *= kept[number]
+            if factors:
+                of_scores *= factors[number]
             # Gradient of a softmax: w · (g - Σ w g), the sum over the keys.
             torch._softmax_backward_data(of_scores, of_block, -1, of_block.dtype, grad_input=of_scores)
             grad_query[of_queries] = (of_scores @ k).mul_(ctx.scale).unflatten(0, (-1, n_heads))

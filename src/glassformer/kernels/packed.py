@@ -1,0 +1,144 @@
+"""Packed weights: copies of weights in the layout of oneDNN's kernels, for generation on a CPU.
+
+A product with few rows is limited by the memory: oneDNN reads weights two to three times faster in its own layout.
+"""
+
+import threading
+import weakref
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.kernels import processor
+from glassformer.kernels.linear import is_plain, is_transformed, linear, onednn_product
+
+MIN_PACKED = 1 << 17
+"""Number of weights from which a layer is packed; smaller ones stay in the cache of the processor."""
+MAX_PACKED_BYTES = 2 << 30
+"""Packed weights are copies: of a larger network, only the first layers are packed."""
+MAX_PLAIN_ROWS = 2
+"""Up to this number of rows, MKL multiplies in fp32 faster than packed weights, unless oneDNN is preferred
+(`docs/log.md`)."""
+
+
+class _Here(threading.local):
+    """The block that is open in this thread."""
+
+    block: "PackedWeights | None" = None
+
+
+_here = _Here()
+_packed: "weakref.WeakKeyDictionary[nn.Linear, _Packed]" = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+"""Held while `_packed` is read or changed."""
+
+
+def linear_layer(layer: nn.Linear, x: Tensor) -> Tensor:
+    """Return the product of a layer: by packed weights in a block of `PackedWeights`, otherwise by `linear`."""
+    block = _here.block
+    if block is not None and (packed := block.of(layer, x)) is not None:
+        return onednn_product(x, packed, layer.bias)
+    return linear(x, layer.weight, layer.bias)
+
+
+class PackedWeights:
+    """Block in which the layers of a CPU multiply, without gradients, by packed copies of their weights.
+
+    A block may be entered many times; each layer compares its copy with its weight at its first use. The copies stay
+    for later blocks. Other threads are not affected.
+
+    >>> layer, packed = nn.Linear(2, 3), PackedWeights()
+    >>> for _ in range(2):
+    ...     with packed, torch.inference_mode():
+    ...         y = linear_layer(layer, torch.zeros(1, 2))
+    """
+
+    def __init__(self) -> None:
+        self._checked: dict[int, Tensor | None] = {}
+        self._before: list[PackedWeights | None] = []
+
+    def __enter__(self) -> Self:
+        self._before.append(_here.block)
+        _here.block = self
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _here.block = self._before.pop()
+
+    def of(self, layer: nn.Linear, x: Tensor) -> Tensor | None:
+        """Return the packed weight of a layer; None if it is not to be used for `x`."""
+        if torch.is_grad_enabled() or is_transformed() or torch.is_autocast_enabled("cpu"):
+            return None
+        has_few_rows = x.numel() <= MAX_PLAIN_ROWS * layer.in_features
+        if has_few_rows and x.dtype == torch.float32 and processor.this.has_mkl and not processor.this.prefers_onednn:
+            return None
+        if id(layer) not in self._checked:
+            if x.dtype != layer.weight.dtype or not is_plain(x, layer.weight):
+                return None
+            self._checked[id(layer)] = _pack(layer)
+        packed = self._checked[id(layer)]
+        if packed is None or x.dtype != packed.dtype or not x.is_cpu or type(x) is not Tensor or not x.numel():
+            return None
+        return packed
+
+
+def forget_packed(network: nn.Module) -> None:
+    """Free the packed copies of the weights of a network, for example because they are about to change.
+
+    >>> forget_packed(nn.Linear(2, 3))
+    """
+    with _lock:
+        for module in network.modules():
+            if isinstance(module, nn.Linear):
+                _packed.pop(module, None)
+
+
+class _Packed(NamedTuple):
+    """A copy of a weight in the layout of oneDNN, and what identifies the values that were copied."""
+
+    identity: tuple[Any, ...]
+    tensor: Tensor
+    n_bytes: int
+
+
+def _identity(weight: Tensor) -> tuple[Any, ...]:
+    """Return the address of a weight, and sums of its bits that change with its values and with their order.
+
+    PyTorch's counter of changes does not count those through `weight.data`. Sums of integers are exact and fast.
+    """
+    bits = weight.detach().view(torch.int64)
+    sums = (bits.sum(dim=1), bits.sum(dim=0))
+    return weight.data_ptr(), weight.dtype, *(int((x * torch.arange(1, len(x) + 1)).sum()) for x in sums)
+
+
+def _pack(layer: nn.Linear) -> Tensor | None:
+    """Return the packed weight; None for a weight that is not packed, and beyond `MAX_PACKED_BYTES`."""
+    if not _can_pack(layer):
+        return None
+    weight = layer.weight
+    n_bytes = weight.numel() * weight.element_size()
+    with _lock:
+        packed, identity = _packed.get(layer), _identity(weight)
+        if packed is not None and packed.identity == identity:
+            return packed.tensor
+        _packed.pop(layer, None)
+        if sum(one.n_bytes for one in _packed.values()) + n_bytes > MAX_PACKED_BYTES:
+            return None
+        copied = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
+        _packed[layer] = _Packed(identity, copied, n_bytes)
+        return _packed[layer].tensor
+
+
+def _can_pack(layer: nn.Linear) -> bool:
+    """Return True for a large weight whose layout `_identity` can read and whose type oneDNN packs."""
+    weight, this = layer.weight, processor.this
+    if weight.numel() < MIN_PACKED or not weight.is_contiguous() or not this.has_onednn:
+        return False
+    n_bytes = weight.element_size()
+    if layer.in_features * n_bytes % 8 or weight.storage_offset() * n_bytes % 8:
+        return False
+    return weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and this.packs_bfloat16)
