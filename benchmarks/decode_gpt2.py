@@ -8,7 +8,8 @@ from torch import nn
 
 import gpt_peers
 from glassformer.config.run import GenerationConfig
-from glassformer.inference.decode import generate
+from glassformer.inference.generation import Generation
+from glassformer.inference.rows import Settings
 from glassformer.models.transforms import convert
 from rates import DTYPES, choose_device, wait_for
 from task import Precision, Task
@@ -23,17 +24,17 @@ def ours(
     device: str = "auto",
     int8_weights: bool = False,
 ) -> Task:
-    """Decode with `inference.decode.generate`; with `int8_weights`, the weights are those of `--dtype int8`."""
+    """Decode with `inference.generation.Generation`; with `int8_weights`, the weights are those of `--dtype int8`."""
     torch.manual_seed(0)
     place, shape = choose_device(device), gpt_peers.Decoder(**sizes)
     network = gpt_peers.ours(shape).to(place, DTYPES[precision]).eval()
     if int8_weights:
         convert(network, torch.int8)
     prompts = _prompts(shape, batch, n_prompt).tolist()
-    config = GenerationConfig(max_new_tokens=n_new, temperature=0.0)
+    settings = Settings(GenerationConfig(max_new_tokens=n_new, temperature=0.0), shape.context, device=place)
 
     def decode() -> None:
-        steps = list(generate(network, prompts, config, max_len=shape.context, device=place))  # type: ignore[arg-type]
+        steps = list(Generation(network, prompts, settings))  # type: ignore[arg-type]
         assert len(steps) == n_new, f"expected {n_new} steps, got {len(steps)}"
 
     return _task(decode, network, shape, precision, batch, n_prompt, n_new, place, 1 if int8_weights else 0)

@@ -13,7 +13,7 @@ import torch
 
 import translation_peers
 from glassformer.config.run import BeamConfig, PairData, Run, Seq2SeqConfig
-from glassformer.inference.beam import beam_search
+from glassformer.inference.beam import Search, beam_search
 from glassformer.interop.export import export
 from glassformer.interop.runtimes.ct2 import tokens_of
 from glassformer.store.model_directory import save_model
@@ -70,8 +70,8 @@ def ours(precision: Precision, **work: Any) -> Task:
 
     def decode() -> None:
         config = BeamConfig(todo.beam, max_new_tokens=todo.n_new)
-        limit = model.config.max_len
-        found = beam_search(model, sources, None, config, start_id=PAD, end_id=END, max_len=limit, suppress_ids=[END])
+        search = Search(config, PAD, END, model.config.max_len, suppress_ids=[END])
+        found = beam_search(model, (sources, None), search)
         _require(todo, min(len(hypotheses[0].ids) for hypotheses in found))
 
     return _task(decode, todo, precision, place)

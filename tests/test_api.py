@@ -20,8 +20,10 @@ from glassformer.config.run import MaskedConfig, Run, TokenizerConfig
 from glassformer.config.train import AdamWConfig
 from glassformer.data.batching import Example
 from glassformer.errors import Interrupted, UserError
-from glassformer.inference.decode import generate, never_written
-from glassformer.inference.speculative import DraftCounts
+from glassformer.inference.drafters import DraftCounts
+from glassformer.inference.generation import Generation
+from glassformer.inference.rows import Settings
+from glassformer.inference.text import never_written
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.reporting import Outcome
@@ -85,18 +87,12 @@ def test_pitfall_36_a_stream_equals_the_decoded_ids(model: Model) -> None:
     for seed in range(5):
         pieces = [step[0] for step in fresh.stream(["a"], temperature=2.0, seed=seed, max_new_tokens=30)]
         ids: list[int] = []
-        steps = generate(
-            fresh.network,
-            [fresh.prompt_ids("a")],
-            replace(fresh.generation, temperature=2.0, seed=seed, max_new_tokens=30),
-            max_len=32,
-            suppress_ids=never_written(fresh.tokenizer, fresh.network.config.vocab_size),
-        )
-        for step in steps:
-            if step[0] not in (None, fresh.tokenizer.eos_id):
-                ids.append(step[0])  # type: ignore[arg-type]
+        drawn = replace(fresh.generation, temperature=2.0, seed=seed, max_new_tokens=30)
+        suppress_ids = never_written(fresh.tokenizer, fresh.network.config.vocab_size)
+        for step in Generation(fresh.network, [fresh.prompt_ids("a")], Settings(drawn, 32, (), suppress_ids)):
             if step[0] == fresh.tokenizer.eos_id:
                 break
+            ids.append(step[0])
         assert "".join(pieces) == fresh.tokenizer.decode(ids)
 
 
@@ -173,8 +169,8 @@ def test_a_prompt_and_its_continuation_equal_the_decoded_ids(model: Model, name:
         end = fresh.tokenizer.eos_id
         ends = [] if end is None else [end]
         banned = [i for i in suppress_ids if i != end]
-        steps = generate(fresh.network, [ids], config, max_len=32, end_ids=ends, suppress_ids=banned)
-        new = [step[0] for step in steps if step[0] is not None and step[0] not in ends]
+        steps = Generation(fresh.network, [ids], Settings(config, 32, ends, banned))
+        new = [step[0] for step in steps if step[0] not in ends]
         text = fresh.generate(prompt, temperature=1.5, seed=seed, max_new_tokens=6)
         whole = fresh.tokenizer.decode([*ids, *new])
         assert known + text == whole

@@ -25,7 +25,7 @@ from glassformer.evaluation.division import Division
 from glassformer.evaluation.loss import evaluate_loss
 from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
 from glassformer.fitting import Fit, InParts, doubled, fitted, split
-from glassformer.inference.beam import decode_sorted
+from glassformer.inference.beam import Search, decode_sorted
 from glassformer.inference.classify import predict
 from glassformer.inference.embed import embed
 from glassformer.inference.score import continuation_scores, forced_scores
@@ -216,7 +216,7 @@ def targets() -> list[float]:
 
 
 def translations() -> list[float]:
-    found = decode_sorted(random_model("paper"), ROWS, BeamConfig(2), start_id=1, end_id=2, max_len=12)
+    found = decode_sorted(random_model("paper"), ROWS, Search(BeamConfig(2), 1, 2, 12))
     return [x for hypotheses in found for one in hypotheses for x in (*one.ids, one.log_prob)]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from glassformer.config.run import Run
     from glassformer.config.transformer import Stack, TransformerConfig
     from glassformer.errors import UserError
-    from glassformer.inference.speculative import DraftCounts
+    from glassformer.inference.drafters import DraftCounts
     from glassformer.interop.export import export
     from glassformer.interop.importing import import_model
     from glassformer.model import Model
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "DraftCounts": "glassformer.inference.speculative",
+    "DraftCounts": "glassformer.inference.drafters",
     "Model": "glassformer.model",
     "Run": "glassformer.config.run",
     "Stack": "glassformer.config.transformer",

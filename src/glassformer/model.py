@@ -23,13 +23,15 @@ from glassformer.errors import UserError, needs, require_integer, warn
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
 from glassformer.inference.answer import Answer
-from glassformer.inference.decode import EncodedPrompt, check_prompts, with_settings
+from glassformer.inference.drafters import DraftCounts, Drafter
 from glassformer.inference.embed import Vectors
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.fill import Filling
+from glassformer.inference.rows import Settings, check_prompts
 from glassformer.inference.score import Score
-from glassformer.inference.speculative import DraftCounts
+from glassformer.inference.text import EncodedPrompt
 from glassformer.inference.translator import Translation, Translator
+from glassformer.inference.writer import Writer, with_settings
 from glassformer.models.build import Network
 from glassformer.one_or_list import PROMPT, is_prompt, is_row, is_sentence, one_or_list, one_or_streams, texts_of
 from glassformer.reporting import Silent
@@ -304,8 +306,7 @@ class Model:
 
     def stream_encoded(self, prompts: Sequence[EncodedPrompt], **settings: Any) -> Iterator[list[str]]:
         """Stream the continuations of encoded prompts (`encode_prompts`); `settings` are those of `stream`."""
-        task = self._able(tasks.ContinuesPrompts, "generate")
-        yield from task.stream(self, prompts, self._continuation(**settings))
+        yield from self.writer.stream(prompts, *self._continuation(**settings))
 
     def generate_encoded(
         self, prompts: Sequence[EncodedPrompt], *, batch_size: int = GENERATION_BATCH, **settings: Any
@@ -314,8 +315,8 @@ class Model:
 
         Row `j · n + i` is sample `sample + i` of prompt j; `settings` are those of `generate`.
         """
-        task = self._able(tasks.ContinuesPrompts, "generate")
-        yield from task.finished(self, prompts, self._continuation(**settings), batch_size)
+        how, drafter = self._continuation(**settings)
+        yield from self.writer.finished(prompts, replace(how, batch_size=batch_size), drafter)
 
     def _continuation(
         self,
@@ -326,10 +327,17 @@ class Model:
         draft: "Model | None" = None,
         counts: DraftCounts | None = None,
         **settings: Any,
-    ) -> tasks.Continuation:
-        """Return how prompts are continued: the model's sampling configuration with some settings replaced."""
-        if not (draft is None or isinstance(draft, Model)):
-            raise UserError(f"draft: expected a Model, such as glassformer.load(DIR), got {draft!r:.60}")
+    ) -> tuple[Settings, Drafter | None]:
+        """Return the settings of a generation, with some of the model's replaced, and what proposes tokens."""
+        draft_writer = None
+        if draft is not None:
+            if not isinstance(draft, Model):
+                raise UserError(f"draft: expected a Model, such as glassformer.load(DIR), got {draft!r:.60}")
+            if not draft.is_causal_lm:
+                raise UserError(
+                    f"{draft.name} cannot draft tokens, because it does not continue texts: use a language model"
+                )
+            draft_writer = draft.writer
         if not (counts is None or isinstance(counts, DraftCounts)):
             raise UserError(f"counts: expected a DraftCounts, which receives numbers of drafts, got {counts!r:.60}")
         if not isinstance(slide, bool):
@@ -338,8 +346,9 @@ class Model:
         require_integer("sample", sample, 0, "the number of the first sample, from 0")
         if not isinstance(self.generation, GenerationConfig):
             raise wrong_verb(self.task, self, "generate")
-        config = with_settings(self.generation, settings)
-        return tasks.Continuation(config, range(sample, sample + n), slide, draft, counts)
+        config, samples = with_settings(self.generation, settings), range(sample, sample + n)
+        drafter = self.writer.drafter(config, draft_writer, counts)
+        return self.writer.settings(config, samples=samples, slide=slide), drafter
 
     def encode_prompts(
         self, prompts: Sequence[Prompt], *, slide: bool = False, special_tokens: bool = False
@@ -347,9 +356,9 @@ class Model:
         """Encode and validate all prompts; raise `UserError` if the model cannot continue one of them."""
         if not isinstance(special_tokens, bool):
             raise UserError(f"special_tokens: expected True or False, got {special_tokens!r:.60}")
-        task = self._able(tasks.ContinuesPrompts, "generate")
-        encoded = [task.encode_prompt(self, prompt, special_tokens) for prompt in prompts]
-        check_prompts([prompt.ids for prompt in encoded], self.network.config.max_len, slide)
+        writer = self.writer
+        encoded = [writer.encode(prompt, special_tokens) for prompt in prompts]
+        check_prompts([prompt.ids for prompt in encoded], writer.max_len, slide)
         return encoded
 
     def prompt_ids(self, prompt: Prompt, *, special_tokens: bool = False) -> list[int]:
@@ -422,7 +431,12 @@ class Model:
     @property
     def no_start(self) -> str:
         """The note for a model that was trained without a start token before a text."""
-        return self._able(tasks.ContinuesPrompts, "generate").no_start(self)
+        return self.writer.no_start
+
+    @property
+    def writer(self) -> Writer:
+        """The writer of texts of this model; raises `UserError` if the model does not continue texts."""
+        return self._able(tasks.ContinuesPrompts, "generate").writer(self)
 
     @functools.cached_property
     def translator(self) -> Translator:

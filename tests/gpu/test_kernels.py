@@ -11,8 +11,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from configs import CROSS, GENERATORS, RECURRENT, random_ids, random_model
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.inference.beam import beam_search
-from glassformer.inference.decode import generate
+from glassformer.inference.beam import Search, beam_search
+from glassformer.inference.generation import Generation
+from glassformer.inference.rows import Settings
 from glassformer.kernels import cross_entropy
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.masks import Mask
@@ -168,7 +169,7 @@ def test_greedy_decoding_equals_that_of_the_cpu(name: str, device: torch.device)
     found = []
     for place in (torch.device("cpu"), device):
         model = random_model(name, dtype=torch.float32).to(place)
-        found.append(list(generate(model, PROMPTS, config, max_len=model.config.max_len, device=place)))
+        found.append(list(Generation(model, PROMPTS, Settings(config, model.config.max_len, device=place))))
     assert found[0] == found[1]
 
 
@@ -182,8 +183,8 @@ def test_translation_equals_that_of_the_cpu(name: str, device: torch.device) -> 
         source = random_ids(model.config.encoder_vocab_size, 2, 7, seed=2).to(place)
         mask = torch.ones_like(source, dtype=torch.bool)
         mask[1, 5:] = False
-        where: Any = {"max_len": model.config.max_len}
-        ids = list(generate(model, [[1], [1]], greedy, device=place, source=(source, mask), **where))
-        beams = beam_search(model, source, mask, BeamConfig(beam=3, max_new_tokens=8), start_id=1, end_id=2, **where)
+        max_len = model.config.max_len
+        ids = list(Generation(model, [[1], [1]], Settings(greedy, max_len, device=place), source=(source, mask)))
+        beams = beam_search(model, (source, mask), Search(BeamConfig(beam=3, max_new_tokens=8), 1, 2, max_len))
         found.append((ids, [[hypothesis.ids for hypothesis in row] for row in beams]))
     assert found[0] == found[1]

@@ -14,9 +14,10 @@ from torch import Tensor
 from configs import SEQ2SEQ, random_ids, random_model
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.errors import UserError
-from glassformer.inference.beam import Hypothesis, _Search, beam_search, length_penalty, output_limit
+from glassformer.inference.beam import Hypothesis, Search, SentenceSearch, beam_search, length_penalty
 from glassformer.inference.beam_reference import beam_search_reference
-from glassformer.inference.decode import generate
+from glassformer.inference.generation import Generation
+from glassformer.inference.rows import Settings
 from glassformer.inference.score import forced_scores
 
 MODELS = pytest.mark.parametrize("name", SEQ2SEQ)
@@ -33,10 +34,15 @@ def batch(sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 
 def searched(
-    model: Any, sources: Sequence[Sequence[int]], config: BeamConfig, end: int, **options: Any
+    model: Any,
+    sources: Sequence[Sequence[int]],
+    config: BeamConfig,
+    end: int,
+    prefixes: Sequence[Sequence[int]] = (),
+    **options: Any,
 ) -> list[list[Hypothesis]]:
-    options = {"start_id": START, "end_id": end, "max_len": MAX_LEN} | options
-    return beam_search(model, *batch(sources), config, **options)
+    search = Search(config, START, end, **{"max_len": MAX_LEN} | options)
+    return beam_search(model, batch(sources), search, prefixes=prefixes)
 
 
 def by_reference(
@@ -47,9 +53,9 @@ def by_reference(
     prefixes: Sequence[Sequence[int]] | None = None,
     **options: Any,
 ) -> list[list[Hypothesis]]:
-    options = {"start_id": START, "end_id": end, "max_len": MAX_LEN} | options
+    search = Search(config, START, end, **{"max_len": MAX_LEN} | options)
     return [
-        beam_search_reference(model, torch.tensor(source), config, prefix=prefix, **options)
+        beam_search_reference(model, torch.tensor(source), search, prefix)
         for source, prefix in zip(sources, prefixes or [()] * len(sources), strict=True)
     ]
 
@@ -108,7 +114,7 @@ def test_prefixes_limits_and_banned_ids(name: str) -> None:
         for source, prefix, row in zip(SOURCES, prefixes, found, strict=True):
             for h in row:
                 assert h.ids[: len(prefix)] == prefix and not set(h.ids[len(prefix) :]) & set(suppress_ids)
-                assert len(h.ids) <= output_limit(config, len(source), max_len)
+                assert len(h.ids) <= Search(config, START, end, max_len).limit(len(source))
                 assert h.ended == (h.ids[-1:] == [end])
 
 
@@ -116,11 +122,12 @@ def test_prefixes_limits_and_banned_ids(name: str) -> None:
 def test_beam_one_is_greedy_for_every_penalty(name: str) -> None:
     model = random_model(SEQ2SEQ[name])
     end = an_end(model)
-    settings = GenerationConfig(max_new_tokens=12, temperature=0.0)
+    greedy = GenerationConfig(max_new_tokens=12, temperature=0.0)
     prompts = [[START], [START, 4 if end != 4 else 5], [START], [START]]
-    steps = generate(model, prompts, settings, max_len=9, end_ids=[end], suppress_ids=[3], source=batch(SOURCES))
-    rows = [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
-    rows = [prompt[1:] + row for prompt, row in zip(prompts, rows, strict=True)]
+    rows = [prompt[1:] for prompt in prompts]
+    for step in Generation(model, prompts, Settings(greedy, 9, [end], [3]), source=batch(SOURCES)):
+        for row, token in step.items():
+            rows[row].append(token)
     for penalty, length_penalty_type in PENALTIES:
         early_stopping = "never" if penalty else "shrink"
         config = BeamConfig(1, penalty, length_penalty_type, early_stopping, max_new_tokens=12)  # type: ignore[arg-type]
@@ -249,7 +256,7 @@ def test_impossible_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="prefix of output 1 contains the end token"):
         searched(model, SOURCES, BeamConfig(4), 2, prefixes=[[2], [], [], []])
     with pytest.raises(ValueError, match="slide"):
-        next(generate(model, [[1]], GenerationConfig(), max_len=9, slide=True, source=(random_ids(9, 1, 3), None)))
+        Generation(model, [[1]], Settings(GenerationConfig(), 9, slide=True), source=(random_ids(9, 1, 3), None))
 
 
 def test_length_penalties() -> None:
@@ -265,7 +272,7 @@ def test_length_penalties() -> None:
 def test_a_search_continues_while_a_live_hypothesis_can_win(penalty: float, best: list[int]) -> None:
     """The best possible score is that of the next length for a negative penalty, and that of the limit otherwise."""
     config = BeamConfig(2, penalty, "average", early_stopping="never", max_new_tokens=10)
-    search = _Search(config, 1, 10, frozenset({END}), [], 0.0)
+    search = SentenceSearch(Search(config, START, END, MAX_LEN), 10, [], 0.0)
     search.advance([(-math.log(p), 0, token) for p, token in ((0.7, 5), (0.3, END))])
     while not search.is_done:
         ends = len(search.live[0][0]) + 1 == len(best)

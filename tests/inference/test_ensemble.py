@@ -10,13 +10,13 @@ from torch import Tensor
 from configs import SEQ2SEQ, random_ids, random_model
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.errors import UserError
-from glassformer.inference.beam import beam_search
+from glassformer.inference.beam import Search, beam_search
 from glassformer.inference.beam_reference import beam_search_reference
-from glassformer.inference.decode import generate
 from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.generation import Generation
+from glassformer.inference.rows import Settings
 from glassformer.inference.score import forced_scores
 
-SIDE: dict[str, Any] = {"start_id": 1, "end_id": 2, "max_len": 24}
 SOURCE_IDS = random_ids(19, 3, 6, seed=2)
 JOINT = [name for name, config in SEQ2SEQ.items() if not config.source_vocab_size]
 
@@ -33,10 +33,10 @@ def mean_of(models: list[Any]) -> Any:
 
 def test_members_of_every_kind_average_their_probabilities() -> None:
     models = [random_model(SEQ2SEQ[name], seed) for seed, name in enumerate(JOINT)]
-    config = BeamConfig(3, 0.6, max_new_tokens=8)
-    found = beam_search(Ensemble(models), SOURCE_IDS, None, config, n_best=2, **SIDE)
+    search = Search(BeamConfig(3, 0.6, max_new_tokens=8), 1, 2, 24, n_best=2)
+    found = beam_search(Ensemble(models), (SOURCE_IDS, None), search)
     for source, row in zip(SOURCE_IDS, found, strict=True):
-        expected = beam_search_reference(mean_of(models), source, config, n_best=2, **SIDE)
+        expected = beam_search_reference(mean_of(models), source, search)
         assert [h.ids for h in row] == [h.ids for h in expected]
         assert [h.log_prob for h in row] == pytest.approx([h.log_prob for h in expected], abs=1e-9)
 
@@ -44,10 +44,10 @@ def test_members_of_every_kind_average_their_probabilities() -> None:
 @pytest.mark.parametrize("name", SEQ2SEQ)
 def test_two_equal_models_equal_one_model(name: str) -> None:
     model = random_model(SEQ2SEQ[name])
-    config = BeamConfig(4, 1.0, max_new_tokens=8)
-    source_ids = SOURCE_IDS % 13
-    one = beam_search(model, source_ids, None, config, n_best=4, **SIDE)
-    two = beam_search(Ensemble([model, model]), source_ids, None, config, n_best=4, **SIDE)
+    search = Search(BeamConfig(4, 1.0, max_new_tokens=8), 1, 2, 24, n_best=4)
+    sources = SOURCE_IDS % 13, None
+    one = beam_search(model, sources, search)
+    two = beam_search(Ensemble([model, model]), sources, search)
     assert [[h.ids for h in row] for row in one] == [[h.ids for h in row] for row in two]
     for a, b in zip(one, two, strict=True):
         assert [h.log_prob for h in a] == pytest.approx([h.log_prob for h in b], abs=1e-9)
@@ -55,17 +55,9 @@ def test_two_equal_models_equal_one_model(name: str) -> None:
 
 def test_every_decoder_takes_an_ensemble() -> None:
     models = [random_model(SEQ2SEQ[name], seed) for seed, name in enumerate(("paper", "t5"))]
-    steps = generate(
-        Ensemble(models),
-        [[1]],
-        GenerationConfig(max_new_tokens=6, temperature=0.0),
-        max_len=24,
-        source=(SOURCE_IDS[:1], None),
-    )
-    ids = [step[0] for step in steps]
-    found = beam_search(
-        Ensemble(models), SOURCE_IDS[:1], None, BeamConfig(1, max_new_tokens=6), **SIDE | {"end_id": 99}
-    )
+    source, settings = (SOURCE_IDS[:1], None), Settings(GenerationConfig(max_new_tokens=6, temperature=0.0), 24)
+    ids = [step[0] for step in Generation(Ensemble(models), [[1]], settings, source=source)]
+    found = beam_search(Ensemble(models), source, Search(BeamConfig(1, max_new_tokens=6), 1, 99, 24))
     assert found[0][0].ids == ids
     score = forced_scores(Ensemble(models), SOURCE_IDS[:1].tolist(), [found[0][0].ids], start_id=1)[0]
     assert score.log_prob == pytest.approx(found[0][0].log_prob, abs=1e-9)

@@ -1,5 +1,6 @@
 """Fillings replace their masks: candidates of a plain forward pass, and spans by their sentinels."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -55,17 +56,18 @@ def test_candidates_equal_a_plain_forward_at_each_mask(network: Transformer, tok
     assert found.text == tokenizer.decode(expected)
 
 
-def test_spans_replace_their_masks(network: Transformer, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_replace_their_masks(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     sentinels = [tokenizer.vocab["[SPAN_0]"], tokenizer.vocab["[SPAN_1]"]]
     read: list[Any] = []
 
-    def written(network: Any, tokenizer: Tokenizer, source: list[int], *rest: Any) -> list[int]:
+    def written(translator: Any, source: list[int], *rest: Any) -> list[int]:
         read.append(source)
         first, second = tokenizer.encode(" cat"), tokenizer.encode(" the mat")
         return [sentinels[0], *first, sentinels[1], *second]
 
     monkeypatch.setattr(fill, "written_ids", written)
-    found = fill_by_writing(network, tokenizer, "the [MASK] sat on [MASK].", BeamConfig(), sentinel_ids=sentinels)
+    translator = SimpleNamespace(tokenizer=tokenizer)
+    found = fill_by_writing(translator, "the [MASK] sat on [MASK].", BeamConfig(), sentinels)  # type: ignore[arg-type]
     assert found.text == "the cat sat on the mat." and found.candidates == []
     assert [token for token in read[0] if token in sentinels] == sentinels
 

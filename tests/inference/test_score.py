@@ -106,24 +106,26 @@ def test_texts_follow_a_start_token_and_targets_follow_a_context() -> None:
         log_probs = model(torch.tensor([[*start, *ids]])).log_softmax(-1)[0]
         unstarted = model(torch.tensor([ids])).log_softmax(-1)[0]
     expected = [float(log_probs[t, token]) for t, token in enumerate(ids)]
-    whole, empty = text_scores(model, tokenizer, ["ab ba", ""], start=start, max_len=24)
+    whole, empty = text_scores(model, tokenizer, ["ab ba", ""], start=start)
     assert whole.log_prob == pytest.approx(sum(expected)) and (whole.n_tokens, whole.n_bytes) == (5, 5)
     assert whole.bits_per_byte == pytest.approx(-sum(expected) / 5 / math.log(2)) == whole.bits_per_token
     assert whole.perplexity == pytest.approx(math.exp(-sum(expected) / 5))
     assert (empty.log_prob, empty.n_tokens) == (0, 0) and math.isnan(empty.perplexity + empty.bits_per_byte)
-    (first,) = text_scores(model, tokenizer, [""], ["ab"], start=start, max_len=24)
+    (first,) = text_scores(model, tokenizer, [""], ["ab"], start=start)
     assert first.log_prob == pytest.approx(sum(expected[:2]))
-    (second,) = text_scores(model, tokenizer, ["ab"], [" ba"], start=start, max_len=24)
+    (second,) = text_scores(model, tokenizer, ["ab"], [" ba"], start=start)
     assert second.log_prob == pytest.approx(sum(expected[2:])), "a context begins with the start token"
-    cut = text_scores(model, tokenizer, ["ab ba ab ba", "ba"], ["ab", "ab"], start=start, max_len=3)
+    model.config = replace(model.config, max_len=3)
+    cut = text_scores(model, tokenizer, ["ab ba ab ba", "ba"], ["ab", "ab"], start=start)
+    model.config = replace(model.config, max_len=24)
     assert cut[0] == cut[1], "the first tokens of a long context must be dropped"
-    (bare,) = text_scores(model, tokenizer, ["ab ba"], start=[], max_len=24)
+    (bare,) = text_scores(model, tokenizer, ["ab ba"], start=[])
     assert (bare.n_tokens, bare.n_bytes) == (4, 4), "the first token has no prediction, so its byte does not count"
     assert bare.log_prob == pytest.approx(sum(float(unstarted[t, ids[t + 1]]) for t in range(4)))
-    (alone,) = text_scores(model, tokenizer, [""], ["ab"], start=[], max_len=24)
+    (alone,) = text_scores(model, tokenizer, [""], ["ab"], start=[])
     assert (alone.n_tokens, alone.n_bytes) == (1, 1)
     assert alone.log_prob == pytest.approx(float(unstarted[0, ids[1]]))
-    (one,) = text_scores(model, tokenizer, [""], ["a"], start=[], max_len=24)
+    (one,) = text_scores(model, tokenizer, [""], ["a"], start=[])
     assert (one.log_prob, one.n_tokens, one.n_bytes) == (0, 0, 0)
 
 
@@ -132,7 +134,7 @@ def test_bytes_of_a_target_after_a_white_space_context(context: str, target: str
     """The first token is not scored; it has the context's white space and the first bytes of the target."""
     tokenizer = Tokenizer.train(["to be or not to be"] * 2, vocab_size=300, special_tokens=())
     model = random_model(replace(CONFIGS["gpt"], vocab_size=tokenizer.vocab_size))
-    (found,) = text_scores(model, tokenizer, [context], [target], start=[], max_len=24)
+    (found,) = text_scores(model, tokenizer, [context], [target], start=[])
     scored = split_pair(tokenizer, context, target)[1][1:]
     assert found.n_tokens == len(scored) and found.n_bytes == n_bytes
     assert n_bytes == min(len(target), tokenizer.n_bytes_of(scored))

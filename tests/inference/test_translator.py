@@ -9,24 +9,25 @@ from configs import SEQ2SEQ, random_model
 from glassformer.config.run import BeamConfig
 from glassformer.data.batching import batches_by_length
 from glassformer.inference import beam
-from glassformer.inference.beam import decode_sorted
+from glassformer.inference.beam import Search, decode_sorted
 from glassformer.inference.beam_reference import beam_search_reference
 
-SIDE: dict[str, Any] = {"start_id": 1, "end_id": 2, "max_len": 24}
 SOURCES = [[int(i * j) % 13 for j in range(1, 2 + (5 * i) % 7)] for i in range(1, 12)]
 
 
 @pytest.mark.parametrize("max_tokens", [1, 24, 60, 10_000])
 @pytest.mark.parametrize("name", SEQ2SEQ)
-def test_batches_keep_the_order_and_change_no_result(name: str, max_tokens: int) -> None:
+def test_batches_keep_the_order_and_change_no_result(
+    name: str, max_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beam, "MAX_TOKENS", max_tokens)
     model = random_model(SEQ2SEQ[name])
     config = BeamConfig(3, 0.6, max_new_tokens=6, max_ratio=1.0)
+    search = Search(config, 1, 2, 24, n_best=2, suppress_ids=[5])
     sources = SOURCES if name == "paper" else SOURCES[:4]
-    found = decode_sorted(model, sources, config, n_best=2, suppress_ids=[5], prefix=[4], max_tokens=max_tokens, **SIDE)
+    found = decode_sorted(model, sources, search, prefix=[4])
     for source, row in zip(sources, found, strict=True):
-        expected = beam_search_reference(
-            model, torch.tensor(source), config, n_best=2, suppress_ids=[5], prefix=[4], **SIDE
-        )
+        expected = beam_search_reference(model, torch.tensor(source), search, prefix=[4])
         assert [(h.ids, h.ended) for h in row] == [(h.ids, h.ended) for h in expected]
         assert [h.log_prob for h in row] == pytest.approx([h.log_prob for h in expected], abs=1e-9)
 
@@ -35,27 +36,26 @@ def test_progress_counts_sources_up_to_their_number(monkeypatch: pytest.MonkeyPa
     shapes: list[tuple[tuple[int, ...], bool]] = []
     search = beam.beam_search
 
-    def recorded(model: Any, source_ids: Any, mask: Any, *args: Any, **options: Any) -> Any:
+    def recorded(model: Any, sources: Any, *args: Any, **options: Any) -> Any:
+        source_ids, mask = sources
         shapes.append((tuple(source_ids.shape), mask is None))
-        return search(model, source_ids, mask, *args, **options)
+        return search(model, sources, *args, **options)
 
     monkeypatch.setattr(beam, "beam_search", recorded)
+    monkeypatch.setattr(beam, "MAX_TOKENS", 20)
     calls: list[tuple[int, int]] = []
-    config = BeamConfig(2, max_new_tokens=3)
     decode_sorted(
         random_model(SEQ2SEQ["paper"]),
         [[3] * 5, [3] * 2, [3] * 5, [3] * 4],
-        config,
+        Search(BeamConfig(2, max_new_tokens=3), 1, 2, 24),
         progress=lambda done, total: calls.append((done, total)),
-        max_tokens=20,
-        **SIDE,
     )
     assert calls == [(2, 4), (4, 4)]
     assert shapes == [((2, 5), True), ((2, 4), False)]  # no mask without padding
 
 
 def test_no_sources_give_no_output() -> None:
-    assert decode_sorted(random_model(SEQ2SEQ["paper"]), [], BeamConfig(), **SIDE) == []
+    assert decode_sorted(random_model(SEQ2SEQ["paper"]), [], Search(BeamConfig(), 1, 2, 24)) == []
 
 
 def test_batches_hold_every_row_once_within_the_budget() -> None:

@@ -11,7 +11,7 @@ import glassformer
 from configs import CONFIGS, RECURRENT, random_inputs, random_model
 from glassformer.config.run import BeamConfig
 from glassformer.errors import UserError
-from glassformer.inference.beam import beam_search
+from glassformer.inference.beam import Search, beam_search
 from glassformer.inspection.ablation import Part, ablate, ablation_hooks, all_parts
 from glassformer.inspection.capture import capture, capture_tensors, model_hooks
 from glassformer.models.build import build_model
@@ -162,15 +162,15 @@ def test_the_mean_of_a_trace_replaces_a_part() -> None:
 
 def test_parts_are_off_in_beam_search() -> None:
     network = random_model("paper")
-    source = torch.tensor([[3, 4, 5], [6, 7, 8]])
+    sources = torch.tensor([[3, 4, 5], [6, 7, 8]]), None
     parts = [Part("cross", 0, 1), Part("decoder", 1, 2), Part("encoder", 0, feed_forward=True), Part("decoder", 0)]
     changed = network
     for part in parts:
         changed = without_by_weights(changed, part)
-    options: dict[str, Any] = {"start_id": 1, "end_id": 2, "max_len": 24, "n_best": 3}
-    found, expected = [], beam_search(changed, source, None, BeamConfig(3, max_new_tokens=9), **options)
+    search = Search(BeamConfig(3, max_new_tokens=9), 1, 2, 24, n_best=3)
+    found, expected = [], beam_search(changed, sources, search)
     with ablate(network, parts):
-        found = beam_search(network, source, None, BeamConfig(3, max_new_tokens=9), **options)
+        found = beam_search(network, sources, search)
     assert [[h.ids for h in row] for row in found] == [[h.ids for h in row] for row in expected]
     for ours, theirs in zip(found, expected, strict=True):
         assert [h.log_prob for h in ours] == pytest.approx([h.log_prob for h in theirs], abs=1e-9)

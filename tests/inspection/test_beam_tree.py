@@ -12,22 +12,17 @@ from configs import SEQ2SEQ, random_ids, random_model
 from glassformer import api
 from glassformer.config.run import BeamConfig
 from glassformer.errors import UserError
-from glassformer.inference.beam import Hypothesis, beam_search
+from glassformer.inference.beam import Search, beam_search
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inspection.beam_tree import BeamTree, beam_tree, search_tree
 from runs import pair_run
 
 SOURCE = [9, 2, 6, 5, 3, 5, 8]
-OPTIONS: dict[str, Any] = {"start_id": 1, "max_len": 24}
 
 
-def searched(model: Any, config: BeamConfig, end: int, **options: Any) -> list[Hypothesis]:
-    n_best = options.pop("n_best", config.beam)
-    prefix = options.pop("prefix", ())
-    (found,) = beam_search(
-        model, torch.tensor([SOURCE]), None, config, end_id=end, n_best=n_best, prefixes=[prefix], **OPTIONS, **options
-    )
-    return found
+def whole_beam(config: BeamConfig, end: int = 2, **options: Any) -> Search:
+    """Return a search whose results are all hypotheses of its beam."""
+    return Search(config, 1, end, 24, config.beam, **options)
 
 
 def check(tree: BeamTree, beam: int) -> None:
@@ -57,10 +52,9 @@ def test_the_results_equal_beam_search(name: str, config: BeamConfig) -> None:
     config = replace(config, max_new_tokens=10)
     source = [i % model.config.encoder_vocab_size for i in SOURCE]
     for end in (2, 7, 11):
-        (expected,) = beam_search(
-            model, torch.tensor([source]), None, config, end_id=end, n_best=config.beam, **OPTIONS
-        )
-        tree = search_tree(model, source, config, end_id=end, **OPTIONS)
+        search = whole_beam(config, end)
+        (expected,) = beam_search(model, (torch.tensor([source]), None), search)
+        tree = search_tree(model, source, search)
         assert [hypothesis for _, hypothesis in tree.results] == expected
         check(tree, config.beam)
 
@@ -70,7 +64,7 @@ def test_the_tree_contains_the_candidates_of_a_step(name: str) -> None:
     """The first step shows the most probable tokens in order, with their log-probabilities."""
     model = random_model(name)
     n = model.config.vocab_size
-    tree = search_tree(model, SOURCE, BeamConfig(3, max_new_tokens=2), end_id=2, n_pruned=n, **OPTIONS)
+    tree = search_tree(model, SOURCE, whole_beam(BeamConfig(3, max_new_tokens=2)), n_pruned=n)
     with torch.no_grad():
         log_probs = model(torch.tensor([[1]]), source_ids=torch.tensor([SOURCE]))[0, -1].log_softmax(-1)
     first = [node for node in tree.nodes if node.length == 1]
@@ -84,7 +78,7 @@ def test_the_tree_contains_the_candidates_of_a_step(name: str) -> None:
 def test_the_number_of_pruned_nodes() -> None:
     model = random_model("paper")
     for n_pruned, most in ((0, 0), (2, 2), (None, 4)):
-        tree = search_tree(model, SOURCE, BeamConfig(4, max_new_tokens=6), end_id=2, n_pruned=n_pruned, **OPTIONS)
+        tree = search_tree(model, SOURCE, whole_beam(BeamConfig(4, max_new_tokens=6)), n_pruned=n_pruned)
         by_step = [sum(x.state == "pruned" and x.length == t for x in tree.nodes) for t in range(1, 7)]
         assert by_step == [most] * 6 or (max(by_step) == most and tree.nodes[-1].length < 6)
 
@@ -92,31 +86,30 @@ def test_the_number_of_pruned_nodes() -> None:
 @pytest.mark.parametrize("name", ["paper", "luong"])
 def test_a_prefix_is_a_chain(name: str) -> None:
     model = random_model(name)
-    config = BeamConfig(3, max_new_tokens=8)
-    tree = search_tree(model, SOURCE, config, end_id=2, prefix=[5, 6], suppress_ids=[3], **OPTIONS)
+    search = whole_beam(BeamConfig(3, max_new_tokens=8), suppress_ids=[3])
+    tree = search_tree(model, SOURCE, search, prefix=[5, 6])
     assert [(x.token_id, x.parent, x.state) for x in tree.nodes[1:3]] == [(5, 0, "kept"), (6, 1, "kept")]
-    expected = searched(model, config, 2, prefix=[5, 6], suppress_ids=[3])
+    (expected,) = beam_search(model, (torch.tensor([SOURCE]), None), search, prefixes=[[5, 6]])
     assert [h for _, h in tree.results] == expected
     assert not any(node.token_id == 3 for node in tree.nodes)
-    full = search_tree(model, SOURCE, BeamConfig(3, max_new_tokens=2), end_id=2, prefix=[5, 6], **OPTIONS)
+    full = search_tree(model, SOURCE, whole_beam(BeamConfig(3, max_new_tokens=2)), prefix=[5, 6])
     assert [(place, h.ids, h.ended) for place, h in full.results] == [(2, [5, 6], False)]
 
 
 def test_the_results_equal_the_reference() -> None:
     model = random_model("t5")
-    config = BeamConfig(4, max_new_tokens=12, length_penalty=0.6)
-    tree = search_tree(model, SOURCE, config, end_id=11, n_best=2, **OPTIONS)
-    expected = beam_search_reference(model, torch.tensor(SOURCE), config, end_id=11, n_best=2, **OPTIONS)
+    search = Search(BeamConfig(4, max_new_tokens=12, length_penalty=0.6), 1, 11, 24, n_best=2)
+    tree = search_tree(model, SOURCE, search)
+    expected = beam_search_reference(model, torch.tensor(SOURCE), search)
     assert [h.ids for _, h in tree.results] == [h.ids for h in expected] and len(expected) == 2
 
 
 def test_an_observer_changes_no_result_of_a_batch() -> None:
     model = random_model("paper")
-    source, config = random_ids(19, 3, 6), BeamConfig(3, max_new_tokens=9)
+    sources, search = (random_ids(19, 3, 6), None), whole_beam(BeamConfig(3, max_new_tokens=9), 4)
     seen: list[int] = []
-    options: dict[str, Any] = {"end_id": 4, "n_best": 3} | OPTIONS
-    expected = beam_search(model, source, None, config, **options)
-    found = beam_search(model, source, None, config, **options, observer=lambda i, step: seen.append(i))
+    expected = beam_search(model, sources, search)
+    found = beam_search(model, sources, search, observer=lambda i, step: seen.append(i))
     assert found == expected and set(seen) == {0, 1, 2}
     assert all(a <= b or b == 0 for a, b in pairwise(seen)), "sources in order, step by step"
 

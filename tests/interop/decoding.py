@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.inference.beam import beam_search
-from glassformer.inference.decode import generate
+from glassformer.inference.beam import Search, beam_search
+from glassformer.inference.generation import Generation
+from glassformer.inference.rows import Settings
 from interop.checkpoints import Both
 
 PAD, N_NEW = 0, 12
@@ -64,13 +65,12 @@ def ours_greedy(both: Both, prompts: Ids, end: int | None) -> Ids:
         assert config.decoder_start_id is not None
         source, prompts = (ids, mask.bool()), [[config.decoder_start_id]] * len(prompts)
     written: Ids = [[] for _ in prompts]
-    settings = GenerationConfig(temperature=0.0, max_new_tokens=N_NEW)
+    greedy = GenerationConfig(temperature=0.0, max_new_tokens=N_NEW)
     ends = [] if end is None else [end]
-    for new in generate(
-        both.network, prompts, settings, max_len=config.max_len, end_ids=ends, suppress_ids=suppress_ids, source=source
-    ):
-        for row, token in zip(written, new, strict=True):
-            row += [] if token is None else [token]
+    settings = Settings(greedy, config.max_len, ends, suppress_ids)
+    for step in Generation(both.network, prompts, settings, source=source):
+        for row, token in step.items():
+            written[row].append(token)
     return written
 
 
@@ -89,16 +89,14 @@ def ours_beam(both: Both, sources: Ids, end: int | None, beam: int = 4) -> Ids:
     config = both.network.config
     assert config.decoder_start_id is not None and config.eos_id is not None
     ids, mask = padded(sources, left=False)
-    found = beam_search(
-        both.network,
-        ids,
-        mask.bool(),
+    search = Search(
         BeamConfig(beam=beam, length_penalty_type="average", early_stopping="never", max_new_tokens=N_NEW),
         start_id=config.decoder_start_id,
         end_id=config.eos_id if end is None else end,
         max_len=config.max_len,
         suppress_ids=[config.eos_id] if end is None else [],
     )
+    found = beam_search(both.network, (ids, mask.bool()), search)
     return [best.ids for best, *_ in found]
 
 

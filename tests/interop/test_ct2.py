@@ -31,7 +31,7 @@ from glassformer.config.transformer import (  # noqa: E402
     YarnScaling,
 )
 from glassformer.errors import UserError  # noqa: E402
-from glassformer.inference.beam import beam_search  # noqa: E402
+from glassformer.inference.beam import Search, beam_search  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.runtimes import ct2  # noqa: E402
 from glassformer.models.transformer import Transformer  # noqa: E402
@@ -176,7 +176,7 @@ def test_beam_search_equals_glassformer(tmp_path: Path, config: TransformerConfi
     )
     search = BeamConfig(4, penalty, "average", "never", max_new_tokens=16)
     for row, one in zip(rows, found, strict=True):
-        ((best,),) = beam_search(network, row, None, search, start_id=2, end_id=end, max_len=24)
+        ((best,),) = beam_search(network, (row, None), Search(search, 2, end, 24))
         assert [names[i] for i in best.ids] == one.hypotheses[0]
         assert one.scores[0] == pytest.approx(best.score, abs=1e-4)
 
@@ -199,7 +199,7 @@ def test_texts_with_two_vocabularies(tmp_path: Path) -> None:
     assert isinstance(network, Transformer) and end is not None
     source_ids = torch.tensor([[*source.encode("to be, or not"), source.eos_id]])
     config = BeamConfig(1, max_new_tokens=9)
-    ((best,),) = beam_search(network, source_ids, None, config, start_id=2, end_id=end, max_len=24)
+    ((best,),) = beam_search(network, (source_ids, None), Search(config, 2, end, 24))
     assert [i for i in best.ids if i != end] == ids
 
 

@@ -15,7 +15,7 @@ import glassformer  # noqa: E402
 from configs import LLAMA  # noqa: E402
 from glassformer.config.transformer import RotaryPositions, TransformerConfig, YarnScaling  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
-from glassformer.inference.decode import never_written  # noqa: E402
+from glassformer.inference.text import never_written  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.hf import choose_family  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402

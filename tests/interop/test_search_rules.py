@@ -4,15 +4,15 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
 
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.inference.beam import beam_search
-from glassformer.inference.decode import RowGenerator, generate_rows
-from glassformer.inference.speculative import PromptLookup, generate_speculative
+from glassformer.inference.beam import Search, beam_search
+from glassformer.inference.drafters import Drafter, PromptLookup
+from glassformer.inference.generation import Generation
+from glassformer.inference.rows import Settings
 from glassformer.interop.generation import STOPPING
 from interop.checkpoints import VOCAB, Both, imported
 from interop.decoding import Ids, drawn_prompts, padded
@@ -45,21 +45,22 @@ def frequent(rows: Iterable[Sequence[int]], n: int) -> list[int]:
 def test_beams_equal_transformers(t5: Both, stopping: bool | str) -> None:
     """Compare ids and scores of all results, for random beams, numbers of results, penalties and end tokens."""
     fixed = {"do_sample": False, "pad_token_id": 0, "output_scores": True, "return_dict_in_generate": True}
-    where = {"start_id": 0, "max_len": t5.network.config.max_len}
+    max_len = t5.network.config.max_len
     lengths: Counter[int] = Counter()
     for seed in range(8):
         draw = random.Random(f"{seed} {stopping}")
         beam = draw.choice([2, 3, 5])
         n_best, penalty = draw.randint(1, beam), draw.choice([-0.7, 0.0, 0.6, 1.0, 2.0])
         ids, mask = padded(drawn_prompts(t5, 24, seed=seed), left=False)
-        free = beam_search(t5.network, ids, mask.bool(), BeamConfig(beam, max_new_tokens=N_NEW), end_id=NOBODY, **where)
+        sources, endless = (ids, mask.bool()), Search(BeamConfig(beam, max_new_tokens=N_NEW), 0, NOBODY, max_len)
+        free = beam_search(t5.network, sources, endless)
         ends = draw.sample(frequent((best.ids for best, *_ in free), 6), 1 + seed % 3)
 
         settings = {"num_beams": beam, "num_return_sequences": n_best, "length_penalty": penalty}
         settings |= {"max_new_tokens": N_NEW, "early_stopping": stopping, "eos_token_id": ends}
         theirs = t5.theirs.generate(ids, attention_mask=mask, **settings, **fixed)
         config = BeamConfig(beam, penalty, "average", STOPPING[stopping], N_NEW, end_ids=tuple(ends[1:]))
-        found = beam_search(t5.network, ids, mask.bool(), config, n_best=n_best, end_id=ends[0], **where)
+        found = beam_search(t5.network, sources, Search(config, 0, ends[0], max_len, n_best))
 
         ours = [hypothesis for row in found for hypothesis in row]
         expected = [up_to_end(row, ends) for row in theirs.sequences[:, 1:].tolist()]
@@ -78,26 +79,30 @@ def up_to_end(row: list[int], ends: Sequence[int]) -> list[int]:
 
 @pytest.mark.parametrize("n_ends", [1, 2, 4])
 def test_greedy_texts_end_as_in_transformers(gpt2: Both, n_ends: int) -> None:
-    """Compare `generate_rows` and speculative decoding on 60 prompts."""
+    """Compare generation with and without drafts on 60 prompts."""
     prompts = drawn_prompts(gpt2, 60)
-    ends = frequent(written_by(generate_rows, gpt2, prompts, (), [NOBODY]), n_ends)
+    ends = frequent(written_by(gpt2, prompts, (), [NOBODY]), n_ends)
     ids, mask = padded(prompts, left=True)
     theirs = gpt2.theirs.generate(
         ids, attention_mask=mask, max_new_tokens=N_NEW, eos_token_id=ends, do_sample=False, pad_token_id=0
     )
     expected = [up_to_end(row, ends) for row in theirs[:, ids.shape[1] :].tolist()]
-    for generator in (generate_rows, partial(generate_speculative, drafter=PromptLookup(3))):
-        assert written_by(generator, gpt2, prompts, tuple(ends[1:]), ends[:1]) == expected
+    for drafter in (None, PromptLookup(3)):
+        assert written_by(gpt2, prompts, tuple(ends[1:]), ends[:1], drafter) == expected
     assert len({row[-1] for row in expected} & set(ends)) >= min(n_ends, 2)
     assert len({len(row) for row in expected}) > 2
 
 
 def written_by(
-    generator: RowGenerator, both: Both, prompts: Ids, more_ends: tuple[int, ...], end_ids: Sequence[int]
+    both: Both,
+    prompts: Ids,
+    more_ends: tuple[int, ...],
+    end_ids: Sequence[int],
+    drafter: Drafter | None = None,
 ) -> Ids:
     config = GenerationConfig(temperature=0.0, max_new_tokens=N_NEW, end_ids=more_ends)
     written: Ids = [[] for _ in prompts]
-    for step in generator(both.network, prompts, config, max_len=32, end_ids=end_ids):
+    for step in Generation(both.network, prompts, Settings(config, 32, end_ids), drafter=drafter):
         for number, token in step.items():
             written[number].append(token)
     return written
@@ -108,7 +113,7 @@ def test_every_way_of_writing_a_text_ends_with_each_end_token(gpt2: Both, t5: Bo
     ours, prompts = gpt2.ours, ["to be", "or not", "Ist es"]
     for prompt in prompts:
         settings = {"temperature": 0.0, "max_new_tokens": N_NEW}
-        free = written_by(generate_rows, gpt2, [ours.prompt_ids(prompt)], (), [NOBODY])[0]
+        free = written_by(gpt2, [ours.prompt_ids(prompt)], (), [NOBODY])[0]
         end_ids = (free[4], free[6])
         n = min(map(free.index, end_ids))
         expected = ours.generate(prompt, max_new_tokens=n, temperature=0.0) if n else ""

@@ -26,7 +26,7 @@ from glassformer.config.recurrent import NoAttention
 from glassformer.config.run import BeamConfig
 from glassformer.config.transformer import LearnedPositions, SinusoidalPositions, Stack, TransformerConfig
 from glassformer.errors import UserError
-from glassformer.inference.beam import beam_search, length_penalty
+from glassformer.inference.beam import Search, beam_search, length_penalty
 from glassformer.inference.score import forced_scores
 from glassformer.models import init
 from glassformer.models.build import build_model
@@ -375,8 +375,8 @@ def test_pitfall_35_finished_hypotheses_are_never_extended(name: str, end: int) 
     step = model.step
     model.step = lambda ids, *rest: (fed.append(ids), step(ids, *rest))[1]
     source_ids = random_ids(13, 4, 5)
-    options = {"start_id": 1, "end_id": end, "max_len": 24, "n_best": 5}
-    found = beam_search(model, source_ids, None, BeamConfig(5, 0.0, max_new_tokens=12), **options)
+    search = Search(BeamConfig(5, 0.0, max_new_tokens=12), 1, end, 24, n_best=5)
+    found = beam_search(model, (source_ids, None), search)
     assert not (torch.cat([ids.flatten() for ids in fed]) == end).any()
     for hypothesis in (h for row in found for h in row):
         assert end not in hypothesis.ids[:-1]
@@ -390,7 +390,7 @@ def test_pitfall_35_the_length_penalty_is_applied_once(penalty: float, length_pe
     model = random_model("paper")
     source_ids = random_ids(19, 6, 5)
     config = BeamConfig(5, penalty, length_penalty_type, max_new_tokens=12)
-    found = beam_search(model, source_ids, None, config, start_id=1, end_id=6, max_len=24, n_best=5)
+    found = beam_search(model, (source_ids, None), Search(config, 1, 6, 24, n_best=5))
     sources = [source for source, row in zip(source_ids.tolist(), found, strict=True) for _ in row]
     hypotheses = [h for row in found for h in row]
     assert len({len(h.ids) for h in hypotheses if h.ended}) > 2

@@ -17,7 +17,7 @@ from glassformer.errors import UserError
 from glassformer.store import checkpoint
 
 if TYPE_CHECKING:
-    from glassformer.inference.decode import EncodedPrompt
+    from glassformer.inference.text import EncodedPrompt
     from glassformer.model import Model
 
 
@@ -82,7 +82,7 @@ def main(
         checkpoint.find(draft)
     model = loading.model(directory)
     _require_effect(model, sampling, sample)
-    from glassformer.inference.speculative import DraftCounts
+    from glassformer.inference.drafters import DraftCounts
 
     counts = DraftCounts()
     how = {"slide": context == "slide", "special_tokens": special_tokens}

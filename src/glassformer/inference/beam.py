@@ -21,7 +21,7 @@ finished, and the best live one, divided by the penalty of its present length, i
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -32,11 +32,10 @@ from glassformer.config.run import BeamConfig
 from glassformer.data.batching import batches_by_length, pad
 from glassformer.errors import UserError, require_integer
 from glassformer.fitting import InParts
+from glassformer.inference.contexts import Ids, SourceBatch
 from glassformer.inference.decodable import Branching, Decodable
 from glassformer.inference.sampling import all_ends, log_softmax
 from glassformer.kernels.packed import PackedWeights
-
-Ids = Sequence[int]
 
 CHUNK = 64
 """Size in tokens of a chunk of the vocabulary; the maximum of each chunk is computed first."""
@@ -55,10 +54,6 @@ class Hypothesis:
     score: float
     """log_prob / length penalty."""
     ended: bool
-
-    @classmethod
-    def scored(cls, ids: list[int], log_prob: float, config: BeamConfig, *, ended: bool) -> "Hypothesis":
-        return cls(ids, log_prob, log_prob / length_penalty(len(ids), config), ended)
 
     @property
     def text_ids(self) -> list[int]:
@@ -94,126 +89,157 @@ def length_penalty(length: int, config: BeamConfig) -> float:
     return float(base**config.length_penalty)
 
 
-def finished_leave(config: BeamConfig) -> bool:
-    """Return True if a finished hypothesis frees its place for another one."""
-    return config.early_stopping != "shrink" and config.beam > 1
+@dataclass(frozen=True)
+class Search:
+    """Settings of a beam search, and the special ids of its targets.
 
-
-def n_continuations(config: BeamConfig) -> int:
-    """Return the number of candidates per sentence.
-
-    If finished hypotheses free their places, there are enough for `beam` live ones, with any number of end tokens.
-
-    >>> n_continuations(BeamConfig(4)), n_continuations(BeamConfig(4, early_stopping="never"))
-    (4, 8)
+    Raises `UserError` if `n_best` is not from 1 to the beam.
     """
-    return (2 + len(config.end_ids) if finished_leave(config) else 1) * config.beam
 
+    config: BeamConfig
+    start_id: int
+    end_id: int
+    """Ends a target, as do the ids of `config.end_ids`."""
+    max_len: int
+    """The model's context."""
+    n_best: int = 1
+    """Number of targets per source."""
+    suppress_ids: Ids = ()
+    """Ids that are never chosen."""
 
-def is_decided(
-    finished: Iterable[Hypothesis], live: tuple[Ids, float], limit: int, n_best: int, config: BeamConfig
-) -> bool:
-    """Return True if the search ends by the rule of `early_stopping`: the best `live` one (ids and log p) cannot win.
+    def __post_init__(self) -> None:
+        require_integer("n_best", self.n_best, 1, "the number of targets per source")
+        if self.n_best > self.config.beam:
+            raise UserError(
+                f"n_best is {self.n_best} and must be from 1 to the beam, {self.config.beam}: change n_best or the beam"
+            )
 
-    "estimate" compares the live hypothesis at its present length. The other rules compare its largest possible score:
-    log p only decreases, and the penalty is largest at the shortest or at the longest remaining length.
-    """
-    is_whole_beam = finished_leave(config) and config.early_stopping != "never"
-    n_needed = config.beam if is_whole_beam else n_best
-    scores = sorted((h.score for h in finished), reverse=True)
-    if len(scores) < n_needed or config.early_stopping == "full":
-        return len(scores) >= n_needed
-    ids, log_prob = live
-    lengths = (len(ids),) if is_whole_beam else (len(ids) + 1, limit)
-    return log_prob / max(length_penalty(n, config) for n in lengths) <= scores[n_needed - 1]
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """All ids that end a target."""
+        return all_ends([self.end_id], self.config)
 
+    @cached_property
+    def finished_leave(self) -> bool:
+        """True if a finished hypothesis frees its place for another one."""
+        return self.config.early_stopping != "shrink" and self.config.beam > 1
 
-def output_limit(config: BeamConfig, source_length: int, max_len: int) -> int:
-    """Return the maximum number of ids in the output of a source of `source_length` tokens.
+    @property
+    def n_continuations(self) -> int:
+        """Number of candidates per sentence.
 
-    >>> output_limit(BeamConfig(max_new_tokens=100, max_ratio=1.5), source_length=8, max_len=512)
-    22
-    """
-    by_ratio = int(config.max_ratio * source_length) + 10 if config.max_ratio else max_len
-    return min(config.max_new_tokens, max_len, by_ratio)
+        If finished hypotheses free their places, there are enough for `beam` live ones, with any number of end tokens.
+        """
+        if self.finished_leave:
+            return (2 + len(self.config.end_ids)) * self.config.beam
+        return self.config.beam
+
+    def limit(self, source_length: int) -> int:
+        """Return the maximum number of ids in the output of a source of `source_length` tokens.
+
+        >>> Search(BeamConfig(max_new_tokens=100, max_ratio=1.5), 0, 1, max_len=512).limit(source_length=8)
+        22
+        """
+        limits = [self.config.max_new_tokens, self.max_len]
+        if self.config.max_ratio:
+            limits.append(int(self.config.max_ratio * source_length) + 10)
+        return min(limits)
+
+    def hypothesis(self, ids: list[int], log_prob: float, *, ended: bool) -> Hypothesis:
+        """Return a hypothesis with its score."""
+        return Hypothesis(ids, log_prob, log_prob / length_penalty(len(ids), self.config), ended)
+
+    def is_decided(self, finished: Iterable[Hypothesis], live: tuple[Ids, float], limit: int) -> bool:
+        """Return True if the search ends by the rule of `early_stopping`: the best `live` one (ids, log p) cannot win.
+
+        "estimate" compares the live hypothesis at its present length. The other rules compare its largest possible
+        score: log p only decreases, and the penalty is largest at the shortest or at the longest remaining length.
+        """
+        is_whole_beam = self.finished_leave and self.config.early_stopping != "never"
+        n_needed = self.config.beam if is_whole_beam else self.n_best
+        scores = sorted((h.score for h in finished), reverse=True)
+        if len(scores) < n_needed or self.config.early_stopping == "full":
+            return len(scores) >= n_needed
+        ids, log_prob = live
+        lengths = (len(ids),) if is_whole_beam else (len(ids) + 1, limit)
+        return log_prob / max(length_penalty(n, self.config) for n in lengths) <= scores[n_needed - 1]
 
 
 @torch.inference_mode()
 def beam_search(
     model: Decodable,
-    source_ids: Tensor,
-    source_attention_mask: Tensor | None,
-    config: BeamConfig,
+    sources: SourceBatch,
+    search: Search,
     *,
-    start_id: int,
-    end_id: int,
-    max_len: int,
-    n_best: int = 1,
     prefixes: Sequence[Ids] = (),
-    suppress_ids: Ids = (),
     observer: Observer | None = None,
 ) -> list[list[Hypothesis]]:
     """Return at most `n_best` hypotheses of every source, best first.
 
-    `source_ids` (N, S) and `source_attention_mask` (N, S), True = real. `max_len` is the model's context. The number of
-    ids of an output, including prefix and end, is limited by `max_len`, `max_new_tokens` and `max_ratio` × source + 10.
-    A target ends with `end_id` or one of `config.end_ids`. It begins with the ids of its item in `prefixes`, if given;
-    ids in `suppress_ids` are not chosen. An `observer` receives every step (`inspection/beam_tree.py`) and does not
-    change the results.
+    The number of ids of an output, including prefix and end, is limited by `max_len`, `max_new_tokens` and `max_ratio`
+    × source + 10. A target begins with the ids of its item in `prefixes`, if given. An `observer` receives every step
+    (`inspection/beam_tree.py`) and does not change the results.
 
-    Raises `UserError` if `n_best` is above the beam, or if a prefix is longer than the limit of the output.
+    Raises `UserError` if a prefix is longer than the limit of the output.
     """
+    source_ids, mask = sources
     n_sources, n_columns = source_ids.shape
-    lengths = [n_columns] * n_sources if source_attention_mask is None else source_attention_mask.sum(dim=1).tolist()
-    limits = [output_limit(config, length, max_len) for length in lengths]
-    prefixes = prefixes or [()] * n_sources
-    _check(config, n_best, prefixes, limits, end_id)
-    ends = all_ends([end_id], config)
     if not n_sources:
         return []
+    lengths = [n_columns] * n_sources if mask is None else mask.sum(dim=1).tolist()
+    limits = [search.limit(length) for length in lengths]
+    prefixes = prefixes or [()] * n_sources
+    _check(prefixes, limits, search.end_id)
 
     def tensor(values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=source_ids.device)
 
     with PackedWeights():
-        state = model.start(n_sources, max(limits), source_ids, source_attention_mask)
-        log_probs, forced, state = _read(model, state, start_id, prefixes, limits, source_ids.device)
-        searches = [
-            _Search(config, n_best, limit, ends, list(prefix), log_prob, observer and partial(observer, i))
+        # Read the sources, the start id and the prefixes
+        state = model.start(n_sources, max(limits), source_ids, mask)
+        inputs = [[search.start_id, *prefix][:limit] for prefix, limit in zip(prefixes, limits, strict=True)]
+        log_probs, forced, state = _read(model, state, inputs, prefixes, source_ids.device)
+        sentences = [
+            SentenceSearch(search, limit, list(prefix), log_prob, observer and partial(observer, i))
             for i, (limit, prefix, log_prob) in enumerate(zip(limits, prefixes, forced, strict=True))
         ]
-        if config.beam > 1 and isinstance(state, Branching):
+        if search.config.beam > 1 and isinstance(state, Branching):
             state = state.branched()
-        banned = tensor(suppress_ids)
-        n_looked_at = config.beam + finished_leave(config) * len(ends)  # per row; those that end free their places
-        n_looked_at += 0 if observer is None else config.beam  # candidates that are shown and never chosen
-        going = searches
+
+        # The candidates per row: those that end may free their places, and an observer sees some that are not chosen
+        n_looked_at = search.config.beam
+        if search.finished_leave:
+            n_looked_at += len(search.ends)
+        if observer is not None:
+            n_looked_at += search.config.beam
+
+        # Step by step, with the rows of all live hypotheses
+        suppressed, going = tensor(search.suppress_ids), sentences
         while True:
-            rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), n_looked_at))
-            if not (going := [search for search in going if not search.is_done]):
-                return [search.result() for search in searches]
+            candidates = _continuations(log_probs.index_fill_(1, suppressed, -torch.inf), n_looked_at)
+            rows = _advance(going, candidates)
+            going = [sentence for sentence in going if not sentence.is_done]
+            if not going:
+                return [sentence.result() for sentence in sentences]
             if rows != list(range(len(log_probs))):
                 state = state.select(tensor(rows))
-            last = tensor([ids[-1] for search in going for ids, _ in search.live])
+            last = tensor([ids[-1] for sentence in going for ids, _ in sentence.live])
             logits, state = model.step(last[:, None], state)
             log_probs = log_softmax(logits[:, -1])
 
 
-class _Search:
+class SentenceSearch:
     """Search for one sentence: live hypotheses (ids and log p), best first, and finished hypotheses."""
 
     def __init__(
         self,
-        config: BeamConfig,
-        n_best: int,
+        search: Search,
         limit: int,
-        ends: frozenset[int],
         prefix: list[int],
         log_prob: float,
         observer: Callable[[Step], None] | None = None,
     ) -> None:
-        self.observer = observer
-        self.config, self.n_best, self.limit, self.ends = config, n_best, limit, ends
+        self.search, self.limit, self.observer = search, limit, observer
         self.live = [(prefix, log_prob)]
         self.finished: list[Hypothesis] = []
         self.parents = [0]  # indices of the parents among the live hypotheses of the previous step
@@ -223,21 +249,23 @@ class _Search:
         """Choose among continuations (-log p, parent, id)."""
         if self.is_done:  # already at the start: the prefix has the maximum length
             return
-        beam = self.config.beam
-        n_held = 0 if finished_leave(self.config) else len(self.finished)
+        search, beam = self.search, self.search.config.beam
+        n_chosen = search.n_continuations
+        if not search.finished_leave:
+            n_chosen -= len(self.finished)
         ranked = sorted(continuations)
-        best = ranked[: n_continuations(self.config) - n_held]
+        best = ranked[:n_chosen]
         if not best:
             self.stuck = True
             return
         former, self.live, self.parents = self.live, [], []
         for rank, (cost, parent, token) in enumerate(best):
             ids = [*former[parent][0], token]
-            if token not in self.ends:
+            if token not in search.ends:
                 self.live.append((ids, -cost))
                 self.parents.append(parent)
             elif rank < beam:
-                self.finished.append(Hypothesis.scored(ids, -cost, self.config, ended=True))
+                self.finished.append(search.hypothesis(ids, -cost, ended=True))
         del self.live[beam:], self.parents[beam:]
         if self.observer is not None:
             self.observer(Step(former, ranked, list(self.live), list(self.finished)))
@@ -250,27 +278,33 @@ class _Search:
     @property
     def is_done(self) -> bool:
         """True if no live hypothesis can be continued, or can win by the rule of `early_stopping`."""
-        return self.is_at_end or is_decided(self.finished, self.live[0], self.limit, self.n_best, self.config)
+        return self.is_at_end or self.search.is_decided(self.finished, self.live[0], self.limit)
 
     def result(self) -> list[Hypothesis]:
-        unfinished = [Hypothesis.scored(ids, log_prob, self.config, ended=False) for ids, log_prob in self.live]
-        if finished_leave(self.config):
-            may_win = unfinished if self.is_at_end else []
-            return sorted([*self.finished, *may_win], key=lambda h: -h.score)[: self.n_best]
-        ranked = [sorted(group, key=lambda h: -h.score) for group in (self.finished, unfinished)]
-        return [*ranked[0], *ranked[1]][: self.n_best]
+        unfinished = [self.search.hypothesis(ids, log_prob, ended=False) for ids, log_prob in self.live]
+        if not self.search.finished_leave:
+            ranked = [*_by_score(self.finished), *_by_score(unfinished)]
+        elif self.is_at_end:
+            ranked = _by_score([*self.finished, *unfinished])
+        else:
+            ranked = _by_score(self.finished)
+        return ranked[: self.search.n_best]
 
 
-def _advance(searches: Sequence[_Search], found: tuple[list[int], list[int], list[float]]) -> list[int]:
+def _by_score(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
+    return sorted(hypotheses, key=lambda h: -h.score)
+
+
+def _advance(sentences: Sequence[SentenceSearch], continuations: tuple[list[int], list[int], list[float]]) -> list[int]:
     """Advance each search with the continuations (row, id, log p) of its rows; return the parent rows to keep."""
     begin, at, stay = 0, 0, []
-    for search in searches:
-        end = begin + len(search.live)
-        upto = bisect_left(found[0], end)
-        own = zip(*(values[at:upto] for values in found), strict=True)
-        search.advance((-(search.live[row - begin][1] + p), row - begin, token) for row, token, p in own)
-        if not search.is_done:
-            stay += [begin + parent for parent in search.parents]
+    for sentence in sentences:
+        end = begin + len(sentence.live)
+        upto = bisect_left(continuations[0], end)
+        of_sentence = zip(*(values[at:upto] for values in continuations), strict=True)
+        sentence.advance((-(sentence.live[row - begin][1] + p), row - begin, token) for row, token, p in of_sentence)
+        if not sentence.is_done:
+            stay += [begin + parent for parent in sentence.parents]
         begin, at = end, upto
     return stay
 
@@ -292,34 +326,25 @@ def _continuations(log_probs: Tensor, n: int) -> tuple[list[int], list[int], lis
     which, offsets = ((inside >= threshold[rows]) & (inside > -torch.inf)).nonzero(as_tuple=True)
     values = inside[which, offsets]
     numbers = [x.to(values.dtype) for x in (rows[which], places[which] * size + offsets)]  # exact below 2^24
-    found = torch.stack([*numbers, values]).cpu()  # one copy
-    return found[0].long().tolist(), found[1].long().tolist(), found[2].tolist()
+    rows_of, ids, log_p = torch.stack([*numbers, values]).cpu()  # one copy
+    return rows_of.long().tolist(), ids.long().tolist(), log_p.tolist()
 
 
 def _read(
-    model: Decodable,
-    state: Any,
-    start_id: int,
-    prefixes: Sequence[Ids],
-    limits: Sequence[int],
-    device: torch.device,
+    model: Decodable, state: Any, inputs: Sequence[Ids], prefixes: Sequence[Ids], device: torch.device
 ) -> tuple[Tensor, list[float], Any]:
     """Read start ids and prefixes; return log p (N, V) of the next id, log p of each prefix, and the state."""
-    inputs = [[start_id, *prefix][:limit] for prefix, limit in zip(prefixes, limits, strict=True)]
     token_ids, real = (x.to(device) for x in pad(inputs, 0))  # (N, T)
-    given, is_given = (x.to(device) for x in pad(prefixes, 0))  # (N, T or T - 1)
+    forced_ids, is_forced = (x.to(device) for x in pad(prefixes, 0))  # (N, T or T - 1)
     logits, state = model.step(token_ids, state, None if bool(real.all()) else real)
     log_probs = log_softmax(logits)  # (N, T, V)
-    of_given = log_probs[:, : given.shape[1]].gather(2, given[:, :, None]).squeeze(2)
-    forced = of_given.masked_fill(~is_given, 0.0).cpu().double().sum(dim=1)  # MPS has no double precision
+    of_forced = log_probs[:, : forced_ids.shape[1]].gather(2, forced_ids[:, :, None]).squeeze(2)
+    sums = of_forced.masked_fill(~is_forced, 0.0).cpu().double().sum(dim=1)  # MPS has no double precision
     last = real.sum(dim=1) - 1
-    return log_probs[torch.arange(len(inputs), device=device), last], forced.tolist(), state
+    return log_probs[torch.arange(len(inputs), device=device), last], sums.tolist(), state
 
 
-def _check(config: BeamConfig, n_best: int, prefixes: Sequence[Ids], limits: Sequence[int], end_id: int) -> None:
-    require_integer("n_best", n_best, 1, "the number of targets per source")
-    if n_best > config.beam:
-        raise UserError(f"n_best is {n_best} and must be from 1 to the beam, {config.beam}: change n_best or the beam")
+def _check(prefixes: Sequence[Ids], limits: Sequence[int], end_id: int) -> None:
     for number, (prefix, limit) in enumerate(zip(prefixes, limits, strict=True), 1):
         if len(prefix) > limit:
             raise UserError(
@@ -333,17 +358,11 @@ def _check(config: BeamConfig, n_best: int, prefixes: Sequence[Ids], limits: Seq
 def decode_sorted(
     model: Decodable,
     sources: Sequence[Ids],
-    config: BeamConfig,
+    search: Search,
     *,
-    start_id: int,
-    end_id: int,
-    max_len: int,
-    n_best: int = 1,
     prefix: Ids = (),
-    suppress_ids: Ids = (),
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
-    max_tokens: int = MAX_TOKENS,
     takes: Callable[[int], bool] | None = None,
 ) -> list[list[Hypothesis]]:
     """Run `beam_search` on all `sources` (ids with their end tokens); result i belongs to source i.
@@ -352,32 +371,22 @@ def decode_sorted(
     decoded in parts. `progress(done, total)` is called after every batch. If `takes` is given, batches for whose number
     it returns False are skipped, and their sources have no result.
     """
-    found: list[list[Hypothesis]] = [[] for _ in sources]
+    hypotheses: list[list[Hypothesis]] = [[] for _ in sources]
     n_done, in_parts = 0, InParts()
 
     def results_of(batch: Sequence[int]) -> list[list[Hypothesis]]:
         source_ids, mask = pad([sources[i] for i in batch], 0)
-        return beam_search(
-            model,
-            source_ids.to(device),
-            None if bool(mask.all()) else mask.to(device),
-            config,
-            start_id=start_id,
-            end_id=end_id,
-            max_len=max_len,
-            n_best=n_best,
-            prefixes=[prefix] * len(batch),
-            suppress_ids=suppress_ids,
-        )
+        in_batch = source_ids.to(device), None if bool(mask.all()) else mask.to(device)
+        return beam_search(model, in_batch, search, prefixes=[prefix] * len(batch))
 
-    batches = batches_by_length([len(source) for source in sources], max_tokens // config.beam)
+    batches = batches_by_length([len(source) for source in sources], MAX_TOKENS // search.config.beam)
     for number, batch in enumerate(batches):
         if takes is not None and not takes(number):
             continue
         results = (result for part in in_parts(batch, results_of) for result in part)
         for i, result in zip(batch, results, strict=True):
-            found[i] = result
+            hypotheses[i] = result
         n_done += len(batch)
         if progress is not None:
             progress(n_done, len(sources))
-    return found
+    return hypotheses

@@ -5,23 +5,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from glassformer.config.run import BeamConfig
-from glassformer.inference.beam import Hypothesis, finished_leave, length_penalty, n_continuations, output_limit
-from glassformer.inference.sampling import all_ends
+from glassformer.inference.beam import Hypothesis, Search, length_penalty
 
 
 @torch.inference_mode()
 def beam_search_reference(
-    forward: Callable[..., Tensor],
-    source_ids: Tensor,
-    config: BeamConfig,
-    *,
-    start_id: int,
-    end_id: int,
-    max_len: int,
-    n_best: int = 1,
-    prefix: Sequence[int] = (),
-    suppress_ids: Sequence[int] = (),
+    forward: Callable[..., Tensor], source_ids: Tensor, search: Search, prefix: Sequence[int] = ()
 ) -> list[Hypothesis]:
     """Return the hypotheses of `source_ids` (S,), best first, by the rules of `beam`.
 
@@ -31,10 +20,9 @@ def beam_search_reference(
 
     def log_probs(ids: Sequence[int]) -> Tensor:
         """Return log-probabilities (T, V): row t is for the id after the first t ids."""
-        return forward(torch.tensor([[start_id, *ids]]), source_ids=source_ids[None])[0].log_softmax(dim=-1)
+        return forward(torch.tensor([[search.start_id, *ids]]), source_ids=source_ids[None])[0].log_softmax(dim=-1)
 
-    ends = all_ends([end_id], config)
-    limit = output_limit(config, len(source_ids), max_len)
+    limit = search.limit(len(source_ids))
     live = [(list(prefix), sum(float(log_probs(prefix)[t, token]) for t, token in enumerate(prefix)))]
     finished: list[Hypothesis] = []
     beaten = False
@@ -43,34 +31,39 @@ def beam_search_reference(
             (log_prob + more, parent, token)
             for parent, (ids, log_prob) in enumerate(live)
             for token, more in enumerate(log_probs(ids)[-1].tolist())
-            if token not in suppress_ids
+            if token not in search.suppress_ids
         ]
         if not continuations:
             break
         continuations.sort(key=lambda c: (-c[0], c[1], c[2]))
         former, live = live, []
-        n_chosen = n_continuations(config) - (0 if finished_leave(config) else len(finished))
+        n_chosen = search.n_continuations
+        if not search.finished_leave:
+            n_chosen -= len(finished)
         for rank, (log_prob, parent, token) in enumerate(continuations[:n_chosen]):
             ids = [*former[parent][0], token]
-            if token in ends and rank < config.beam:
-                finished.append(Hypothesis.scored(ids, log_prob, config, ended=True))
-            elif token not in ends and len(live) < config.beam:
+            if token in search.ends and rank < search.config.beam:
+                finished.append(search.hypothesis(ids, log_prob, ended=True))
+            elif token not in search.ends and len(live) < search.config.beam:
                 live.append((ids, log_prob))
         finished.sort(key=lambda h: -h.score)
-        if live and len(live[0][0]) < limit and _is_over(live[0], finished, limit, n_best, config):
+        if live and len(live[0][0]) < limit and _is_over(live[0], finished, limit, search):
             beaten = True
             break
-    unfinished = [Hypothesis.scored(ids, log_prob, config, ended=False) for ids, log_prob in live]
-    if finished_leave(config):
-        return sorted([*finished, *([] if beaten else unfinished)], key=lambda h: -h.score)[:n_best]
-    return [*finished, *sorted(unfinished, key=lambda h: -h.score)][:n_best]
+    unfinished = [search.hypothesis(ids, log_prob, ended=False) for ids, log_prob in live]
+    if not search.finished_leave:
+        ranked = [*finished, *sorted(unfinished, key=lambda h: -h.score)]
+    elif beaten:
+        ranked = finished
+    else:
+        ranked = sorted([*finished, *unfinished], key=lambda h: -h.score)
+    return ranked[: search.n_best]
 
 
-def _is_over(
-    live: tuple[Sequence[int], float], finished: Sequence[Hypothesis], limit: int, n_best: int, config: BeamConfig
-) -> bool:
+def _is_over(live: tuple[Sequence[int], float], finished: Sequence[Hypothesis], limit: int, search: Search) -> bool:
     """Apply the rule of `early_stopping` to the best `live` hypothesis and all finished ones, best first."""
     ids, log_prob = live
+    config, n_best = search.config, search.n_best
     if config.early_stopping == "full" and config.beam > 1:
         return len(finished) >= config.beam
     if config.early_stopping == "estimate" and config.beam > 1:

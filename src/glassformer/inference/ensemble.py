@@ -97,5 +97,5 @@ class Ensemble(nn.Module):
         self, token_ids: Tensor, state: EnsembleState, attention_mask: Tensor | None, at: Tensor
     ) -> tuple[Tensor, EnsembleState]:
         """Read as `step` does; return the log-probabilities (B, V) of one token per row, number `at` (B,)."""
-        found = [read_at(m, token_ids, s, attention_mask, at) for m, s in zip(self.models, state.members, strict=True)]
-        return mean_log_probs([logits for logits, _ in found]), EnsembleState([member for _, member in found])
+        reads = [read_at(m, token_ids, s, attention_mask, at) for m, s in zip(self.models, state.members, strict=True)]
+        return mean_log_probs([logits for logits, _ in reads]), EnsembleState([member for _, member in reads])

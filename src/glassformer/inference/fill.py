@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from glassformer import notebook
 from glassformer.config.run import BeamConfig
 from glassformer.errors import UserError, quoted, require_integer
-from glassformer.inference.beam import decode_sorted
-from glassformer.inference.decode import never_written
-from glassformer.inference.sampling import all_ends
+from glassformer.inference.text import never_written
+from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -45,8 +43,9 @@ class Filling:
         return asdict(self)
 
     def _repr_html_(self) -> str:
-        found = [{"mask": n} | asdict(one) for n, some in enumerate(self.candidates, 1) for one in some]
-        return notebook.table({"text": self.text}) + (notebook.frame(found) if found else "")
+        rows = [{"mask": n} | asdict(one) for n, some in enumerate(self.candidates, 1) for one in some]
+        text = notebook.table({"text": self.text})
+        return text + notebook.frame(rows) if rows else text
 
 
 def with_masks(tokenizer: Tokenizer, text: str) -> str:
@@ -92,21 +91,14 @@ def fill_masks(
     return Filling(tokenizer.decode(filled), candidates)
 
 
-def fill_by_writing(
-    network: Network,
-    tokenizer: Tokenizer,
-    text: str,
-    config: BeamConfig,
-    device: torch.device | str = "cpu",
-    sentinel_ids: Sequence[int] = (),
-) -> Filling:
+def fill_by_writing(translator: Translator, text: str, config: BeamConfig, sentinel_ids: Sequence[int] = ()) -> Filling:
     """Return the text that an encoder-decoder writes for one with masks; a mask may become several tokens.
 
     An infilling model writes the whole text. With `sentinel_ids`, it writes the spans that replace them.
     """
+    tokenizer = translator.tokenizer
     source = source_with_masks(tokenizer, text, sentinel_ids)
-    ids = tokenizer.frames.source.around(source)
-    written = written_ids(network, tokenizer, ids, config, device, sentinel_ids)
+    written = written_ids(translator, tokenizer.frames.source.around(source), config, sentinel_ids)
     if sentinel_ids:
         written = restore_spans(source, written, sentinel_ids)
     return Filling(tokenizer.decode(written), [])
@@ -155,31 +147,12 @@ def _require_room(ids: Sequence[int], longest: int) -> None:
 
 
 def written_ids(
-    network: Network,
-    tokenizer: Tokenizer,
-    ids: Sequence[int],
-    config: BeamConfig,
-    device: torch.device | str,
-    allowed: Sequence[int] = (),
+    translator: Translator, ids: Sequence[int], config: BeamConfig, allowed: Sequence[int] = ()
 ) -> list[int]:
     """Return the best target of `ids`, the input of the encoder, without its end token.
 
     `allowed` are special tokens that it may contain.
     """
-    model = network.config
-    assert model.decoder_start_id is not None and tokenizer.eos_id is not None
-    _require_room(ids, model.encoder_max_len)
-    ends = all_ends([tokenizer.eos_id], config)
-    suppress_ids = np.setdiff1d(never_written(tokenizer, model.vocab_size), [*ends, *allowed]).tolist()
-    ((best, *_),) = decode_sorted(
-        network,
-        [ids],
-        config,
-        start_id=model.decoder_start_id,
-        end_id=tokenizer.eos_id,
-        max_len=model.max_len,
-        prefix=tokenizer.frames.target.before,
-        suppress_ids=suppress_ids,
-        device=device,
-    )
+    _require_room(ids, translator.source_max_len)
+    ((best, *_),) = translator.hypotheses([ids], translator.search(config, allowed=allowed))
     return best.text_ids

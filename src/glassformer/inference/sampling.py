@@ -1,8 +1,12 @@
-"""Sampling rules: pure functions of logits (B, V), where -inf excludes a token; and log-probabilities."""
+"""Sampling rules: pure functions of logits (B, V), where -inf excludes a token; and log-probabilities.
+
+`Sampler` applies the rules of a generation.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,6 +84,38 @@ def shape_logits(logits: Tensor, config: GenerationConfig, seen: Tensor | None =
     if config.top_p < 1:
         logits = keep_top_p(logits, config.top_p)
     return keep_min_p(logits, config.min_p) if config.min_p else logits
+
+
+class Sampler:
+    """The rules by which a generation chooses ids."""
+
+    def __init__(self, config: GenerationConfig, suppress_ids: Sequence[int], device: torch.device | str) -> None:
+        self.config, self.device = config, device
+        self.is_greedy = config.temperature == 0
+        self._suppressed = torch.tensor(list(suppress_ids), dtype=torch.long, device=device)
+
+    def shape(self, logits: Tensor, histories: Sequence[Sequence[int]]) -> Tensor:
+        """Apply all rules to the logits (N, V) of the ids that follow `histories`.
+
+        The result is on the CPU, because not every device has the double precision that sampling needs.
+        """
+        logits = logits.to(self.device)
+        seen = None
+        if self.config.repetition_penalty != 1:
+            seen = torch.zeros_like(logits, dtype=torch.bool)
+            for place, history in enumerate(histories):
+                seen[place, torch.tensor(history, device=logits.device)] = True
+        logits = logits.float()
+        if len(self._suppressed):
+            logits = logits.index_fill(-1, self._suppressed, -math.inf)
+        return shape_logits(logits, self.config, seen).cpu()
+
+    def choose(self, shaped: Tensor, generators: Sequence[np.random.Generator]) -> list[int]:
+        """Choose an id for each row of shaped logits (N, V): the most probable, or one drawn by its generator."""
+        if self.is_greedy:
+            return choose(shaped, None).tolist()
+        uniform = torch.tensor([generator.random() for generator in generators], dtype=torch.float64)
+        return choose(shaped, uniform).tolist()
 
 
 def choose(logits: Tensor, uniform: Tensor | None) -> Tensor:

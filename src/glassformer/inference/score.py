@@ -11,15 +11,14 @@ from glassformer import notebook
 from glassformer.data.batching import batches_by_length, pad
 from glassformer.errors import UserError
 from glassformer.fitting import InParts
+from glassformer.inference.contexts import Context, Ids, SourceBatch, distinct, read_contexts
 from glassformer.inference.decodable import Decodable
-from glassformer.inference.decode import read_prompts
 from glassformer.inference.sampling import log_softmax
+from glassformer.models.build import Network
 from glassformer.tokenization.tokenizer import Tokenizer
 
 MAX_TOKENS = 2048
 """Maximum of source, context and target positions of a batch, padding included; every target position needs logits."""
-
-Ids = Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -112,25 +111,27 @@ def continuation_scores(
     Teacher forcing: one step reads the context and gives p of the first target id; one more step reads the target
     without its last id and gives the others. Rows of a batch with the same context, such as a question, read it once.
     """
-    given = list(zip(map(tuple, sources or [()] * len(contexts)), map(tuple, contexts), strict=True))
-    sizes = [len(s) + len(context) + len(t) for (s, context), t in zip(given, targets, strict=True)]
-    found = [ForcedScore([]) for _ in targets]
+    of_sources = sources or [()] * len(contexts)
+    sizes = [sum(map(len, row)) for row in zip(of_sources, contexts, targets, strict=True)]
+    scores: list[ForcedScore] = [ForcedScore([]) for _ in targets]
     in_parts = InParts()
 
     def scores_of(batch: Sequence[int]) -> list[ForcedScore]:
-        distinct = {key: row for row, key in enumerate(dict.fromkeys(given[i] for i in batch))}
-        rows = torch.tensor([distinct[given[i]] for i in batch], device=device)
-        source = None
+        # Read each context once
+        different, numbers = distinct(tuple(of_sources[i]) for i in batch)
+        source: SourceBatch | None = None
         if sources is not None:
-            source_ids, source_mask = pad([s for s, _ in distinct], 0)
+            source_ids, source_mask = pad(different, 0)
             source = source_ids.to(device), None if bool(source_mask.all()) else source_mask.to(device)
-        n_read = max(len(given[i][1]) + len(targets[i]) for i in batch)
-        first, state = read_prompts(model, [context for _, context in distinct], n_read, device, source)
+        read = [Context(tuple(contexts[i]), number) for i, number in zip(batch, numbers, strict=True)]
+        longest = max(len(contexts[i]) + len(targets[i]) for i in batch)
+        first, state = read_contexts(model, read, longest, device, source)
+
+        # Judge the first id of each target by the context, and the others by the target without its last id
         labels, _ = pad([targets[i] for i in batch], 0)  # (B, T)
-        parts = [_judge(first[rows, None], labels[:, :1].to(device))]
+        parts = [_judge(first[:, None], labels[:, :1].to(device))]
         inputs, mask = pad([targets[i][:-1] for i in batch], 0)
         if inputs.shape[1]:
-            state = state if len(distinct) == len(batch) else state.select(rows)
             rest, _ = model.step(inputs.to(device), state, None if bool(mask.all()) else mask.to(device))
             parts.append(_judge(rest, labels[:, 1:].to(device)))
         log_probs, is_best = (torch.cat(half, dim=1).tolist() for half in zip(*parts, strict=True))
@@ -141,10 +142,10 @@ def continuation_scores(
         ]
 
     for batch in batches_by_length(sizes, max_tokens):
-        scores = (score for part in in_parts(batch, scores_of) for score in part)
-        for i, score in zip(batch, scores, strict=True):
-            found[i] = score
-    return found
+        of_batch = (score for part in in_parts(batch, scores_of) for score in part)
+        for i, score in zip(batch, of_batch, strict=True):
+            scores[i] = score
+    return scores
 
 
 def _judge(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,21 +155,21 @@ def _judge(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def text_scores(
-    model: Decodable,
+    network: Network,
     tokenizer: Tokenizer,
     texts: Sequence[str],
     targets: Sequence[str] | None = None,
     *,
     start: Ids,
-    max_len: int,
     device: torch.device | str = "cpu",
 ) -> list[Score]:
     """Return log p of every text, or, with `targets`, of each target as the continuation of its text.
 
-    A text follows `start`, the ids that training put before it (`decode.causal_frame`). If `start` is empty, the first
-    token is context only: it is not scored, and its bytes do not count. A text beyond the context `max_len` is read in
+    A text follows `start`, the ids that training put before it (`text.causal_frame`). If `start` is empty, the first
+    token is context only: it is not scored, and its bytes do not count. A text beyond the model's context is read in
     `windows`.
     """
+    max_len = network.config.max_len
     rows: list[list[tuple[Ids, Ids]]]
     if targets is None:
         encoded = tokenizer.encode_batch(texts)
@@ -179,15 +180,15 @@ def text_scores(
         rows = [[fit_context(*with_context([*start, *context], target), max_len)] for context, target in pairs]
         unscored = [[] if start or context else target[:1] for context, target in pairs]
     flat = [pair for row in rows for pair in row]
-    scores = iter(continuation_scores(model, [c for c, _ in flat], [t for _, t in flat], device=device))
-    found = []
+    scores = iter(continuation_scores(network, [c for c, _ in flat], [t for _, t in flat], device=device))
+    results = []
     contexts, scored = ([""] * len(texts), texts) if targets is None else (texts, targets)
     for context, text, row, left_out in zip(contexts, scored, rows, unscored, strict=True):
         log_prob = sum(next(scores).log_prob for _ in row)
         n_bytes, n_before = len(text.encode("utf-8")), len(context.encode("utf-8"))
         n_bytes = min(n_bytes, n_before + n_bytes - tokenizer.n_bytes_of(left_out))  # space may come from the context
-        found.append(Score(float(log_prob), sum(len(target) for _, target in row), n_bytes))
-    return found
+        results.append(Score(float(log_prob), sum(len(target) for _, target in row), n_bytes))
+    return results
 
 
 def split_pair(tokenizer: Tokenizer, context: str, target: str) -> tuple[list[int], list[int]]:
@@ -202,8 +203,8 @@ def split_pair(tokenizer: Tokenizer, context: str, target: str) -> tuple[list[in
 
     Raises `UserError` if the target has no token of its own.
     """
-    kept = context.rstrip()
-    context, target = kept, context[len(kept) :] + target
+    words = context.rstrip()
+    context, target = words, context[len(words) :] + target
     context_ids = tokenizer.encode(context)
     target_ids = tokenizer.encode(context + target)[len(context_ids) :]
     if target and not target_ids:

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from glassformer.config.run import BeamConfig
 from glassformer.errors import UserError, quoted
-from glassformer.inference.beam import Hypothesis, decode_sorted
-from glassformer.inference.decode import never_written
+from glassformer.inference.beam import Hypothesis, Search, decode_sorted
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.sampling import all_ends
 from glassformer.inference.score import Score, forced_scores
+from glassformer.inference.text import never_written
 from glassformer.models.build import Network
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -62,48 +63,40 @@ class Translator:
         """Return the decoder's input for a target: start token, tokens before every target, tokens of the text."""
         return [self.start_id, *self.tokenizer.frames.target.before, *self.tokenizer.encode(text)]
 
-    def translate(
-        self,
-        sources: Sequence[str],
-        config: BeamConfig,
-        *,
-        progress: Callable[[int, int], None] | None = None,
-        takes: Callable[[int], bool] | None = None,
-    ) -> list[list[Translation]]:
-        """Return the best target of every source.
+    def search(self, config: BeamConfig, n_best: int = 1, *, allowed: Sequence[int] = ()) -> Search:
+        """Return the settings of a search for `n_best` targets per source; `allowed` are special tokens in a target."""
+        written = [*all_ends([self.end_id], config), *allowed]
+        suppress_ids = never_written(self.tokenizer, self.vocab_size, but=written)
+        return Search(config, self.start_id, self.end_id, self.max_len, n_best, suppress_ids)
 
-        If `takes` is given, only sources of batches for whose number it returns True have targets.
-        """
-        encoded = [self.source_ids(source) for source in sources]
-        return self.translate_ids(encoded, config, progress=progress, takes=takes)
-
-    def translate_ids(
+    def hypotheses(
         self,
         sources: Sequence[Sequence[int]],
-        config: BeamConfig,
+        search: Search,
         *,
-        n_best: int = 1,
         prefix: str = "",
         progress: Callable[[int, int], None] | None = None,
         takes: Callable[[int], bool] | None = None,
-    ) -> list[list[Translation]]:
-        """Return the `n_best` targets of encoded sources (`source_ids`), best first; each begins with `prefix`."""
-        ends = all_ends([self.end_id], config)
-        found = decode_sorted(
-            self.model,
-            sources,
-            config,
-            start_id=self.start_id,
-            end_id=self.end_id,
-            max_len=self.max_len,
-            n_best=n_best,
-            prefix=[*self.tokenizer.frames.target.before, *self.tokenizer.encode(prefix)],
-            suppress_ids=[i for i in never_written(self.tokenizer, self.vocab_size) if i not in ends],
-            device=self.device,
-            progress=progress,
-            takes=takes,
+    ) -> list[list[Hypothesis]]:
+        """Return the best targets of encoded sources (`source_ids`), best first; each begins with `prefix`.
+
+        If `takes` is given, only sources of batches for whose number it returns True have targets.
+        """
+        before = [*self.tokenizer.frames.target.before, *self.tokenizer.encode(prefix)]
+        return decode_sorted(
+            self.model, sources, search, prefix=before, device=self.device, progress=progress, takes=takes
         )
-        return [[Translation(self.tokenizer.decode(h.text_ids), h) for h in of_source] for of_source in found]
+
+    def translate(self, sources: Sequence[str], config: BeamConfig, **options: Any) -> list[list[Translation]]:
+        """Return the best targets of every source; `options` are those of `translate_ids`."""
+        return self.translate_ids([self.source_ids(source) for source in sources], config, **options)
+
+    def translate_ids(
+        self, sources: Sequence[Sequence[int]], config: BeamConfig, n_best: int = 1, **options: Any
+    ) -> list[list[Translation]]:
+        """Return the `n_best` targets of encoded sources, best first; `options` are those of `hypotheses`."""
+        hypotheses = self.hypotheses(sources, self.search(config, n_best), **options)
+        return [[Translation(self.tokenizer.decode(h.text_ids), h) for h in of_source] for of_source in hypotheses]
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
         """Return log p of each target, including its end token, given its source.

@@ -10,11 +10,8 @@ from typing import Any, Literal
 
 import torch
 
-from glassformer.config.run import BeamConfig
-from glassformer.inference.beam import Hypothesis, Step, beam_search
+from glassformer.inference.beam import Hypothesis, Search, Step, beam_search
 from glassformer.inference.decodable import Decodable
-from glassformer.inference.decode import never_written
-from glassformer.inference.sampling import all_ends
 from glassformer.inference.score import forced_scores
 from glassformer.tasks.encoder_decoder import beam
 from glassformer.tasks.task import TrainedModel
@@ -71,18 +68,12 @@ def beam_tree(
     ```
     """
     translator, config = model.translator, beam(model, settings)
-    suppressed = never_written(translator.tokenizer, translator.vocab_size)
     return search_tree(
         translator.model,
         translator.source_ids(source),
-        config,
-        start_id=translator.start_id,
-        end_id=translator.end_id,
-        max_len=translator.max_len,
-        n_best=n_best,
+        translator.search(config, config.beam if n_best is None else n_best),
         n_pruned=n_pruned,
         prefix=translator.tokenizer.frames.target.before,
-        suppress_ids=[i for i in suppressed if i not in all_ends([translator.end_id], config)],
         device=translator.device,
     )
 
@@ -90,20 +81,15 @@ def beam_tree(
 def search_tree(
     model: Decodable,
     source_ids: Sequence[int],
-    config: BeamConfig,
+    search: Search,
     *,
-    start_id: int,
-    end_id: int,
-    max_len: int,
-    n_best: int | None = None,
     n_pruned: int | None = None,
     prefix: Sequence[int] = (),
-    suppress_ids: Sequence[int] = (),
     device: torch.device | str = "cpu",
 ) -> BeamTree:
     """Return the tree of `beam_search` for the ids of one source; see `beam_tree`."""
-    n_pruned = config.beam if n_pruned is None else n_pruned
-    nodes = [Node(0, None, start_id, 0.0, 0.0, 0, "root")]
+    n_pruned = search.config.beam if n_pruned is None else n_pruned
+    nodes = [Node(0, None, search.start_id, 0.0, 0.0, 0, "root")]
     places: dict[tuple[int, ...], int] = {(): 0}  # ids of a hypothesis → its last node
 
     def add(ids: Sequence[int], log_prob: float, state: Literal["kept", "pruned", "finished"]) -> None:
@@ -124,20 +110,9 @@ def search_tree(
                 add(ids, -cost, "pruned")
 
     if prefix:
-        (forced,) = forced_scores(model, [source_ids], [prefix], start_id=start_id, device=device)
+        (forced,) = forced_scores(model, [source_ids], [prefix], start_id=search.start_id, device=device)
         for n in range(1, len(prefix) + 1):
             add(prefix[:n], sum(forced.token_log_probs[:n]), "kept")
-    (found,) = beam_search(
-        model,
-        torch.tensor([list(source_ids)], device=device),
-        None,
-        config,
-        start_id=start_id,
-        end_id=end_id,
-        max_len=max_len,
-        n_best=config.beam if n_best is None else n_best,
-        prefixes=[prefix],
-        suppress_ids=suppress_ids,
-        observer=observe,
-    )
-    return BeamTree(nodes, [(places[tuple(hypothesis.ids)], hypothesis) for hypothesis in found])
+    sources = torch.tensor([list(source_ids)], device=device), None
+    (results,) = beam_search(model, sources, search, prefixes=[prefix], observer=observe)
+    return BeamTree(nodes, [(places[tuple(hypothesis.ids)], hypothesis) for hypothesis in results])

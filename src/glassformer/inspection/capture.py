@@ -389,8 +389,7 @@ def _encoded_pair(model: TrainedModel, source: str | Sequence[int], target: str 
     source_ids = list(source)
     _check_ids("source", source_ids, model.source_tokenizer, translator.source_max_len)
     if target is None and sentinels is not None:
-        config = beam(model, {})
-        written = written_ids(model.network, model.tokenizer, source_ids, config, model.device, sentinels)
+        written = written_ids(translator, source_ids, beam(model, {}), sentinels)
         target = [translator.start_id, *written][:max_len]
     elif target is None:
         [[best]] = translator.translate_ids([source_ids], beam(model, {}))

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from glassformer.errors import UserError
-from glassformer.inference.decode import causal_frame
+from glassformer.inference.text import causal_frame
 from glassformer.inspection.attention_maps import Kind, attention_layers
 from glassformer.inspection.capture import Trace, capture_tensors, encoded, kind_of
 from glassformer.inspection.head_weights import head_weights

@@ -8,7 +8,7 @@ from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.config.schema import from_dict
 from glassformer.config.transformer import TransformerConfig
 from glassformer.errors import UserError, shown
-from glassformer.inference.decode import never_written
+from glassformer.inference.text import never_written
 from glassformer.tokenization.tokenizer import Tokenizer, sentinel_ids
 
 Log = Callable[[str], None]
@@ -154,5 +154,5 @@ def token_ids(config: TransformerConfig) -> dict[str, int | None]:
 
 def _never(config: TransformerConfig, tokenizer: Tokenizer, written: Collection[int] = ()) -> dict[str, Any]:
     """Return the suppressed ids: tokens without text, except the end token and those in `written`."""
-    never = [i for i in never_written(tokenizer, config.vocab_size) if i not in written and i != config.eos_id]
+    never = never_written(tokenizer, config.vocab_size, but=[*written, config.eos_id])
     return {"suppress_tokens": never} if never else {}

@@ -10,7 +10,7 @@ from glassformer import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.transformer import TokenHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError, shown
-from glassformer.inference.decode import causal_frame
+from glassformer.inference.text import causal_frame
 from glassformer.interop import sentencepiece_files
 from glassformer.interop.directory import HFFolder
 from glassformer.interop.vocabulary_files import SAVE_FAST, Builder, Parts, build

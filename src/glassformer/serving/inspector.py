@@ -19,8 +19,8 @@ from torch import Tensor
 
 from glassformer import files
 from glassformer.errors import UserError
-from glassformer.inference.decode import never_written
 from glassformer.inference.sampling import log_softmax
+from glassformer.inference.text import never_written
 from glassformer.inspection.ablation import Part, ablate
 from glassformer.inspection.attention_maps import Kind, checked, default_layer
 from glassformer.inspection.beam_tree import beam_tree
@@ -512,8 +512,7 @@ class Inspector:
             raise UserError(f"{chosen.name} does not predict next tokens")
         given: dict[str, Any] = {"source": source_ids, "target": ids} if chosen.is_seq2seq else {"text": ids}
         logits = capture(chosen, names=["logits"], **given)["logits"][0, -1:]
-        ends = page_data.end_ids(chosen)
-        never = [i for i in never_written(chosen.tokenizer, chosen.config.vocab_size) if i not in ends]
+        never = never_written(chosen.tokenizer, chosen.config.vocab_size, but=page_data.end_ids(chosen))
         logits[:, never] = -torch.inf  # as in generation
         log_probs = log_softmax(logits)
         (best,) = page_data.top(log_probs, self._names(chosen), N_NEXT)

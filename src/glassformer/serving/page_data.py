@@ -14,8 +14,8 @@ from torch import Tensor
 from glassformer.config.recurrent import ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.errors import UserError
-from glassformer.inference.decode import end_ids_of
 from glassformer.inference.sampling import log_softmax
+from glassformer.inference.text import end_ids_of
 from glassformer.inspection.attention_maps import Kind
 from glassformer.model import Model
 from glassformer.models.build import build_positions

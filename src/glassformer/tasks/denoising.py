@@ -9,6 +9,7 @@ import torch
 from glassformer.config.run import BeamConfig, InfillingConfig, Run, SpansConfig
 from glassformer.data.batching import Example
 from glassformer.inference.fill import Filling, fill_by_writing
+from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.objectives.seq2seq import DenoisingObjective, Noise, infilling, spans
 from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
@@ -61,19 +62,18 @@ class Denoising(TextTask, NeedsSpecialTokens, EncoderDecoderTask, FillsByWriting
         return TextObjective(objective, context - n_added, changes_lengths=True)
 
     def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
-        sentinels = self.sentinels(tokenizer)
+        sentinels, translator = self.sentinels(tokenizer), Translator(network, tokenizer, tokenizer, device)
 
         def filled(text: str, n_masks: int) -> Filling | None:
             is_possible = not sentinels or n_masks <= len(sentinels)
-            return fill_by_writing(network, tokenizer, text, GREEDY, device, sentinels) if is_possible else None
+            return fill_by_writing(translator, text, GREEDY, sentinels) if is_possible else None
 
         return sample_of_filling(tokenizer, run, row, filled)
 
     # Use
 
     def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling:
-        sentinels = self.sentinels(model.tokenizer)
-        return fill_by_writing(model.network, model.tokenizer, text, beam(model, settings), model.device, sentinels)
+        return fill_by_writing(model.translator, text, beam(model, settings), self.sentinels(model.tokenizer))
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         """Accept an encoder-decoder with sentinel tokens (T5): it fills spans, and it can also translate."""

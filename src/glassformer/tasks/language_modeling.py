@@ -1,28 +1,19 @@
 """Causal language modelling: predict each token of a text from the tokens before it."""
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 
 from glassformer.config.run import CausalConfig, GenerationConfig, Run
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Example
-from glassformer.errors import UserError
-from glassformer.inference.decode import (
-    EncodedPrompt,
-    RowGenerator,
-    causal_frame,
-    finished_texts,
-    generate_rows,
-    stream_texts,
-)
-from glassformer.inference.score import Score, text_scores
-from glassformer.inference.speculative import Drafter, ModelDrafter, PromptLookup, generate_speculative
+from glassformer.inference.score import Score
+from glassformer.inference.text import EncodedPrompt
+from glassformer.inference.writer import Writer
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
 from glassformer.tasks.requirements import CAUSAL_TEXT
-from glassformer.tasks.task import Continuation, ContinuesPrompts, Log, Prompt, ScoresTexts, TakesOver, TrainedModel
+from glassformer.tasks.task import ContinuesPrompts, Log, ScoresTexts, TakesOver, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextTask
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -58,99 +49,23 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
         prompt = row.token_ids[:n_prompt].tolist()
         length = max(1, min(SAMPLE_LENGTH, run.model.max_len - n_prompt))
         config = GenerationConfig(max_new_tokens=length, temperature=0.8, top_k=50, seed=run.train.seed)
-        steps = stream_texts(network, tokenizer, [EncodedPrompt(prompt)], config, slide=False, device=device)
+        writer = Writer(network, tokenizer, device)
+        steps = writer.stream([EncodedPrompt(prompt)], writer.settings(config))
         return "".join([tokenizer.decode(prompt), "│", *(piece for (piece,) in steps)])
 
     # Use
 
-    def stream(
-        self, model: TrainedModel, prompts: Sequence[EncodedPrompt], options: Continuation
-    ) -> Iterator[list[str]]:
-        return stream_texts(
-            model.network,
-            model.tokenizer,
-            prompts,
-            options.config,
-            slide=options.slide,
-            device=model.device,
-            samples=options.samples,
-            generator=generator_for(model, options),
-        )
-
-    def finished(
-        self, model: TrainedModel, prompts: Sequence[EncodedPrompt], options: Continuation, batch_size: int
-    ) -> Iterator[tuple[int, str]]:
-        return finished_texts(
-            model.network,
-            model.tokenizer,
-            prompts,
-            options.config,
-            slide=options.slide,
-            device=model.device,
-            samples=options.samples,
-            generator=generator_for(model, options),
-            batch_size=batch_size,
-        )
-
-    def encode_prompt(self, model: TrainedModel, prompt: Prompt, special_tokens: bool = False) -> EncodedPrompt:
-        tokenizer, before = model.tokenizer, list(causal_frame(model.tokenizer, model.network.config).before)
-        if isinstance(prompt, str):
-            ids = tokenizer.encode(prompt, allow_special=tokenizer.special_tokens if special_tokens else ())
-            has_start = special_tokens and ids[: len(before)] == before  # a chat template writes the start token, too
-            ids = ids if has_start else before + ids
-        else:
-            ids = list(prompt) or before
-        if not ids:
-            raise UserError(
-                f"the prompt is empty, and {model.name} was not trained to start a text (no start token is recorded): "
-                "give a prompt of at least one token"
-            )
-        is_spaced = isinstance(prompt, str) and prompt[-1:].isspace() and not tokenizer.decode(ids)[-1:].isspace()
-        return EncodedPrompt(ids, is_spaced)
-
-    def no_start(self, model: TrainedModel) -> str:
-        return f"{model.name} was not trained to start a text: the first token of each text is read and not scored"
+    def writer(self, model: TrainedModel) -> Writer:
+        return Writer(model.network, model.tokenizer, model.device, model.name)
 
     def score(self, model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None, log: Log) -> list[Score]:
-        start = causal_frame(model.tokenizer, model.network.config).before
-        if not start and texts and (targets is None or not all(texts)):
-            log(self.no_start(model))
-        network, max_len = model.network, model.network.config.max_len
-        return text_scores(network, model.tokenizer, texts, targets, start=start, max_len=max_len, device=model.device)
+        writer = self.writer(model)
+        if not writer.before and texts and (targets is None or not all(texts)):
+            log(writer.no_start)
+        return writer.score(texts, targets)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         return run if self.requires.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead) else None
-
-
-def generator_for(model: TrainedModel, options: Continuation) -> RowGenerator:
-    """Return the function that generates ids: `generate_speculative` with drafts, otherwise `generate_rows`."""
-    drafter = drafter_for(model, options)
-    return generate_rows if drafter is None else partial(generate_speculative, drafter=drafter)
-
-
-def drafter_for(model: TrainedModel, options: Continuation) -> Drafter | None:
-    """Return what proposes tokens in a generation: the draft model, or prompt lookup; `None` if both are off.
-
-    Raises `UserError` if both are on, if the draft model does not continue texts, or if it has another vocabulary.
-    """
-    config, draft, counts = options.config, options.draft, options.counts
-    if draft is None:
-        return PromptLookup(config.prompt_lookup, counts) if config.prompt_lookup else None
-    if config.prompt_lookup:
-        raise UserError(
-            f"a draft model is given, and prompt_lookup is {config.prompt_lookup}: use one of them "
-            "(prompt_lookup = 0 is off)"
-        )
-    if not draft.is_causal_lm:
-        raise UserError(f"{draft.name} cannot draft tokens, because it does not continue texts: use a language model")
-    sizes = draft.network.config.vocab_size, model.network.config.vocab_size
-    if sizes[0] != sizes[1] or draft.tokenizer.vocab != model.tokenizer.vocab:
-        raise UserError(
-            f"the draft model {draft.name} and {model.name} have different vocabularies ({sizes[0]:,} and {sizes[1]:,} "
-            "tokens): use a draft model that was trained with the same tokenizer"
-        )
-    max_len = draft.network.config.max_len
-    return ModelDrafter(draft.network, config.draft_tokens, max_len=max_len, device=draft.device, counts=counts)
 
 
 def unscored_start(run: Run, tokenizer: Tokenizer) -> int | None:

@@ -8,8 +8,8 @@ from glassformer.data.label_rows import encode_texts
 from glassformer.errors import UserError
 from glassformer.inference import embed as vectors
 from glassformer.inference.classify import text_rows
-from glassformer.inference.decode import causal_frame
 from glassformer.inference.embed import Vectors
+from glassformer.inference.text import causal_frame
 from glassformer.tasks.registry import task_of
 from glassformer.tasks.task import ContinuesPrompts, Log, TrainedModel, Translates
 
@@ -41,6 +41,6 @@ def text_ids(model: TrainedModel, text: str) -> list[int]:
     if isinstance(task, Translates):
         return model.translator.source_ids(text)
     if isinstance(task, ContinuesPrompts):
-        return list(task.encode_prompt(model, text).ids)
+        return task.writer(model).encode(text).ids
     (row,), _ = encode_texts(model.tokenizer, [(text,)], sys.maxsize)
     return row.token_ids.tolist()

@@ -6,8 +6,7 @@ of only some tasks is a separate protocol, tested with `isinstance`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -20,12 +19,11 @@ if TYPE_CHECKING:
     from glassformer.config.run import BeamConfig, GenerationConfig, Run
     from glassformer.data.pairs import Pair
     from glassformer.inference.answer import Answer
-    from glassformer.inference.decode import EncodedPrompt
     from glassformer.inference.ensemble import Ensemble
     from glassformer.inference.fill import Filling
     from glassformer.inference.score import Score
-    from glassformer.inference.speculative import DraftCounts
     from glassformer.inference.translator import Translator
+    from glassformer.inference.writer import Writer
     from glassformer.models.build import Network
     from glassformer.reporting import LaunchReporter
     from glassformer.tasks.batches import EvaluationData, Places, TrainingData
@@ -174,43 +172,11 @@ class ScoresSome(Protocol):
         """Return the fraction of a batch's tokens that get logits, from 0 to 1."""
 
 
-@dataclass(frozen=True)
-class Continuation:
-    """Settings of the continuation of prompts."""
-
-    config: GenerationConfig
-    samples: Sequence[int] = (0,)
-    """Numbers of the samples of each prompt."""
-    slide: bool = False
-    """True if a full context drops its older half; otherwise it ends the text."""
-    draft: TrainedModel | None = None
-    """Model that proposes tokens (speculative decoding)."""
-    counts: DraftCounts | None = None
-    """Receives the numbers of proposed and accepted tokens."""
-
-
 @runtime_checkable
 class ContinuesPrompts(Protocol):
     """A task whose models continue a text."""
 
-    def encode_prompt(self, model: TrainedModel, prompt: Prompt, special_tokens: bool = False) -> EncodedPrompt:
-        """Return the ids that the model reads: a text after its start tokens, or the given ids unchanged.
-
-        With `special_tokens`, special tokens written in the text are read as such.
-        """
-
-    def stream(
-        self, model: TrainedModel, prompts: Sequence[EncodedPrompt], options: Continuation
-    ) -> Iterator[list[str]]:
-        """Yield the new text of each row at each step; each prompt has one row for each of the samples."""
-
-    def finished(
-        self, model: TrainedModel, prompts: Sequence[EncodedPrompt], options: Continuation, batch_size: int
-    ) -> Iterator[tuple[int, str]]:
-        """Yield the number and the new text of each row when it has ended; the batch has at most `batch_size` rows."""
-
-    def no_start(self, model: TrainedModel) -> str:
-        """Return the warning for a model that was trained without start tokens."""
+    def writer(self, model: TrainedModel) -> Writer: ...
 
 
 @runtime_checkable

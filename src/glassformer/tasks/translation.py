@@ -115,7 +115,7 @@ class TranslationTask(
         """
         if not model.tokenizer.is_imported or model.tokenizer.mask_id is None:
             raise wrong_verb(self, model, "fill")
-        return fill_by_writing(model.network, model.tokenizer, text, beam(model, settings), model.device)
+        return fill_by_writing(model.translator, text, beam(model, settings))
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         gives_tokens = run.model.is_encoder_decoder and isinstance(getattr(run.model, "head", TokenHead()), TokenHead)

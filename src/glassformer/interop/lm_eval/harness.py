@@ -18,7 +18,7 @@ from glassformer import api
 from glassformer.config.run import GenerationConfig
 from glassformer.errors import UserError, did_you_mean
 from glassformer.inference import score
-from glassformer.inference.decode import causal_frame
+from glassformer.inference.contexts import Ids
 
 ARGUMENTS = ("path", "step", "device", "batch_size", "max_batch_size", "prefix_token_id")
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
@@ -78,7 +78,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
             raise UserError(f"prefix_token_id: expected 0 to {vocab_size - 1}, got {prefix_token_id}")
         self.batch_size = int(max_batch_size if self.is_auto else batch_size)
         self.max_len = self.model.network.config.max_len
-        self.before_text = list(causal_frame(self.model.tokenizer, self.model.network.config).before)
+        self.before_text = self.model.writer.before
         self.start = self._start(prefix_token_id)
         self._device = self.model.device
 
@@ -200,7 +200,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         given.setdefault("temperature", 1.0 if draws else 0.0)
         return GenerationConfig(max_new_tokens=n, stop=tuple(until), **given)
 
-    def _scores(self, pairs: Sequence[tuple[score.Ids, score.Ids]], what: str, quiet: bool) -> list[score.ForcedScore]:
+    def _scores(self, pairs: Sequence[tuple[Ids, Ids]], what: str, quiet: bool) -> list[score.ForcedScore]:
         found = [score.ForcedScore([]) for _ in pairs]
         sizes = [len(context) + len(target) for context, target in pairs]
         max_tokens = score.MAX_TOKENS if self.is_auto else self.batch_size * (self.max_len + 1)

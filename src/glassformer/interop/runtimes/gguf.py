@@ -13,7 +13,7 @@ from torch import Tensor
 from glassformer import files
 from glassformer.config.transformer import LinearScaling, Llama3Scaling, RotaryPositions, TransformerConfig, YarnScaling
 from glassformer.errors import UserError, needs
-from glassformer.inference.decode import causal_frame
+from glassformer.inference.text import causal_frame
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.family import Family, Key
 from glassformer.interop.hf import choose_family

@@ -1,6 +1,6 @@
-"""Speculative decoding: greedy ids equal those of `generate_rows`, and sampled ids have the model's distribution."""
+"""Drafts: greedy ids equal those of one id per step, and sampled ids have the model's distribution."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -14,20 +14,12 @@ from configs import CONFIGS, CROSS, GENERATORS, random_model
 from glassformer.config.run import GenerationConfig
 from glassformer.config.transformer import Stack, TokenHead, TransformerConfig
 from glassformer.errors import UserError
-from glassformer.inference import decode
-from glassformer.inference.decode import generate_rows
+from glassformer.inference import contexts
+from glassformer.inference.advance import verified
+from glassformer.inference.drafters import Draft, DraftCounts, Drafter, ModelDrafter, PromptLookup
+from glassformer.inference.generation import Generation
+from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import shape_logits
-from glassformer.inference.speculative import (
-    Draft,
-    DraftCounts,
-    Drafter,
-    ModelDrafter,
-    PromptLookup,
-    Reader,
-    generate_speculative,
-    looked_up,
-    verified,
-)
 from glassformer.nn import kv_cache
 
 GREEDY = GenerationConfig(max_new_tokens=28, temperature=0.0)
@@ -35,6 +27,24 @@ DRAWN = GenerationConfig(max_new_tokens=20, temperature=1.3, top_k=9, top_p=0.95
 DECODERS = [name for name in GENERATORS if name not in CROSS and isinstance(CONFIGS[name].head, TokenHead)]
 PROMPTS = [[i % 5 for i in range(20)], [3], [1, 2, 1, 2]]
 TINY = replace(CONFIGS["llama"], decoder=Stack(1, 2, d_ff=8), d_model=8, vocab_size=6, max_len=12)
+
+
+def generated(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    config: GenerationConfig,
+    drafter: Drafter | None = None,
+    *,
+    ends_row: Callable[[int, int], bool] = lambda row, token: False,
+    **options: Any,
+) -> Iterator[dict[int, int]]:
+    """Yield the steps of a generation, in which the caller ends rows by `ends_row(row, id)`."""
+    generation = Generation(model, prompts, Settings(config, **{"max_len": 24} | options), drafter=drafter)
+    for step in generation:
+        yield step
+        for row, token in step.items():
+            if ends_row(row, token):
+                generation.end(row)
 
 
 def rows_of(steps: Iterable[dict[int, int]]) -> dict[int, list[int]]:
@@ -57,12 +67,12 @@ def smaller(config: TransformerConfig) -> TransformerConfig:
 
 @pytest.mark.parametrize("slide", [False, True])
 @pytest.mark.parametrize("name", DECODERS)
-def test_greedy_ids_equal_those_of_generate_rows(name: str, slide: bool) -> None:
+def test_greedy_ids_equal_those_of_one_id_per_step(name: str, slide: bool) -> None:
     """In fp32, for rows of unequal length that accept different numbers of ids, with end ids and full contexts."""
     config = CONFIGS[name]
     model, small = random_model(config).float(), random_model(smaller(config)).float()
-    options: dict[str, Any] = {"max_len": 24, "slide": slide, "end_ids": [7], "suppress_ids": [2]}
-    expected = list(generate_rows(model, PROMPTS, GREEDY, **options))
+    options: dict[str, Any] = {"slide": slide, "end_ids": [7], "suppress_ids": [2]}
+    expected = list(generated(model, PROMPTS, GREEDY, **options))
     drafters: list[Drafter] = [
         PromptLookup(5),
         ModelDrafter(small, 4, max_len=24),
@@ -70,7 +80,7 @@ def test_greedy_ids_equal_those_of_generate_rows(name: str, slide: bool) -> None
         ModelDrafter(model, 30, max_len=24),
     ]
     for drafter in drafters:
-        assert list(generate_speculative(model, PROMPTS, GREEDY, drafter, **options)) == expected
+        assert list(generated(model, PROMPTS, GREEDY, drafter, **options)) == expected
         assert 0 <= drafter.counts.n_accepted <= drafter.counts.n_drafted > 0
     assert drafters[-1].counts.acceptance_rate == 1  # the model agrees with itself
 
@@ -80,7 +90,7 @@ def test_greedy_ids_are_equal_for_random_shapes(seed: int, monkeypatch: pytest.M
     """Small first buffers, prompts in parts, a penalty, rows that a caller ends: ids and calls are the same."""
     draw = np.random.default_rng(seed)
     monkeypatch.setattr(kv_cache, "FIRST_SLOTS", int(draw.integers(1, 4)))
-    monkeypatch.setattr(decode, "PREFILL", int(draw.integers(1, 9)))
+    monkeypatch.setattr(contexts, "PREFILL", int(draw.integers(1, 9)))
     max_len, windows = int(draw.integers(8, 30)), tuple(draw.integers(0, 6, size=draw.integers(0, 3)).tolist())
     config = replace(CONFIGS[DECODERS[seed % len(DECODERS)]], max_len=max_len)
     assert config.decoder is not None
@@ -92,20 +102,20 @@ def test_greedy_ids_are_equal_for_random_shapes(seed: int, monkeypatch: pytest.M
     settings = replace(GREEDY, max_new_tokens=int(draw.integers(1, 2 * max_len)), repetition_penalty=1.3)
     length = int(draw.integers(1, 30))
 
-    def run(generator: Callable[..., Any], *drafter: Drafter) -> tuple[list[dict[int, int]], list[list[int]]]:
+    def run(drafter: Drafter | None = None) -> tuple[list[dict[int, int]], list[list[int]]]:
         rows: list[list[int]] = [[] for _ in prompts]
 
-        def is_finished(row: int, token: int) -> bool:
+        def ends_row(row: int, token: int) -> bool:
             rows[row].append(token)
             return len(rows[row]) == length + 3 * row
 
-        options: dict[str, Any] = {"max_len": max_len, "slide": slide, "end_ids": [5], "is_finished": is_finished}
-        return list(generator(model, prompts, settings, *drafter, **options)), rows
+        options: dict[str, Any] = {"max_len": max_len, "slide": slide, "end_ids": [5], "ends_row": ends_row}
+        return list(generated(model, prompts, settings, drafter, **options)), rows
 
-    expected = run(generate_rows)
+    expected = run()
     k = int(draw.integers(1, 9))
-    assert run(generate_speculative, PromptLookup(k)) == expected
-    assert run(generate_speculative, ModelDrafter(small, k, max_len=int(draw.integers(1, max_len + 1)))) == expected
+    assert run(PromptLookup(k)) == expected
+    assert run(ModelDrafter(small, k, max_len=int(draw.integers(1, max_len + 1)))) == expected
 
 
 class Counting:
@@ -127,24 +137,12 @@ def test_a_step_reads_the_last_id_and_the_draft() -> None:
     """A drafter that is always right: after the prompt, each step of the model and each draft reads only new ids."""
     model, small = Counting(random_model("gpt")), Counting(random_model("gpt"))
     drafter = ModelDrafter(small, 3, max_len=24)
-    steps = list(generate_speculative(model, [[1, 2, 3]], replace(GREEDY, max_new_tokens=10), drafter, max_len=24))
+    steps = list(generated(model, [[1, 2, 3]], replace(GREEDY, max_new_tokens=10), drafter))
     assert len(steps) == 10
     assert model.shapes == [(1, 2), (1, 4), (1, 4), (1, 2)]  # ids 1 to 4, 5 to 8, and a draft of the last but one
     assert small.shapes == [(1, 2), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1)]
     assert (drafter.counts.n_drafted, drafter.counts.n_accepted) == (7, 7)
     assert str(drafter.counts) == "accepted 7 of 7 drafted tokens (100%)"
-
-
-def test_looked_up_ids_follow_the_latest_occurrence_of_the_longest_ending() -> None:
-    draw = np.random.default_rng(0)
-    for _ in range(1000):
-        ids = draw.integers(1, int(draw.integers(3, 9)), size=int(draw.integers(1, 14))).tolist()
-        expected: list[int] = []
-        for n in (1, 2, 3):
-            for end in range(n, len(ids)):
-                if ids[end - n : end] == ids[-n:]:
-                    expected = (ids[end:] * 8)[:5]
-        assert looked_up(ids, 5) == expected
 
 
 class Scripted:
@@ -213,7 +211,7 @@ def test_sampled_ids_have_the_joint_distribution_of_the_model(rules: str, kind: 
     config, prompt = replace(RULES[rules], max_new_tokens=3, seed=3), [1, 2, 0, 1, 2]
     drafter = PromptLookup(2) if kind == "lookup" else ModelDrafter(small, 2, max_len=12)
     options: dict[str, Any] = {"max_len": 12, "samples": range(n_samples)}
-    steps = list(generate_speculative(model, [prompt], config, drafter, **options))
+    steps = list(generated(model, [prompt], config, drafter, **options))
     counts = dict.fromkeys(exact(model, prompt, config, 3), 0)
     for ids in rows_of(steps).values():
         counts[tuple(ids)] += 1  # an impossible sequence raises KeyError
@@ -233,8 +231,8 @@ def test_a_sampled_row_is_the_same_in_a_batch_and_alone(slide: bool) -> None:
     def rows(prompts: Sequence[Sequence[int]], samples: Sequence[int], **options: Any) -> list[list[int]]:
         found = []
         for drafter in (PromptLookup(4), ModelDrafter(small, 3, max_len=24)):
-            options |= {"max_len": 24, "slide": slide, "samples": samples, "end_ids": [7]}
-            found += rows_of(generate_speculative(model, prompts, DRAWN, drafter, **options)).values()
+            options |= {"slide": slide, "samples": samples, "end_ids": [7]}
+            found += rows_of(generated(model, prompts, DRAWN, drafter, **options)).values()
         return found
 
     together = rows(PROMPTS, range(3))
@@ -252,24 +250,24 @@ def test_a_row_does_not_depend_on_the_batch_that_it_joins(name: str, slide: bool
     samples = (2, 0) if config.temperature else (0,)
     n = len(samples)
 
-    def rows(generator: Callable[..., Any], some: Sequence[int], **more: Any) -> list[list[int]]:
+    def rows(some: Sequence[int], drafter: Drafter | None = None, **more: Any) -> list[list[int]]:
         counts = dict.fromkeys(range(n * len(some)), 0)
 
-        def is_finished(row: int, token: int) -> bool:
+        def ends_row(row: int, token: int) -> bool:
             counts[row] += 1
             return counts[row] == 4 + some[row // n] % 5 * 5
 
-        options: dict[str, Any] = {"max_len": 24, "slide": slide, "samples": samples, "end_ids": [5], **more}
-        steps = generator(model, [prompts[i] for i in some], config, is_finished=is_finished, **options)
+        options: dict[str, Any] = {"slide": slide, "samples": samples, "end_ids": [5], "ends_row": ends_row, **more}
+        steps = generated(model, [prompts[i] for i in some], config, drafter, **options)
         return list(rows_of(steps).values())
 
-    plain = rows(generate_rows, range(7))
+    plain = rows(range(7))
     for drafter in (lambda: PromptLookup(4), lambda: ModelDrafter(small, 3, max_len=13)):
-        alone = [row for i in range(7) for row in rows(generate_speculative, [i], drafter=drafter())]
+        alone = [row for i in range(7) for row in rows([i], drafter())]
         assert config.temperature or alone == plain
         assert len({len(row) for row in alone}) > 3
         for batch_size in (1, 3, 100):
-            assert rows(generate_speculative, range(7), drafter=drafter(), batch_size=batch_size) == alone
+            assert rows(range(7), drafter(), batch_size=batch_size) == alone
 
 
 def test_prompts_join_the_batch_and_equal_ones_are_read_once_without_their_logits() -> None:
@@ -282,32 +280,22 @@ def test_prompts_join_the_batch_and_equal_ones_are_read_once_without_their_logit
 
     model, prompts = Reading(random_model("gpt")), [[1, 2, 3, 4, i] for i in range(6)]
     config = GenerationConfig(max_new_tokens=2, seed=1)
-    options: dict[str, Any] = {"max_len": 24, "samples": (0, 1), "batch_size": 4}
-    found = rows_of(generate_speculative(model, prompts, config, PromptLookup(3), **options))
+    options: dict[str, Any] = {"samples": (0, 1), "batch_size": 4}
+    found = rows_of(generated(model, prompts, config, PromptLookup(3), **options))
     assert [len(row) for row in found.values()] == [2] * 12
     assert model.read[0] == (1, 4)  # the first two prompts begin with the same four ids
     assert all(n_rows <= 2 and width == 4 for n_rows, width in model.read)
     assert all(n_rows <= 4 and width <= 2 for n_rows, width in model.shapes)
     with pytest.raises(UserError, match="batch_size is 0 and must be at least 1"):
-        next(generate_speculative(model, prompts, config, PromptLookup(3), max_len=24, batch_size=0))
-
-
-def test_a_reader_keeps_rows_that_it_has_not_read() -> None:
-    """Row 2 joined and was not read: it stays new, after the others."""
-    model = random_model("llama")
-    reader, alone = Reader(model, 24, "cpu"), Reader(model, 24, "cpu")
-    reader.read([[1, 2, 3], [4, 5]], [1, 1])
-    reader.keep([1, 2])
-    found = reader.read([[4, 5, 6], [7, 8, 9]], [1, 2])
-    torch.testing.assert_close(found, alone.read([[4, 5, 6], [7, 8, 9]], [1, 2]))
+        next(generated(model, prompts, config, PromptLookup(3), batch_size=0))
 
 
 def test_a_draft_beyond_an_end_is_not_generated() -> None:
     """The model would continue after the end id 4."""
     model = random_model("gpt")
-    free = [step[0] for step in generate_rows(model, [[1, 2]], GREEDY, max_len=24)]
+    free = [step[0] for step in generated(model, [[1, 2]], GREEDY)]
     end = free[4]
-    steps = generate_speculative(model, [[1, 2]], GREEDY, ModelDrafter(model, 9, max_len=24), max_len=24, end_ids=[end])
+    steps = generated(model, [[1, 2]], GREEDY, ModelDrafter(model, 9, max_len=24), end_ids=[end])
     assert [step[0] for step in steps] == free[: free.index(end) + 1]
 
 
@@ -316,11 +304,11 @@ def test_a_state_that_cannot_be_cropped_is_an_error() -> None:
         def start(self, *args: Any) -> Any:
             return self.model.start(*args).lengths
 
-    steps = generate_speculative(Uncropped(random_model("gpt")), [[1]], GREEDY, PromptLookup(2), max_len=24)
+    steps = generated(Uncropped(random_model("gpt")), [[1]], GREEDY, PromptLookup(2))
     with pytest.raises(TypeError, match="needs a state with a method crop, got Tensor"):
         next(steps)
 
 
 def test_no_prompts_give_no_output() -> None:
-    assert list(generate_speculative(random_model("gpt"), [], GREEDY, PromptLookup(2), max_len=24)) == []
+    assert list(generated(random_model("gpt"), [], GREEDY, PromptLookup(2))) == []
     assert DraftCounts().acceptance_rate == 0

@@ -1,16 +1,12 @@
-"""Generation with the cache equals full recomputation, alone and in batches; stops, streams, contexts."""
+"""Generation with the cache equals full recomputation, alone and in batches; ends, contexts, waiting rows."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from configs import CONFIGS, CROSS, GENERATORS, RECURRENT, SEQ2SEQ, random_ids, random_inputs, random_model
@@ -27,14 +23,14 @@ from glassformer.config.transformer import (
 )
 from glassformer.data.batching import pad
 from glassformer.errors import UserError
-from glassformer.inference import decode
+from glassformer.inference import contexts
 from glassformer.inference.decodable import read_at
-from glassformer.inference.decode import StopWatch, generate, generate_rows
 from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.generation import Generation
+from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.nn import kv_cache
 from glassformer.nn.kv_cache import TransformerState
-from glassformer.tokenization.tokenizer import Tokenizer
 
 GREEDY = GenerationConfig(max_new_tokens=10, temperature=0.0)
 DRAWN = GenerationConfig(max_new_tokens=10, temperature=1.3, top_k=12, top_p=0.95, repetition_penalty=1.2, seed=5)
@@ -42,14 +38,40 @@ DECODERS = [name for name in GENERATORS if name not in CROSS]
 PROMPTS = [[3, 1, 4], [1], [5, 9, 2, 6, 5, 3, 5], [8, 9]]
 
 
-def grown(model: Any, prompts: Sequence[Sequence[int]], config: GenerationConfig, **options: Any) -> list[list[int]]:
-    """Return the new ids of every prompt."""
+def generated(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    config: GenerationConfig,
+    *,
+    source: Any = None,
+    ends_row: Callable[[int, int], bool] = lambda row, token: False,
+    **options: Any,
+) -> Iterator[dict[int, int]]:
+    """Yield the steps of a generation, in which the caller ends rows by `ends_row(row, id)`."""
     options = {"max_len": model.config.max_len} | options
-    steps = list(generate(model, prompts, config, **options))
-    rows = [[step[i] for step in steps] for i in range(len(prompts))]
-    for row in rows:  # None only after the end
-        assert None not in row[: len(row) - row.count(None)]
-    return [[token for token in row if token is not None] for row in rows]
+    generation = Generation(model, prompts, Settings(config, **options), source=source)
+    for step in generation:
+        yield step
+        for row, token in step.items():
+            if ends_row(row, token):
+                generation.end(row)
+
+
+def grown(model: Any, prompts: Sequence[Sequence[int]], config: GenerationConfig, **options: Any) -> list[list[int]]:
+    """Return the new ids of every row; check that each row has no break, and that rows begin in order.
+
+    With a `batch_size`, also check that at most as many rows are live.
+    """
+    found: dict[int, list[int]] = {}
+    before: dict[int, int] = {}
+    for step in generated(model, prompts, config, **options):
+        assert len(step) <= (options.get("batch_size") or len(prompts) * len(options.get("samples", (0,))))
+        assert not (found.keys() - before.keys()) & step.keys()  # a row that has ended does not return
+        for row, token in step.items():
+            found.setdefault(row, []).append(token)
+        before = step
+    assert list(found) == sorted(found)
+    return list(found.values())
 
 
 def recomputed(model: Any, prompt: Sequence[int], config: GenerationConfig) -> list[int]:
@@ -104,7 +126,7 @@ def test_pitfall_31_after_the_prompt_each_step_reads_one_token() -> None:
 def test_a_long_prompt_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Counting(random_model("llama"))
     whole = grown(model, PROMPTS, DRAWN)
-    monkeypatch.setattr(decode, "PREFILL", 3)
+    monkeypatch.setattr(contexts, "PREFILL", 3)
     model.widths.clear()
     assert grown(model, PROMPTS, DRAWN) == whole
     assert model.widths[:3] == [(4, 3), (4, 3), (4, 1)]
@@ -120,15 +142,15 @@ def test_finished_rows_are_not_computed() -> None:
     assert min(width[0] for width in model.widths) < 4
 
 
-def test_is_finished_ends_a_row() -> None:
+def test_a_caller_ends_a_row() -> None:
     model = random_model("llama")
     calls: list[tuple[int, int]] = []
 
-    def is_finished(row: int, token: int) -> bool:
+    def ends_row(row: int, token: int) -> bool:
         calls.append((row, token))
         return row == 1 and len([call for call in calls if call[0] == 1]) == 3
 
-    rows = grown(model, PROMPTS, DRAWN, is_finished=is_finished)
+    rows = grown(model, PROMPTS, DRAWN, ends_row=ends_row)
     assert [len(row) for row in rows] == [10, 3, 10, 10]
     assert [token for row, token in calls if row == 2] == rows[2]
 
@@ -222,12 +244,12 @@ def test_the_memory_of_generation_depends_on_filled_slots_not_on_max_len() -> No
     model = Sizes(random_model(config))
     lengths = [0] * 8
 
-    def is_finished(row: int, token: int) -> bool:
+    def ends_row(row: int, token: int) -> bool:
         lengths[row] += 1
         return lengths[row] == 6 + 2 * row
 
     prompts = random_ids(config.vocab_size, 8, 4).tolist()
-    grown(model, prompts, replace(DRAWN, max_new_tokens=20), is_finished=is_finished)
+    grown(model, prompts, replace(DRAWN, max_new_tokens=20), ends_row=ends_row)
     assert lengths == [6, 8, 10, 12, 14, 16, 18, 20]
     n_filled = 8 * (4 + 20)
     assert model.most <= 2 * n_filled
@@ -249,7 +271,7 @@ def test_pitfall_31_growing_buffers_change_nothing(seed: int, monkeypatch: pytes
     """Random shapes, small first buffers, uneven prompts, rows with different ends, sliding contexts."""
     draw = np.random.default_rng(seed)
     monkeypatch.setattr(kv_cache, "FIRST_SLOTS", int(draw.integers(1, 4)))
-    monkeypatch.setattr(decode, "PREFILL", int(draw.integers(1, 9)))
+    monkeypatch.setattr(contexts, "PREFILL", int(draw.integers(1, 9)))
     max_len, n_groups = int(draw.integers(8, 30)), int(draw.integers(1, 3))
     stack = Stack(
         n_layers=2,
@@ -279,23 +301,6 @@ def test_pitfall_31_growing_buffers_change_nothing(seed: int, monkeypatch: pytes
 MANY = [[3, 1, 4], [1], [5, 9, 2, 6, 5, 3, 5], [8, 9], [7] * 20, [2, 7], [1], [8, 2, 8], [4] * 12, [0, 9, 0]]
 
 
-def refilled(
-    model: Any, prompts: Sequence[Sequence[int]], config: GenerationConfig, batch_size: int | None, **options: Any
-) -> list[list[int]]:
-    """Return the new ids of every row; check that at most `batch_size` rows are live, each without a break."""
-    options = {"max_len": model.config.max_len} | options
-    found: dict[int, list[int]] = {}
-    before: dict[int, int] = {}
-    for step in generate_rows(model, prompts, config, batch_size=batch_size, **options):
-        assert len(step) <= (batch_size or len(prompts) * len(options.get("samples", (0,))))
-        assert not (found.keys() - before.keys()) & step.keys()  # a row that has ended does not return
-        for row, token in step.items():
-            found.setdefault(row, []).append(token)
-        before = step
-    assert list(found) == sorted(found)  # rows begin in order
-    return list(found.values())
-
-
 @pytest.mark.parametrize(
     ("config", "slide"), [(GREEDY, False), (GREEDY, True), (DRAWN, True)], ids=["greedy", "greedy-slide", "drawn-slide"]
 )
@@ -307,14 +312,14 @@ def test_pitfall_32_a_row_does_not_depend_on_the_batch_that_it_joins(
     model = random_model(name, dtype=torch.float32)
     config = replace(config, max_new_tokens=14)
     samples = (2, 0) if config.temperature else (0,)
-    free = refilled(model, MANY, config, None, samples=samples, slide=slide)
+    free = grown(model, MANY, config, samples=samples, slide=slide)
     ends = [free[0][2], free[2 * len(samples)][6]]
     options: dict[str, Any] = {"samples": samples, "slide": slide, "end_ids": ends}
-    alone = [refilled(model, [prompt], config, None, **options) for prompt in MANY]
+    alone = [grown(model, [prompt], config, **options) for prompt in MANY]
     expected = [row for rows in alone for row in rows]
     assert len({len(row) for row in expected}) > 1
     for batch_size in (1, 3, 100):
-        assert refilled(model, MANY, config, batch_size, **options) == expected
+        assert grown(model, MANY, config, batch_size=batch_size, **options) == expected
 
 
 @pytest.mark.parametrize("name", sorted(SEQ2SEQ))
@@ -325,11 +330,11 @@ def test_a_row_with_a_source_does_not_depend_on_the_batch_that_it_joins(name: st
     config = replace(DRAWN, max_new_tokens=12)
     free = []
     for i, prompt in enumerate(prompts):
-        free += refilled(model, [prompt], config, 1, source=(sources[i : i + 1], mask[i : i + 1]))
+        free += grown(model, [prompt], config, batch_size=1, source=(sources[i : i + 1], mask[i : i + 1]))
     ends = [free[0][1], free[1][3]]
     expected = [row[: min([i for i, token in enumerate(row) if token in ends], default=99) + 1] for row in free]
     for batch_size in (1, 3, 100):
-        assert refilled(model, prompts, config, batch_size, source=(sources, mask), end_ids=ends) == expected
+        assert grown(model, prompts, config, batch_size=batch_size, source=(sources, mask), end_ids=ends) == expected
 
 
 @pytest.mark.parametrize("same_size", [True, False], ids=["equal", "unequal"])
@@ -372,20 +377,20 @@ def test_rows_join_together_when_a_quarter_of_the_batch_is_free() -> None:
     model = Counting(random_model("llama"))
     lengths = [0] * 12
 
-    def is_finished(row: int, token: int) -> bool:
+    def ends_row(row: int, token: int) -> bool:
         lengths[row] += 1
         return lengths[row] == row + 1
 
     prompts = [[1, row] for row in range(12)]
     config = replace(GREEDY, max_new_tokens=20)
-    rows = refilled(model, prompts, config, 8, is_finished=is_finished)
+    rows = grown(model, prompts, config, batch_size=8, ends_row=ends_row)
     assert [len(row) for row in rows] == list(range(1, 13))
     assert model.widths[:9] == [(8, 2), (7, 1), (6, 1), (2, 2), (7, 1), (6, 1), (2, 2), (7, 1), (6, 1)]
 
 
 def test_samples_of_a_prompt_are_read_once() -> None:
     model = Counting(random_model("llama"))
-    refilled(model, [[1, 2], [3, 4, 5]], replace(DRAWN, max_new_tokens=2), 4, samples=range(3))
+    grown(model, [[1, 2], [3, 4, 5]], replace(DRAWN, max_new_tokens=2), batch_size=4, samples=range(3))
     assert model.widths == [(2, 3), (4, 1), (1, 3), (2, 1)]
 
 
@@ -398,7 +403,7 @@ def test_a_slid_row_is_read_again_without_the_others() -> None:
 @pytest.mark.parametrize("batch_size", [0, -3])
 def test_a_batch_size_below_one_is_refused(batch_size: int) -> None:
     with pytest.raises(UserError, match=f"batch_size is {batch_size} and must be at least 1"):
-        next(generate_rows(random_model("gpt"), [[1]], GREEDY, max_len=9, batch_size=batch_size))
+        Generation(random_model("gpt"), [[1]], Settings(GREEDY, 9, batch_size=batch_size))
 
 
 @dataclass
@@ -428,54 +433,22 @@ class WithoutJoin(Counting):
 
 @pytest.mark.parametrize(
     "options",
-    [{"slide": True}, {"batch_size": 2, "is_finished": lambda row, _: row == 0}],
+    [{"slide": True}, {"batch_size": 2, "ends_row": lambda row, _: row == 0}],
     ids=["slide", "batch_size"],
 )
 def test_a_state_that_cannot_be_joined_is_an_error(options: dict[str, Any]) -> None:
     model, prompts = WithoutJoin(random_model("gpt")), [[1] * 23, [2, 3], [4]]
-    assert len(list(generate(model, prompts[1:], GREEDY, max_len=24))) == GREEDY.max_new_tokens  # it is not needed
+    assert len(list(generated(model, prompts[1:], GREEDY))) == GREEDY.max_new_tokens  # it is not needed
     with pytest.raises(TypeError, match=r"batch size, or of several rows .* a method joined, got Unjoined$"):
-        list(generate_rows(model, prompts, GREEDY, max_len=24, **options))
+        list(generated(model, prompts, GREEDY, **options))
 
 
 def test_no_prompts_give_no_output() -> None:
-    assert list(generate(random_model("gpt"), [], GREEDY, max_len=24)) == []
+    assert list(generated(random_model("gpt"), [], GREEDY)) == []
 
 
 def test_the_configurations_have_the_tested_properties() -> None:
     assert "gpt" in DECODERS and "llama" in DECODERS and CONFIGS["gpt"].max_len == 24
-
-
-@settings(max_examples=300, derandomize=True, deadline=None)
-@given(
-    st.text("abc", max_size=14),
-    st.lists(st.text("abc", max_size=4), max_size=3),
-    st.lists(st.integers(0, 14), max_size=6),
-)
-def test_a_stop_watch_shows_the_text_before_the_first_stop(text: str, stops: list[str], cuts: list[int]) -> None:
-    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    pieces = [text[a:b] for a, b in pairwise(places)]
-    watch = StopWatch(stops)
-    shown = [watch.push(piece) for piece in pieces]
-    stopped = watch.stopped
-    found = "".join(shown) + watch.flush()
-    # the stop that is complete first decides, for every way to cut the text into pieces
-    begins = [text.find(stop) for stop in stops if stop and stop in text]
-    assert stopped == bool(begins)
-    if not begins:
-        assert found == text
-    else:
-        assert text.startswith(found)
-        ends = min(text.find(stop) + len(stop) for stop in stops if stop and stop in text)
-        assert min(begins) <= len(found) < ends
-
-
-@pytest.mark.parametrize("cut", range(13))
-def test_a_stop_is_cut_for_every_division_into_pieces(cut: int) -> None:
-    text = "aab\n\nUser: x"
-    watch = StopWatch(["\nUser:"])
-    assert watch.push(text[:cut]) + watch.push(text[cut:]) == "aab\n"
-    assert watch.stopped and watch.push("more") == "" and watch.flush() == ""
 
 
 @pytest.mark.parametrize("name", [*GENERATORS, *RECURRENT])
@@ -500,20 +473,3 @@ def test_a_prompt_is_read_without_unused_logits(name: str) -> None:
 def test_a_model_without_a_method_for_it_reads_a_prompt_with_all_logits() -> None:
     model = random_model("gpt")
     assert grown(Counting(model), PROMPTS, GREEDY) == grown(model, PROMPTS, GREEDY)
-
-
-def test_the_end_token_is_not_part_of_a_text() -> None:
-    """The end token of a model may be a token with text; both functions leave it out."""
-    tokenizer = Tokenizer.train(["abcdefgh"], vocab_size=0, scheme="char")
-    model = random_model(replace(CONFIGS["gpt"], vocab_size=tokenizer.vocab_size))
-    config = replace(GREEDY, max_new_tokens=12)
-    prompts = [decode.EncodedPrompt([i]) for i in range(tokenizer.vocab_size)]
-    options: dict[str, Any] = {"slide": True, "device": "cpu"}
-    [*steps] = decode.stream_texts(model, tokenizer, prompts, config, **options)
-    end = Counter("".join("".join(row) for row in zip(*steps, strict=True))).most_common(1)[0][0]
-    model.config = replace(model.config, eos_id=tokenizer.vocab[end])
-    [*steps] = decode.stream_texts(model, tokenizer, prompts, config, **options)
-    expected = {number: "".join(row) for number, row in enumerate(zip(*steps, strict=True))}
-    assert dict(decode.finished_texts(model, tokenizer, prompts, config, **options)) == expected
-    assert not any(end in text for text in expected.values())
-    assert any(len(text) < 12 for text in expected.values()), "no text has ended"

@@ -1,0 +1,150 @@
+"""Reading of contexts into a state: long ones in parts, equal ones once, known ones from their first new id."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from glassformer.data.batching import pad
+from glassformer.inference.decodable import Croppable, Decodable, joined, read_at
+
+Ids = Sequence[int]
+SourceBatch = tuple[Tensor, Tensor | None]
+"""Source ids (B, S) and their mask (B, S), True = real; `None` instead of the mask if all are real."""
+Item = TypeVar("Item", bound=Hashable)
+
+PREFILL = 256
+"""Number of context tokens read at once, which limits the memory of their hidden states."""
+
+
+class Context(NamedTuple):
+    """Ids that a model reads before it chooses the next one."""
+
+    ids: tuple[int, ...]
+    source: int = 0
+    """Index of the source; contexts of other sources are not equal."""
+
+
+def distinct(items: Iterable[Item]) -> tuple[list[Item], list[int]]:
+    """Return the different items in order, and for each item its index among them.
+
+    >>> distinct("abca")
+    (['a', 'b', 'c'], [0, 1, 2, 0])
+    """
+    indices: dict[Item, int] = {}
+    of_items = [indices.setdefault(item, len(indices)) for item in items]
+    return list(indices), of_items
+
+
+@torch.inference_mode()
+def read_contexts(
+    model: Decodable,
+    contexts: Sequence[Context],
+    max_len: int,
+    device: torch.device | str,
+    sources: SourceBatch | None = None,
+) -> tuple[Tensor, Any]:
+    """Read contexts, equal ones once; return the logits (B, V) at the end of each and a new state.
+
+    The state has room for `max_len` tokens per row. Empty contexts have undefined logits.
+    """
+    different, of_contexts = distinct(contexts)
+    if sources is None:
+        state = model.start(len(different), max_len)
+    else:
+        ids, mask = sources
+        numbers = torch.tensor([context.source for context in different], device=ids.device)
+        state = model.start(len(different), max_len, ids[numbers], None if mask is None else mask[numbers])
+    logits, state = read_more(model, [context.ids for context in different], state, device)
+    if len(different) < len(contexts):
+        rows = torch.tensor(of_contexts, device=device)
+        logits, state = logits[rows], state.select(rows)
+    return logits, state
+
+
+@torch.inference_mode()
+def read_more(model: Decodable, rows: Sequence[Ids], state: Any, device: torch.device | str) -> tuple[Tensor, Any]:
+    """Read ids of every row of a state, in parts; return logits (B, V) at the end of each row and the state.
+
+    Rows may be empty, and then have undefined logits.
+    """
+    last = torch.empty(len(rows), 0, device=device)
+    if not any(rows):
+        return last, state
+    token_ids, mask = (x.to(device) for x in pad(rows, 0))
+    lengths, longest = mask.sum(dim=1), mask.shape[1]
+    is_uneven = not bool(mask.all())
+    for begin in range(0, longest, PREFILL):
+        end = min(begin + PREFILL, longest)
+        here = (lengths > begin) & (lengths <= end)
+        at = (lengths - 1 - begin).clamp(0, end - begin - 1)
+        part_mask = mask[:, begin:end] if is_uneven else None
+        logits, state = read_at(model, token_ids[:, begin:end], state, part_mask, at)
+        last = logits if begin == 0 else torch.where(here[:, None], logits, last)
+    return last, state
+
+
+class Reader:
+    """A model, and its state after the ids that it has read of each row.
+
+    The state of a row depends only on its ids. So `read` keeps the part of the state in which the old ids and the new
+    ones agree, cuts the rest, and reads only the new ids after it.
+    """
+
+    def __init__(self, model: Decodable, max_len: int, device: torch.device | str) -> None:
+        self.model, self.max_len, self.device = model, max_len, device
+        self._state: Any = None
+        self._ids: dict[Hashable, Ids] = {}
+        """The ids of each row of the state, in its order."""
+
+    @torch.inference_mode()
+    def read(self, rows: Mapping[Any, Ids], n_last: Sequence[int]) -> Tensor:
+        """Return the logits (Σ n, V) at the last n = `n_last[i]` ids of each row; those of the first row come first.
+
+        Rows of the last call that are missing are dropped; new rows come after the others. Raises `TypeError` if the
+        state of the model cannot be cropped.
+        """
+        # The rows of the state become those of the call
+        begins = [len(ids) - n for ids, n in zip(rows.values(), n_last, strict=True)]
+        self._drop(rows)
+        new = [Context(tuple(ids[:begin])) for ids, begin in zip(rows.values(), begins, strict=True)][len(self._ids) :]
+        self._join(new)
+
+        # Keep what both have read, and read what comes before the last ids
+        read = [*self._ids.values(), *(context.ids for context in new)]
+        shared = [min(n_shared(old, ids), begin) for old, ids, begin in zip(read, rows.values(), begins, strict=True)]
+        self._state = self._state.crop(shared)
+        before = [ids[n:begin] for ids, n, begin in zip(rows.values(), shared, begins, strict=True)]
+        _, self._state = read_more(self.model, before, self._state, self.device)
+
+        # Read the last ids, with their logits
+        last = [ids[begin:] for ids, begin in zip(rows.values(), begins, strict=True)]
+        token_ids, mask = (x.to(self.device) for x in pad(last, 0))
+        is_uneven = len(set(n_last)) > 1
+        logits, self._state = self.model.step(token_ids, self._state, mask if is_uneven else None)
+        self._ids = dict(rows)
+        return logits[mask]
+
+    def _drop(self, rows: Mapping[Any, Ids]) -> None:
+        stay = [place for place, row in enumerate(self._ids) if row in rows]
+        if 0 < len(stay) < len(self._ids):
+            self._state = self._state.select(torch.tensor(stay, device=self.device))
+        self._ids = {row: ids for row, ids in self._ids.items() if row in rows}
+
+    def _join(self, contexts: Sequence[Context]) -> None:
+        if not contexts:
+            return
+        _, new = read_contexts(self.model, contexts, self.max_len, self.device)
+        if not isinstance(new, Croppable):
+            raise TypeError(f"speculative decoding needs a state with a method crop, got {type(new).__name__}")
+        self._state = joined(self._state, new) if self._ids else new
+
+
+def n_shared(a: Ids, b: Ids) -> int:
+    """Return the length of the common beginning of two sequences.
+
+    >>> n_shared([1, 2, 3], [1, 2, 4, 5])
+    2
+    """
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -1,0 +1,104 @@
+"""Rows of a generation: one settings object for all of them, and the ids of each."""
+
+import itertools
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from glassformer.config.run import GenerationConfig
+from glassformer.errors import UserError, require_integer
+from glassformer.inference.sampling import all_ends
+from glassformer.seeds import Stream, rng
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a generation.
+
+    Raises `UserError` for several samples at temperature 0, and for a `batch_size` below 1.
+    """
+
+    sampling: GenerationConfig
+    max_len: int
+    """The model's context."""
+    end_ids: Collection[int] = ()
+    """Ids that end a row, besides `sampling.end_ids`."""
+    suppress_ids: Sequence[int] = ()
+    """Ids that are never chosen."""
+    slide: bool = False
+    """True if a row with a full context continues: the older half is dropped, and the rest is read again."""
+    samples: Sequence[int] = (0,)
+    """Numbers of the samples of each prompt. Sample i draws from stream `SAMPLES` of `seeds.py`, for every prompt."""
+    batch_size: int | None = None
+    """Maximum number of rows at a time; None = all."""
+    device: torch.device | str = "cpu"
+
+    def __post_init__(self) -> None:
+        if len(self.samples) > 1 and self.sampling.temperature == 0:
+            raise UserError(
+                f"n is {len(self.samples)} and temperature is 0: all samples would be equal; set a temperature above "
+                "0, or n = 1"
+            )
+        if self.batch_size is not None:
+            require_integer("batch_size", self.batch_size, 1, "the number of rows at a time")
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """All ids that end a row."""
+        return all_ends(self.end_ids, self.sampling)
+
+
+@dataclass(eq=False)
+class Row:
+    """One sample of one prompt."""
+
+    number: int
+    prompt: int
+    """Index of the prompt."""
+    history: list[int]
+    """Ids of the prompt, then new ids."""
+    longest: int
+    """Maximum length of `history`."""
+    begin: int
+    """Start of the context in `history`."""
+    generator: np.random.Generator
+    chosen: deque[int] = field(default_factory=deque)
+    """New ids that are not yielded yet."""
+    is_complete: bool = False
+    """True if the last id is chosen."""
+
+    @property
+    def context(self) -> list[int]:
+        return self.history[self.begin :]
+
+    @property
+    def n_context(self) -> int:
+        return len(self.history) - self.begin
+
+    @property
+    def n_left(self) -> int:
+        """Number of ids that may follow."""
+        return self.longest - len(self.history)
+
+
+def rows_of(prompts: Sequence[Sequence[int]], settings: Settings) -> Iterator[Row]:
+    """Yield the rows in order; all samples of the first prompt come first."""
+    sampling = settings.sampling
+    for number, ((prompt, ids), sample) in enumerate(itertools.product(enumerate(prompts), settings.samples)):
+        longest, begin = len(ids) + sampling.max_new_tokens, max(0, len(ids) - settings.max_len)
+        yield Row(number, prompt, list(ids), longest, begin, rng(sampling.seed, Stream.SAMPLES, sample))
+
+
+def check_prompts(prompts: Sequence[Sequence[int]], max_len: int, slide: bool = False) -> None:
+    """Raise `UserError` for an empty prompt, or for a prompt longer than the context unless `slide`."""
+    for number, prompt in enumerate(prompts, 1):
+        if not prompt:
+            raise UserError(f"prompt {number} is empty: give at least one token to start from")
+        if len(prompt) > max_len and not slide:
+            raise UserError(
+                f"prompt {number} has {len(prompt)} tokens and the model's context is {max_len}: shorten it, or "
+                "let the context slide (--context slide), which drops the beginning"
+            )

@@ -1,0 +1,130 @@
+"""Ids and text of a model: special tokens around a text, ids without text, and the text of new ids."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.run import BeamConfig, GenerationConfig
+from glassformer.errors import UserError
+from glassformer.inference.rows import Settings
+from glassformer.inference.sampling import all_ends
+from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.tokenization.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """Prompt as ids for the model."""
+
+    ids: list[int]
+    is_spaced: bool = False
+    """True if its text ends with a space that is not in the ids, because some tokenizers drop it."""
+
+
+def causal_frame(tokenizer: Tokenizer, config: ModelConfig) -> Frame:
+    """Return the special tokens that a causal model reads around a text, as in its training.
+
+    Before the text are the tokens from the tokenizer's file (`<s>` for Llama), otherwise the start token in the model's
+    configuration. They are empty if training added no token, or no token is recorded. All functions that pass text to a
+    causal model use this frame: prompts, scores and vectors.
+    """
+    start = () if config.decoder_start_id is None else (config.decoder_start_id,)
+    return Frame(before=tokenizer.frames.prompt.before or start)
+
+
+def end_ids_of(tokenizer: Tokenizer, config: ModelConfig, generation: GenerationConfig | BeamConfig) -> frozenset[int]:
+    """Return the ids that end a text: the model's end token, or else the tokenizer's, and `generation.end_ids`."""
+    return all_ends([end for end in (config.eos_id, tokenizer.eos_id) if end is not None][:1], generation)
+
+
+def never_written(tokenizer: Tokenizer, vocab_size: int, but: Collection[int | None] = ()) -> list[int]:
+    """Return ids without text, except those in `but` and the end token.
+
+    They are the special tokens, and the rows of the table beyond the vocabulary.
+    """
+    special = [tokenizer.vocab[token] for token in tokenizer.special_tokens]
+    without_text = [*special, *range(tokenizer.vocab_size, vocab_size)]
+    return [i for i in without_text if i != tokenizer.eos_id and i not in but]
+
+
+def check_ids(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
+    """Raise `UserError` for an id that is not in the vocabulary.
+
+    >>> check_ids([[0, 1], [2, 9]], 9)
+    Traceback (most recent call last):
+    glassformer.errors.UserError: prompt 2 has the id 9, and the vocabulary has 9 tokens, with the ids 0 to 8
+    """
+    for number, prompt in enumerate(prompts, 1):
+        for token in prompt:
+            if not (isinstance(token, Integral) and 0 <= token < vocab_size):
+                raise UserError(
+                    f"prompt {number} has the id {token!r:.40}, and the vocabulary has {vocab_size:,} tokens, with the "
+                    f"ids 0 to {vocab_size - 1}"
+                )
+
+
+class RowText:
+    """Text generated after a prompt, id by id.
+
+    Prompt text and new pieces together read as the text of all ids: if a space separates them, the first piece begins
+    with it, unless the prompt `is_spaced`. An incomplete character, and text that may become a stop text, wait for
+    later ids. End ids have no text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: EncodedPrompt, settings: Settings) -> None:
+        self._stream, self._watch = tokenizer.stream(after=prompt.ids), StopWatch(settings.sampling.stop)
+        self._ends = settings.ends
+        self._drops_space = prompt.is_spaced  # until the first text is generated
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if a stop text has appeared."""
+        return self._watch.stopped
+
+    def push(self, token: int) -> str:
+        """Return the new text of an id."""
+        if token in self._ends:
+            return ""
+        text = self._stream.push(token)
+        if text and self._drops_space:
+            text, self._drops_space = text.removeprefix(" "), False
+        return self._watch.push(text)
+
+    def flush(self) -> str:
+        """Return the text that was held back, at the end of the row."""
+        if self.is_stopped:
+            return ""
+        return self._watch.push(self._stream.flush()) + self._watch.flush()
+
+
+class StopWatch:
+    """Filter that passes text until one of the stop texts appears, even if it is split between pieces.
+
+    >>> watch = StopWatch(["END"])
+    >>> watch.push("one E"), watch.push("ND two"), watch.stopped
+    ('one ', '', True)
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.stops = [stop for stop in stops if stop]
+        self.stopped = False
+        self._held = ""
+
+    def push(self, piece: str) -> str:
+        """Return the text that is certainly before any stop text; hold the rest back."""
+        if self.stopped:
+            return ""
+        text = self._held + piece
+        begins = [at for stop in self.stops if (at := text.find(stop)) >= 0]
+        if begins:
+            self.stopped, self._held = True, ""
+            return text[: min(begins)]
+        n_held = max((n for stop in self.stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
+        self._held = text[len(text) - n_held :]
+        return text[: len(text) - n_held]
+
+    def flush(self) -> str:
+        """Return the text that was held back, at the end of the stream."""
+        held, self._held = self._held, ""
+        return held

@@ -1,0 +1,143 @@
+"""Writing with a causal language model: prompts as ids, and the text of a generation."""
+
+import itertools
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from glassformer.config.run import GenerationConfig
+from glassformer.errors import UserError
+from glassformer.inference.drafters import DraftCounts, Drafter, ModelDrafter, PromptLookup
+from glassformer.inference.generation import Generation
+from glassformer.inference.rows import Settings
+from glassformer.inference.score import Score, text_scores
+from glassformer.inference.text import EncodedPrompt, RowText, causal_frame, check_ids, end_ids_of, never_written
+from glassformer.models.build import Network
+from glassformer.tokenization.tokenizer import Tokenizer
+
+
+class Writer:
+    """Writer: a causal language model that continues texts, with its tokenizer."""
+
+    def __init__(
+        self, network: Network, tokenizer: Tokenizer, device: torch.device | str = "cpu", name: str = "the model"
+    ) -> None:
+        self.network, self.tokenizer, self.device, self.name = network, tokenizer, device, name
+        self.max_len = network.config.max_len
+        self.before = list(causal_frame(tokenizer, network.config).before)
+        """The ids that the model reads before a text, as in its training."""
+
+    @property
+    def no_start(self) -> str:
+        """Warning for a model that was trained without start tokens."""
+        return f"{self.name} was not trained to start a text: the first token of each text is read and not scored"
+
+    def encode(self, prompt: str | Sequence[int], special_tokens: bool = False) -> EncodedPrompt:
+        """Return the ids that the model reads: a text after its start tokens, or the given ids unchanged.
+
+        With `special_tokens`, special tokens written in the text are read as such.
+        """
+        is_spaced = False
+        if isinstance(prompt, str):
+            allowed = self.tokenizer.special_tokens if special_tokens else ()
+            ids = self.tokenizer.encode(prompt, allow_special=allowed)
+            has_start = special_tokens and ids[: len(self.before)] == self.before  # a chat template writes it, too
+            if not has_start:
+                ids = self.before + ids
+            is_spaced = prompt[-1:].isspace() and not self.tokenizer.decode(ids)[-1:].isspace()
+        else:
+            ids = list(prompt) or self.before
+        if not ids:
+            raise UserError(
+                f"the prompt is empty, and {self.name} was not trained to start a text (no start token is recorded): "
+                "give a prompt of at least one token"
+            )
+        return EncodedPrompt(ids, is_spaced)
+
+    def settings(self, sampling: GenerationConfig, *, samples: Sequence[int] = (0,), slide: bool = False) -> Settings:
+        """Return the settings of a generation of texts."""
+        ends = end_ids_of(self.tokenizer, self.network.config, sampling)
+        suppress_ids = never_written(self.tokenizer, self.network.config.vocab_size, but=ends)
+        return Settings(sampling, self.max_len, ends, suppress_ids, slide, samples, device=self.device)
+
+    def stream(
+        self, prompts: Sequence[EncodedPrompt], settings: Settings, drafter: Drafter | None = None
+    ) -> Iterator[list[str]]:
+        """Yield the new text of every row per step, and at the end the text that was held back.
+
+        Each prompt has one row per sample (`Generation`); the text of a row is that of `RowText`.
+        """
+        rows = [RowText(self.tokenizer, prompt, settings) for prompt in prompts for _ in settings.samples]
+        generation = self._generation(prompts, settings, drafter)
+        for step in generation:
+            pieces = [""] * len(rows)
+            for number, token in step.items():
+                pieces[number] = rows[number].push(token)
+                if rows[number].is_stopped:
+                    generation.end(number)
+            yield pieces
+        yield [row.flush() for row in rows]
+
+    def finished(
+        self, prompts: Sequence[EncodedPrompt], settings: Settings, drafter: Drafter | None = None
+    ) -> Iterator[tuple[int, str]]:
+        """Yield the number and the new text of each row when the row has ended; the texts are those of `stream`."""
+        live: dict[int, tuple[RowText, list[str]]] = {}
+        generation = self._generation(prompts, settings, drafter)
+        for step in itertools.chain(generation, ({},)):
+            for number in [number for number in live if number not in step]:
+                row, pieces = live.pop(number)
+                yield number, "".join([*pieces, row.flush()])
+            for number, token in step.items():
+                if number not in live:
+                    prompt = prompts[number // len(settings.samples)]
+                    live[number] = RowText(self.tokenizer, prompt, settings), []
+                row, pieces = live[number]
+                pieces.append(row.push(token))
+                if row.is_stopped:
+                    generation.end(number)
+
+    def _generation(self, prompts: Sequence[EncodedPrompt], settings: Settings, drafter: Drafter | None) -> Generation:
+        ids = [prompt.ids for prompt in prompts]
+        check_ids(ids, min(self.tokenizer.vocab_size, self.network.config.vocab_size))
+        return Generation(self.network, ids, settings, drafter=drafter)
+
+    def drafter(
+        self, sampling: GenerationConfig, draft: "Writer | None" = None, counts: DraftCounts | None = None
+    ) -> Drafter | None:
+        """Return what proposes tokens in one generation: the draft model, or prompt lookup; `None` if both are off.
+
+        Raises `UserError` if both are on, or if the draft model has another vocabulary.
+        """
+        if draft is None:
+            return PromptLookup(sampling.prompt_lookup, counts) if sampling.prompt_lookup else None
+        if sampling.prompt_lookup:
+            raise UserError(
+                f"a draft model is given, and prompt_lookup is {sampling.prompt_lookup}: use one of them "
+                "(prompt_lookup = 0 is off)"
+            )
+        sizes = draft.network.config.vocab_size, self.network.config.vocab_size
+        if sizes[0] != sizes[1] or draft.tokenizer.vocab != self.tokenizer.vocab:
+            raise UserError(
+                f"the draft model {draft.name} and {self.name} have different vocabularies ({sizes[0]:,} and "
+                f"{sizes[1]:,} tokens): use a draft model that was trained with the same tokenizer"
+            )
+        n_tokens, max_len = sampling.draft_tokens, draft.max_len
+        return ModelDrafter(draft.network, n_tokens, max_len=max_len, device=draft.device, counts=counts)
+
+    def score(self, texts: Sequence[str], targets: Sequence[str] | None = None) -> list[Score]:
+        """Return log p of each text, or, with `targets`, of each target as the continuation of its text."""
+        return text_scores(self.network, self.tokenizer, texts, targets, start=self.before, device=self.device)
+
+
+def with_settings(config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
+    """Replace settings of a configuration: `stop` may be a single text, and `seed` None draws a new seed."""
+    changes = dict(settings)
+    if isinstance(changes.get("stop"), str):
+        changes["stop"] = (changes["stop"],)
+    if changes.get("seed", 0) is None:
+        changes["seed"] = secrets.randbits(32)
+    return replace(config, **changes)
