@@ -12,8 +12,8 @@ from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.run import Run
 from glassformer.cost.flops import Shape
-from glassformer.cost.parameters import StackShape, cell_widths, recurrent_widths, stack_shapes
 from glassformer.cost.positions import PositionCost, position_cost
+from glassformer.cost.widths import StackShape, cell_widths, recurrent_widths, stack_shapes
 from glassformer.objectives.loss import MIN_LOGITS
 from glassformer.tasks.registry import unknown_loss
 

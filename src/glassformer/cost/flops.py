@@ -10,9 +10,12 @@ the position table and leaves out attention. The 3.3e18 of Vaswani (2017, table 
 
 from dataclasses import dataclass
 
-from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
-from glassformer.config.transformer import TransformerConfig
-from glassformer.cost import parameters
+from glassformer.config import transformer as c
+from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, NoAttention, RecurrentConfig
+from glassformer.cost.widths import cell_widths, recurrent_widths, stack_shapes
+
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+"""Number of gate matrices that a cell stacks into one weight."""
 
 
 @dataclass(frozen=True)
@@ -68,38 +71,61 @@ def training_flops(config: ModelConfig, shape: Shape, recomputed: bool = False) 
     return 3 * forward.total + (forward.layers + forward.attention if recomputed else 0)
 
 
-def _transformer(config: TransformerConfig, shape: Shape) -> Flops:
+def _transformer(config: c.TransformerConfig, shape: Shape) -> Flops:
     layers = attention = 0
     e, d = config.table_width, config.d_model
-    for side in parameters.stack_shapes(config):
+    for side in stack_shapes(config):
         stack, w = side.stack, config.attention_widths(side.stack)
         n_own = shape.n_tokens if side.is_decoder or config.decoder is None else shape.n_source
-        of_query, of_memory, of_context = parameters.attention_matrices(config, stack)
+        of_query, of_memory, of_context = _attention_matrices(config, stack)
         self_attn = n_own * (of_query + of_memory + of_context)
         cross_attn = n_own * (of_query + of_context) + shape.n_source * of_memory if side.has_memory else 0
         n_keys = n_own + (shape.n_source if side.has_memory else 0)
-        layers += stack.n_layers * (self_attn + cross_attn + n_own * parameters.ff_matrices(config, stack))
+        layers += stack.n_layers * (self_attn + cross_attn + n_own * _ff_matrices(config, stack))
         layers += n_own * e * d if e != d else 0
         attention += stack.n_layers * n_own * n_keys * w.n_heads * (w.d_head + w.d_value)
     n_read = 1 if config.reads_whole_sequence else shape.n_read
-    return _doubled(shape.n_rows, layers, attention, n_read * parameters.head_matrices(config))
+    return _doubled(shape.n_rows, layers, attention, n_read * _head_matrices(config))
+
+
+def _attention_matrices(config: c.TransformerConfig, stack: c.Stack) -> tuple[int, int, int]:
+    """Count the weights of W_Q, of W_K and W_V together, and of W_O (0 if there is no W_O)."""
+    w, d = config.attention_widths(stack), config.d_model
+    return d * w.query, d * (w.key + w.value), d * w.context * config.attn_out_proj
+
+
+def _ff_matrices(config: c.TransformerConfig, stack: c.Stack) -> int:
+    """Count the weights of a feed-forward layer: up, down, and the gate if there is one."""
+    return (3 if config.gated_ff else 2) * config.d_model * stack.d_ff
+
+
+def _head_matrices(config: c.TransformerConfig) -> int:
+    """Count the matrix weights that the head applies to a hidden state, a tied table included."""
+    d, e, head = config.d_model, config.table_width, config.head
+    if isinstance(head, (c.PositionHead, c.SpanHead)):
+        return d * config.n_outputs
+    if isinstance(head, c.SequenceHead):
+        return d * head.n_labels + (d * d if head.pooler != "none" else 0)
+    if isinstance(head, c.VectorHead):
+        return d * d if head.pooler in ("tanh", "relu") else 0
+    return e * config.vocab_size + (d * e if head.transform or e != d else 0)
 
 
 def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:
-    e, d, w = config.d_embedding, config.d_decoder, parameters.recurrent_widths(config)
-    attention, gates = config.attention, parameters.GATES[config.cell]
+    e, d, w = config.d_embedding, config.d_decoder, recurrent_widths(config)
+    attention, gates = config.attention, GATES[config.cell]
     n, s = shape.n_tokens, shape.n_source
 
     def cells(d_input: int, d_state: int, n_directions: int) -> int:
         """Return the multiply-adds of one step through all layers."""
-        layers = parameters.cell_widths(d_input, d_state, config.n_layers, n_directions)
+        layers = cell_widths(d_input, d_state, config.n_layers, n_directions)
         return sum(gates * width * (of_input + width) for of_input, width in layers)
 
     layers = s * cells(e, config.d_encoder, w.n_directions) + n * cells(e + w.d_fed, d, 1)
     layers += config.n_layers * (2 if config.cell == "lstm" else 1) * w.has_bridge * config.d_memory * d
     looks = 0
     if not isinstance(attention, NoAttention):
-        of_query, of_source = parameters.single_head_matrices(config, attention)
+        of_query, of_source = _single_head_matrices(config, attention)
         layers += n * of_query + s * of_source
         # A score is a dot product of width d_attention, or d where the query is not projected (dot, general).
         looks = n * s * ((w.d_attention if attention.score in ("additive", "scaled_dot") else d) + w.d_context)
@@ -109,6 +135,14 @@ def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:
         n_contexts = 1 if isinstance(attention, NoAttention) else n
         layers += 2 * e * (n * (d + e) + n_contexts * w.d_context)
     return _doubled(shape.n_rows, layers, looks, n * config.d_readout * config.vocab_size)
+
+
+def _single_head_matrices(config: RecurrentConfig, attention: AttendBefore | AttendAfter) -> tuple[int, int]:
+    """Count the attention weights of a recurrent model: those for each query, and those for each source position."""
+    w, d, m = recurrent_widths(config), config.d_decoder, config.d_memory
+    of_query = {"additive": d * w.d_attention, "scaled_dot": d * w.d_attention}
+    of_source = {"additive": m * w.d_attention, "scaled_dot": 2 * m * w.d_attention, "general": m * d}
+    return of_query.get(attention.score, 0), of_source.get(attention.score, 0)
 
 
 def _doubled(n_rows: int, layers: int, attention: int, head: int) -> Flops:

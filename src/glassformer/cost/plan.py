@@ -13,8 +13,8 @@ from glassformer.config.transformer import PositionHead, SequenceHead, Transform
 from glassformer.cost.activations import Activations, Kernels, activations_of
 from glassformer.cost.flops import Flops, Shape, forward_flops, training_flops
 from glassformer.cost.hardware import GPUS, MFU, Gpu
-from glassformer.cost.memory import HALF, Memory, cache_bytes, network_counts, sharded, training_memory
-from glassformer.cost.parameters import ParameterCounts
+from glassformer.cost.memory import HALF, Memory, cache_bytes, sharded, training_memory
+from glassformer.cost.parameters import ParameterCounts, parameter_counts
 from glassformer.errors import UserError
 from glassformer.tasks.batches import MicroBatch
 from glassformer.tasks.preparation import micro_batch
@@ -220,7 +220,7 @@ def plan_run(
         config=config,
         shape=shape,
         precision=train.precision,
-        parameters=network_counts(config),
+        parameters=parameter_counts(config),
         forward=forward_flops(config, shape),
         layouts=tuple(_layouts(config, run, kept, gpu, n_gpus)),
         least_gpus=least_gpus,
