@@ -97,8 +97,9 @@ def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) ->
 
 
 def _score(row: ComparedModel) -> str:
-    """Format a percentage with one decimal; an error in the unit of the data with three significant digits."""
-    return f"{row.score:.3g}" if row.score_name == "rmse" else f"{row.score:.1f}"
+    from glassformer.evaluation.metrics import METRICS, SCORE_FORMAT  # imports numpy
+
+    return format(row.score, METRICS[row.score_name].format if row.score_name in METRICS else SCORE_FORMAT)
 
 
 def _rate(per_s: float) -> str:
