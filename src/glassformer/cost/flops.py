@@ -68,7 +68,7 @@ def training_flops(config: ModelConfig, shape: Shape, recomputed: bool = False) 
     The backward of C = A·B has two products. Activation checkpointing (`recomputed`) adds a forward of the blocks.
     """
     forward = forward_flops(config, shape)
-    return 3 * forward.total + (forward.layers + forward.attention if recomputed else 0)
+    return 3 * forward.total + recomputed * (forward.layers + forward.attention)
 
 
 def _transformer(config: c.TransformerConfig, shape: Shape) -> Flops:
@@ -79,10 +79,10 @@ def _transformer(config: c.TransformerConfig, shape: Shape) -> Flops:
         n_own = shape.n_tokens if side.is_decoder or config.decoder is None else shape.n_source
         of_query, of_memory, of_context = _attention_matrices(config, stack)
         self_attn = n_own * (of_query + of_memory + of_context)
-        cross_attn = n_own * (of_query + of_context) + shape.n_source * of_memory if side.has_memory else 0
-        n_keys = n_own + (shape.n_source if side.has_memory else 0)
+        cross_attn = side.has_memory * (n_own * (of_query + of_context) + shape.n_source * of_memory)
+        n_keys = n_own + side.has_memory * shape.n_source
         layers += stack.n_layers * (self_attn + cross_attn + n_own * _ff_matrices(config, stack))
-        layers += n_own * e * d if e != d else 0
+        layers += n_own * e * d * (e != d)
         attention += stack.n_layers * n_own * n_keys * w.n_heads * (w.d_head + w.d_value)
     n_read = 1 if config.reads_whole_sequence else shape.n_read
     return _doubled(shape.n_rows, layers, attention, n_read * _head_matrices(config))
@@ -96,7 +96,7 @@ def _attention_matrices(config: c.TransformerConfig, stack: c.Stack) -> tuple[in
 
 def _ff_matrices(config: c.TransformerConfig, stack: c.Stack) -> int:
     """Count the weights of a feed-forward layer: up, down, and the gate if there is one."""
-    return (3 if config.gated_ff else 2) * config.d_model * stack.d_ff
+    return (2 + config.gated_ff) * config.d_model * stack.d_ff
 
 
 def _head_matrices(config: c.TransformerConfig) -> int:
@@ -105,10 +105,10 @@ def _head_matrices(config: c.TransformerConfig) -> int:
     if isinstance(head, (c.PositionHead, c.SpanHead)):
         return d * config.n_outputs
     if isinstance(head, c.SequenceHead):
-        return d * head.n_labels + (d * d if head.pooler != "none" else 0)
+        return d * head.n_labels + d * d * (head.pooler != "none")
     if isinstance(head, c.VectorHead):
-        return d * d if head.pooler in ("tanh", "relu") else 0
-    return e * config.vocab_size + (d * e if head.transform or e != d else 0)
+        return d * d * (head.pooler in ("tanh", "relu"))
+    return e * config.vocab_size + d * e * (head.transform or e != d)
 
 
 def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:
@@ -122,7 +122,7 @@ def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:
         return sum(gates * width * (of_input + width) for of_input, width in layers)
 
     layers = s * cells(e, config.d_encoder, w.n_directions) + n * cells(e + w.d_fed, d, 1)
-    layers += config.n_layers * (2 if config.cell == "lstm" else 1) * w.has_bridge * config.d_memory * d
+    layers += config.n_layers * (1 + (config.cell == "lstm")) * w.has_bridge * config.d_memory * d
     looks = 0
     if not isinstance(attention, NoAttention):
         of_query, of_source = _single_head_matrices(config, attention)

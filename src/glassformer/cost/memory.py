@@ -60,8 +60,8 @@ def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) 
         weights=_FP32 * counts.total,
         gradients=_FP32 * counts.total,
         optimizer=_FP32 * moments,
-        average=_FP32 * counts.total if train.ema_decay else 0,
-        half_copies=2 * (counts.matrices + head) if train.precision in HALF else 0,
+        average=_FP32 * counts.total * (train.ema_decay > 0),
+        half_copies=2 * (counts.matrices + head) * (train.precision in HALF),
         gathered=0,
         activations=kept.layers,
         logits=kept.logits,
@@ -98,17 +98,17 @@ def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 
     """
     if isinstance(config, RecurrentConfig):
         w, d = recurrent_widths(config), config.d_decoder
-        n = config.d_memory + config.n_layers * d * (2 if config.cell == "lstm" else 1)
+        n = config.d_memory + config.n_layers * d * (1 + (config.cell == "lstm"))
         attention = config.attention
         if not isinstance(attention, NoAttention):
             d_key = {"dot": config.d_memory, "general": d}.get(attention.score, w.d_attention)
             n += n_source * (d_key + w.d_context)
-        n += d if isinstance(attention, AttendAfter) and attention.input_feeding else 0
+        n += d * (isinstance(attention, AttendAfter) and attention.input_feeding)
         return n_rows * n * number
     if config.decoder is None:
         return 0
     widths = config.attention_widths(config.decoder)
-    n_slots = max_len + 1 + (n_source if config.encoder is not None else 0)
+    n_slots = max_len + 1 + n_source * config.is_encoder_decoder
     return config.decoder.n_layers * n_rows * n_slots * (widths.key + widths.value) * number
 
 

@@ -40,9 +40,14 @@ class Layout:
     @property
     def flags(self) -> dict[str, str]:
         """Flags for `train` by key."""
-        flags = {} if self.strategy == "none" else {"parallel.strategy": self.strategy}
-        flags |= {"parallel.shard-size": str(self.n_parts)} if self.strategy == "hybrid" else {}
-        return flags | ({"train.activation-checkpointing": "true"} if self.checkpointing else {})
+        flags = {}
+        if self.strategy != "none":
+            flags["parallel.strategy"] = self.strategy
+        if self.strategy == "hybrid":
+            flags["parallel.shard-size"] = str(self.n_parts)
+        if self.checkpointing:
+            flags["train.activation-checkpointing"] = "true"
+        return flags
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,8 @@ class Plan:
         """Return the plan in JSON types."""
         per_token = self.shape.n_rows * self.shape.n_tokens
         memory: dict[str, int | None] = asdict(self.layout.memory) | {"total": self.layout.memory.total}
-        memory |= {} if self.unknown is None else {"logits": None, "total": None}
+        if self.unknown is not None:
+            memory |= {"logits": None, "total": None}
         return {
             "name": self.name,
             "parameters": asdict(self.parameters) | {"total": self.parameters.total},

@@ -54,13 +54,13 @@ def recurrent_widths(config: RecurrentConfig) -> RecurrentWidths:
         d_context = d_attention if attention.score == "scaled_dot" else d_memory
     match attention:
         case NoAttention():
-            d_fed = d_memory if attention.context_every_step else 0
+            d_fed = d_memory * attention.context_every_step
         case AttendBefore():
             d_fed = d_context
         case AttendAfter():
-            d_fed = config.d_decoder if attention.input_feeding else 0
+            d_fed = config.d_decoder * attention.input_feeding
     return RecurrentWidths(
-        n_directions=2 if config.bidirectional else 1,
+        n_directions=1 + config.bidirectional,
         d_attention=d_attention,
         d_context=d_context,
         d_fed=d_fed,

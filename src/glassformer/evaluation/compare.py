@@ -1,7 +1,8 @@
 """Comparison of several models: architecture, training cost and score."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from glassformer import notebook
 from glassformer.config.recurrent import ModelConfig, NoAttention
@@ -84,16 +85,20 @@ def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) ->
                 row.name,
                 row.kind,
                 f"{row.n_parameters:,}",
-                "–" if row.train_seconds is None else duration(row.train_seconds),
-                "–" if row.train_tokens is None else count(row.train_tokens),
-                "–" if row.valid_loss is None else f"{row.valid_loss:.3f}",
+                _known(row.train_seconds, duration),
+                _known(row.train_tokens, count),
+                _known(row.valid_loss, "{:.3f}".format),
                 _score(row) if score else f"{row.score_name} {_score(row)}",
-                "–" if row.sentences_per_s is None else _rate(row.sentences_per_s),
+                _known(row.sentences_per_s, _rate),
             ]
         )
     if width is not None and sum(max(map(len, column)) + 2 for column in zip(*cells, strict=True)) - 2 > width:
         return table([[name, *numbers] for name, _, *numbers in cells], width)
     return table(cells, n_words=2)
+
+
+def _known(value: Any, shown: Callable[[Any], str]) -> str:
+    return "–" if value is None else shown(value)
 
 
 def _score(row: ComparedModel) -> str:

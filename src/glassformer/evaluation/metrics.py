@@ -30,7 +30,7 @@ class Metric:
 
     label: str
     sections: Mapping[str, Compute | None]
-    """How it is computed, for each section that has it."""
+    """The function for each section that has the metric."""
     higher_is_better: bool = True
     unit: str = "%"
     format: str = SCORE_FORMAT
@@ -122,7 +122,7 @@ def measure(section: str, *inputs: Any) -> Values:
     values: Values = {}
     for name in names(section):
         compute = METRICS[name].sections[section]
-        assert compute is not None, f"{section} are measured elsewhere"
+        assert compute is not None, f"{section} have no functions"
         value = compute(*inputs)
         if not isinstance(value, dict):
             value = {name: value}
