@@ -13,10 +13,9 @@ from glassformer import recipes
 from glassformer.cli import help as cli_help
 from glassformer.cli.arguments import Group, Option, Signature
 from glassformer.cli.main import VERBS
-from glassformer.config.presets import PRESETS
+from glassformer.config.presets import N_PARAMETERS, PRESETS
 from glassformer.config.run import Run
 from glassformer.config.schema import Entry, describe
-from glassformer.cost.parameters import parameter_counts
 
 SOURCE = Path(glassformer.__file__).parent
 
@@ -135,7 +134,7 @@ def preset_list() -> str:
     rows = []
     for name, config in PRESETS.items():
         stacks = "+".join(s for s in ("encoder", "decoder") if getattr(config, s) is not None)
-        size = f"{parameter_counts(config).total:,}" if config.vocab_size else "depends on the tokenizer"
+        size = f"{N_PARAMETERS[name]:,}" if config.vocab_size else "depends on the tokenizer"
         rows.append((f"`{name}`", stacks, str(config.head_stack.n_layers), str(config.d_model), size))
     lines = [
         "# Presets",

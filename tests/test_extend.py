@@ -49,7 +49,7 @@ from glassformer.config.schema import apply_changes
 from glassformer.config.transformer import LogPositions, Stack
 from glassformer.cost.activations import Kernels
 from glassformer.cost.hardware import find_gpu
-from glassformer.cost.memory import network_counts
+from glassformer.cost.parameters import parameter_counts
 from glassformer.cost.plan import plan_run
 from glassformer.inspection.plots import plot_positions
 from glassformer.models.build import build_model
@@ -59,7 +59,7 @@ for name in ("gpt", "paper", "window"):
     config = replace(CONFIGS[name], positions=LogPositions())
     network = build_model(config)
     assert predicted(config, Kernels(on_cpu=True)) == saved_bytes(config, torch.float32), name
-    assert network_counts(config).total == network.n_parameters() == sum(p.numel() for p in network.parameters())
+    assert parameter_counts(config).total == network.n_parameters() == sum(p.numel() for p in network.parameters())
     stacks = [stack for stack in (config.encoder, config.decoder) if stack is not None]
     bare = build_model(replace(config, positions=CONFIGS["no_positions"].positions)).n_parameters()
     assert network.n_parameters() == bare + sum(stack.n_heads for stack in stacks)
@@ -148,7 +148,8 @@ from dataclasses import replace
 import torch
 from configs import CONFIGS
 from glassformer.cost.flops import Shape, forward_flops
-from glassformer.cost.memory import cache_bytes, network_counts
+from glassformer.cost.memory import cache_bytes
+from glassformer.cost.parameters import parameter_counts
 from glassformer.models.build import build_model
 from glassformer.nn.linear_attention import LinearAttention
 
@@ -157,7 +158,7 @@ for name in ("gpt", "paper"):
     network = build_model(config).eval()
     blocks = network.decoder.blocks
     assert all(isinstance(block.self_attn, LinearAttention) for block in blocks)
-    assert network_counts(config).total == network.n_parameters()
+    assert parameter_counts(config).total == network.n_parameters()
     flops, plain = (forward_flops(c, Shape(2, 9, n_source=5)) for c in (config, CONFIGS[name]))
     assert flops.attention != plain.attention and flops.head == plain.head
     source = {} if network.encoder is None else {"source_ids": torch.arange(10).view(2, 5)}

@@ -320,7 +320,7 @@ def _decoded(
     model: "Model", places: dict[str, Any], search: dict[str, Any], progress: Callable[[int, int], None]
 ) -> tuple[dict[str, Any], float]:
     """Return the scores of the model's targets for the sources of the data, and the sources decoded per second."""
-    from glassformer.evaluation.text import distinct_sources
+    from glassformer.evaluation.pairs import distinct_sources
     from glassformer.tasks.task import HasPairs
 
     assert isinstance(model.task, HasPairs)  # the caller

@@ -13,6 +13,7 @@ from glassformer.config.run import Run
 from glassformer.config.train import MuonConfig
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel
+from glassformer.evaluation.metrics import METRICS, axis
 from glassformer.figures import (
     COLOURS,
     GREY,
@@ -55,20 +56,6 @@ __all__ = [
 ]
 
 MAX_POINTS = 2000
-SCORES = {
-    "bleu": "BLEU (higher is better)",
-    "bleu_tok_lc": "BLEU on lowercased tokens (higher is better)",
-    "chrf": "chrF2 (higher is better)",
-    "exact_match": "exact matches, % (higher is better)",
-    "wer": "word error rate, % (lower is better)",
-    "per": "phoneme error rate, % (lower is better)",
-    "accuracy": "accuracy, % (higher is better)",
-    "macro_f1": "macro F1, % (higher is better)",
-    "span_f1": "span F1, % (higher is better)",
-    "calibration_error": "calibration error, % (lower is better)",
-    "rmse": "root mean squared error (lower is better)",
-    "spearman": "Spearman's rank correlation (higher is better)",
-}
 
 # A model
 
@@ -210,7 +197,7 @@ def curves(*folders: str | Path) -> "Figure":
         if not lines:
             raise UserError(f"{folder} has no {NAME} with data: give a run folder")
     keys = {key for lines in logs.values() for line in lines for key in line}
-    scores = [name for name in SCORES if f"eval/valid_{name}" in keys]
+    scores = [name for name, x in METRICS.items() if "losses" not in x.sections and f"eval/valid_{name}" in keys]
     figure = new_figure(max(6.4, 4.4 * (1 + len(scores))), 3.9)
     panels = figure.subplots(1, 1 + len(scores), squeeze=False)[0]
     losses, handles = panels[0], []
@@ -228,7 +215,7 @@ def curves(*folders: str | Path) -> "Figure":
     )
     for axes, name in zip(panels[1:], scores, strict=True):
         title(axes, "Validation score")
-        quiet_axes(axes, "optimizer step", SCORES[name])
+        quiet_axes(axes, "optimizer step", axis(name))
     for axes in panels:
         axes.xaxis.set_major_formatter("{x:,.0f}")
     if len(names) > 1:
@@ -264,7 +251,7 @@ def comparison(rows: Sequence[ComparedModel]) -> "Figure":
         axes.xaxis.set_major_formatter("{x:,g}")
     else:
         axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
-    quiet_axes(axes, "training time, minutes", SCORES.get(known[0].score_name, known[0].score_name))
+    quiet_axes(axes, "training time, minutes", axis(known[0].score_name))
     title(axes, "Score, training time and size")
     texts = [f"{plain(row.name)}\n{count(row.n_parameters)} parameters" for row in known]
     radii = [math.sqrt((60 + 1200 * row.n_parameters / largest) / math.pi) for row in known]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from glassformer.config.presets import PRESETS, preset
+from glassformer.config.presets import N_PARAMETERS, PRESETS, preset
 from glassformer.config.transformer import LearnedPositions, SinusoidalPositions, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
@@ -60,6 +60,10 @@ def test_pitfall_17_gpt3_has_the_parameter_count_of_its_formula(
     n_parameters = count(preset(name))
     assert n_parameters == decoder_only(n_layers, d_model, 50257, 2048)
     assert n_parameters / 1e9 == pytest.approx(billions, rel=0.025)
+
+
+def test_the_listed_parameter_counts_are_those_of_the_networks() -> None:
+    assert {name: count(config) for name, config in PRESETS.items() if config.vocab_size} == N_PARAMETERS
 
 
 @pytest.mark.parametrize(("name", "expected"), [("bert-base", 109_482_240), ("bert-large", 335_141_888)])

@@ -9,9 +9,8 @@ import torch
 from configs import CONFIGS, RECURRENT, bytes_of, random_inputs
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, TrainConfig
-from glassformer.cost import memory as memory_module
 from glassformer.cost.activations import Activations
-from glassformer.cost.memory import cache_bytes, network_counts, sharded, training_memory
+from glassformer.cost.memory import cache_bytes, sharded, training_memory
 from glassformer.cost.parameters import parameter_counts
 from glassformer.models.build import build_model
 from glassformer.training.optimizers import build_optimizer, state_tensors
@@ -64,26 +63,3 @@ def test_the_cache_of_generation(name: str) -> None:
     with torch.no_grad():
         _, state = network.step(inputs.token_ids, network.start(2, 15, inputs.others.get("source_ids")))
     assert cache_bytes(EVERY[name], 2, 15, 7) == bytes_of(state)
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_parameters_without_a_formula_are_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model of other parts has the memory of all of its parameters, also before the data decides its sizes."""
-    config: ModelConfig = EVERY[name]
-    open_sizes = replace(config, vocab_size=0)
-    expected = [parameter_counts(c).total + 7 for c in (config, open_sizes)]
-    build = memory_module.build_model
-
-    def with_more(config: ModelConfig, device: str) -> torch.nn.Module:
-        network = build(config, device)
-        network.register_parameter("more", torch.nn.Parameter(torch.empty(7, device=device)))
-        return network
-
-    network_counts.cache_clear()
-    monkeypatch.setattr(memory_module, "build_model", with_more)
-    try:
-        assert [network_counts(c).total for c in (config, open_sizes)] == expected
-        whole = training_memory(config, TrainConfig(), Activations(0, 0))
-        assert whole.weights == whole.gradients == 4 * expected[0]
-    finally:
-        network_counts.cache_clear()

@@ -30,7 +30,7 @@ from glassformer.errors import UserError, warn
 from glassformer.evaluation import loss
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.loss import evaluate_loss
-from glassformer.evaluation.text import translation_scores
+from glassformer.evaluation.pairs import translation_scores
 from glassformer.inference import beam, classify
 from glassformer.tasks.batches import Places
 from glassformer.tasks.label_data import label_scores

@@ -18,9 +18,7 @@ from glassformer.evaluation.text import (
     edit_distance,
     error_rate,
     exact_match,
-    group_by_source,
     lc_norm_tok,
-    text_scores,
     word_error_rate,
 )
 
@@ -137,21 +135,6 @@ def test_a_word_is_right_when_any_pronunciation_matches() -> None:
     hypotheses, references = ["T AH", "T OW", "K"], [["T EY", "T AH"], ["T UW"], ["K"]]
     assert word_error_rate(hypotheses, references) == pytest.approx(100 / 3)
     assert exact_match(hypotheses, references) == pytest.approx(200 / 3)
-
-
-def test_groups_keep_the_order_and_every_target() -> None:
-    sources, references = group_by_source(["b", "a", "b", "c", "a"], ["1", "2", "3", "4", "2"])
-    assert sources == ["b", "a", "c"]
-    assert references == [["1", "3"], ["2", "2"], ["4"]]
-
-
-def test_scores_by_kind_of_output() -> None:
-    scores = text_scores("sentences", ["The cat sat on a mat."], [["The cat sat on the mat."]])
-    assert list(scores) == ["bleu", "bleu_signature", "chrf", "chrf_signature", "bleu_tok_lc", "exact_match"]
-    assert scores["bleu"] == pytest.approx(scores["bleu_tok_lc"]), "both tokenize this sentence equally"
-    assert scores["exact_match"] == 0
-    sounds = text_scores("pronunciations", ["HH AH", "B"], [["HH AE", "HH AH"], ["B IY"]])
-    assert sounds == {"wer": 50, "per": 25, "exact_match": 50}
 
 
 def test_empty_input_is_an_error() -> None:

@@ -3,9 +3,8 @@
 from typing import Annotated
 
 from glassformer.cli.arguments import fail
-from glassformer.config.presets import PRESETS, preset
+from glassformer.config.presets import N_PARAMETERS, PRESETS, preset
 from glassformer.config.schema import to_dict, to_toml
-from glassformer.cost.parameters import parameter_counts
 from glassformer.formatting import output_width, table
 
 
@@ -26,8 +25,9 @@ def main(*names: Annotated[str, "[NAME]"]) -> int:
     rows = [("preset", "stacks", "layers", "d_model", "vocabulary", "parameters")]
     for name, config in PRESETS.items():
         stacks = "+".join(s for s in ("encoder", "decoder") if getattr(config, s) is not None)
-        size = f"{parameter_counts(config).total:,}" if config.vocab_size else "set by tokenizer"
-        n_layers, vocabulary = str(config.head_stack.n_layers), str(config.vocab_size or "-")
-        rows.append((name, stacks, n_layers, str(config.d_model), vocabulary, size))
+        vocabulary, size = "-", "set by tokenizer"
+        if config.vocab_size:
+            vocabulary, size = str(config.vocab_size), f"{N_PARAMETERS[name]:,}"
+        rows.append((name, stacks, str(config.head_stack.n_layers), str(config.d_model), vocabulary, size))
     print(table(rows, output_width(), n_words=2))
     return 0

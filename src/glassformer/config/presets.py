@@ -225,6 +225,33 @@ PRESETS: dict[str, TransformerConfig] = {
     "t5-base": _t5(12, 12, 768, 3072),
 }
 
+N_PARAMETERS = {
+    "gpt-mini": 12_368_064,
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "gpt3-small": 125_226_240,
+    "gpt3-medium": 355_871_744,
+    "gpt3-large": 760_300_032,
+    "gpt3-xl": 1_315_723_264,
+    "gpt3-2.7b": 2_651_553_280,
+    "gpt3-6.7b": 6_658_404_352,
+    "gpt3-13b": 12_853_386_240,
+    "gpt3-175b": 174_604_259_328,
+    "bert-base": 109_514_298,
+    "bert-large": 335_174_458,
+    "bart-base": 139_420_416,
+    "bart-large": 406_291_456,
+    "transformer-base": 63_082_496,
+    "transformer-big": 214_245_376,
+    "marian": 73_886_208,
+    "llama-3.1-8b": 8_030_261_248,
+    "t5-small": 60_506_624,
+    "t5-base": 222_903_552,
+}
+"""Numbers of parameters of the presets with a vocabulary, for lists that do not import torch."""
+
 
 def preset(name: str) -> TransformerConfig:
     """Return the preset of this name; raise `UserError` with the nearest name if it is unknown.

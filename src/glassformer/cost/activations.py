@@ -12,8 +12,8 @@ from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.run import Run
 from glassformer.cost.flops import Shape
-from glassformer.cost.parameters import StackShape, cell_widths, recurrent_widths, stack_shapes
 from glassformer.cost.positions import PositionCost, position_cost
+from glassformer.cost.widths import StackShape, cell_widths, recurrent_widths, stack_shapes
 from glassformer.objectives.loss import MIN_LOGITS
 from glassformer.tasks.registry import unknown_loss
 
@@ -140,10 +140,10 @@ class _StackActivations:
         """Return the bytes of embeddings, positions, final norm, and the encoder output for cross-attention."""
         config, kernels = self.config, self.kernels
         e = config.table_width
-        a_token = _INT64 * (2 if config.n_token_types else 1) + _FP32 * (config.token_dropout > 0)
+        a_token = _INT64 * (1 + (config.n_token_types > 0)) + _FP32 * (config.token_dropout > 0)
         a_token += config.embedding_norm * _norm(config, e, kernels)
         a_token += kernels.mask(_FP32) * e * (config.embedding_dropout > 0)
-        a_token += kernels.read(e) if e != config.d_model else 0
+        a_token += kernels.read(e) * (e != config.d_model)
         a_token += config.final_norm * _norm(config, config.d_model, kernels)
         n = self.n_tokens * a_token
         n += self.positions.n_bytes
@@ -163,10 +163,11 @@ class _StackActivations:
         n_sublayers = 1 + self.side.has_memory + (stack.d_ff > 0)
         if self.side.has_memory:
             n += self._attention(self.n_source, 0, is_self=False)
-        n_norms = n_sublayers * (2 if config.norm_order == "sandwich" else 1)
+        n_norms = n_sublayers * (1 + (config.norm_order == "sandwich"))
         a_token = n_norms * _norm(config, d, kernels)
         a_token += n_sublayers * kernels.mask(kernels.product) * d * (config.residual_dropout > 0)
-        a_token += self._feed_forward() if stack.d_ff else 0
+        if stack.d_ff:
+            a_token += self._feed_forward()
         return n + self.n_tokens * a_token
 
     def _feed_forward(self) -> int:
@@ -187,7 +188,7 @@ class _StackActivations:
         if is_self:
             n = own * kernels.read(d, 1 if config.fused_qkv else 3)
         else:
-            n = own * kernels.read(d) + (keys * kernels.read(d, 2) if kernels.half else 0)
+            n = own * kernels.read(d) + kernels.half * keys * kernels.read(d, 2)
         keeps_weights, fused = self._keeps_weights(is_self), is_self and config.fused_qkv
         if config.qk_norm:
             n += (own * w.n_heads + keys * w.n_kv_heads) * _norm(config, w.d_head, kernels)
@@ -204,7 +205,7 @@ class _StackActivations:
             n += kernels.product * own * w.context * config.attn_out_proj
             n += n_maps * own * n_keys * w.n_heads * kernels.attended
             learned = is_self and self.positions.learns_bias
-            return n + (self.n_own * n_keys if learned and self._masked(window) else 0)  # mask, 1 byte each
+            return n + self.n_own * n_keys * (learned and self._masked(window))  # mask, 1 byte each
         is_masked = is_self and (self.positions.has_bias or window > 0)
         # If the kernel does not accept shared key-value heads, they are repeated for all heads.
         has_groups = kernels.on_cpu or (kernels.half and not is_masked and w.d_head == w.d_value)
@@ -239,7 +240,7 @@ def _norm(config: c.TransformerConfig, width: int, kernels: Kernels) -> int:
     """Return the bytes per vector: the input, and its mean and deviation or its root mean square."""
     if config.norm == "layernorm":
         return _FP32 * (width + 2)
-    return _FP32 * (width + 1 + (width if config.norm_weight and kernels.on_cpu else 0))
+    return _FP32 * (width + 1 + width * (config.norm_weight and kernels.on_cpu))
 
 
 def _head(config: c.TransformerConfig, shape: Shape, kernels: Kernels) -> int:
@@ -250,7 +251,7 @@ def _head(config: c.TransformerConfig, shape: Shape, kernels: Kernels) -> int:
         return labels + shape.n_rows * kernels.read(d)
     a_token = kernels.read(d)
     if isinstance(head, c.TokenHead) and head.transform:
-        a_token += (0 if config.activation == "relu" else e * kernels.product) + _norm(config, e, kernels)
+        a_token += (config.activation != "relu") * e * kernels.product + _norm(config, e, kernels)
     if isinstance(head, c.TokenHead) and (head.transform or e != d):
         a_token += kernels.read(e)
     return labels + shape.n_rows * shape.n_read * a_token
@@ -273,7 +274,7 @@ def _recurrent(config: RecurrentConfig, shape: Shape, kernels: Kernels) -> int:
     kept += kernels.mask(_FP32) * (e * (s + n) * (config.embedding_dropout > 0) + n * d * (config.output_dropout > 0))
     if not isinstance(attention, NoAttention):
         kept += s * kernels.read(config.d_memory) + kernels.product * (s + n) * w.d_attention
-        kept += n * s * (_FP32 + (w.d_attention * kernels.product if attention.score == "additive" else 0))
+        kept += n * s * (_FP32 + (attention.score == "additive") * w.d_attention * kernels.product)
     if isinstance(attention, AttendAfter):
         kept += n * _FP32 * (w.d_context + 2 * d)
     elif attention.deep_output:

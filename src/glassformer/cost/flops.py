@@ -13,11 +13,14 @@ from dataclasses import dataclass
 
 import torch
 
-from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
-from glassformer.config.transformer import Stack, TransformerConfig
-from glassformer.cost import parameters
+from glassformer.config import transformer as c
+from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, NoAttention, RecurrentConfig
+from glassformer.cost.widths import cell_widths, recurrent_widths, stack_shapes
 from glassformer.models.build import build_attention
 from glassformer.nn.attention import AttentionCost
+
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+"""Number of gate matrices that a cell stacks into one weight."""
 
 
 @dataclass(frozen=True)
@@ -70,29 +73,46 @@ def training_flops(config: ModelConfig, shape: Shape, recomputed: bool = False) 
     The backward of C = A·B has two products. Activation checkpointing (`recomputed`) adds a forward of the blocks.
     """
     forward = forward_flops(config, shape)
-    return 3 * forward.total + (forward.layers + forward.attention if recomputed else 0)
+    return 3 * forward.total + recomputed * (forward.layers + forward.attention)
 
 
-def _transformer(config: TransformerConfig, shape: Shape) -> Flops:
+def _transformer(config: c.TransformerConfig, shape: Shape) -> Flops:
     layers = attention = 0
     e, d = config.table_width, config.d_model
-    for side in parameters.stack_shapes(config):
+    for side in stack_shapes(config):
         stack = side.stack
         n_own = shape.n_tokens if side.is_decoder or config.decoder is None else shape.n_source
         costs = [attention_cost(config, stack, n_own, n_own)]
         if side.has_memory:
             costs.append(attention_cost(config, stack, n_own, shape.n_source, is_self=False))
-        ff = n_own * parameters.ff_matrices(config, stack)
+        ff = n_own * _ff_matrices(config, stack)
         layers += stack.n_layers * (ff + sum(cost.products for cost in costs))
-        layers += n_own * e * d if e != d else 0
+        layers += n_own * e * d * (e != d)
         attention += stack.n_layers * sum(cost.scores for cost in costs)
     n_read = 1 if config.reads_whole_sequence else shape.n_read
-    return _doubled(shape.n_rows, layers, attention, n_read * parameters.head_matrices(config))
+    return _doubled(shape.n_rows, layers, attention, n_read * _head_matrices(config))
+
+
+def _ff_matrices(config: c.TransformerConfig, stack: c.Stack) -> int:
+    """Count the weights of a feed-forward layer: up, down, and the gate if there is one."""
+    return (2 + config.gated_ff) * config.d_model * stack.d_ff
+
+
+def _head_matrices(config: c.TransformerConfig) -> int:
+    """Count the matrix weights that the head applies to a hidden state, a tied table included."""
+    d, e, head = config.d_model, config.table_width, config.head
+    if isinstance(head, (c.PositionHead, c.SpanHead)):
+        return d * config.n_outputs
+    if isinstance(head, c.SequenceHead):
+        return d * head.n_labels + d * d * (head.pooler != "none")
+    if isinstance(head, c.VectorHead):
+        return d * d * (head.pooler in ("tanh", "relu"))
+    return e * config.vocab_size + d * e * (head.transform or e != d)
 
 
 @functools.lru_cache(maxsize=64)
 def attention_cost(
-    config: TransformerConfig, stack: Stack, n_queries: int, n_keys: int, *, is_self: bool = True
+    config: c.TransformerConfig, stack: c.Stack, n_queries: int, n_keys: int, *, is_self: bool = True
 ) -> AttentionCost:
     """Return the size of one attention of a stack over one row, from the module that `build_model` chooses."""
     with torch.device("meta"):
@@ -100,20 +120,20 @@ def attention_cost(
 
 
 def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:
-    e, d, w = config.d_embedding, config.d_decoder, parameters.recurrent_widths(config)
-    attention, gates = config.attention, parameters.GATES[config.cell]
+    e, d, w = config.d_embedding, config.d_decoder, recurrent_widths(config)
+    attention, gates = config.attention, GATES[config.cell]
     n, s = shape.n_tokens, shape.n_source
 
     def cells(d_input: int, d_state: int, n_directions: int) -> int:
         """Return the multiply-adds of one step through all layers."""
-        layers = parameters.cell_widths(d_input, d_state, config.n_layers, n_directions)
+        layers = cell_widths(d_input, d_state, config.n_layers, n_directions)
         return sum(gates * width * (of_input + width) for of_input, width in layers)
 
     layers = s * cells(e, config.d_encoder, w.n_directions) + n * cells(e + w.d_fed, d, 1)
-    layers += config.n_layers * (2 if config.cell == "lstm" else 1) * w.has_bridge * config.d_memory * d
+    layers += config.n_layers * (1 + (config.cell == "lstm")) * w.has_bridge * config.d_memory * d
     looks = 0
     if not isinstance(attention, NoAttention):
-        of_query, of_source = parameters.single_head_matrices(config, attention)
+        of_query, of_source = _single_head_matrices(config, attention)
         layers += n * of_query + s * of_source
         # A score is a dot product of width d_attention, or d where the query is not projected (dot, general).
         looks = n * s * ((w.d_attention if attention.score in ("additive", "scaled_dot") else d) + w.d_context)
@@ -123,6 +143,14 @@ def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:
         n_contexts = 1 if isinstance(attention, NoAttention) else n
         layers += 2 * e * (n * (d + e) + n_contexts * w.d_context)
     return _doubled(shape.n_rows, layers, looks, n * config.d_readout * config.vocab_size)
+
+
+def _single_head_matrices(config: RecurrentConfig, attention: AttendBefore | AttendAfter) -> tuple[int, int]:
+    """Count the attention weights of a recurrent model: those for each query, and those for each source position."""
+    w, d, m = recurrent_widths(config), config.d_decoder, config.d_memory
+    of_query = {"additive": d * w.d_attention, "scaled_dot": d * w.d_attention}
+    of_source = {"additive": m * w.d_attention, "scaled_dot": 2 * m * w.d_attention, "general": m * d}
+    return of_query.get(attention.score, 0), of_source.get(attention.score, 0)
 
 
 def _doubled(n_rows: int, layers: int, attention: int, head: int) -> Flops:

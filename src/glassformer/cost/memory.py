@@ -1,18 +1,16 @@
 """Memory of a training run by part, on one GPU or sharded over several, and of the generation cache."""
 
-import functools
 import os
 from dataclasses import dataclass, fields, replace
 
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.train import MuonConfig, TrainConfig
-from glassformer.config.transformer import SPECIAL_IDS, PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.activations import Activations
-from glassformer.cost.flops import attention_cost
+from glassformer.cost.flops import Shape, attention_cost, forward_flops
 from glassformer.cost.hardware import GIB
-from glassformer.cost.parameters import ParameterCounts, head_matrices, parameter_counts, recurrent_widths
+from glassformer.cost.parameters import parameter_counts
+from glassformer.cost.widths import recurrent_widths
 from glassformer.errors import UserError
-from glassformer.models.build import build_model
 
 _FP32 = 4
 HALF = ("bf16", "fp16")
@@ -45,29 +43,6 @@ class Memory:
         return sum(getattr(self, field.name) for field in fields(self))
 
 
-def with_least_vocabulary(config: ModelConfig) -> ModelConfig:
-    """Return `config` with the smallest vocabulary that holds its special ids, if the data decides the vocabulary."""
-    ids = [getattr(config, name) for name in SPECIAL_IDS if getattr(config, name) is not None]
-    return replace(config, vocab_size=config.vocab_size or 1 + max(ids, default=0))
-
-
-@functools.lru_cache(maxsize=64)
-def network_counts(config: ModelConfig) -> ParameterCounts:
-    """Count the parameters of the network that `build_model` makes; those without a formula are added to the layers.
-
-    A vocabulary and labels that the data decides count as 0. Raises `UserError` for a tensor that PyTorch cannot
-    represent.
-    """
-    counts, complete = parameter_counts(config), with_least_vocabulary(config)
-    if isinstance(complete, TransformerConfig) and isinstance(complete.head, PositionHead | SequenceHead):
-        complete = replace(complete, head=replace(complete.head, n_labels=max(1, complete.head.n_labels)))
-    try:
-        n = build_model(complete, "meta").n_parameters()
-    except RuntimeError as error:
-        raise UserError("a tensor of this model has too many elements for PyTorch: use a smaller model") from error
-    return replace(counts, layers=counts.layers + n - parameter_counts(complete).total)
-
-
 def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) -> Memory:
     """Compute the memory of one GPU that holds the whole model, alone or in data parallelism.
 
@@ -78,15 +53,15 @@ def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) 
     >>> memory.weights == 4 * 124_439_808, memory.state == 16 * 124_439_808
     (True, True)
     """
-    counts = network_counts(config)
+    counts = parameter_counts(config)
     moments = 2 * counts.total - (counts.matrices if isinstance(train.optimizer, MuonConfig) else 0)
-    head = head_matrices(config) if isinstance(config, TransformerConfig) else config.d_readout * config.vocab_size
+    head = forward_flops(config, Shape(1, 1)).head // 2  # a multiplication and an addition per weight
     return Memory(
         weights=_FP32 * counts.total,
         gradients=_FP32 * counts.total,
         optimizer=_FP32 * moments,
-        average=_FP32 * counts.total if train.ema_decay else 0,
-        half_copies=2 * (counts.matrices + head) if train.precision in HALF else 0,
+        average=_FP32 * counts.total * (train.ema_decay > 0),
+        half_copies=2 * (counts.matrices + head) * (train.precision in HALF),
         gathered=0,
         activations=kept.layers,
         logits=kept.logits,
@@ -103,7 +78,7 @@ def sharded(
     The matrices of a layer are cast when they are gathered, so there are no half copies of the whole model. A gathered
     layer has weights and gradients; the tables and the head stay gathered during the step.
     """
-    counts = network_counts(config)
+    counts = parameter_counts(config)
     product = 2 if train.precision in HALF else _FP32
     divided = ("weights", "gradients", "optimizer", "average")
     shares = {name: 0 if is_offloaded else -(-getattr(memory, name) // n_shards) for name in divided}  # rounded up
@@ -123,12 +98,12 @@ def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 
     """
     if isinstance(config, RecurrentConfig):
         w, d = recurrent_widths(config), config.d_decoder
-        n = config.d_memory + config.n_layers * d * (2 if config.cell == "lstm" else 1)
+        n = config.d_memory + config.n_layers * d * (1 + (config.cell == "lstm"))
         attention = config.attention
         if not isinstance(attention, NoAttention):
             d_key = {"dot": config.d_memory, "general": d}.get(attention.score, w.d_attention)
             n += n_source * (d_key + w.d_context)
-        n += d if isinstance(attention, AttendAfter) and attention.input_feeding else 0
+        n += d * (isinstance(attention, AttendAfter) and attention.input_feeding)
         return n_rows * n * number
     if config.decoder is None:
         return 0
@@ -140,7 +115,7 @@ def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 
 
 def require_memory(config: ModelConfig) -> None:
     """Raise `UserError` if the weights of a model alone, in fp32, exceed the memory of this machine."""
-    needed = 4 * network_counts(config).total
+    needed = 4 * parameter_counts(config).total
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else needed
     if needed > there:
         raise UserError(

@@ -13,8 +13,8 @@ from glassformer.config.transformer import PositionHead, SequenceHead, Transform
 from glassformer.cost.activations import Activations, Kernels, activations_of
 from glassformer.cost.flops import Flops, Shape, forward_flops, training_flops
 from glassformer.cost.hardware import GPUS, MFU, Gpu
-from glassformer.cost.memory import HALF, Memory, cache_bytes, network_counts, sharded, training_memory
-from glassformer.cost.parameters import ParameterCounts
+from glassformer.cost.memory import HALF, Memory, cache_bytes, sharded, training_memory
+from glassformer.cost.parameters import ParameterCounts, parameter_counts
 from glassformer.errors import UserError
 from glassformer.tasks.batches import MicroBatch
 from glassformer.tasks.preparation import micro_batch
@@ -40,9 +40,14 @@ class Layout:
     @property
     def flags(self) -> dict[str, str]:
         """Flags for `train` by key."""
-        flags = {} if self.strategy == "none" else {"parallel.strategy": self.strategy}
-        flags |= {"parallel.shard-size": str(self.n_parts)} if self.strategy == "hybrid" else {}
-        return flags | ({"train.activation-checkpointing": "true"} if self.checkpointing else {})
+        flags = {}
+        if self.strategy != "none":
+            flags["parallel.strategy"] = self.strategy
+        if self.strategy == "hybrid":
+            flags["parallel.shard-size"] = str(self.n_parts)
+        if self.checkpointing:
+            flags["train.activation-checkpointing"] = "true"
+        return flags
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,8 @@ class Plan:
         """Return the plan in JSON types."""
         per_token = self.shape.n_rows * self.shape.n_tokens
         memory: dict[str, int | None] = asdict(self.layout.memory) | {"total": self.layout.memory.total}
-        memory |= {} if self.unknown is None else {"logits": None, "total": None}
+        if self.unknown is not None:
+            memory |= {"logits": None, "total": None}
         return {
             "name": self.name,
             "parameters": asdict(self.parameters) | {"total": self.parameters.total},
@@ -220,7 +226,7 @@ def plan_run(
         config=config,
         shape=shape,
         precision=train.precision,
-        parameters=network_counts(config),
+        parameters=parameter_counts(config),
         forward=forward_flops(config, shape),
         layouts=tuple(_layouts(config, run, kept, gpu, n_gpus)),
         least_gpus=least_gpus,

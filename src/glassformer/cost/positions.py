@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.config.transformer import TransformerConfig
-from glassformer.cost.parameters import StackShape
+from glassformer.cost.widths import StackShape
 from glassformer.models.build import build_positions
 
 
@@ -30,7 +30,7 @@ def position_cost(config: TransformerConfig, side: StackShape, n_tokens: int) ->
     """Run the position modules of a stack on `n_tokens` positions of the meta device, which stores no values.
 
     >>> from glassformer.config.transformer import RotaryPositions, Stack
-    >>> side = StackShape(Stack(2, 2), is_decoder=True, has_memory=False, vocab_size=9, n_positions=5)
+    >>> side = StackShape(Stack(2, 2), is_decoder=True, has_memory=False, n_positions=5)
     >>> position_cost(TransformerConfig(decoder=side.stack, d_model=8, positions=RotaryPositions()), side, 5)
     PositionCost(n_bytes=160, rotates=True, has_bias=False, learns_bias=False)
     """

@@ -10,7 +10,8 @@ from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.activations import Activations, Kernels, activations_of
 from glassformer.cost.flops import Shape
 from glassformer.cost.hardware import GIB
-from glassformer.cost.memory import HALF, Memory, sharded, training_memory, with_least_vocabulary
+from glassformer.cost.memory import HALF, Memory, sharded, training_memory
+from glassformer.cost.parameters import with_least_sizes
 from glassformer.cost.plan import full_shape
 from glassformer.errors import UserError
 from glassformer.fitting import WHOLE, Fit, doubled
@@ -78,12 +79,11 @@ def _container(place: Path, limit: str, used: str, cached: str) -> tuple[int, in
 def least_memory(run: Run, on_cpu: bool, fit: Fit = WHOLE) -> Memory:
     """Estimate the minimum bytes of one step in one process, from what is known before the data is read.
 
-    If the data decides the vocabulary, its size counts as the smallest that holds the special ids; undecided labels
-    count as 0, undecided row lengths as one token, and an undecided number of rows as one row. Activations are not
-    counted if part of the model is frozen, the step is compiled, or another package defines the loss, because all these
-    may save fewer of them.
+    Sizes that the data decides count as the smallest ones (`with_least_sizes`): row lengths as one token, a number of
+    rows as one row. Activations are not counted if part of the model is frozen, the step is compiled, or another
+    package defines the loss, because all these may save fewer of them.
     """
-    config, train = with_least_vocabulary(run.model), run.train
+    config, train = with_least_sizes(run.model), run.train
     batch = micro_batch(run)
     n_tokens = (batch.row_length or config.max_len) if batch.is_full else 1
     n_scored = max(1, int(batch.scored_share * n_tokens)) if batch.scored_share < 1 else 0

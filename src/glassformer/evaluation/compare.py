@@ -1,7 +1,8 @@
 """Comparison of several models: architecture, training cost and score."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from glassformer import notebook
 from glassformer.config.recurrent import ModelConfig, NoAttention
@@ -84,11 +85,11 @@ def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) ->
                 row.name,
                 row.kind,
                 f"{row.n_parameters:,}",
-                "–" if row.train_seconds is None else duration(row.train_seconds),
-                "–" if row.train_tokens is None else count(row.train_tokens),
-                "–" if row.valid_loss is None else f"{row.valid_loss:.3f}",
+                _known(row.train_seconds, duration),
+                _known(row.train_tokens, count),
+                _known(row.valid_loss, "{:.3f}".format),
                 _score(row) if score else f"{row.score_name} {_score(row)}",
-                "–" if row.sentences_per_s is None else _rate(row.sentences_per_s),
+                _known(row.sentences_per_s, _rate),
             ]
         )
     if width is not None and sum(max(map(len, column)) + 2 for column in zip(*cells, strict=True)) - 2 > width:
@@ -96,9 +97,14 @@ def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) ->
     return table(cells, n_words=2)
 
 
+def _known(value: Any, shown: Callable[[Any], str]) -> str:
+    return "–" if value is None else shown(value)
+
+
 def _score(row: ComparedModel) -> str:
-    """Format a percentage with one decimal; an error in the unit of the data with three significant digits."""
-    return f"{row.score:.3g}" if row.score_name == "rmse" else f"{row.score:.1f}"
+    from glassformer.evaluation.metrics import METRICS, SCORE_FORMAT  # imports numpy
+
+    return format(row.score, METRICS[row.score_name].format if row.score_name in METRICS else SCORE_FORMAT)
 
 
 def _rate(per_s: float) -> str:

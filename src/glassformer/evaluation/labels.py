@@ -27,12 +27,12 @@ def confusion_matrix(labels: npt.ArrayLike, predictions: npt.ArrayLike, n_classe
     >>> confusion_matrix([0, 0, 1], [0, 1, 1], 2).tolist()
     [[1, 1], [0, 1]]
     """
-    true, said = np.asarray(labels), np.asarray(predictions)
-    _check_sizes(true, said)
-    for classes in (true, said):
+    true, predicted = np.asarray(labels), np.asarray(predictions)
+    _check_sizes(true, predicted)
+    for classes in (true, predicted):
         if classes.min() < 0 or classes.max() >= n_classes:
             raise ValueError(f"expected classes from 0 to {n_classes - 1}, got {classes.min()} to {classes.max()}")
-    cells = np.ravel_multi_index((true, said), (n_classes, n_classes))
+    cells = np.ravel_multi_index((true, predicted), (n_classes, n_classes))
     return np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
 
 
@@ -62,10 +62,10 @@ def f1_scores(matrix: Counts) -> list[ClassScore]:
     >>> f1_scores(np.array([[1, 1], [0, 2]]))[0]
     ClassScore(precision=100.0, recall=50.0, f1=66.66..., support=2)
     """
-    right, true, said = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
+    right, true, predicted = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
     return [
         ClassScore(_rate(r, s), _rate(r, t), _rate(2 * r, t + s), t)
-        for r, t, s in zip(right.tolist(), true.tolist(), said.tolist(), strict=True)
+        for r, t, s in zip(right.tolist(), true.tolist(), predicted.tolist(), strict=True)
     ]
 
 
@@ -76,8 +76,7 @@ def macro_f1(matrix: Counts) -> float:
     73.33...
     """
     occurs = (matrix.sum(axis=0) + matrix.sum(axis=1)).tolist()
-    found = [score.f1 for score, n in zip(f1_scores(matrix), occurs, strict=True) if n]
-    return sum(found) / len(found) if found else 0.0
+    return _mean([score.f1 for score, n in zip(f1_scores(matrix), occurs, strict=True) if n])
 
 
 def calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLike, n_bins: int = 15) -> float:
@@ -90,24 +89,30 @@ def calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLike, n_bin
     25.0
     """
     table, true = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
-    confidence, said = table.max(axis=1), table.argmax(axis=1)
-    _check_sizes(true, said)
+    confidence, predicted = table.max(axis=1), table.argmax(axis=1)
+    _check_sizes(true, predicted)
     bins = np.clip(np.ceil(confidence * n_bins).astype(np.int64) - 1, 0, n_bins - 1)  # (low, high], as in the paper
-    return _rate(np.abs(np.bincount(bins, weights=confidence - (said == true))).sum(), len(bins))
+    return _rate(np.abs(np.bincount(bins, weights=confidence - (predicted == true))).sum(), len(bins))
 
 
-def multi_label_scores(true: npt.NDArray[np.bool_], predicted: npt.NDArray[np.bool_]) -> dict[str, float]:
-    """Compute the percentage of texts with exactly the right labels, and the mean F1 of labels; both are (N, n_labels).
+def multi_label_accuracy(true: npt.NDArray[np.bool_], predicted: npt.NDArray[np.bool_]) -> float:
+    """Compute the percentage of texts with exactly the right labels; both are (N, n_labels).
 
-    As in `macro_f1`, labels that never occur are left out of the mean.
+    >>> multi_label_accuracy(np.array([[True, False], [True, True]]), np.array([[True, False], [True, False]]))
+    50.0
+    """
+    exact = (true == predicted).all(axis=1)
+    return _rate(exact.sum(), len(exact))
 
-    >>> multi_label_scores(np.array([[True, False], [True, True]]), np.array([[True, False], [True, False]]))
-    {'accuracy': 50.0, 'macro_f1': 50.0}
+
+def multi_label_f1(true: npt.NDArray[np.bool_], predicted: npt.NDArray[np.bool_]) -> float:
+    """Compute the mean F1 of the labels that occur at least once in `true` or `predicted`; both are (N, n_labels).
+
+    >>> multi_label_f1(np.array([[True, False], [True, True]]), np.array([[True, False], [True, False]]))
+    50.0
     """
     right, occurs = (true & predicted).sum(axis=0), true.sum(axis=0) + predicted.sum(axis=0)
-    f1 = [_rate(2 * r, n) for r, n in zip(right.tolist(), occurs.tolist(), strict=True) if n]
-    exact = (true == predicted).all(axis=1)
-    return {"accuracy": _rate(exact.sum(), len(exact)), "macro_f1": sum(f1) / len(f1) if f1 else 0.0}
+    return _mean([_rate(2 * r, n) for r, n in zip(right.tolist(), occurs.tolist(), strict=True) if n])
 
 
 @dataclass(frozen=True)
@@ -153,10 +158,10 @@ class ClassificationReport:
         np.fill_diagonal(counts, 0)
         most = np.argsort(-counts, axis=None, kind="stable")[:N_CONFUSIONS]
         lines = [f"{'count':>7}  of class  most frequent confusions, true → predicted"]
-        for true, said in zip(*np.unravel_index(most, counts.shape), strict=True):
-            if n := int(counts[true, said]):
+        for true, predicted in zip(*np.unravel_index(most, counts.shape), strict=True):
+            if n := int(counts[true, predicted]):
                 share = _rate(n, self.classes[true].support)
-                lines.append(f"{n:>7,}{share:>8.1f} %  {self.names[true]} → {self.names[said]}")
+                lines.append(f"{n:>7,}{share:>8.1f} %  {self.names[true]} → {self.names[predicted]}")
         return lines if len(lines) > 1 else ["no confusions"]
 
 
@@ -205,15 +210,15 @@ def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     >>> sorted(spans(["B-A", "I-A", "O", "I-B", "B-B"]))
     [('A', 0, 2), ('B', 3, 4), ('B', 4, 5)]
     """
-    found: set[tuple[str, int, int]] = set()
+    marked: set[tuple[str, int, int]] = set()
     kind, begin = "", 0
-    for place, tag in enumerate([*tags, "O"]):
+    for position, tag in enumerate([*tags, "O"]):
         if tag.startswith("I-") and tag[2:] == kind:
             continue
         if kind:
-            found.add((kind, begin, place))
-        kind, begin = tag[2:], place  # "O"[2:] is empty
-    return found
+            marked.add((kind, begin, position))
+        kind, begin = tag[2:], position  # "O"[2:] is empty
+    return marked
 
 
 @dataclass(frozen=True)
@@ -231,13 +236,15 @@ def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -
     >>> span_f1([["B-A", "O"]], [["B-A", "B-B"]])
     SpanScore(precision=50.0, recall=100.0, f1=66.66...)
     """
-    n_right = n_true = n_said = 0
-    for tags, written in zip(gold, predicted, strict=True):
-        if len(tags) != len(written):
-            raise ValueError(f"expected {len(tags)} predicted tags for a sentence, got {len(written)}")
-        true, said = spans(tags), spans(written)
-        n_right, n_true, n_said = n_right + len(true & said), n_true + len(true), n_said + len(said)
-    return SpanScore(_rate(n_right, n_said), _rate(n_right, n_true), _rate(2 * n_right, n_true + n_said))
+    n_right = n_true = n_predicted = 0
+    for tags, own in zip(gold, predicted, strict=True):
+        if len(tags) != len(own):
+            raise ValueError(f"expected {len(tags)} predicted tags for a sentence, got {len(own)}")
+        true, found = spans(tags), spans(own)
+        n_right += len(true & found)
+        n_true += len(true)
+        n_predicted += len(found)
+    return SpanScore(_rate(n_right, n_predicted), _rate(n_right, n_true), _rate(2 * n_right, n_true + n_predicted))
 
 
 def rmse(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
@@ -246,8 +253,8 @@ def rmse(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
     >>> rmse([1.0, 1.0], [4.0, -2.0])
     3.0
     """
-    true, said = _numbers(labels, predictions)
-    return float(np.sqrt(np.mean((true - said) ** 2)))
+    true, predicted = _numbers(labels, predictions)
+    return float(np.sqrt(np.mean((true - predicted) ** 2)))
 
 
 def pearson(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
@@ -256,10 +263,10 @@ def pearson(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
     >>> pearson([0.0, 1.0, 2.0, 3.0], [0.0, 2.0, 1.0, 3.0])
     80.0...
     """
-    true, said = _numbers(labels, predictions)
-    if np.ptp(true) == 0 or np.ptp(said) == 0:
+    true, predicted = _numbers(labels, predictions)
+    if np.ptp(true) == 0 or np.ptp(predicted) == 0:
         return 0.0
-    return 100 * float(np.corrcoef(true, said)[0, 1])
+    return 100 * float(np.corrcoef(true, predicted)[0, 1])
 
 
 def spearman(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
@@ -268,8 +275,8 @@ def spearman(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
     >>> round(spearman([1.0, 2.0, 3.0], [1.0, 10.0, 100.0]), 6)
     100.0
     """
-    true, said = _numbers(labels, predictions)
-    return pearson(_ranks(true), _ranks(said))
+    true, predicted = _numbers(labels, predictions)
+    return pearson(_ranks(true), _ranks(predicted))
 
 
 def _ranks(values: Numbers) -> Numbers:
@@ -279,9 +286,9 @@ def _ranks(values: Numbers) -> Numbers:
 
 
 def _numbers(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> tuple[Numbers, Numbers]:
-    true, said = np.asarray(labels, dtype=np.float64), np.asarray(predictions, dtype=np.float64)
-    _check_sizes(true, said)
-    return true, said
+    true, predicted = np.asarray(labels, dtype=np.float64), np.asarray(predictions, dtype=np.float64)
+    _check_sizes(true, predicted)
+    return true, predicted
 
 
 def _check_sizes(labels: npt.NDArray[Any], predictions: npt.NDArray[Any]) -> None:
@@ -293,3 +300,7 @@ def _check_sizes(labels: npt.NDArray[Any], predictions: npt.NDArray[Any]) -> Non
 
 def _rate(part: float, whole: float) -> float:
     return 100 * float(part) / float(whole) if whole else 0.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

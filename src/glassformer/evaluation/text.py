@@ -5,109 +5,15 @@ All scores are in percent. Item i of `references` holds all correct texts for hy
 
 import functools
 import html
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from glassformer.config.run import BeamConfig, PairData
-from glassformer.data.pairs import Pair
 from glassformer.errors import needs
-from glassformer.evaluation.division import ALONE, Division
-from glassformer.inference.translator import Translator
 
-Outputs = Literal["sentences", "pronunciations"]
-
-LOSSES = ("loss", "perplexity", "smoothed_loss", "bits_per_byte")
-"""Metrics that `evaluate_loss` computes; all others are scores of outputs."""
-SCORES: dict[Outputs, dict[str, bool]] = {
-    "sentences": {"bleu": True, "chrf": True, "bleu_tok_lc": True, "exact_match": True},
-    "pronunciations": {"wer": False, "per": False, "exact_match": True},
-}
-"""Scores of each kind of output, in percent; True if higher is better."""
 ENTITIES = re.compile(r"&(?:quot|apos|lt|gt|amp|#124|#91|#93);")
 """Moses escapes of the reserved characters `" ' < > & | [ ]`."""
-
-
-def translation_scores(
-    translator: Translator,
-    pairs: Sequence[Pair],
-    data: PairData,
-    config: BeamConfig,
-    progress: Callable[[int, int], None] | None = None,
-    division: Division = ALONE,
-) -> dict[str, float | str]:
-    """Decode every distinct source once and score the best output (`output_scores`).
-
-    `division` distributes the batches of sources among processes.
-    """
-    sources = distinct_sources(pairs)
-    found = translator.translate(sources, config, progress=progress, takes=division.takes)
-    own = {source: best[0].text for source, best in zip(sources, found, strict=True) if best}
-    outputs = {source: text for part in division.texts(json.dumps(own)) for source, text in json.loads(part).items()}
-    return output_scores(outputs, pairs, data)
-
-
-def distinct_sources(pairs: Sequence[Pair]) -> list[str]:
-    """Return every distinct source once, in order of appearance."""
-    return list(dict.fromkeys(pair.source for pair in pairs))
-
-
-def output_scores(outputs: Mapping[str, str], pairs: Sequence[Pair], data: PairData) -> dict[str, float | str]:
-    """Score the output of each source, in percent.
-
-    Sentences are scored per pair, as in test sets; a pronunciation is compared with all pronunciations of its word.
-    """
-    targets = [pair.target for pair in pairs]
-    if data.outputs == "pronunciations":
-        sources, references = group_by_source([pair.source for pair in pairs], targets)
-        return text_scores("pronunciations", [outputs[source] for source in sources], references)
-    of_pairs = [outputs[pair.source] for pair in pairs]
-    return text_scores("sentences", of_pairs, [[target] for target in targets], data.target_language)
-
-
-def require_scores(outputs: Outputs) -> None:
-    """Raise `UserError` if a package for these scores is missing, before the long computation starts."""
-    text_scores(outputs, ["a"], [["a"]])
-
-
-def text_scores(
-    outputs: Outputs, hypotheses: Sequence[str], references: Sequence[Sequence[str]], lang: str = "en"
-) -> dict[str, float | str]:
-    """Compute all scores of this kind of output, by name, in percent; BLEU and chrF with their signatures.
-
-    >>> text_scores("pronunciations", ["HH AY", "B AY"], [["HH AY"], ["B IY"]])
-    {'wer': 50.0, 'per': 25.0, 'exact_match': 50.0}
-    """
-    if outputs == "pronunciations":
-        phonemes = [[text.split() for text in texts] for texts in references]
-        return {
-            "wer": word_error_rate(hypotheses, references),
-            "per": error_rate([text.split() for text in hypotheses], phonemes),
-            "exact_match": exact_match(hypotheses, references),
-        }
-    plain, characters = bleu(hypotheses, references), chrf(hypotheses, references)
-    return {
-        "bleu": plain.score,
-        "bleu_signature": plain.signature,
-        "chrf": characters.score,
-        "chrf_signature": characters.signature,
-        "bleu_tok_lc": bleu_tok_lc(hypotheses, references, lang).score,
-        "exact_match": exact_match(hypotheses, references),
-    }
-
-
-def group_by_source(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Return every distinct source once, in order of appearance, and all its targets.
-
-    >>> group_by_source(["a", "b", "a"], ["x", "y", "z"])
-    (['a', 'b'], [['x', 'z'], ['y']])
-    """
-    groups: dict[str, list[str]] = {}
-    for source, target in zip(sources, targets, strict=True):
-        groups.setdefault(source, []).append(target)
-    return list(groups), list(groups.values())
 
 
 @dataclass(frozen=True)
@@ -208,6 +114,11 @@ def word_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str
     50.0
     """
     return 100 - exact_match(hypotheses, references)
+
+
+def phoneme_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Compute `error_rate` of the phonemes, which are separated by spaces."""
+    return error_rate([text.split() for text in hypotheses], [[text.split() for text in texts] for texts in references])
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:

@@ -14,9 +14,9 @@ from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Example, Sampler
 from glassformer.devices import arithmetic, autocast_dtype, evaluation_mode, freed_memory_kept
 from glassformer.errors import UserError
+from glassformer.evaluation import metrics
 from glassformer.evaluation.division import Division
 from glassformer.evaluation.loss import LossReport, evaluate_loss
-from glassformer.evaluation.text import LOSSES
 from glassformer.objectives.loss import Objective
 from glassformer.seeds import Stream, rng
 
@@ -121,21 +121,21 @@ class MicroBatch:
 
 def require_losses(config: TrainConfig, data: TrainingData) -> None:
     """Raise `UserError` before the first step if a setting watches a loss that is not measured."""
-    missing = set() if data.n_bytes.get("valid") else {"bits_per_byte"}
-    missing |= set() if data.objective.label_smoothing else {"smoothed_loss"}
-    known = [name for name in LOSSES if name not in missing]
+    losses = metrics.names("losses")
+    measured = {"bits_per_byte": data.n_bytes.get("valid"), "smoothed_loss": data.objective.label_smoothing}
+    known = [name for name in losses if measured.get(name, True)]
     for key, watcher in config.watchers.items():
-        if watcher.metric not in known and (data.score is None or watcher.metric in LOSSES):
+        if watcher.metric not in known and (data.score is None or watcher.metric in losses):
             raise UserError(f"{key}.metric: {watcher.metric!r} is not available here; choose one of {', '.join(known)}")
 
 
-def watched_scores(config: TrainConfig, losses: Sequence[str], scores: Mapping[str, bool], of: str) -> list[str]:
+def watched_scores(config: TrainConfig, losses: Sequence[str], scores: Sequence[str], of: str) -> list[str]:
     """Return the scores that early stopping and a plateau schedule watch.
 
-    `scores` maps each score to True if higher is better. Raises `UserError` for a metric that is not in `losses` or
-    `scores`, and for a score watched in the wrong direction. `of` completes the phrase "is not available …".
+    Raises `UserError` for a metric that is not in `losses` or `scores`, and for a score watched in the wrong direction.
+    `of` completes the phrase "is not available …".
     """
-    found = []
+    watched = []
     for key, watcher in config.watchers.items():
         name = watcher.metric
         if name in losses:
@@ -143,10 +143,11 @@ def watched_scores(config: TrainConfig, losses: Sequence[str], scores: Mapping[s
         if name not in scores:
             known = ", ".join([*losses, *scores])
             raise UserError(f"{key}.metric: {name!r} is not available {of}; choose one of {known}")
-        if watcher.higher_is_better != scores[name]:
-            raise UserError(f"{key}.higher_is_better: expected {str(scores[name]).lower()} for {name}")
-        found.append(name)
-    return list(dict.fromkeys(found))
+        higher = metrics.METRICS[name].higher_is_better
+        if watcher.higher_is_better != higher:
+            raise UserError(f"{key}.higher_is_better: expected {str(higher).lower()} for {name}")
+        watched.append(name)
+    return list(dict.fromkeys(watched))
 
 
 def few_targets(data: TrainingData) -> list[str]:

@@ -12,21 +12,15 @@ from glassformer.config.run import ClassificationConfig, LabelData, Run
 from glassformer.config.transformer import SequenceHead, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
-from glassformer.evaluation.labels import classification_report, multi_label_scores, pearson, rmse, spearman
+from glassformer.evaluation.labels import classification_report
+from glassformer.evaluation.metrics import measure
 from glassformer.inference.classify import predict, text_rows
 from glassformer.objectives.classification import ClassificationObjective, MultiLabelObjective, RegressionObjective
 from glassformer.objectives.loss import Objective
-from glassformer.tasks.label_data import LabelTask, Scores, scores_of
+from glassformer.tasks.label_data import LabelTask, Scores
 from glassformer.tasks.requirements import CLASSES, data_of
 from glassformer.tasks.task import Classifies, Log, TakesOver, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
-
-SCORES: dict[str, dict[str, bool]] = {
-    "classes": {"accuracy": True, "macro_f1": True, "calibration_error": False},
-    "multi_label": {"accuracy": True, "macro_f1": True},
-    "regression": {"rmse": False, "pearson": True, "spearman": True},
-}
-"""Scores for each kind of label, in percent except `rmse`; True if higher is better."""
 
 
 class Classification(LabelTask, Classifies, TakesOver):
@@ -46,9 +40,6 @@ class Classification(LabelTask, Classifies, TakesOver):
 
     def example(self, run: Run) -> str:
         return '("…", "…")' if self.takes_pairs(run) else '"…"'
-
-    def metrics(self, run: Run) -> tuple[str, ...]:
-        return tuple(SCORES[data_of(run, LabelData).outputs])
 
     def is_multi_label(self, run: Run) -> bool:
         return data_of(run, LabelData).outputs == "multi_label"
@@ -74,21 +65,22 @@ class Classification(LabelTask, Classifies, TakesOver):
         assert isinstance(run.model, TransformerConfig) and isinstance(run.model.head, SequenceHead)
         return RegressionObjective(run.model.head.std or 1.0)
 
-    def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
-        return SCORES[data_of(run, LabelData).outputs]
+    def sections(self, run: Run, labels: Sequence[str] = ()) -> tuple[str, ...]:
+        return (data_of(run, LabelData).outputs,)
 
     def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
         """Return accuracy, F1 and calibration for classes, with the full report under `report`; errors for numbers."""
         if self.is_regression(run):
-            found = np.array([float(x[0]) for x in logits])
             true = np.array([e.label for e in rows], dtype=np.float64)
-            return {"rmse": rmse(true, found), "pearson": pearson(true, found), "spearman": spearman(true, found)}
+            return measure("regression", true, np.array([float(x[0]) for x in logits]))
         if self.is_multi_label(run):
             true = np.array([e.label_set for e in rows]) == 1
-            return multi_label_scores(true, torch.stack(list(logits)).numpy() > 0)
+            return measure("multi_label", true, torch.stack(list(logits)).numpy() > 0)
         labels = np.array([int(e.label or 0) for e in rows])
-        probabilities = self.probabilities(run, torch.stack(list(logits)))
-        return scores_of(classification_report(labels, probabilities.numpy(), list(names)))
+        probabilities = self.probabilities(run, torch.stack(list(logits))).numpy()
+        report = classification_report(labels, probabilities, list(names))
+        scores: Scores = {**measure("classes", report, labels, probabilities)}
+        return scores | {"most_frequent_share": report.most_frequent_share, "report": report}
 
     # Use
 

@@ -31,8 +31,8 @@ from glassformer.data.labels import (
     require_known,
 )
 from glassformer.errors import UserError
+from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
-from glassformer.evaluation.labels import ClassificationReport
 from glassformer.inference.classify import predict
 from glassformer.inference.ensemble import Ensemble, mean_numbers, mean_of_sigmoids
 from glassformer.inference.sampling import mean_log_probs
@@ -64,12 +64,15 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
     def objective(self, run: Run) -> Objective: ...
 
     @abstractmethod
-    def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
-        """Return True or False for each score of a run with these labels."""
+    def sections(self, run: Run, labels: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the sections of `METRICS` that a run with these labels has; without labels, those that it can have."""
 
     @abstractmethod
     def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
         """Return the scores of a model's logits on labelled rows."""
+
+    def metrics(self, run: Run) -> tuple[str, ...]:
+        return metrics.names(*self.sections(run))
 
     def check(self, run: Run) -> None:
         self.requires.check(run)
@@ -216,7 +219,7 @@ class PreparedLabels:
 
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
         """Return the function that computes scores; raise `UserError` if a setting watches an unknown metric."""
-        known = self.task.higher_is_better(self.run, self.names)
+        known = metrics.names(*self.task.sections(self.run, self.names))
         watched_scores(self.run.train, ["loss"], known, "here")
 
         def score(division: Division) -> dict[str, float]:
@@ -279,9 +282,3 @@ def label_scores(
             for place, values in json.loads(part).items():
                 logits[int(place)] = torch.tensor(values)
     return task.label_scores(run, logits, rows, names)
-
-
-def scores_of(report: ClassificationReport) -> Scores:
-    """Return the scores of a report, in percent, and the report itself."""
-    names = ("accuracy", "macro_f1", "calibration_error", "most_frequent_share")
-    return {name: getattr(report, name) for name in names} | {"report": report}

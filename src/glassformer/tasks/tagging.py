@@ -10,17 +10,15 @@ from torch import Tensor
 from glassformer.config.run import LabelData, Run, TaggingConfig
 from glassformer.config.transformer import PositionHead
 from glassformer.data.batching import Example
-from glassformer.evaluation.labels import classification_report, is_bio, span_f1
+from glassformer.evaluation.labels import classification_report, is_bio
+from glassformer.evaluation.metrics import measure
 from glassformer.inference.classify import tag_words
 from glassformer.objectives.classification import TaggingObjective
 from glassformer.objectives.loss import Objective
-from glassformer.tasks.label_data import LabelTask, Scores, scores_of
+from glassformer.tasks.label_data import LabelTask, Scores
 from glassformer.tasks.requirements import TAGS
 from glassformer.tasks.task import Log, Tags, TakesOver, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
-
-SCORES = {"accuracy": True, "macro_f1": True, "span_f1": True}
-"""Scores in percent; True if higher is better. `span_f1` exists for span tags only (B-, I-, O)."""
 
 
 class Tagging(LabelTask, Tags, TakesOver):
@@ -39,26 +37,27 @@ class Tagging(LabelTask, Tags, TakesOver):
     def example(self, run: Run) -> str:
         return '"…"'
 
-    def metrics(self, run: Run) -> tuple[str, ...]:
-        return tuple(SCORES)
-
     # Training
 
     def objective(self, run: Run) -> Objective:
         return TaggingObjective(run.objective.label_smoothing)
 
-    def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
-        return {name: higher for name, higher in SCORES.items() if name != "span_f1" or is_bio(names)}
+    def sections(self, run: Run, labels: Sequence[str] = ()) -> tuple[str, ...]:
+        if labels and not is_bio(labels):
+            return ("words",)
+        return ("words", "spans")
 
     def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
         """Return accuracy and F1 of words, the full report under `report`, and F1 of spans if the tags mark spans."""
         gold = [e.labels[e.labels != -100] for e in rows if e.labels is not None]
-        probabilities = self.probabilities(run, torch.cat(list(logits))).numpy()
-        scores = scores_of(classification_report(np.concatenate(gold), probabilities, list(names)))
+        labels, probabilities = np.concatenate(gold), self.probabilities(run, torch.cat(list(logits))).numpy()
+        report = classification_report(labels, probabilities, list(names))
+        scores: Scores = {**measure("words", report, labels, probabilities)}
+        scores |= {name: getattr(report, name) for name in ("calibration_error", "most_frequent_share")}
+        scores["report"] = report
         if is_bio(names):
-            written = [[names[i] for i in x.argmax(dim=1).tolist()] for x in logits]
-            spans = span_f1([[names[i] for i in of_row] for of_row in gold], written)
-            scores |= {"span_f1": spans.f1, "span_precision": spans.precision, "span_recall": spans.recall}
+            predicted = [[names[i] for i in x.argmax(dim=1).tolist()] for x in logits]
+            scores |= measure("spans", [[names[i] for i in of_row] for of_row in gold], predicted)
         return scores
 
     # Use

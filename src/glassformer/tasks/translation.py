@@ -15,9 +15,10 @@ from glassformer.data.batching import FreshCuts, Sampler, TokenBudget, evaluatio
 from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, read_pairs
 from glassformer.data.tokens import PairFile, PairSplits, encode_pairs, prepare_pairs
 from glassformer.errors import UserError
-from glassformer.evaluation import text as pair_scores
+from glassformer.evaluation import metrics
+from glassformer.evaluation import pairs as pair_scores
 from glassformer.evaluation.division import Division
-from glassformer.evaluation.text import LOSSES, SCORES, translation_scores
+from glassformer.evaluation.pairs import translation_scores
 from glassformer.inference.fill import Filling, fill_by_writing
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
@@ -51,7 +52,7 @@ class TranslationTask(
         return '"…"'
 
     def metrics(self, run: Run) -> tuple[str, ...]:
-        return tuple(SCORES[data_of(run, PairData).outputs])
+        return metrics.names(data_of(run, PairData).outputs)
 
     # Training
 
@@ -230,7 +231,8 @@ class PreparedPairs:
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
         """Return the function for the scores that the settings watch; `None` if they watch losses only."""
         data = data_of(self.run, PairData)
-        names = watched_scores(self.run.train, LOSSES, SCORES[data.outputs], f"for {data.outputs}")
+        losses, scores = metrics.names("losses"), metrics.names(data.outputs)
+        names = watched_scores(self.run.train, losses, scores, f"for {data.outputs}")
         if not names:
             return None
         pair_scores.require_scores(data.outputs)

@@ -1,0 +1,130 @@
+"""The table of all metrics. A row is all that a new metric needs: evaluations, comparisons, settings and plots read it.
+
+A section is a kind of output; its metrics get the same arguments:
+
+- `sentences` and `pronunciations`: hypotheses, references and the language of the targets, as in `evaluation.text`
+- `classes` and `words`: the report of `evaluation.labels`, labels (N,) and probabilities (N, n_classes)
+- `multi_label`: labels and predictions, bool (N, n_labels)
+- `regression`: labels and predictions (N,)
+- `spans`: BIO tags of each sentence, and the predicted ones
+- `losses` (`evaluation.loss`) and `masks` (`evaluation.masked`) have no functions here: they are measured in one pass
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glassformer.evaluation import labels, text
+
+Values = dict[str, float | str]
+"""Values by name: of a metric, and those that explain it, such as its signature."""
+Compute = Callable[..., float | Values]
+
+
+SCORE_FORMAT = ".1f"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric."""
+
+    label: str
+    sections: Mapping[str, Compute | None]
+    """The function for each section that has the metric."""
+    higher_is_better: bool = True
+    unit: str = "%"
+    format: str = SCORE_FORMAT
+    """Format of a value in a table of models."""
+
+
+def _signed(name: str, score: text.SignedScore) -> Values:
+    return {name: score.score, f"{name}_signature": score.signature}
+
+
+def _span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Values:
+    score = labels.span_f1(gold, predicted)
+    return {"span_f1": score.f1, "span_precision": score.precision, "span_recall": score.recall}
+
+
+METRICS: dict[str, Metric] = {
+    "loss": Metric("loss", {"losses": None}, False, "nats per target"),
+    "perplexity": Metric("perplexity", {"losses": None}, False, ""),
+    "smoothed_loss": Metric("loss with label smoothing", {"losses": None}, False, "nats per target"),
+    "bits_per_byte": Metric("bits per byte", {"losses": None}, False, ""),
+    "bleu": Metric("BLEU", {"sentences": lambda h, r, _: _signed("bleu", text.bleu(h, r))}, True, ""),
+    "chrf": Metric("chrF2", {"sentences": lambda h, r, _: _signed("chrf", text.chrf(h, r))}, True, ""),
+    "bleu_tok_lc": Metric(
+        "BLEU on lowercased tokens", {"sentences": lambda *inputs: text.bleu_tok_lc(*inputs).score}, True, ""
+    ),
+    "wer": Metric("word error rate", {"pronunciations": lambda h, r, _: text.word_error_rate(h, r)}, False),
+    "per": Metric("phoneme error rate", {"pronunciations": lambda h, r, _: text.phoneme_error_rate(h, r)}, False),
+    "exact_match": Metric(
+        "exact matches",
+        {
+            "sentences": lambda h, r, _: text.exact_match(h, r),
+            "pronunciations": lambda h, r, _: text.exact_match(h, r),
+        },
+    ),
+    "accuracy": Metric(
+        "accuracy",
+        {
+            "classes": lambda report, *_: report.accuracy,
+            "words": lambda report, *_: report.accuracy,
+            "multi_label": labels.multi_label_accuracy,
+        },
+    ),
+    "macro_f1": Metric(
+        "macro F1",
+        {
+            "classes": lambda report, *_: report.macro_f1,
+            "words": lambda report, *_: report.macro_f1,
+            "multi_label": labels.multi_label_f1,
+        },
+    ),
+    "calibration_error": Metric("calibration error", {"classes": lambda report, *_: report.calibration_error}, False),
+    "span_f1": Metric("span F1", {"spans": _span_f1}),
+    "rmse": Metric("root mean squared error", {"regression": labels.rmse}, False, "", ".3g"),
+    "pearson": Metric("Pearson's correlation", {"regression": labels.pearson}),
+    "spearman": Metric("Spearman's rank correlation", {"regression": labels.spearman}),
+    "masked_accuracy": Metric("accuracy at masks", {"masks": None}),
+}
+"""All metrics by name, in the order of their values in an evaluation."""
+
+
+def names(*sections: str) -> tuple[str, ...]:
+    """Return the metrics of these sections, the main one first.
+
+    >>> names("pronunciations")
+    ('wer', 'per', 'exact_match')
+    """
+    return tuple(name for name, metric in METRICS.items() if not metric.sections.keys().isdisjoint(sections))
+
+
+def axis(name: str) -> str:
+    """Return the label of a metric on an axis; the name of a metric that another package measures.
+
+    >>> axis("wer")
+    'word error rate, % (lower is better)'
+    """
+    if name not in METRICS:
+        return name
+    metric = METRICS[name]
+    better = "higher" if metric.higher_is_better else "lower"
+    return ", ".join(filter(None, [metric.label, metric.unit])) + f" ({better} is better)"
+
+
+def measure(section: str, *inputs: Any) -> Values:
+    """Compute all metrics of a section.
+
+    >>> measure("pronunciations", ["HH AY", "B AY"], [["HH AY"], ["B IY"]], "en")
+    {'wer': 50.0, 'per': 25.0, 'exact_match': 50.0}
+    """
+    values: Values = {}
+    for name in names(section):
+        compute = METRICS[name].sections[section]
+        assert compute is not None, f"{section} have no functions"
+        value = compute(*inputs)
+        if not isinstance(value, dict):
+            value = {name: value}
+        values |= value
+    return values

@@ -1,0 +1,62 @@
+"""Scores of a translator on pairs of source and target."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from glassformer.config.run import BeamConfig, PairData
+from glassformer.data.pairs import Pair
+from glassformer.evaluation.division import ALONE, Division
+from glassformer.evaluation.metrics import measure
+from glassformer.inference.translator import Translator
+
+
+def translation_scores(
+    translator: Translator,
+    pairs: Sequence[Pair],
+    data: PairData,
+    config: BeamConfig,
+    progress: Callable[[int, int], None] | None = None,
+    division: Division = ALONE,
+) -> dict[str, float | str]:
+    """Decode every distinct source once and score the best output (`output_scores`).
+
+    `division` distributes the batches of sources among processes.
+    """
+    sources = distinct_sources(pairs)
+    translated = translator.translate(sources, config, progress=progress, takes=division.takes)
+    own = {source: best[0].text for source, best in zip(sources, translated, strict=True) if best}
+    outputs = {source: text for part in division.texts(json.dumps(own)) for source, text in json.loads(part).items()}
+    return output_scores(outputs, pairs, data)
+
+
+def distinct_sources(pairs: Sequence[Pair]) -> list[str]:
+    """Return every distinct source once, in order of appearance."""
+    return list(dict.fromkeys(pair.source for pair in pairs))
+
+
+def output_scores(outputs: Mapping[str, str], pairs: Sequence[Pair], data: PairData) -> dict[str, float | str]:
+    """Score the output of each source, in percent.
+
+    Sentences are scored per pair, as in test sets; a pronunciation is compared with all pronunciations of its word.
+    """
+    sources, references = [pair.source for pair in pairs], [[pair.target] for pair in pairs]
+    if data.outputs == "pronunciations":
+        sources, references = group_by_source(sources, [pair.target for pair in pairs])
+    return measure(data.outputs, [outputs[source] for source in sources], references, data.target_language)
+
+
+def require_scores(outputs: str) -> None:
+    """Raise `UserError` if a package for these scores is missing, before the long computation starts."""
+    measure(outputs, ["a"], [["a"]], "en")
+
+
+def group_by_source(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Return every distinct source once, in order of appearance, and all its targets.
+
+    >>> group_by_source(["a", "b", "a"], ["x", "y", "z"])
+    (['a', 'b'], [['x', 'z'], ['y']])
+    """
+    groups: dict[str, list[str]] = {}
+    for source, target in zip(sources, targets, strict=True):
+        groups.setdefault(source, []).append(target)
+    return list(groups), list(groups.values())
