@@ -23,7 +23,7 @@ from glassformer.devices import runs_ahead
 from glassformer.nn import flex_attention
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import Objective
-from glassformer.training.optimizers import build_optimizer
+from glassformer.training.optimizers.build import build_optimizer
 from glassformer.training.step import Pending, TrainStep
 from rates import choose_device, wait_for
 from task import Precision, Task

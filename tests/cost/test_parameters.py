@@ -25,7 +25,7 @@ from glassformer.config.transformer import (
 )
 from glassformer.cost.parameters import parameter_counts
 from glassformer.models.build import build_model
-from glassformer.training.optimizers import hidden_matrices
+from glassformer.training.optimizers.muon import hidden_matrices
 
 EVERY: dict[str, ModelConfig] = {**CONFIGS, **RECURRENT}
 

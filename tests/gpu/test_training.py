@@ -32,7 +32,7 @@ from glassformer.models.build import build_model
 from glassformer.nn import flex_attention
 from glassformer.objectives.causal import CausalObjective
 from glassformer.store import checkpoint
-from glassformer.training.optimizers import build_optimizer
+from glassformer.training.optimizers.build import build_optimizer
 from glassformer.training.step import TrainStep
 from runs import metrics, pair_run, tiny_run, write_text
 from training.test_compile import CASES, DROPOUTS, Case, batches, one_layer

@@ -26,7 +26,7 @@ from glassformer.nn.attention_functions import attention_fused, attention_refere
 from glassformer.nn.flex_attention import prefers_flex, with_blocks
 from glassformer.nn.masks import Mask
 from glassformer.objectives.causal import CausalObjective
-from glassformer.training.optimizers import build_optimizer
+from glassformer.training.optimizers.build import build_optimizer
 from glassformer.training.step import TrainStep
 
 # Warnings of torch while it traces its own code.

@@ -37,7 +37,7 @@ from glassformer.training import loop
 from glassformer.training.ahead import Ahead
 from glassformer.training.any_module import train_module
 from glassformer.training.non_finite import MAX_SKIPPED, NonFinite
-from glassformer.training.optimizers import build_optimizer
+from glassformer.training.optimizers.build import build_optimizer
 from glassformer.training.step import Pending, TrainStep
 from runs import MODEL, Recording, metrics, pair_run, remains, signal_at, tiny_run, write_text
 

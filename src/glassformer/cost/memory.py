@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, fields, replace
 
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
-from glassformer.config.train import MuonConfig, TrainConfig
+from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import SPECIAL_IDS, PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.activations import Activations
 from glassformer.cost.hardware import GIB
@@ -70,7 +70,7 @@ def network_counts(config: ModelConfig) -> ParameterCounts:
 def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) -> Memory:
     """Compute the memory of one GPU that holds the whole model, alone or in data parallelism.
 
-    Weights, gradients and moments are fp32 at every precision. A parameter has two moments, or one if Muon updates it.
+    Weights, gradients and moments are fp32 at every precision. `OptimizerTraits` counts the moments.
 
     >>> from glassformer.config.presets import preset
     >>> memory = training_memory(preset("gpt2"), TrainConfig(), Activations(0, 0))
@@ -78,7 +78,7 @@ def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) 
     (True, True)
     """
     counts = network_counts(config)
-    moments = 2 * counts.total - (counts.matrices if isinstance(train.optimizer, MuonConfig) else 0)
+    moments = train.optimizer.traits.n_numbers(counts.total, counts.matrices)
     head = head_matrices(config) if isinstance(config, TransformerConfig) else config.d_readout * config.vocab_size
     return Memory(
         weights=_FP32 * counts.total,

@@ -30,7 +30,7 @@ from glassformer.training.checkpointer import Checkpointer, put_right
 from glassformer.training.host import Host
 from glassformer.training.longer import checkpoint_for, delete_later
 from glassformer.training.loop import Trainer
-from glassformer.training.optimizers import build_optimizer
+from glassformer.training.optimizers.build import build_optimizer
 from glassformer.training.run_folder import holding, require_new, require_run
 
 SETTINGS = "train.json"

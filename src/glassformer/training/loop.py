@@ -33,7 +33,8 @@ from glassformer.training.evaluations import Evaluations
 from glassformer.training.host import Host, made_with
 from glassformer.training.metrics_log import MetricsLog, NoLog
 from glassformer.training.non_finite import LossScale, NonFinite, answer, keep_batch
-from glassformer.training.optimizers import load_state_tensors, set_learning_rates, state_tensors
+from glassformer.training.optimizers.build import set_learning_rates
+from glassformer.training.optimizers.state import load_state_tensors, state_tensors
 from glassformer.training.schedules import schedule_factor
 from glassformer.training.signals import Abandoned, StopRequest, stop_on_signals
 from glassformer.training.step import Pending, StepResult, TrainStep

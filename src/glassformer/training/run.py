@@ -44,7 +44,7 @@ from glassformer.training.checks import as_new
 from glassformer.training.host import Host, host_of, room_of
 from glassformer.training.longer import checkpoint_for, delete_later
 from glassformer.training.loop import Trainer
-from glassformer.training.optimizers import build_optimizer
+from glassformer.training.optimizers.build import build_optimizer
 from glassformer.training.run_folder import holding, is_restarted
 from glassformer.training.trainer_state import TrainerState, read_progress
 
