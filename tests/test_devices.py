@@ -27,7 +27,7 @@ from glassformer.devices import (
 )
 from glassformer.errors import UserError
 from glassformer.nn import processor
-from glassformer.training import run as running
+from glassformer.training import announce
 from glassformer.training.any_module import train_module
 from glassformer.training.replay import Replay
 from glassformer.training.step import TrainStep
@@ -116,7 +116,7 @@ def test_resume_reports_devices_without_equal_bits(tmp_path: Path, monkeypatch: 
     api.train(tiny_run(write_text(tmp_path), max_steps=2, eval_every=1), tmp_path / "run")
     assert api.replay(tmp_path / "run").repeats_bits
     for repeats in (True, False):
-        monkeypatch.setattr(running, "repeats_bits", lambda *_, repeats=repeats: repeats)
+        monkeypatch.setattr(announce, "repeats_bits", lambda *_, repeats=repeats: repeats)
         reporter = Recording()
         api.resume(tmp_path / "run", reporter)
         assert any("equal up to rounding" in line for line in reporter.messages) != repeats

@@ -89,7 +89,7 @@ def test_it_trains_and_resumes_with_equal_bits(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("needs_whole_matrices", [False, True])
 @pytest.mark.usefixtures("registered")
-def test_it_is_planned_and_sharded_as_its_traits_say(
+def test_it_is_planned_and_sharded_as_its_traits_state(
     needs_whole_matrices: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SgdConfig, "traits", replace(TRAITS, needs_whole_matrices=needs_whole_matrices))

@@ -31,9 +31,9 @@ COUNTER = "step"
 
 @dataclass(frozen=True)
 class OptimizerTraits:
-    """What planning, sharding, checkpoints and plots must know about an optimizer besides its settings.
+    """Facts about an optimizer besides its settings, for planning, sharding, checkpoints and plots.
 
-    No field has a default, so that none is forgotten.
+    No field has a default, so a forgotten one is an error.
     """
 
     module: str

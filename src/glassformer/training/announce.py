@@ -24,7 +24,7 @@ from glassformer.training.trainer_state import TrainerState
 
 
 def new_run(run: Run, facts: Mapping[str, str], data: TrainingData, fit: Fit, host: Host) -> None:
-    """Report the facts about a new run, too few validation targets, and a step that does not fit as it is."""
+    """Report the facts about a new run, too few validation targets, and a step that does not fit in memory."""
     host.reporter.facts({"run": run.name, **facts})
     for sentence in few_targets(data):
         host.reporter.log(sentence)
