@@ -25,7 +25,7 @@ from glassformer.cost.memory import training_memory
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.loss import token_cross_entropy
-from glassformer.training.optimizers import build_optimizer
+from glassformer.training.optimizers.build import build_optimizer
 
 
 def wait(device: torch.device) -> None:

@@ -17,14 +17,14 @@ import bahdanau_peers
 import bert_peers
 import gpt_peers
 import translation_peers
-from glassformer.config.train import AdamWConfig
+from glassformer.config.train import AdamWConfig, TrainConfig
 from glassformer.data.batching import Batch
-from glassformer.devices import runs_ahead
 from glassformer.kernels import flex_attention
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import Objective
-from glassformer.training.optimizers import build_optimizer
-from glassformer.training.step import Pending, TrainStep
+from glassformer.training.host import Host
+from glassformer.training.optimizers.build import build_optimizer
+from glassformer.training.step import TrainStep
 from rates import choose_device, wait_for
 from task import Precision, Task
 
@@ -123,26 +123,14 @@ def own_step(network: nn.Module, objective: Objective, batches: Sequence[Batch],
     """Make the step of glassformer's trainer; each call takes the next batch."""
     device = choose_device(how.device)
     network.to(device)
-    step = TrainStep(
-        network,
-        objective,
-        build_optimizer(network, AdamWConfig(learning_rate=1e-4)),
-        clip_norm=1.0,
-        autocast=how.autocast,
-        device=device,
-        compiled=how.compiled,
-        has_one_shape=len(batches) == 1,
-        defers=runs_ahead(device),
-    )
+    config = TrainConfig(precision=how.precision, compile=how.compiled, activation_checkpointing=False)
+    optimizer = build_optimizer(network, AdamWConfig(learning_rate=1e-4))
+    step = TrainStep(network, objective, optimizer, config, Host(device), has_one_shape=len(batches) == 1)
     following = cycle(batch.to(device) for batch in batches)
-    unread: list[Pending] = []
 
     def take() -> None:
-        """Read the result of the step before during this one, as the trainer does."""
         step.backward([next(following)])
-        if unread:
-            unread.pop().read()
-        unread.append(step.update())
+        step.update()
 
     return _task(take, network, batches, flops, how)
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import (
@@ -29,9 +31,13 @@ from glassformer.config.run import (
 from glassformer.config.train import AdamWConfig, CosineSchedule, TrainConfig
 from glassformer.config.transformer import PositionHead, RotaryPositions, SequenceHead, Stack, TransformerConfig
 from glassformer.evaluation.loss import LossReport
+from glassformer.objectives.causal import CausalObjective
+from glassformer.objectives.loss import Objective
 from glassformer.reporting import Evaluation, Silent
 from glassformer.store import checkpoint
+from glassformer.training.host import Host
 from glassformer.training.loop import Trainer
+from glassformer.training.step import TrainStep
 
 MODEL = TransformerConfig(decoder=Stack(2, 2, d_ff=32), d_model=16, max_len=32, positions=RotaryPositions())
 TIMES = {"tokens_per_s", "step_ms", "save_ms"}
@@ -70,6 +76,20 @@ def tiny_run(text: Path, *, model: TransformerConfig = MODEL, data: dict[str, An
         train=TrainConfig(**(defaults | train)),
         generation=GenerationConfig(max_new_tokens=12),
     )
+
+
+def step_of(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    objective: Objective | None = None,
+    host: Host | None = None,
+    has_one_shape: bool = False,
+    **train: Any,
+) -> TrainStep:
+    """Return a step on the CPU in fp32, not compiled, without activation checkpointing; `train` replaces settings."""
+    config = TrainConfig(**({"precision": "fp32", "compile": False, "activation_checkpointing": False} | train))
+    host = host or Host(torch.device("cpu"))
+    return TrainStep(network, objective or CausalObjective(), optimizer, config, host, has_one_shape)
 
 
 class Recording(Silent):

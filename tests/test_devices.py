@@ -22,14 +22,14 @@ from glassformer.devices import (
     MIN_RECURRENT_WIDTH,
     MIN_WIDTH,
     WORKSPACE,
-    arithmetic,
+    numerics,
     repeats_bits,
 )
 from glassformer.errors import UserError
 from glassformer.kernels import processor
-from glassformer.training import run as running
+from glassformer.training import announce
 from glassformer.training.any_module import train_module
-from glassformer.training.run import Replay
+from glassformer.training.replay import Replay
 from glassformer.training.step import TrainStep
 from runs import Recording, remains, tiny_run, write_text
 
@@ -65,7 +65,7 @@ def test_settings_apply_in_every_step_and_are_restored(
 
 def test_settings_are_restored_after_an_error() -> None:
     before = now()
-    with pytest.raises(KeyError), arithmetic(TrainConfig(deterministic=True, matmul_precision="medium")):
+    with pytest.raises(KeyError), numerics(TrainConfig(deterministic=True, matmul_precision="medium")):
         raise KeyError
     assert now() == before
 
@@ -78,9 +78,9 @@ def test_settings_are_restored_after_an_error() -> None:
     ],
 )
 def test_a_setting_that_torch_refuses_is_one_sentence(message: str, words: str) -> None:
-    with pytest.raises(UserError, match=words), arithmetic(TrainConfig(deterministic=True)):
+    with pytest.raises(UserError, match=words), numerics(TrainConfig(deterministic=True)):
         raise RuntimeError(message)
-    with pytest.raises(RuntimeError, match="another"), arithmetic(TrainConfig(deterministic=True)):
+    with pytest.raises(RuntimeError, match="another"), numerics(TrainConfig(deterministic=True)):
         raise RuntimeError("another")
 
 
@@ -116,7 +116,7 @@ def test_resume_reports_devices_without_equal_bits(tmp_path: Path, monkeypatch: 
     api.train(tiny_run(write_text(tmp_path), max_steps=2, eval_every=1), tmp_path / "run")
     assert api.replay(tmp_path / "run").repeats_bits
     for repeats in (True, False):
-        monkeypatch.setattr(running, "repeats_bits", lambda *_, repeats=repeats: repeats)
+        monkeypatch.setattr(announce, "repeats_bits", lambda *_, repeats=repeats: repeats)
         reporter = Recording()
         api.resume(tmp_path / "run", reporter)
         assert any("equal up to rounding" in line for line in reporter.messages) != repeats

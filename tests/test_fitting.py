@@ -37,7 +37,8 @@ from glassformer.objectives.masked import MaskedObjective
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_run
 from glassformer.tokenization.word_boundaries import WordBoundaries
-from glassformer.training.run import replay_run, resume_run, train_run
+from glassformer.training.replay import replay_run
+from glassformer.training.run import resume_run, train_run
 from glassformer.training.trainer_state import read_progress
 from runs import MODEL, Recording, metrics, signal_at, tiny_run, write_text
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from glassformer.cost.plan import Plan
     from glassformer.model import Model
     from glassformer.tasks.batches import Place
-    from glassformer.training.run import Replay
+    from glassformer.training.replay import Replay
 
 
 def load(
@@ -193,7 +193,7 @@ def replay(folder: str | Path, reporter: LaunchReporter | None = None) -> "Repla
 
     path = files.as_path(folder, "folder")
     check_stored_run(path)
-    from glassformer.training.run import replay_run
+    from glassformer.training.replay import replay_run
 
     return replay_run(path, reporter or Silent())
 

@@ -1,4 +1,4 @@
-"""Device, arithmetic and mode of a network: device selection, autocast type, determinism, evaluation mode."""
+"""Device, numerics and mode of a network: device selection, autocast type, determinism, evaluation mode."""
 
 import ctypes
 import gc
@@ -146,7 +146,7 @@ def runs_ahead(device: torch.device) -> bool:
 
 
 @contextmanager
-def arithmetic(config: TrainConfig) -> Iterator[None]:
+def numerics(config: TrainConfig) -> Iterator[None]:
     """Apply `train.matmul_precision` and `train.deterministic` inside the block, then restore the old settings.
 
     Raises `UserError` for an operation without a deterministic implementation if the run requires determinism.

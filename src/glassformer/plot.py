@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.config.run import Run
-from glassformer.config.train import MuonConfig
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel
 from glassformer.evaluation.metrics import METRICS, axis
@@ -168,9 +167,7 @@ def confusion(model: Model, path: Place = None) -> "Figure":
 def schedule(run: Run) -> "Figure":
     """Plot the learning rate over the steps of a run, for each optimizer that it uses."""
     train = run.train
-    rates = {"": train.optimizer.learning_rate}
-    if isinstance(train.optimizer, MuonConfig):
-        rates = {"Muon, matrices": rates[""], "AdamW, the rest": train.optimizer.adamw.learning_rate}
+    rates = train.optimizer.traits.rates(train.optimizer)
     steps = sorted({round(i * (train.max_steps - 1) / MAX_POINTS) for i in range(MAX_POINTS + 1)})
     factors = [schedule_factor(train.schedule, step, train.max_steps) for step in steps]
     figure = new_figure(6.4, 3.6)

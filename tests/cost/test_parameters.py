@@ -10,7 +10,7 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.parameters import ParameterCounts, parameter_counts
 from glassformer.models.build import build_model
-from glassformer.training.optimizers import hidden_matrices
+from glassformer.training.optimizers.muon import hidden_matrices
 
 EVERY: dict[str, ModelConfig] = {**CONFIGS, **RECURRENT}
 

@@ -25,7 +25,7 @@ from glassformer.training import evaluations
 from glassformer.training.loop import Trainer
 from glassformer.training.non_finite import GROWTH_INTERVAL, MAX_ROLLBACKS, MAX_SKIPPED, LossScale, NonFinite
 from glassformer.training.step import TrainStep
-from runs import Recording, metrics, remains, signal_at, tiny_run, write_text
+from runs import Recording, metrics, remains, signal_at, step_of, tiny_run, write_text
 
 BAD = {
     "loss is nan": lambda sums: replace(sums, total=sums.total * math.nan, nats=sums.nats * math.nan),
@@ -255,7 +255,7 @@ def test_13_the_fp16_scale_grows_and_repeated_overflow_is_an_error() -> None:
     assert (scale.factor, scale.n_good_steps) == (131072.0, 0)
     scale.update(is_finite=False)
     assert scale.factor == 65536.0
-    step = step_of(autocast=torch.float16)
+    step = tiny_step("fp16")
     assert step.scale is not None
     step.network.get_parameter(next(iter(dict(step.network.named_parameters())))).register_hook(lambda g: g * math.inf)
     taken = 0
@@ -266,18 +266,9 @@ def test_13_the_fp16_scale_grows_and_repeated_overflow_is_an_error() -> None:
     assert 20 < taken < 40
 
 
-def step_of(kind: str = "gpt", autocast: torch.dtype | None = None) -> TrainStep:
-    network = random_model(kind, seed=3)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
-    return TrainStep(
-        network,
-        CausalObjective(),
-        optimizer,
-        clip_norm=1.0,
-        autocast=autocast,
-        device=torch.device("cpu"),
-        compiled=False,
-    )
+def tiny_step(precision: str = "fp32") -> TrainStep:
+    network = random_model("gpt", seed=3)
+    return step_of(network, torch.optim.AdamW(network.parameters(), lr=1e-3), precision=precision)
 
 
 def batch(ids: list[int], labels: list[int] | None = None, mask: list[bool] | None = None) -> Batch:
@@ -305,7 +296,7 @@ def batch(ids: list[int], labels: list[int] | None = None, mask: list[bool] | No
 def test_14_batches_of_extreme_sizes_give_finite_weights(
     ids: list[int], labels: list[int] | None, mask: list[bool] | None
 ) -> None:
-    step = step_of()
+    step = tiny_step()
     result = step([batch(ids, labels, mask)])
     assert math.isfinite(result.nats) and math.isfinite(result.gradient_norm)
     assert all(bool(p.isfinite().all()) for p in step.network.parameters())

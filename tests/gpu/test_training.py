@@ -25,16 +25,16 @@ from glassformer.cost.activations import Kernels, activations
 from glassformer.cost.flops import Shape
 from glassformer.cost.memory import training_memory
 from glassformer.data.batching import Batch, Example
-from glassformer.devices import runs_ahead
 from glassformer.distributed.process_group import Replicated, Sharded
 from glassformer.distributed.ranks import Ranks
 from glassformer.kernels import flex_attention
 from glassformer.models.build import build_model
 from glassformer.objectives.causal import CausalObjective
 from glassformer.store import checkpoint
-from glassformer.training.optimizers import build_optimizer
+from glassformer.training.host import Host
+from glassformer.training.optimizers.build import build_optimizer
 from glassformer.training.step import TrainStep
-from runs import metrics, pair_run, tiny_run, write_text
+from runs import metrics, pair_run, step_of, tiny_run, write_text
 from training.test_compile import CASES, DROPOUTS, Case, batches, one_layer
 
 pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("default")]
@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("default")]
 CPU = torch.device("cpu")
 
 
-def step_of(
+def step_on(
     network: Any,
     device: torch.device,
     objective: Any = None,
@@ -52,14 +52,8 @@ def step_of(
 ) -> TrainStep:
     """Return a step in fp32, not compiled, whose results are read later on a GPU, unless `how` replaces this."""
     network.to(device)
-    return TrainStep(
-        network,
-        objective or CausalObjective(),
-        build_optimizer(network, optimizer or AdamWConfig(learning_rate=1e-3)),
-        **({"clip_norm": 1.0, "autocast": None, "compiled": False, "defers": runs_ahead(device)} | how),
-        device=device,
-        ranks=ranks,
-    )
+    made = build_optimizer(network, optimizer or AdamWConfig(learning_rate=1e-3))
+    return step_of(network, made, objective, Host(device, ranks or Ranks()), **how)
 
 
 def losses(step: TrainStep, made: list[Batch]) -> list[float]:
@@ -77,9 +71,9 @@ def test_every_family_trains_in_bfloat16_as_on_the_cpu(name: str, device: torch.
 def require_equal_training(case: Case, device: torch.device, compiled: bool) -> None:
     config = replace(one_layer(case.config), **dict.fromkeys(DROPOUTS, 0.0))
     made, found = batches(case), []
-    for place, how in ((CPU, {}), (device, {"autocast": torch.bfloat16, "compiled": compiled})):
+    for place, how in ((CPU, {}), (device, {"precision": "bf16", "compile": compiled})):
         torch._dynamo.reset()
-        step = step_of(random_model(config, seed=3, dtype=torch.float32), place, case.objective, **how)
+        step = step_on(random_model(config, seed=3, dtype=torch.float32), place, case.objective, **how)
         found.append(losses(step, made))
     assert found[1] == pytest.approx(found[0], rel=0.03)
 
@@ -89,8 +83,8 @@ def test_recurrent_models_train_as_on_the_cpu(name: str, device: torch.device) -
     vocab = RECURRENT[name].vocab_size
     ids, source = random_ids(vocab, 3, 8), random_ids(RECURRENT[name].encoder_vocab_size, 3, 6, seed=2)
     made = 3 * [Batch(token_ids=ids[:, :-1], labels=ids[:, 1:], n_targets=21, source_ids=source)]
-    own = losses(step_of(random_model(name, dtype=torch.float32), CPU), made)
-    other = losses(step_of(random_model(name, dtype=torch.float32), device, autocast=torch.bfloat16), made)
+    own = losses(step_on(random_model(name, dtype=torch.float32), CPU), made)
+    other = losses(step_on(random_model(name, dtype=torch.float32), device, precision="bf16"), made)
     assert other == pytest.approx(own, rel=0.03)
 
 
@@ -99,7 +93,7 @@ def test_a_step_in_fp32_equals_that_of_the_cpu(optimizer: OptimizerConfig, devic
     case, weights = CASES["llama, packed"], []
     for place in (CPU, device):
         network = random_model(case.config, seed=3, dtype=torch.float32)
-        losses(step_of(network, place, optimizer=optimizer), batches(case))
+        losses(step_on(network, place, optimizer=optimizer), batches(case))
         weights.append([p.detach().cpu() for p in network.parameters()])
     bound = 1e-4 if isinstance(optimizer, AdamWConfig) else 5e-3  # Muon orthogonalises in bfloat16
     for one, other in zip(*weights, strict=True):
@@ -123,7 +117,7 @@ import sys
 from pathlib import Path
 from glassformer import api
 from glassformer.errors import Interrupted
-from runs import remains, tiny_run, write_text
+from runs import remains, step_of, tiny_run, write_text
 
 folder, device = Path(sys.argv[1]), sys.argv[2]
 how = {"device": device, "precision": "bf16", "deterministic": True, "grad_accumulation": 2}
@@ -153,7 +147,7 @@ def test_a_step_never_waits_for_the_gpu(optimizer: OptimizerConfig, compiled: bo
     """From pinned batches to the update, PyTorch raises an error where the program would wait."""
     case = CASES["llama, groups, windows"]
     network = random_model(case.config, seed=3, dtype=torch.float32)
-    step = step_of(network, gpu, optimizer=optimizer, autocast=torch.bfloat16, compiled=compiled)
+    step = step_on(network, gpu, optimizer=optimizer, precision="bf16", compile=compiled)
     made = [batch.pinned() for batch in batches(case)]
     for batch in made:  # compiles, and allocates pinned memory
         step([batch], [1])
@@ -163,10 +157,11 @@ def test_a_step_never_waits_for_the_gpu(optimizer: OptimizerConfig, compiled: bo
         results = []
         for number, batch in enumerate(made):
             step.backward([batch, batch], [number, 7])
-            results.append(step.update())
+            results += step.update()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert all(result.read().gradient_norm > 0 for result in results)
+    results += step.flush()
+    assert len(results) == len(made) and all(result.gradient_norm > 0 for result in results)
 
 
 def test_a_bad_step_is_skipped(device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +186,7 @@ def test_the_plan_predicts_the_peak_memory(precision: Any, gpu: torch.device) ->
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    step = step_of(build_model(config), gpu, autocast=torch.bfloat16 if precision == "bf16" else None)
+    step = step_on(build_model(config), gpu, precision=precision)
     for _ in range(3):
         step([batch])
     assert 0.75 < (torch.cuda.max_memory_allocated() - before) / planned < 1.25
@@ -214,8 +209,8 @@ def test_packed_rows_use_flex_attention_and_compile_once(
         torch._dynamo.reset()
         counters.clear()
         flex_attention._compiled_once.cache_clear()
-        how: dict[str, Any] = {"autocast": torch.bfloat16, "compiled": compiled}
-        step = step_of(random_model(config, seed=3, dtype=torch.float32), gpu, **how)
+        how: dict[str, Any] = {"precision": "bf16", "compile": compiled}
+        step = step_on(random_model(config, seed=3, dtype=torch.float32), gpu, **how)
         found.append(losses(step, made[:2]))
         n_graphs = counters["stats"]["unique_graphs"]
         found[-1] += losses(step, made[2:])
@@ -228,13 +223,15 @@ def test_packed_rows_use_flex_attention_and_compile_once(
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-@pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_process_group_of_one_gpu_equals_no_group(
-    strategy: Any, autocast: torch.dtype | None, device: torch.device, tmp_path: Path
+    strategy: Any, precision: Any, device: torch.device, tmp_path: Path
 ) -> None:
     """NCCL with one process: wrapped by DDP, or sharded by FSDP2 into one part."""
-    case, precision = CASES["llama, packed"], "fp32" if autocast is None else "bf16"
-    expected = losses(step_of(random_model(case.config, dtype=torch.float32), device, autocast=autocast), batches(case))
+    case = CASES["llama, packed"]
+    expected = losses(
+        step_on(random_model(case.config, dtype=torch.float32), device, precision=precision), batches(case)
+    )
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(0)
@@ -244,10 +241,10 @@ def test_a_process_group_of_one_gpu_equals_no_group(
         ranks = Replicated(config, device) if strategy == "ddp" else Sharded(config, device)
         network = random_model(case.config, dtype=torch.float32).to(device)
         ranks.distribute(network, TrainConfig(precision=precision))
-        found = losses(step_of(network, device, ranks=ranks, autocast=autocast), batches(case))
+        found = losses(step_on(network, device, ranks=ranks, precision=precision), batches(case))
     finally:
         dist.destroy_process_group()
-    assert found == pytest.approx(expected, rel=1e-4 if autocast is None else 0.02)
+    assert found == pytest.approx(expected, rel={"fp32": 1e-4, "bf16": 0.02}[precision])
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

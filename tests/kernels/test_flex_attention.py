@@ -25,9 +25,8 @@ from glassformer.kernels import flex_attention
 from glassformer.kernels.flex_attention import prefers_flex
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.masks import Mask
-from glassformer.objectives.causal import CausalObjective
-from glassformer.training.optimizers import build_optimizer
-from glassformer.training.step import TrainStep
+from glassformer.training.optimizers.build import build_optimizer
+from runs import step_of
 
 # Warnings of torch while it traces its own code.
 pytestmark = [
@@ -264,10 +263,8 @@ def test_other_layers_keep_the_dense_mask(
 def losses(config: TransformerConfig, batches: list[Batch], compiled: bool, recompute: bool) -> list[float]:
     """Train a step on each batch; return the losses."""
     network = random_model(config, seed=3, dtype=torch.float32)
-    network.decoder.activation_checkpointing = recompute
     optimizer = build_optimizer(network, AdamWConfig(learning_rate=1e-2))
-    how: dict[str, Any] = {"clip_norm": 1.0, "autocast": None, "device": CPU, "compiled": compiled}
-    step = TrainStep(network, CausalObjective(), optimizer, **how)
+    step = step_of(network, optimizer, compile=compiled, activation_checkpointing=recompute)
     return [step([batch], [7]).nats for batch in batches]
 
 

@@ -31,22 +31,22 @@ from glassformer.config.train import (
 )
 from glassformer.data.batching import FreshCuts
 from glassformer.errors import Interrupted, UserError
-from glassformer.objectives.causal import CausalObjective
 from glassformer.store import checkpoint
-from glassformer.training import loop
+from glassformer.training import host
 from glassformer.training.ahead import Ahead
 from glassformer.training.any_module import train_module
-from glassformer.training.non_finite import MAX_SKIPPED, NonFinite
-from glassformer.training.optimizers import build_optimizer
+from glassformer.training.host import Host
+from glassformer.training.non_finite import MAX_SKIPPED
+from glassformer.training.optimizers.build import build_optimizer
 from glassformer.training.step import Pending, TrainStep
-from runs import MODEL, Recording, metrics, pair_run, remains, signal_at, tiny_run, write_text
+from runs import MODEL, Recording, metrics, pair_run, remains, signal_at, step_of, tiny_run, write_text
 
 MUON = MuonConfig(weight_decay=0.1)
 
 
 def works_ahead(patch: pytest.MonkeyPatch) -> None:
     """Train on the CPU as on a GPU."""
-    patch.setattr(loop, "runs_ahead", lambda device: True)
+    patch.setattr(host, "runs_ahead", lambda device: True)
 
 
 @pytest.fixture
@@ -256,25 +256,21 @@ def test_a_second_interruption_does_not_wait_for_a_batch() -> None:
 # The step
 
 
-def step_of(optimizer: OptimizerConfig | None, defers: bool = True, autocast: torch.dtype | None = None) -> TrainStep:
+def tiny_step(optimizer: OptimizerConfig | None, defers: bool = True, precision: str = "fp32") -> TrainStep:
     network = random_model("gpt", seed=3, dtype=torch.float32)
     made = torch.optim.SGD(network.parameters(), lr=0.1)
-    return TrainStep(
-        network,
-        CausalObjective(),
-        made if optimizer is None else build_optimizer(network, optimizer),
-        clip_norm=1.0,
-        autocast=autocast,
-        device=torch.device("cpu"),
-        compiled=False,
-        defers=defers,
-    )
+    if optimizer is not None:
+        made = build_optimizer(network, optimizer)  # type: ignore[assignment]
+    with pytest.MonkeyPatch.context() as patch:
+        if defers:
+            works_ahead(patch)
+        return step_of(network, made, precision=precision)
 
 
 @pytest.mark.parametrize("optimizer", [AdamWConfig(), AdamConfig(), MUON], ids=["adamw", "adam", "muon"])
 def test_the_device_refuses_a_gradient_that_is_not_finite(optimizer: OptimizerConfig) -> None:
     """Weights and moments keep their bits; the steps before and after equal those that are read at once."""
-    deferred, direct = step_of(optimizer), step_of(optimizer, defers=False)
+    deferred, direct = tiny_step(optimizer), tiny_step(optimizer, defers=False)
     assert deferred.defers and not direct.defers
     for number, is_bad in enumerate([False, True, False, True]):
         hook = None
@@ -283,14 +279,14 @@ def test_the_device_refuses_a_gradient_that_is_not_finite(optimizer: OptimizerCo
             *_, last = deferred.parameters
             hook = last.register_hook(lambda gradient: gradient * torch.nan)
         deferred.backward([batch([3, 4, 5, number])])
-        pending = deferred.update()
+        assert deferred.update() == []
+        [result] = deferred.flush()
         if hook is None:
-            assert pending.read() == direct([batch([3, 4, 5, number])])
+            assert result == direct([batch([3, 4, 5, number])])
             assert all(map(torch.equal, state_of(deferred), state_of(direct)))
         else:
             hook.remove()
-            with pytest.raises(NonFinite, match="the gradient is nan"):
-                pending.read()
+            assert str(result.non_finite) == f"the gradient is nan in step {number + 1}" and not result.is_taken
             assert all(map(torch.equal, state_of(deferred), before))
 
 
@@ -300,19 +296,13 @@ def state_of(step: TrainStep) -> list[torch.Tensor]:
 
 
 def test_what_cannot_defer_reads_at_once() -> None:
-    assert not step_of(None).defers, "SGD does not read found_inf"
-    assert not step_of(AdamWConfig(), autocast=torch.float16).defers, "the next step needs the loss scale"
-    step = step_of(AdamWConfig())
-    assert not TrainStep(
-        step.network,
-        step.loss,  # type: ignore[arg-type]
-        step.optimizer,
-        clip_norm=1.0,
-        autocast=None,
-        device=torch.device("meta"),
-        compiled=False,
-        defers=True,
-    ).defers, "the weights are on another device"
+    assert not tiny_step(None).defers, "SGD does not read found_inf"
+    assert not tiny_step(AdamWConfig(), precision="fp16").defers, "the next step needs the loss scale"
+    step = tiny_step(AdamWConfig())
+    with pytest.MonkeyPatch.context() as patch:
+        works_ahead(patch)
+        other = step_of(step.network, step.optimizer, host=Host(torch.device("meta")))
+    assert step.defers and not other.defers, "the weights are on another device"
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

@@ -41,8 +41,9 @@ from glassformer.objectives.loss import LossSums, Objective, token_cross_entropy
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.store.model_directory import read_run
 from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.training.host import Host
 from glassformer.training.step import TrainStep
-from runs import Recording, metrics, pair_run, signal_at, text_run_of, tiny_run, write_text
+from runs import Recording, metrics, pair_run, signal_at, step_of, text_run_of, tiny_run, write_text
 
 VOCAB = 19
 SIZES = [(3, 7), (2, 9), (5, 4), (4, 8)]
@@ -143,22 +144,19 @@ def one_layer(config: TransformerConfig) -> TransformerConfig:
     return replace(config, encoder=short(config.encoder), decoder=short(config.decoder))
 
 
-def step_of(case: Case, compiled: bool, has_one_shape: bool = False, ranks: Ranks | None = None) -> TrainStep:
+def step_on(case: Case, compiled: bool, has_one_shape: bool = False, ranks: Ranks | None = None) -> TrainStep:
     network = random_model(one_layer(case.config), seed=3, dtype=torch.float32)
     if case.lora:
         torch.manual_seed(0)
         add_lora(network, ["*_proj"], rank=2, alpha=4.0)
-    return TrainStep(
+    return step_of(
         network,
-        case.objective,
         torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=0.01),
-        clip_norm=1.0,
-        autocast=None,
-        device=torch.device("cpu"),
-        compiled=compiled,
-        has_one_shape=has_one_shape,
+        case.objective,
+        Host(torch.device("cpu"), ranks or Ranks()),
+        has_one_shape,
+        compile=compiled,
         activation_checkpointing=case.recompute,
-        ranks=ranks,
     )
 
 
@@ -176,7 +174,7 @@ def weights(step: TrainStep) -> list[Tensor]:
 def test_a_run_of_bucketed_lengths_is_one_graph(name: str, graphs: Callable[[], int]) -> None:
     """Batches with and without padding, of different sizes; losses equal those of an eager step."""
     case = CASES[name]
-    compiled, eager = step_of(case, compiled=True), step_of(case, compiled=False)
+    compiled, eager = step_on(case, compiled=True), step_on(case, compiled=False)
     made = batches(case)
     masks = {(b.attention_mask is None, b.source_ids is None or b.source_attention_mask is None) for b in made}
     assert len(masks) > 1, "some batches have no padding"
@@ -203,7 +201,7 @@ def test_forward_and_backward_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> 
     counters.clear()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager", fullgraph=True))
     case = Case(one_layer(LLAMA), CAUSAL, packed)
-    compiled, eager, made = step_of(case, compiled=True), step_of(case, compiled=False), batches(case)
+    compiled, eager, made = step_on(case, compiled=True), step_on(case, compiled=False), batches(case)
     with torch._dynamo.config.patch(error_on_recompile=True):
         assert [compiled([batch]).nats for batch in made] == pytest.approx([eager([b]).nats for b in made], rel=1e-5)
     assert counters["stats"]["unique_graphs"] == 1
@@ -212,7 +210,7 @@ def test_forward_and_backward_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> 
 def test_rows_of_one_shape_need_no_masks_and_are_one_graph(graphs: Callable[[], int]) -> None:
     """Windows of a text: the kernel gets only the causal flag in every micro-batch, also after an evaluation."""
     case = CASES["llama, groups, windows"]
-    step, rng = step_of(case, compiled=True, has_one_shape=True), np.random.default_rng(0)
+    step, rng = step_on(case, compiled=True, has_one_shape=True), np.random.default_rng(0)
     made = [CAUSAL.collate(plain(rng, 3, 7, padded=False), rng) for _ in range(6)]
     assert not step.gives_masks
     with torch._dynamo.config.patch(error_on_recompile=True):
@@ -227,7 +225,7 @@ def test_rows_of_one_shape_need_no_masks_and_are_one_graph(graphs: Callable[[], 
 def test_dropout_of_a_compiled_step_is_a_function_of_the_seed(graphs: Callable[[], int]) -> None:
     case = CASES["gpt, dropout, recomputed"]
     [batch] = batches(case, 1)
-    one, same, other = (step_of(case, compiled=True)([batch], [seed]) for seed in (1, 1, 2))
+    one, same, other = (step_on(case, compiled=True)([batch], [seed]) for seed in (1, 1, 2))
     assert one == same and one != other
 
 
@@ -267,8 +265,8 @@ def test_several_processes_trace_the_network_once(monkeypatch: pytest.MonkeyPatc
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
             case = CASES["llama, packed"]
-            step = step_of(case, compiled=True, ranks=Replicated(ParallelConfig(), torch.device("cpu")))
-            eager = step_of(case, compiled=False)
+            step = step_on(case, compiled=True, ranks=Replicated(ParallelConfig(), torch.device("cpu")))
+            eager = step_on(case, compiled=False)
             made = batches(case)
             results = [step(made[:2])]
             n_graphs = counters["stats"]["unique_graphs"]
@@ -328,4 +326,4 @@ def test_a_missing_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
         UserError,
         match=r"torch\.compile failed: .*no C\+\+ compiler found; correct the cause, or leave train\.compile out",
     ):
-        step_of(case, compiled=True)(batches(case, 1))
+        step_on(case, compiled=True)(batches(case, 1))

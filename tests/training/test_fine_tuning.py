@@ -12,7 +12,8 @@ from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, Optimi
 from glassformer.errors import UserError
 from glassformer.models.transforms import add_lora
 from glassformer.training.init_from import freeze, layer_scales
-from glassformer.training.optimizers import build_optimizer, load_state_tensors, set_learning_rates, state_tensors
+from glassformer.training.optimizers.build import build_optimizer, set_learning_rates
+from glassformer.training.optimizers.state import load_state_tensors, state_tensors
 
 OPTIMIZERS: list[OptimizerConfig] = [
     AdamConfig(weight_decay=0.1),

@@ -13,7 +13,7 @@ import glassformer
 from glassformer.config.train import AdamWConfig, MuonConfig
 from glassformer.errors import UserError
 from glassformer.training.module_checkpoint import OPTIONS, TENSORS
-from glassformer.training.optimizers import build_optimizer
+from glassformer.training.optimizers.build import build_optimizer
 
 Make = Callable[[nn.Module], torch.optim.Optimizer]
 

@@ -10,18 +10,10 @@ from torch import Tensor, nn
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.errors import UserError
 from glassformer.kernels import processor
-from glassformer.training import optimizers
-from glassformer.training.optimizers import (
-    Muon,
-    build_optimizer,
-    hidden_matrices,
-    load_state_tensors,
-    newton_schulz_reference,
-    orthogonalize,
-    parameter_groups,
-    set_learning_rates,
-    state_tensors,
-)
+from glassformer.training.optimizers import muon as muon_module
+from glassformer.training.optimizers.build import build_optimizer, parameter_groups, set_learning_rates
+from glassformer.training.optimizers.muon import Muon, hidden_matrices, newton_schulz_reference, orthogonalize
+from glassformer.training.optimizers.state import load_state_tensors, state_tensors
 
 CONFIGS: list[OptimizerConfig] = [
     AdamConfig(weight_decay=0.01),
@@ -218,7 +210,7 @@ def test_bfloat16_is_used_only_if_the_hardware_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=instructions))
-    assert optimizers._fast_dtype(device, weights) == expected
+    assert muon_module._fast_dtype(device, weights) == expected
 
 
 # Muon
@@ -321,7 +313,7 @@ def test_the_gates_of_a_recurrent_layer_are_updated_separately() -> None:
     cells = nn.GRU(5, 4, num_layers=2, bidirectional=True).double()
     named = dict(cells.named_parameters())
     matrices = {name: p for name, p in named.items() if p.ndim == 2}
-    assert [name for name, _ in optimizers.hidden_matrices(cells)] == list(matrices) and len(matrices) == 8
+    assert [name for name, _ in hidden_matrices(cells)] == list(matrices) and len(matrices) == 8
     gates = {name: [nn.Parameter(gate.detach().clone()) for gate in p.chunk(3)] for name, p in matrices.items()}
     ours = build_optimizer(cells, MuonConfig())
     apart = Muon([muon_group([gate for parts in gates.values() for gate in parts])])

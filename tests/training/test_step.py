@@ -12,7 +12,7 @@ from torch import nn
 from configs import random_model
 from glassformer.data.batching import Example
 from glassformer.objectives.causal import CausalObjective
-from glassformer.training.step import TrainStep
+from runs import step_of
 
 LENGTHS = (9, 2, 5, 3, 8, 4)
 
@@ -37,15 +37,7 @@ def gradients(parts: list[list[Example]], clip_norm: float = 0.0) -> tuple[dict[
     network = random_model("gpt", seed=3)
     optimizer = Kept(network)
     objective = CausalObjective()
-    step = TrainStep(
-        network,
-        objective,
-        optimizer,
-        clip_norm=clip_norm,
-        autocast=None,
-        device=torch.device("cpu"),
-        compiled=False,
-    )
+    step = step_of(network, optimizer, clip_norm=clip_norm)
     result = step([objective.collate(part, np.random.default_rng(0)) for part in parts])
     assert all(p.grad is None for p in network.parameters()), "gradients are left for the next step"
     assert network.training
@@ -122,15 +114,7 @@ class Watched(nn.Module):
 def test_pitfall_24_no_sync_covers_all_micro_batches_but_the_last() -> None:
     network = Watched(random_model("gpt", seed=3))
     objective = CausalObjective()
-    step = TrainStep(
-        network,
-        objective,
-        torch.optim.SGD(network.parameters(), lr=0.0),
-        clip_norm=0.0,
-        autocast=None,
-        device=torch.device("cpu"),
-        compiled=False,
-    )
+    step = step_of(network, torch.optim.SGD(network.parameters(), lr=0.0), clip_norm=0.0)
     step([objective.collate([row], np.random.default_rng(0)) for row in rows()[:3]])
     quiet, loud = [("forward", True), ("backward", True)], [("forward", False), ("backward", False)]
     assert network.seen == [*quiet, *quiet, *loud]

@@ -13,6 +13,8 @@ from glassformer.errors import UserError
 
 TASKS = "glassformer.tasks"
 """Entry-point group of tasks: objects whose `settings` is the dataclass of their objective."""
+OPTIMIZERS = "glassformer.optimizers"
+"""Group of optimizers: objects whose `settings` is the dataclass of their settings."""
 _registered: dict[str, list[type[Any]]] = {}
 
 

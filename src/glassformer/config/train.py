@@ -1,9 +1,11 @@
 """The sections `[train]` and `[parallel]` of a recipe: training loop, optimizers and schedules."""
 
 import re
-from collections.abc import Iterable
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
+from glassformer.config.extensions import OPTIMIZERS, Extensible
 from glassformer.config.schema import Range, at_most, checked, setting
 from glassformer.errors import UserError
 
@@ -23,6 +25,42 @@ NEW_RUN = "start a new run from its weights with --init.path DIR"
 DEVICES = "auto, cpu, cuda, cuda:N or mps"
 DEVICE = Range(f"be {DEVICES}", lambda name: re.fullmatch(r"auto|(cpu|cuda|mps|xpu)(:\d+)?", name) is not None)
 BETAS = Range("be below 1", lambda betas: all(0 <= beta < 1 for beta in betas))
+COUNTER = "step"
+"""Name of the one state tensor of an optimizer that is a number, and has not the shape of its parameter."""
+
+
+@dataclass(frozen=True)
+class OptimizerTraits:
+    """Facts about an optimizer besides its settings, for planning, sharding, checkpoints and plots.
+
+    No field has a default, so a forgotten one is an error.
+    """
+
+    module: str
+    """Module whose function `build(model, settings)` makes the optimizer (see `training/optimizers/build.py`)."""
+    state: tuple[str, ...]
+    """Names of the tensors that it keeps for a parameter."""
+    matrix_state: tuple[str, ...]
+    """The same for a matrix of a block or of a recurrent layer."""
+    needs_whole_matrices: bool
+    """True if the weights cannot be divided among processes."""
+    rates: Callable[[Any], dict[str, float]]
+    """Function of the settings that gives the peak learning rate of each part of the parameters, for a plot."""
+
+    def n_numbers(self, n_parameters: int, n_in_matrices: int) -> int:
+        """Return how many numbers it keeps for parameters of which `n_in_matrices` are in matrices."""
+        of_matrix, of_other = (len({*names} - {COUNTER}) for names in (self.matrix_state, self.state))
+        return of_matrix * n_in_matrices + of_other * (n_parameters - n_in_matrices)
+
+
+_MOMENTS = (COUNTER, "exp_avg", "exp_avg_sq")
+_ADAM = OptimizerTraits(
+    module="glassformer.training.optimizers.adam",
+    state=_MOMENTS,
+    matrix_state=_MOMENTS,
+    needs_whole_matrices=False,
+    rates=lambda settings: {"": settings.learning_rate},
+)
 
 
 @checked
@@ -30,6 +68,7 @@ class AdamConfig:
     """Adam (Kingma 2015); weight decay is added to the gradient."""
 
     kind: ClassVar[str] = "adam"
+    traits: ClassVar[OptimizerTraits] = _ADAM
     learning_rate: float = setting(1e-3, "peak learning rate", "(0, ∞)")
     betas: tuple[float, float] = setting((0.9, 0.98), "decay rates of the two moments", BETAS)
     eps: float = setting(1e-9, "constant added to the square root of the second moment", "≥ 0")
@@ -42,6 +81,7 @@ class AdamWConfig:
     """Adam with decoupled weight decay (Loshchilov 2019), as a fused kernel."""
 
     kind: ClassVar[str] = "adamw"
+    traits: ClassVar[OptimizerTraits] = _ADAM
     learning_rate: float = setting(1e-3, "peak learning rate", "(0, ∞)")
     betas: tuple[float, float] = setting((0.9, 0.95), "decay rates of the two moments", BETAS)
     eps: float = setting(1e-8, "constant added to the square root of the second moment", "≥ 0")
@@ -54,6 +94,13 @@ class MuonConfig:
     """Muon (Jordan 2024) for hidden matrices, AdamW for all other parameters."""
 
     kind: ClassVar[str] = "muon"
+    traits: ClassVar[OptimizerTraits] = OptimizerTraits(
+        module="glassformer.training.optimizers.muon",
+        state=_MOMENTS,
+        matrix_state=("momentum",),
+        needs_whole_matrices=True,
+        rates=lambda muon: {"Muon, matrices": muon.learning_rate, "AdamW, the rest": muon.adamw.learning_rate},
+    )
     learning_rate: float = setting(0.02, "peak learning rate of the matrices", "(0, ∞)")
     momentum: float = setting(0.95, "Nesterov momentum of the matrices", "[0, 1)")
     ns_steps: int = setting(5, "number of Newton-Schulz iterations", "≥ 1", at_most(MAX_ITERATIONS))
@@ -121,7 +168,7 @@ class WarmupStableDecaySchedule:
     final_ratio: float = setting(0.0, "final learning rate as a fraction of the peak", "[0, 1]")
 
 
-OptimizerConfig = AdamConfig | AdamWConfig | MuonConfig
+OptimizerConfig = Annotated[AdamConfig | AdamWConfig | MuonConfig, Extensible(OPTIMIZERS)]
 ScheduleConfig = (
     ConstantSchedule
     | CosineSchedule

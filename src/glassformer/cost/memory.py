@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, fields, replace
 
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
-from glassformer.config.train import MuonConfig, TrainConfig
+from glassformer.config.train import TrainConfig
 from glassformer.cost.activations import Activations
 from glassformer.cost.flops import Shape, attention_cost, forward_flops
 from glassformer.cost.hardware import GIB
@@ -46,7 +46,7 @@ class Memory:
 def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) -> Memory:
     """Compute the memory of one GPU that holds the whole model, alone or in data parallelism.
 
-    Weights, gradients and moments are fp32 at every precision. A parameter has two moments, or one if Muon updates it.
+    Weights, gradients and moments are fp32 at every precision. `OptimizerTraits` counts the moments.
 
     >>> from glassformer.config.presets import preset
     >>> memory = training_memory(preset("gpt2"), TrainConfig(), Activations(0, 0))
@@ -54,7 +54,7 @@ def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) 
     (True, True)
     """
     counts = parameter_counts(config)
-    moments = 2 * counts.total - (counts.matrices if isinstance(train.optimizer, MuonConfig) else 0)
+    moments = train.optimizer.traits.n_numbers(counts.total, counts.matrices)
     head = forward_flops(config, Shape(1, 1)).head // 2  # a multiplication and an addition per weight
     return Memory(
         weights=_FP32 * counts.total,

@@ -8,7 +8,7 @@ from typing import Any
 
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.run import Run
-from glassformer.config.train import MuonConfig, TrainConfig
+from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.activations import Activations, Kernels, activations_of
 from glassformer.cost.flops import Flops, Shape, forward_flops, training_flops
@@ -265,14 +265,14 @@ def _notes(
         )
     if not _divides(train) and (n_gpus > 1 or least_gpus is None):
         yield (
-            "muon needs whole matrices on every GPU, so only ddp is planned; for sharding, use --train.optimizer.kind "
-            "adamw"
+            f"{train.optimizer.kind} needs whole matrices on every GPU, so only ddp is planned; for sharding, use "
+            "--train.optimizer.kind adamw"
         )
 
 
 def _divides(train: TrainConfig) -> bool:
     """Return True if the optimizer of `train` supports sharded weights."""
-    return not isinstance(train.optimizer, MuonConfig)
+    return not train.optimizer.traits.needs_whole_matrices
 
 
 def _layouts(config: ModelConfig, run: Run, kept: dict[bool, Activations], gpu: Gpu, n_gpus: int) -> Iterator[Layout]:

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from glassformer.config.train import MuonConfig, ParallelConfig, TrainConfig
+from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.devices import autocast_dtype
 from glassformer.distributed.ranks import Ranks, T
 from glassformer.errors import UserError
@@ -141,10 +141,10 @@ class Sharded(ProcessGroup):
     holds_parts = True
 
     def distribute(self, network: nn.Module, config: TrainConfig) -> None:
-        if isinstance(config.optimizer, MuonConfig):
+        if config.optimizer.traits.needs_whole_matrices:
             raise UserError(
-                f"muon needs whole matrices, but parallel.strategy {self.config.strategy} divides them among "
-                "processes: use --parallel.strategy ddp, or --train.optimizer.kind adamw"
+                f"{config.optimizer.kind} needs whole matrices, but parallel.strategy {self.config.strategy} divides "
+                "them among processes: use --parallel.strategy ddp, or --train.optimizer.kind adamw"
             )
         if self.config.cpu_offload and self.device.type == "cpu":
             raise UserError("parallel.cpu_offload needs an accelerator, and this run is on the CPU: leave it out")

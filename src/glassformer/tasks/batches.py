@@ -12,7 +12,7 @@ from torch import nn
 from glassformer import files
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Example, Sampler
-from glassformer.devices import arithmetic, autocast_dtype, evaluation_mode, freed_memory_kept
+from glassformer.devices import autocast_dtype, evaluation_mode, freed_memory_kept, numerics
 from glassformer.errors import UserError
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import Division
@@ -71,7 +71,7 @@ class EvaluationData(Generic[R]):
     ) -> LossReport:
         """Return the reported loss in the precision of `train`; without `train`, in the precision of the weights."""
         # No backward pass: deterministic kernels are not needed, and CUDA cannot switch to them after its first use.
-        settings = nullcontext() if train is None else arithmetic(replace(train, deterministic=False))
+        settings = nullcontext() if train is None else numerics(replace(train, deterministic=False))
         autocast = None if train is None else autocast_dtype(train.precision)
         report = (lambda done: progress(done, self.n_targets)) if progress else None
         with evaluation_mode(network), settings, freed_memory_kept():

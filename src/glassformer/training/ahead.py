@@ -33,8 +33,9 @@ class Ahead(Generic[T]):
         else:
             self._finish()
             item = self.make(number)
-        follows = number + 1
-        self._next = (follows, self._begin(follows)) if follows < self.end else None
+        self._next = None
+        if number + 1 < self.end:
+            self._next = (number + 1, self._begin(number + 1))
         return item
 
     def close(self) -> None:

@@ -26,11 +26,11 @@ from glassformer.store import checkpoint
 from glassformer.store.model_directory import WEIGHTS, load_weights
 from glassformer.store.tensors import DTYPES, repeated_dims, save_tensors
 from glassformer.tasks.batches import TrainingData
-from glassformer.training.checkpointer import Checkpointer, put_right
+from glassformer.training.checkpointer import Checkpointer, republish
 from glassformer.training.host import Host
 from glassformer.training.longer import checkpoint_for, delete_later
 from glassformer.training.loop import Trainer
-from glassformer.training.optimizers import build_optimizer
+from glassformer.training.optimizers.build import build_optimizer
 from glassformer.training.run_folder import holding, require_new, require_run
 
 SETTINGS = "train.json"
@@ -82,7 +82,7 @@ def train_module(
     >>> report.loss < 0.01, report.n_tokens
     (True, 8)
     """
-    config = TrainConfig(**settings) if config is None else replace(config, **settings)
+    config = replace(config or TrainConfig(), **settings)
     folder, reporter = files.as_path(out, "out"), reporter or Silent()
     advice = f"lower config.batch_size, or make the batches smaller; earlier checkpoints stay in {folder}"
     host = Host(choose_device(config.device), reporter=reporter, began=time.monotonic(), advice=advice)
@@ -91,9 +91,10 @@ def train_module(
     _check(config, module, folder, valid, resume)
     require_storable(module, config)
     source = source_of(data, config, collate, batched, "data")
-    evaluations = {} if valid is None else {"valid": source_of(valid, config, collate, batched, "valid").each}
-    for batches in evaluations.values():
-        if next(iter(batches()), None) is None:
+    evaluations = {}
+    if valid is not None:
+        evaluations["valid"] = source_of(valid, config, collate, batched, "valid").each
+        if next(iter(evaluations["valid"]()), None) is None:
             raise UserError("valid has no examples")
 
     def write_model(into: Path, weights: checkpoint.Tensors) -> None:
@@ -106,12 +107,12 @@ def train_module(
         writer = Checkpointer(folder, write_model, in_background=config.background_saving, log=reporter.log)
         training = TrainingData(_AnyObjective(loss), source, evaluations, can_be_ahead=False)
         trainer = Trainer(config, module, optimizer, training, writer, host)
-        trainer.way_on = "train_module(…, resume=True)"
+        trainer.resume_hint = "train_module(…, resume=True)"
         if resume:
             newest = checkpoint.newest(folder, reporter.log)
             begin = _checkpoint_to_resume(folder, newest, config, reporter)
             trainer.restore(begin)
-            put_right(folder, config, trainer.progress, host)
+            republish(folder, config, trainer.progress, host)
             if begin != newest:
                 delete_later(folder, trainer.progress.step)
         reports = trainer.train()
@@ -237,7 +238,7 @@ def _has_batches(first: Any, collate: Collate | None, batched: bool | None, name
     """
     if batched is not None or collate is not None:
         return batched is True
-    n_rows = {len(x) if x.dim() else 0 for _, x in _named(first, "")}
+    n_rows = {next(iter(x.shape), 0) for _, x in _named(first, "")}
     if len(n_rows) != 1 or n_rows == {0}:
         return False
     raise UserError(
@@ -334,6 +335,8 @@ def _moved(value: Any, device: torch.device) -> Any:
 def _named(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield name, value
-    elif isinstance(value, Mapping | tuple | list):
-        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+    elif isinstance(value, tuple | list):
+        yield from _named(dict(enumerate(value)), name)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
             yield from _named(item, f"{name}.{key}")

@@ -163,7 +163,7 @@ def _is_number(x: Tensor) -> bool:
 
 
 def _exact(x: Tensor) -> torch.dtype:
-    return torch.complex128 if x.is_complex() else torch.float64
+    return torch.promote_types(x.dtype, torch.float64)
 
 
 def _require_same_model(first: Mapping[str, Tensor], other: Mapping[str, Tensor], number: int) -> None:

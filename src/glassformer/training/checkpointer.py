@@ -5,6 +5,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from glassformer import files
 from glassformer.config.train import TrainConfig
@@ -66,9 +69,10 @@ class Checkpointer:
         self.wait()
         if self.ranks.holds_parts:
             snapshot = self._together(snapshot)
+        elif self.ranks.is_first and self.in_background:
+            snapshot = _with(snapshot, _copied)
         if self.ranks.is_first and self.in_background:
-            copied = snapshot if self.ranks.holds_parts else _with(snapshot, _copied)
-            self._thread = threading.Thread(target=self._try, args=(copied,), daemon=True, name="saving")
+            self._thread = threading.Thread(target=self._try, args=(snapshot,), daemon=True, name="saving")
             self._thread.start()
         elif not self.in_background:
             if self.ranks.is_first:
@@ -120,11 +124,15 @@ class Checkpointer:
         # All processes use the same name; `clean` deletes it if they are killed.
         shards = self.folder / checkpoint.FOLDER / f".step-{snapshot.step}.tmp-shards"
 
+        def join(tensors: dict[str, Tensor], into: Path) -> None:
+            if self.ranks.is_first:
+                join_parts(tensors, into)
+
         def written(tensors: Tensors, name: str) -> Tensors:
             assert isinstance(tensors, dict)
             # Each phase ends with an all-reduce of success, so a failed rank never leaves the others waiting.
             self.ranks.raise_together(lambda: write_parts(tensors, shards / name))
-            self.ranks.raise_together(lambda: join_parts(tensors, shards / name) if self.ranks.is_first else None)
+            self.ranks.raise_together(lambda: join(tensors, shards / name))
             return self.ranks.raise_together(lambda: check_parts(tensors, shards / name))
 
         try:
@@ -150,21 +158,19 @@ def _copied(tensors: Tensors, _: str) -> Tensors:
 def _with(snapshot: Snapshot, change: Callable[[Tensors, str], Tensors]) -> Snapshot:
     """Return the snapshot with `change` applied to its tensors."""
     state = snapshot.state
-    state = replace(
-        state,
-        optimizer=change(state.optimizer, "optimizer"),
-        average=None if state.average is None else change(state.average, "average"),
-        weights=None if state.weights is None else change(state.weights, "weights"),
-    )
-    return replace(snapshot, weights=change(snapshot.weights, "model"), state=state)
+    names = ("optimizer", "average", "weights")
+    changed: dict[str, Any] = {name: change(x, name) for name in names if (x := getattr(state, name)) is not None}
+    return replace(snapshot, weights=change(snapshot.weights, "model"), state=replace(state, **changed))
 
 
 def chosen_step(config: TrainConfig, progress: TrainerState) -> int:
     """Return the step whose weights the run folder publishes."""
-    return progress.best_step or progress.step if config.select == "best" else progress.step
+    if config.select == "best" and progress.best_step:
+        return progress.best_step
+    return progress.step
 
 
-def put_right(folder: Path, config: TrainConfig, progress: TrainerState, host: Host) -> None:
+def republish(folder: Path, config: TrainConfig, progress: TrainerState, host: Host) -> None:
     """Publish the chosen step if the run stopped between a checkpoint and its publication.
 
     If that checkpoint is damaged, the search for the best step restarts.
@@ -181,6 +187,9 @@ def put_right(folder: Path, config: TrainConfig, progress: TrainerState, host: H
     except UserError as error:
         host.reporter.log(f"{error}; its weights were the best so far, so the search for the best step restarts")
         progress.best = progress.best_step = None
-    host.ranks.raise_together(
-        lambda: publish_step(folder, chosen_step(config, progress)) if host.ranks.is_first else None
-    )
+
+    def publish_chosen() -> None:
+        if host.ranks.is_first:
+            publish_step(folder, chosen_step(config, progress))
+
+    host.ranks.raise_together(publish_chosen)

@@ -54,7 +54,7 @@ class Evaluations:
         finally:
             forget_packed(self.network)  # the next step changes the weights
         if self.host.ranks.any(not all(math.isfinite(report.loss) for report in reports.values())):
-            raise NonFinite("an evaluated loss is not finite", is_of_step=False)
+            raise NonFinite("an evaluated loss is not finite", step, is_of_step=False)
         values: dict[str, Any] = {
             f"{of}/{split}_{name}": value
             for split, report in reports.items()
@@ -118,10 +118,10 @@ class Evaluations:
                 )
                 for split, batches in data.evaluations.items()
             }
-            # Each step of a generation would gather all weights, so a sharded model shows no sample.
-            shows = ranks.is_first and not ranks.holds_parts
-            sample = data.sample() if data.sample is not None and shows else None
-            scores = {}
+            # A sample. Each step of a generation would gather all weights, so a sharded model shows none.
+            sample, scores = None, {}
+            if data.sample is not None and ranks.is_first and not ranks.holds_parts:
+                sample = data.sample()
             if data.score is not None:
                 with ranks.gathered(network):
                     scores = data.score(ranks)

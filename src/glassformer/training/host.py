@@ -15,7 +15,7 @@ from glassformer import __version__
 from glassformer.config.run import Run
 from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.room import Room, room_of_machine
-from glassformer.devices import choose_device, emulation_note
+from glassformer.devices import choose_device, emulation_note, runs_ahead
 from glassformer.distributed.environment import is_several
 from glassformer.distributed.processes import own_device, processes, watchdog_note
 from glassformer.distributed.ranks import Ranks
@@ -41,6 +41,11 @@ class Host:
     def __str__(self) -> str:
         """Return the device, or the number of processes and their kind of device."""
         return str(self.device) if self.ranks.n == 1 else f"{self.ranks.n} processes of {self.device.type}"
+
+    @property
+    def runs_ahead(self) -> bool:
+        """True if the program continues while the device computes."""
+        return runs_ahead(self.device)
 
 
 @contextmanager

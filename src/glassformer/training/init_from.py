@@ -44,15 +44,14 @@ def learned_tokenizers(run: Run, start: StoredModel | None, data: RunData, host:
             host.reporter.log(line)
         tokenizers = data.tokenizers(run, host.reporter) if start is None else tokenizers_of(run, start)
         learned.append(tokenizers)
-        source = tokenizers.separate_source
-        return json.dumps([corpus.digest, tokenizers.target.to_json(), None if source is None else source.to_json()])
+        pair = (tokenizers.target, tokenizers.separate_source)
+        return json.dumps([corpus.digest, *(tokenizer.to_json() for tokenizer in pair if tokenizer is not None)])
 
     text = host.ranks.text_of_first(work)
     if learned:
         return learned[0]
-    digest, target, source = json.loads(text)
-    corpus.digest = digest
-    return Tokenizers(Tokenizer.from_json(target), None if source is None else Tokenizer.from_json(source))
+    corpus.digest, *stored = json.loads(text)
+    return Tokenizers(*map(Tokenizer.from_json, stored))
 
 
 def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
@@ -102,29 +101,37 @@ def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log:
     """
     torch.manual_seed(seed_of(run.train.seed, Stream.WEIGHTS))
     network = build_model(run.model)
-    if start is not None:
-        merge_lora(start.network)
-        if run.init.model == "recipe":
-            log(f"tokenizer from {run.init.path}")
-        else:
-            others = "head, dropouts and token types from the run's [model]"
-            log(f"model and tokenizer from {run.init.path}; {others}")
-        says_others = _has_own_head(start.config) and start.labels != tuple(labels)
+    if start is None:
+        return network
+    # The message
+    if run.init.model == "recipe":
+        log(f"tokenizer from {run.init.path}")
+    else:
+        others = "head, dropouts and token types from the run's [model]"
+        log(f"model and tokenizer from {run.init.path}; {others}")
+    # The pretrained weights
+    merge_lora(start.network)
+    head: list[str] = []  # of other labels
+    if _has_own_head(start.config) and start.labels != tuple(labels):
         head = [name for name in weights_of(start.network) if name.startswith("output.proj.")]
-        taken = take_weights(network, _weights_in_use(start), leave=head if says_others else [])
-        if not taken.taken:
-            raise UserError(
-                f"no weight of {run.init.path} fits the run's model: set init.model same, or use that model's sizes"
-            )
-        for line in str(taken).splitlines():
-            log(line)
-        drawn, has_own_head = (*taken.new, *taken.extended), _has_own_head(run.model)
-        never = [name for name in drawn if not (has_own_head and name.startswith("output."))]
-        if run.lora is not None and never:
-            raise UserError(
-                f"[lora] would leave these new parameters untrained: {', '.join(never[:4])}"
-                f"{' …' if len(never) > 4 else ''}; leave out [lora], or start from a model that has them"
-            )
+    taken = take_weights(network, _weights_in_use(start), leave=head)
+    if not taken.taken:
+        raise UserError(
+            f"no weight of {run.init.path} fits the run's model: set init.model same, or use that model's sizes"
+        )
+    for line in str(taken).splitlines():
+        log(line)
+    # New weights that nothing would train
+    drawn, has_own_head = (*taken.new, *taken.extended), _has_own_head(run.model)
+    untrained = [name for name in drawn if not (has_own_head and name.startswith("output."))]
+    if run.lora is not None and untrained:
+        names = ", ".join(untrained[:4])
+        if len(untrained) > 4:
+            names += " …"
+        raise UserError(
+            f"[lora] would leave these new parameters untrained: {names}; leave out [lora], or start from a model that "
+            "has them"
+        )
     return network
 
 
@@ -132,8 +139,9 @@ def _weights_in_use(start: StoredModel) -> dict[str, Tensor]:
     """Return the pretrained weights without the table rows that only pad the vocabulary."""
     weights = weights_of(start.network)
     for name in token_rows(start.network):
-        of_source = start.source_tokenizer is not None and name.startswith("encoder.")
-        tokenizer = start.source_tokenizer if of_source else start.tokenizer
+        tokenizer = start.tokenizer
+        if start.source_tokenizer is not None and name.startswith("encoder."):
+            tokenizer = start.source_tokenizer
         if name in weights and tokenizer is not None:
             weights[name] = weights[name][: tokenizer.vocab_size]
     return weights
@@ -201,13 +209,13 @@ def layer_scales(network: nn.Module, decay: float) -> dict[str, float]:
     def depth(name: str) -> int:
         if (layer := _layer(name)) is not None:
             return n_layers[layer[0]] - layer[1]
-        found = _INPUT.match(name)
-        return 0 if found is None else n_layers.get(found["stack"] or "", 0) + 1
+        match = _INPUT.match(name)
+        return 0 if match is None else n_layers.get(match["stack"] or "", 0) + 1
 
     return {name: decay ** depth(name) for name in names}
 
 
 def _layer(name: str) -> tuple[str, int] | None:
     """Return stack and layer index, such as ("encoder", 3) for `encoder.blocks.3.ff.up_proj.weight`."""
-    found = _LAYER.match(name)
-    return None if found is None else (found["stack"] or "", int(found["block"] or found["cells"]))
+    match = _LAYER.match(name)
+    return None if match is None else (match["stack"] or "", int(match["block"] or match["cells"]))

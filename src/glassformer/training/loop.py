@@ -5,8 +5,8 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from torch import nn
 from glassformer import files
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Batch
-from glassformer.devices import arithmetic, autocast_dtype, freed_memory_kept, runs_ahead
+from glassformer.devices import freed_memory_kept, numerics
 from glassformer.distributed.parts import own, part_of
 from glassformer.errors import Interrupted, UserError, enough_memory
 from glassformer.evaluation.loss import LossReport
@@ -27,16 +27,17 @@ from glassformer.store.checkpoint import TrainingState
 from glassformer.store.model_directory import WEIGHTS, has_weights_of, is_published, load_weights, publish, weights_of
 from glassformer.tasks.batches import TrainingData, require_losses
 from glassformer.training.ahead import Ahead
-from glassformer.training.averaging import ExponentialAverage, average_directories
+from glassformer.training.averaging import average_directories
 from glassformer.training.checkpointer import Checkpointer, Snapshot, chosen_step
 from glassformer.training.evaluations import Evaluations
 from glassformer.training.host import Host, made_with
 from glassformer.training.metrics_log import MetricsLog, NoLog
-from glassformer.training.non_finite import LossScale, NonFinite, answer, keep_batch
-from glassformer.training.optimizers import load_state_tensors, set_learning_rates, state_tensors
+from glassformer.training.non_finite import Decision, LossScale, NonFinite, decision, keep_batch
+from glassformer.training.optimizers.build import set_learning_rates
+from glassformer.training.optimizers.state import load_state_tensors, state_tensors
 from glassformer.training.schedules import schedule_factor
 from glassformer.training.signals import Abandoned, StopRequest, stop_on_signals
-from glassformer.training.step import Pending, StepResult, TrainStep
+from glassformer.training.step import StepResult, TrainStep
 from glassformer.training.trainer_state import TrainerState, read_progress
 
 
@@ -55,32 +56,17 @@ class Trainer:
         data: TrainingData,
         checkpointer: Checkpointer,
         host: Host,
-        data_digest: str = "",
     ) -> None:
         require_losses(config, data)
         self.config, self.network, self.optimizer, self.data = config, network, optimizer, data
         self.checkpointer, self.folder = checkpointer, checkpointer.folder
         self.host, self.ranks, self.reporter = host, host.ranks, host.reporter
-        self.way_on = f"glassformer resume {shlex.quote(str(self.folder))}"  # shown after an interruption
-        self.progress = TrainerState(data_digest=data_digest, made_with=made_with(host.device, host.ranks.n))
+        self.resume_hint = f"glassformer resume {shlex.quote(str(self.folder))}"  # shown after an interruption
+        self.progress = TrainerState(made_with=made_with(host.device, host.ranks.n))
         self.log = NoLog()
-        self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
+        self.step = TrainStep(network, data.objective, optimizer, config, host, data.has_one_shape)
+        self.average = self.step.average
         self.evaluations = Evaluations(config, network, data, host, self.average)
-        self.step = TrainStep(
-            network,
-            data.objective,
-            optimizer,
-            clip_norm=config.clip_norm,
-            autocast=autocast_dtype(config.precision),
-            device=host.device,
-            compiled=config.compile is True,  # auto: a module of the caller
-            has_one_shape=data.has_one_shape,
-            activation_checkpointing=config.activation_checkpointing,
-            defers=runs_ahead(host.device),
-            ranks=host.ranks,
-        )
-        self.unread: _Unread | None = None
-        """The last step, if its result was not read yet."""
         self.saved = (-1, False)
         """Step and `is_pending` of the newest checkpoint."""
         self.abandonable: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -90,17 +76,19 @@ class Trainer:
 
         Raises `Interrupted` after saving if a signal or the time limit stops the run.
         """
-        config = self.config
-        with files.writing(self.folder), arithmetic(config), freed_memory_kept(), ExitStack() as stack:
+        config, progress = self.config, self.progress
+        with files.writing(self.folder), numerics(config), freed_memory_kept(), ExitStack() as stack:
+            # The log, and the answers to signals
             if self.ranks.is_first:
-                self.log = stack.enter_context(MetricsLog(self.folder, self.progress.step, config.tensorboard))
+                self.log = stack.enter_context(MetricsLog(self.folder, progress.step, config.tensorboard))
             deadline = self.host.began + (config.max_time or math.inf)
             stop = stack.enter_context(stop_on_signals(deadline, abandons=self.ranks.n == 1))
             self.evaluations.abandonable = self.abandonable = stop.abandonable
-            stop.tell = self._tell_of_late_stop
+            stop.log = self._log_late_stop
             if isinstance(self.reporter, OwnsProcess):
                 stop.end_beside = partial(self._end_beside, self.reporter)
-            was_done = self.progress.finished or self.progress.step >= config.max_steps
+            # The steps
+            was_done = progress.finished or progress.step >= config.max_steps
             try:
                 reports = self._loop(stop, config.max_steps)
                 if config.select == "average":
@@ -117,7 +105,7 @@ class Trainer:
 
     def replay(self, until: int) -> Snapshot:
         """Continue to step `until` without logging; return the state after it."""
-        with arithmetic(self.config), freed_memory_kept():
+        with numerics(self.config), freed_memory_kept():
             self._loop(StopRequest(), until)
         return self._snapshot()
 
@@ -129,68 +117,58 @@ class Trainer:
         self.clock = Clock(self.progress)
         with self._batches_of_steps(end) as self.batches_of:
             while self.progress.is_pending or (self.progress.step < end and not self.progress.finished):
-                with suppress(_RolledBack), enough_memory(self.host.advice, self._place()):
-                    if not self.progress.is_pending:
-                        self._one_step()
-                        self.progress.step += 1
-                    if self.progress.step == end:
-                        self._read_result()
+                with enough_memory(self.host.advice, self._position()):
                     try:
-                        reports = self._after_step(stop) or reports
+                        if not self.progress.is_pending:
+                            self._one_step()
+                        reports = self._after_step(stop, end) or reports
                     except NonFinite as bad:
-                        self._recover(bad, self.progress.step)
+                        self._recover(bad)
         return reports
 
-    def _place(self) -> str:
+    def _position(self) -> str:
         """Describe the step that follows, and the process if there are several, for a message."""
-        ranks = self.ranks
-        of_process = f", in process {ranks.rank} of {ranks.n}" if ranks.n > 1 else ""
-        return f" at step {self.progress.step + 1}{of_process}"
+        process = f", in process {self.ranks.rank} of {self.ranks.n}" if self.ranks.n > 1 else ""
+        return f" at step {self.progress.step + 1}{process}"
 
     # One step
 
     def _one_step(self) -> None:
-        """Set the learning rate and take a `TrainStep` on the micro-batches of this process.
-
-        If the step defers, its result is read in the next step while the device computes, or before it is needed.
-        """
-        config, step = self.config, self.progress.step
-        factor = schedule_factor(config.schedule, step, config.max_steps) * self.progress.rate_factor
-        plateau = self.evaluations.plateau
-        set_learning_rates(self.optimizer, factor * (plateau.factor if plateau else 1.0))
-        fit = self.step.fit
-        seeds = [seed_of(config.seed, Stream.DROPOUT, number) for number in self._numbers(step)]
+        """Set the learning rate and take a step on the micro-batches of this process."""
+        config, progress, fit = self.config, self.progress, self.step.fit
+        # Learning rate
+        factor = schedule_factor(config.schedule, progress.step, config.max_steps) * progress.rate_factor
+        if self.evaluations.plateau is not None:
+            factor *= self.evaluations.plateau.factor
+        set_learning_rates(self.optimizer, factor)
+        # Gradients
+        seeds = [seed_of(config.seed, Stream.DROPOUT, number) for number in self._numbers(progress.step)]
         try:
             with self.abandonable():
-                batches = self.batches_of(step)
-                self.step.backward(batches, seeds)
+                self.step.backward(self.batches_of(progress.step), seeds)
         finally:
             if self.step.fit != fit:
-                self._tell(step + 1, f"step {step + 1} did not fit in memory: {self.step.fit}")
-        self._read_result()  # of the step before
-        self.unread = _Unread(self.step.update(), step + 1, batches)
-        if not self.step.defers:
-            self._read_result()
+                number = progress.step + 1
+                self._log_event(number, f"step {number} did not fit in memory: {self.step.fit}")
+        # Update
+        results = self.step.update()
+        progress.step += 1
+        self._count(results)
 
-    def _read_result(self) -> None:
-        """Count the last step and update the average, before the weights change again; does nothing if this was done.
-
-        After NaN or Inf, `train.on_nonfinite` decides: the step is skipped, or `_RolledBack` or `UserError` is raised.
-        """
-        unread, self.unread = self.unread, None
-        if unread is None:
-            return
-        try:
-            result = unread.result.read()
-        except NonFinite as bad:
-            batch = None if bad.micro_batch is None else unread.micro_batches[bad.micro_batch]
-            self._recover(bad, unread.step, batch)
-            return
-        if self.average is not None and result.is_taken:
-            self.average.update()
-        self.progress.n_skipped = 0
-        self.progress.n_targets += result.n_targets
-        self.clock.count(result)
+    def _count(self, results: Sequence[StepResult]) -> None:
+        """Count the results of steps; count a step as skipped after NaN or Inf, or raise its `NonFinite`."""
+        progress = self.progress
+        for result in results:
+            if result.non_finite is None:
+                progress.n_skipped = 0
+                progress.n_targets += result.n_targets
+                self.clock.count(result)
+            elif self._decision(result.non_finite) == "skip":
+                progress.n_skipped += 1
+                what = self._described(result.non_finite)
+                self._log_event(result.non_finite.step, f"{what}: skipped, the weights are unchanged")
+            else:
+                raise result.non_finite
 
     def _numbers(self, step: int) -> list[int]:
         """Return the numbers of this process's micro-batches of a step."""
@@ -204,66 +182,71 @@ class Trainer:
     @contextmanager
     def _batches_of_steps(self, end: int) -> Iterator[Callable[[int], list[Batch]]]:
         """Yield the function that gives the micro-batches of a step below `end`, made ahead if that saves time."""
-        device = self.host.device
-        if not (self.data.can_be_ahead and runs_ahead(device)):
+        if not (self.data.can_be_ahead and self.host.runs_ahead):
             yield self._micro_batches
             return
 
         def prepared(step: int) -> list[Batch]:
-            made = self._micro_batches(step)
-            return [batch.pinned() for batch in made] if device.type == "cuda" else made
+            batches = self._micro_batches(step)
+            return [batch.pinned() for batch in batches] if self.host.device.type == "cuda" else batches
 
         with closing(Ahead(prepared, end)) as ahead:
             yield ahead.take
 
     # After each step
 
-    def _after_step(self, stop: StopRequest) -> dict[str, LossReport] | None:
+    def _after_step(self, stop: StopRequest, end: int) -> dict[str, LossReport] | None:
         """Log, evaluate, save and stop if due; return the reports of the evaluation, if any."""
-        config, progress, reports, clock = self.config, self.progress, None, self.clock
-        last = progress.step == config.max_steps
-        logs = progress.step % config.log_every == 0 or last
-        evaluates = progress.step % config.eval_every == 0 or last
-        if logs or evaluates:
-            self._read_result()
+        config, progress, clock = self.config, self.progress, self.clock
+        reports = None
+        # What is due
+        is_last = progress.step == config.max_steps
+        logs = progress.step % config.log_every == 0 or is_last
+        evaluates = progress.step % config.eval_every == 0 or is_last
+        if logs or evaluates or progress.step == end:
+            self._count(self.step.flush())
+        # Log
         if logs and progress.unlogged:
             values = clock.read() | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
             self.log.write(progress.step, **values)
             self.reporter.step(progress.step, config.max_steps, values)
+        # Evaluate
         if evaluates:
             progress.is_pending = True
             with clock.paused():
                 reports, scores = self.evaluations.measure(progress.step, self.log, progress.best)
                 self.evaluations.conclude(progress, reports, scores)
             progress.is_pending = False
-        # Read once: a later signal stops the run after the next step.
+        # Save; a later signal stops the run after the next step
         stops, has_failed = self.ranks.largest(stop.code, int(self.checkpointer.has_failed))
-        ends = last or progress.finished
+        ends = is_last or progress.finished
         is_due = progress.step % (config.checkpoint_every or config.eval_every) == 0
         is_scheduled = ends or is_due or progress.best_step == progress.step
         if is_scheduled or stops:
-            self._read_result()
-            with clock.paused(is_saving=True):
+            with clock.saving():
                 self._save(is_scheduled=is_scheduled)
+        # Stop
         if ends or stops or has_failed:
             self.checkpointer.wait()
         if stops and not ends:
             raise self._interrupted(stops)
         return reports
 
+    # Signals
+
     def _interrupted(self, code: int) -> Interrupted:
         cause = None if code == 1 else signal.Signals(code - 1)
         name = "train.max_time" if cause is None else cause.name
         saved = f"saved at step {self.saved[0]} of {self.config.max_steps}"
-        return Interrupted(f"{name}: {saved}; continue with: {self.way_on}", cause)
+        return Interrupted(f"{name}: {saved}; continue with: {self.resume_hint}", cause)
 
     def _save_before(self) -> None:
         """Save the state before the step or the evaluation that was abandoned."""
         self.optimizer.zero_grad(set_to_none=True)
-        with suppress(_RolledBack, NonFinite):
-            self._read_result()
-            if self.saved != (self.progress.step, self.progress.is_pending):
-                self._save(is_scheduled=False)
+        try:
+            self._save_if_new()
+        except NonFinite as bad:
+            self._recover(bad)
         self.checkpointer.wait()
 
     def _end_beside(self, reporter: OwnsProcess, which: signal.Signals) -> None:
@@ -271,27 +254,28 @@ class Trainer:
 
         Does nothing if the result of the step before was not read: a device computes it first.
         """
-        if self.unread is not None:
+        if self.step.pending is not None:
             return
         try:
             if self.average is not None:
                 self.average.swap_out()
-            if self.saved != (self.progress.step, self.progress.is_pending):
-                self._save(is_scheduled=False)
+            self._save_if_new()
             self.checkpointer.wait()
         except (UserError, NonFinite) as error:
-            reporter.end(f"{which.name}: {error}; continue with: {self.way_on}", 2)
+            reporter.end(f"{which.name}: {error}; continue with: {self.resume_hint}", 2)
         self.log.close()
         stop = self._interrupted(1 + which)
         reporter.end(str(stop), stop.exit_code)
 
-    def _tell_of_late_stop(self, which: signal.Signals) -> None:
-        kept = checkpoint.steps(self.folder)
-        else_ = f"from step {kept[-1]}" if kept else "from the beginning"
+    def _log_late_stop(self, which: signal.Signals) -> None:
+        steps = checkpoint.steps(self.folder)
+        start = f"step {steps[-1]}" if steps else "the beginning"
         self.reporter.log(
             f"{which.name}: the run stops after the current step, evaluation or checkpoint; a second signal ends it "
-            f"at once, and it continues {else_}"
+            f"at once, and it continues from {start}"
         )
+
+    # Weights of the end
 
     def _publish_mean(self, was_done: bool) -> dict[str, LossReport]:
         """Load the mean of the newest checkpoints, publish it in the run folder, and return its evaluation."""
@@ -300,99 +284,117 @@ class Trainer:
         is_there = all(checkpoint.path_of(folder, one).is_dir() for one in steps)
         if was_done and not is_there and is_published(folder, step):
             return {}  # checkpoints were deleted, so the published mean cannot be computed again
-        place = checkpoint.path_of(folder, step).parent / "average"
+        mean = checkpoint.path_of(folder, step).parent / "average"
         with self.abandonable():
-            ranks.raise_together(lambda: self._average(steps, place) if ranks.is_first else None)
-        load_weights(self.network, place / WEIGHTS, part_of)
+            ranks.raise_together(lambda: self._average(steps, mean))
+        load_weights(self.network, mean / WEIGHTS, part_of)
         self.evaluations.average = None  # checkpoints already contain the moving average, if there is one
-        is_new = ranks.is_first and not has_weights_of(folder, place)
+        is_new = ranks.is_first and not has_weights_of(folder, mean)
         log = self.log if is_new else NoLog()
         reports, _ = self.evaluations.measure(step, log, self.progress.best, "mean")
         if is_new:
-            publish(place, folder, step)
+            publish(mean, folder, step)
         return reports
 
-    def _average(self, steps: Sequence[int], place: Path) -> None:
+    def _average(self, steps: Sequence[int], out: Path) -> None:
         """Write a model directory with the mean weights of the checkpoints of these steps that are intact."""
+        if not self.ranks.is_first:
+            return
         log = self.reporter.log
         steps = [step for step in steps if checkpoint.is_intact(self.folder, step, log)]
-        average_directories([checkpoint.path_of(self.folder, step) for step in steps], place)
+        average_directories([checkpoint.path_of(self.folder, step) for step in steps], out)
         log(f"the mean of the weights of steps {', '.join(map(str, steps))}:")
 
     # Checkpoints
 
     def _save(self, *, is_scheduled: bool) -> None:
         """Save a checkpoint; the run folder publishes its weights if they are the chosen ones."""
+        self._count(self.step.flush())
+        progress = self.progress
         if self.ranks.any(not all(bool(own(p).isfinite().all()) for p in self.network.parameters())):
-            raise NonFinite("weights are not finite", is_of_step=False)
+            raise NonFinite("weights are not finite", progress.step, is_of_step=False)
         if is_scheduled:
-            self.progress.scheduled = [*self.progress.scheduled, self.progress.step][-self.config.keep_checkpoints :]
+            progress.scheduled = [*progress.scheduled, progress.step][-self.config.keep_checkpoints :]
         self.checkpointer.save(self._snapshot())
-        self.saved = self.progress.step, self.progress.is_pending
+        self.saved = progress.step, progress.is_pending
+
+    def _save_if_new(self) -> None:
+        if self.saved != (self.progress.step, self.progress.is_pending):
+            self._save(is_scheduled=False)
 
     def _snapshot(self) -> Snapshot:
-        progress, average, plateau = self.progress, self.average, self.evaluations.plateau
-        progress.scaler = None if self.step.scale is None else asdict(self.step.scale)
+        progress, average = self.progress, self.average
+        # Numbers
+        if self.step.scale is not None:
+            progress.scaler = asdict(self.step.scale)
+        if self.evaluations.plateau is not None:
+            progress.plateau = self.evaluations.plateau.state()
         progress.n_parts, progress.recomputes = self.step.fit.n_parts, self.step.fit.recomputes
-        progress.plateau = None if plateau is None else plateau.state()
+        numbers = vars(progress) | {"unlogged": list(progress.unlogged), "valid": dict(progress.valid)}
+        # Tensors
         weights = weights_of(self.network)
-        state = TrainingState(
-            numbers=vars(progress) | {"unlogged": list(progress.unlogged), "valid": dict(progress.valid)},
-            optimizer=state_tensors(self.optimizer),
-            average=None if average is None else average.state_tensors(),
-            weights=None if average is None else weights,
-        )
-        chosen = weights if average is None else weights | average.weights
-        kept = {*progress.scheduled} | (set() if progress.best_step is None else {progress.best_step})
-        return Snapshot(progress.step, chosen, state, chosen_step(self.config, progress), frozenset(kept))
+        state = TrainingState(numbers, state_tensors(self.optimizer))
+        if average is not None:
+            state = replace(state, average=average.state_tensors(), weights=weights)
+            weights = weights | average.weights
+        # Checkpoints to keep
+        kept = {*progress.scheduled}
+        if progress.best_step is not None:
+            kept.add(progress.best_step)
+        return Snapshot(progress.step, weights, state, chosen_step(self.config, progress), frozenset(kept))
 
     def restore(self, folder: Path) -> None:
         """Restore the exact state of a verified checkpoint."""
+        # Numbers
+        self.progress = progress = replace(read_progress(folder), made_with=self.progress.made_with)
+        self.saved = progress.step, progress.is_pending
+        self.step.number, self.step.pending = progress.step, None
+        self.step.fit = self.step.fit.joined(progress.fit)
+        if self.evaluations.plateau is not None and progress.plateau is not None:
+            self.evaluations.plateau.restore(progress.plateau)
+        if self.step.scale is not None and progress.scaler is not None:
+            self.step.scale = LossScale(**progress.scaler)
+        # Tensors
         state = checkpoint.load_state(folder)
-        self.progress = replace(read_progress(folder), made_with=self.progress.made_with)
-        self.saved = self.progress.step, self.progress.is_pending
-        load_weights(self.network, checkpoint.weights_path(folder), part_of)
         assert isinstance(state.optimizer, dict) and not isinstance(state.average, Path)
+        load_weights(self.network, checkpoint.weights_path(folder), part_of)
         load_state_tensors(self.optimizer, state.optimizer)
-        self.step.fit = self.step.fit.joined(self.progress.fit)
-        plateau = self.evaluations.plateau
         if self.average is not None and state.average is not None:
             self.average.load_state_tensors(state.average)
-        if plateau is not None and self.progress.plateau is not None:
-            plateau.restore(self.progress.plateau)
-        if self.step.scale is not None and self.progress.scaler is not None:
-            self.step.scale = LossScale(**self.progress.scaler)
 
     # After NaN or Inf
 
-    def _recover(self, bad: NonFinite, step: int, batch: Batch | None = None) -> None:
-        """Handle a non-finite step, and its batch if that has the bad loss: return to skip the step.
+    def _decision(self, bad: NonFinite) -> Decision:
+        return decision(bad, self.config.on_nonfinite, self.progress.n_skipped, self.progress.n_rollbacks)
 
-        A rollback goes to the last checkpoint that the recipe schedules, so that an interruption changes nothing; it
-        raises `_RolledBack`. Raises `UserError` if the run must stop, or if skips and rollbacks did not help.
+    def _described(self, bad: NonFinite) -> str:
+        """Describe what is not finite, and save the batch with the bad loss."""
+        if bad.batch is None or not self.checkpointer.writes:
+            return str(bad)
+        return f"{bad}{keep_batch(bad.batch, self.folder, bad.step)}"
+
+    def _recover(self, bad: NonFinite) -> None:
+        """Return to the last checkpoint that the recipe schedules, so that an interruption changes nothing.
+
+        Raises `UserError` if the run must stop, or if skips and rollbacks did not help.
         """
-        progress = self.progress
-        what = f"{bad} in step {step}"
-        if batch is not None and self.checkpointer.writes:
-            what += keep_batch(batch, self.folder, step)
-        what_now = answer(bad, self.config.on_nonfinite, progress.n_skipped, progress.n_rollbacks)
-        if what_now == "skip":
-            progress.n_skipped += 1
-            self._tell(step, f"{what}: skipped, the weights are unchanged")
-            return
+        what = self._described(bad)
         self.checkpointer.wait()
-        if what_now == "stop":
-            kept = f"; earlier checkpoints stay in {self.folder}" if checkpoint.steps(self.folder) else ""
-            raise UserError(f"{what}: lower train.optimizer.learning-rate{kept}")
-        self.optimizer.zero_grad(set_to_none=True)  # of the step that has begun
+        if self._decision(bad) == "stop":
+            earlier = f"; earlier checkpoints stay in {self.folder}" if checkpoint.steps(self.folder) else ""
+            raise UserError(f"{what}: lower train.optimizer.learning-rate{earlier}")
+        # Roll back
+        before = self.progress
+        self.optimizer.zero_grad(set_to_none=True)
         self.restore(self._last_scheduled())
-        self.progress.rate_factor = progress.rate_factor / 2
-        self.progress.n_rollbacks = progress.n_rollbacks + 1
-        self.log.back_to(self.progress.step)
-        rate = f"the learning rate is × {self.progress.rate_factor:g} from now on"
-        self._tell(self.progress.step, f"{what}: back to step {self.progress.step}, {rate}")
-        self.clock = Clock(self.progress)
-        raise _RolledBack
+        progress = self.progress
+        progress.rate_factor = before.rate_factor / 2
+        progress.n_rollbacks = before.n_rollbacks + 1
+        self.clock = Clock(progress)
+        # Log it
+        self.log.back_to(progress.step)
+        rate = f"the learning rate is × {progress.rate_factor:g} from now on"
+        self._log_event(progress.step, f"{what}: back to step {progress.step}, {rate}")
 
     def _last_scheduled(self) -> Path:
         for step in reversed(self.progress.scheduled):
@@ -403,23 +405,9 @@ class Trainer:
             raise UserError(f"the run rolled back to a checkpoint that {self.folder} no longer contains")
         return checkpoint.newest(self.folder, self.reporter.log)
 
-    def _tell(self, step: int, event: str) -> None:
+    def _log_event(self, step: int, event: str) -> None:
         self.reporter.log(event)
         self.log.write(step, event=event)
-
-
-@dataclass(frozen=True)
-class _Unread:
-    """A step whose result was not read yet."""
-
-    result: Pending
-    step: int
-    """Number of the step, from 1."""
-    micro_batches: Sequence[Batch]
-
-
-class _RolledBack(Exception):
-    """Ends the actions of a step after a rollback."""
 
 
 class Clock:
@@ -456,15 +444,21 @@ class Clock:
         return values
 
     @contextmanager
-    def paused(self, *, is_saving: bool = False) -> Iterator[None]:
-        """Exclude the block from the time of steps; the next log line reports the time of saving."""
+    def paused(self) -> Iterator[None]:
+        """Exclude the block from the time of steps."""
         self._tick()
         try:
             yield
         finally:
-            now = time.perf_counter()
-            self.saving_seconds += (now - self.since) if is_saving else 0.0
-            self.since = now
+            self.since = time.perf_counter()
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Exclude the block from the time of steps; the next log line reports its time."""
+        began = time.perf_counter()
+        with self.paused():
+            yield
+        self.saving_seconds += self.since - began
 
     def _tick(self) -> None:
         now = time.perf_counter()

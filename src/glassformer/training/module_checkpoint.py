@@ -20,6 +20,7 @@ from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import WEIGHTS, load_weights, weights_of
 from glassformer.store.tensors import read_tensors, save_tensors
 from glassformer.training.any_module import require_storable
+from glassformer.training.optimizers.state import laid_out_as
 
 TENSORS, OPTIONS = "optimizer.safetensors", "optimizer.json"
 
@@ -95,8 +96,7 @@ def _state(
     for name, value in parts.items():
         of, _, key = name.rpartition("/")
         if isinstance(value, Tensor) and value.dim():
-            # The memory format must be that of the parameter: fused kernels ignore strides.
-            value = torch.empty_like(parameters[of]).copy_(value)
+            value = laid_out_as(parameters[of], value)
         state.setdefault(indices[of], {})[key] = value
     groups = [
         group

@@ -27,29 +27,35 @@ class LossScale:
     n_good_steps: int = 0
 
     def update(self, is_finite: bool) -> None:
-        self.n_good_steps = self.n_good_steps + 1 if is_finite else 0
+        self.n_good_steps += 1
         if not is_finite:
             self.factor /= 2
+            self.n_good_steps = 0
         elif self.n_good_steps == GROWTH_INTERVAL:
-            self.factor, self.n_good_steps = 2 * self.factor, 0
+            self.factor *= 2
+            self.n_good_steps = 0
 
 
 class NonFinite(Exception):
-    """Raised for a NaN or Inf loss or gradient (before the update), or for non-finite weights."""
+    """NaN or Inf in the loss or the gradient of a step, before its update; or in weights or evaluations, after it."""
 
-    def __init__(self, what: str, micro_batch: int | None = None, *, is_of_step: bool = True) -> None:
-        super().__init__(what)
+    def __init__(self, what: str, step: int, batch: "Batch | None" = None, *, is_of_step: bool = True) -> None:
+        super().__init__(f"{what} in step {step}")
+        self.step = step
+        self.batch = batch
+        """This process's micro-batch with the bad loss; None if only the gradient or another process is affected."""
         self.is_of_step = is_of_step
         """True if the step can be skipped; False if the weights themselves are bad."""
-        self.micro_batch = micro_batch
-        """Index of this rank's micro-batch with the bad loss; None if only the gradient or another rank is affected."""
 
 
-def answer(bad: NonFinite, policy: str, n_skipped: int, n_rollbacks: int) -> Literal["skip", "rollback", "stop"]:
+Decision = Literal["skip", "rollback", "stop"]
+
+
+def decision(bad: NonFinite, policy: str, n_skipped: int, n_rollbacks: int) -> Decision:
     """Return the response to NaN or Inf, from `train.on_nonfinite` and the number of earlier attempts.
 
-    >>> bad = NonFinite("the loss is nan")
-    >>> answer(bad, "skip", 0, 0), answer(bad, "skip", MAX_SKIPPED, 0), answer(bad, "rollback", 0, 0)
+    >>> bad = NonFinite("the loss is nan", 7)
+    >>> decision(bad, "skip", 0, 0), decision(bad, "skip", MAX_SKIPPED, 0), decision(bad, "rollback", 0, 0)
     ('skip', 'stop', 'rollback')
     """
     if policy == "skip" and bad.is_of_step and n_skipped < MAX_SKIPPED:

@@ -35,7 +35,7 @@ def require_new(folder: Path) -> None:
         raise UserError(
             f"{folder} already contains a run: continue it with `glassformer resume {folder}`, or choose another --out"
         )
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    names = {path.name for path in folder.glob("*")}
     # A killed process may leave incomplete files, which the next process deletes.
     strangers = {name for name in names - _OF_A_RUN if not name.startswith(non_finite.PREFIX) and ".tmp" not in name}
     if strangers:
@@ -47,15 +47,18 @@ def require_apart(run: Run, folder: Path) -> None:
 
     Only the records that were in memory (`with_records`) are in the folder.
     """
-    data = [place for name, place in paths_of(run.data).items() if name != "cache_dir"]
-    for name in (*data, run.init.path, run.tokenizer.path):
-        place = None if name is None else file_of(name)
-        if place is None or place.absolute() == (folder / RECORDS).absolute():
+    data = [address for name, address in paths_of(run.data).items() if name != "cache_dir"]
+    for address in filter(None, (*data, run.init.path, run.tokenizer.path)):
+        path = file_of(address)
+        if path is None or path.absolute() == (folder / RECORDS).absolute():
             continue
-        files.require_apart(folder, own_paths(place) if files.exists(place) and place.is_dir() else [place])
-        if name in data and reads(place, folder / metrics_log.NAME):
+        inputs = [path]
+        if files.exists(path) and path.is_dir():
+            inputs = [*own_paths(path)]
+        files.require_apart(folder, inputs)
+        if address in data and reads(path, folder / metrics_log.NAME):
             raise UserError(
-                f"{folder} is inside {place}, so {metrics_log.NAME} of the run would become part of the data: choose "
+                f"{folder} is inside {path}, so {metrics_log.NAME} of the run would become part of the data: choose "
                 "an --out outside of it"
             )
 
@@ -136,22 +139,22 @@ def with_whole_paths(data: DataConfig) -> DataConfig:
     return replace(data, **paths)
 
 
-def file_of(place: str) -> Path | None:
-    """Return the file or folder of a place; None for built-in data and for repositories on the hub."""
-    if place.startswith(PREFIX):
+def file_of(address: str) -> Path | None:
+    """Return the file or folder of an address; None for built-in data and for repositories on the hub."""
+    if address.startswith(PREFIX):
         return None
-    if not place.startswith(HUB):
-        return files.as_path(place, "data")
-    name = place.removeprefix(HUB).partition("#")[0]  # a repository on the hub, or a local folder
+    if not address.startswith(HUB):
+        return files.as_path(address, "data")
+    name = address.removeprefix(HUB).partition("#")[0]  # a repository on the hub, or a local folder
     path = files.as_path(name, "data")
     return path if files.exists(path) else None
 
 
-def _whole(place: str) -> str:
-    if place.startswith(PREFIX):
-        return place
-    if place.startswith(HUB):
-        name, mark, split = place.removeprefix(HUB).partition("#")
+def _whole(address: str) -> str:
+    if address.startswith(PREFIX):
+        return address
+    if address.startswith(HUB):
+        name, mark, split = address.removeprefix(HUB).partition("#")
         folder = files.as_path(name, "data")
-        return f"{HUB}{folder.absolute()}{mark}{split}" if folder.is_dir() else place
-    return str(files.as_path(place, "data").absolute())
+        return f"{HUB}{folder.absolute()}{mark}{split}" if folder.is_dir() else address
+    return str(files.as_path(address, "data").absolute())

@@ -39,7 +39,7 @@ class StopRequest:
         self.deadline, self.abandons = deadline, abandons
         self.end_beside: Callable[[signal.Signals], None] | None = None
         """Saves the state before the block of `abandonable` and ends the process; called in another thread."""
-        self.tell: Callable[[signal.Signals], None] | None = None
+        self.log: Callable[[signal.Signals], None] | None = None
         """Prints that the run stops later; called in another thread."""
         self.is_ending = False
         """True while `end_beside` runs."""
@@ -82,13 +82,13 @@ class StopRequest:
                 self.is_ending = True
                 self.end_beside(which)
                 self.is_ending = False
-        if self.tell is not None:
-            self.tell(which)
+        if self.log is not None:
+            self.log(which)
 
     @property
     def code(self) -> int:
         """0 = continue, 1 = the time limit is reached, else 1 + the signal's number."""
-        return 1 + self.signal if self.signal is not None else int(time.monotonic() >= self.deadline)
+        return int(time.monotonic() >= self.deadline) if self.signal is None else 1 + self.signal
 
 
 @contextmanager

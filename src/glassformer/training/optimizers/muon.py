@@ -1,82 +1,36 @@
-"""Optimizers: Adam, AdamW and Muon, and the rule for which weights decay.
-
-The loop calls `build_optimizer(model, config)` once and `set_learning_rates(optimizer, factor)` before each step.
-Checkpoints contain `state_tensors(optimizer)`.
-"""
+"""Muon (Jordan 2024): orthogonalised momentum for hidden matrices, AdamW for the rest, in one optimizer."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
-from glassformer.distributed.parts import own, part_of
+from glassformer.config.train import MuonConfig
 from glassformer.errors import UserError
 from glassformer.kernels import processor
+from glassformer.training.optimizers.build import (
+    Group,
+    NamedParameters,
+    can_fuse,
+    embedding_tables,
+    new_group,
+    parameter_groups,
+    trained_parameters,
+)
 
 Adjust = Literal["original", "match_rms_adamw"]
-Group = dict[str, Any]
-NamedParameters = list[tuple[str, nn.Parameter]]
-
 # a, b, c of the polynomial a·x + b·x³ + c·x⁵ (Jordan 2024), chosen for a steep slope at 0. Five iterations bring
 # every singular value that is not tiny to about 0.7 - 1.2. This works as well as exactly 1 and is cheaper.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 _SMALLEST_NORM = 1e-7
-_FUSED_DEVICES = frozenset({"cpu", "cuda", "mps", "xpu"})
 
 
-def build_optimizer(
-    model: nn.Module, config: OptimizerConfig, scales: Mapping[str, float] | None = None
-) -> torch.optim.Optimizer:
-    """Return the optimizer that `config` describes, for all trainable parameters of `model`.
-
-    Each group keeps its peak learning rate as `initial_lr`. `scales` maps each parameter name to a factor of this rate;
-    groups are split so that each has one factor. Adam and AdamW use a fused kernel if the device has one. Raises
-    `UserError` for Muon if no hidden matrix is trainable.
-    """
-    match config:
-        case MuonConfig():
-            return Muon(_scaled(_muon_groups(model, config), scales), split_sizes=_split_sizes(model))
-        case AdamWConfig() | AdamConfig():
-            adam = torch.optim.AdamW if isinstance(config, AdamWConfig) else torch.optim.Adam
-            fused = _can_fuse(parameter for _, parameter in _trained(model))
-            groups = _scaled(parameter_groups(model, config), scales)
-            return adam(groups, betas=config.betas, eps=config.eps, fused=fused)
-
-
-def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Set the learning rate of each group to `factor` × its peak learning rate.
-
-    >>> optimizer = build_optimizer(nn.Linear(2, 2), AdamWConfig(learning_rate=0.5))
-    >>> set_learning_rates(optimizer, 0.25)
-    >>> [group["lr"] for group in optimizer.param_groups]
-    [0.125, 0.125]
-    """
-    for group in optimizer.param_groups:
-        group["lr"] = factor * group["initial_lr"]
-
-
-# Parameter groups
-
-
-def parameter_groups(
-    model: nn.Module, config: AdamConfig | AdamWConfig, named: NamedParameters | None = None
-) -> list[Group]:
-    """Return the parameters (default: all trainable ones) in two groups, with and without decay; drop empty groups.
-
-    `matrices` decays weights of two or more dimensions except embeddings. A table is an embedding if its module is an
-    `nn.Embedding`, independent of its name, and so is a head tied to it. Norms and biases have one dimension.
-    `matrices_and_embeddings` decays all parameters except norms and biases, as nanoGPT does.
-    """
-    named = _trained(model) if named is None else named
-    spared = _embedding_tables(model) if config.decay == "matrices" else set()
-    decayed = [(name, p) for name, p in named if p.ndim >= 2 and id(p) not in spared]
-    kept = [(name, p) for name, p in named if p.ndim < 2 or id(p) in spared]
-    groups = (_group(decayed, config.learning_rate, config.weight_decay), _group(kept, config.learning_rate, 0.0))
-    return [group for group in groups if group["params"]]
+def build(model: nn.Module, config: MuonConfig) -> "Muon":
+    """Return Muon for all trainable parameters; raise `UserError` if no hidden matrix is trainable."""
+    return Muon(_groups(model, config), split_sizes=_split_sizes(model))
 
 
 def hidden_matrices(model: nn.Module) -> NamedParameters:
@@ -87,8 +41,8 @@ def hidden_matrices(model: nn.Module) -> NamedParameters:
     blocks = (module for module in model.modules() if isinstance(module, nn.ModuleList))
     linears = (module for block in blocks for module in block.modules() if isinstance(module, nn.Linear))
     hidden = {id(linear.weight) for linear in linears} | {id(weight) for weight, _ in _recurrent_matrices(model)}
-    hidden -= _embedding_tables(model)
-    return [(name, parameter) for name, parameter in _trained(model) if id(parameter) in hidden]
+    hidden -= embedding_tables(model)
+    return [(name, parameter) for name, parameter in trained_parameters(model) if id(parameter) in hidden]
 
 
 def _recurrent_matrices(model: nn.Module) -> Iterator[tuple[Tensor, int]]:
@@ -98,46 +52,19 @@ def _recurrent_matrices(model: nn.Module) -> Iterator[tuple[Tensor, int]]:
             yield from ((p, module.hidden_size) for p in module.parameters() if p.ndim == 2)
 
 
-def _muon_groups(model: nn.Module, config: MuonConfig) -> list[Group]:
+def _groups(model: nn.Module, config: MuonConfig) -> list[Group]:
     matrices = hidden_matrices(model)
     if not matrices:
         raise UserError(
             "muon needs trainable linear layers inside blocks or recurrent layers, and this model has no such layer: "
             "use --train.optimizer.kind adamw"
         )
+    options = {"momentum": config.momentum, "ns_steps": config.ns_steps, "adjust": config.adjust, "orthogonal": True}
+    hidden = new_group(matrices, config.traits.matrix_state, config.learning_rate, config.weight_decay, **options)
     names = {name for name, _ in matrices}
-    rest = [(name, parameter) for name, parameter in _trained(model) if name not in names]
-    options = {"momentum": config.momentum, "ns_steps": config.ns_steps, "adjust": config.adjust}
-    hidden = _group(matrices, config.learning_rate, config.weight_decay)
-    adam_options = {"betas": config.adamw.betas, "eps": config.adamw.eps}
-    others = parameter_groups(model, config.adamw, rest)
-    return [hidden | {"orthogonal": True} | options, *(x | {"orthogonal": False} | adam_options for x in others)]
-
-
-def _scaled(groups: list[Group], scales: Mapping[str, float] | None) -> list[Group]:
-    """Return the groups, split so that each has one factor of the learning rate."""
-    if scales is None:
-        return groups
-    parts = []
-    for group in groups:
-        for scale in dict.fromkeys(scales[name] for name, _ in group["params"]):
-            members = [(name, p) for name, p in group["params"] if scales[name] == scale]
-            rate = scale * group["initial_lr"]
-            parts.append(group | {"params": members, "lr": rate, "initial_lr": rate})
-    return parts
-
-
-def _group(named: NamedParameters, learning_rate: float, weight_decay: float) -> Group:
-    return {"params": named, "lr": learning_rate, "initial_lr": learning_rate, "weight_decay": weight_decay}
-
-
-def _trained(model: nn.Module) -> NamedParameters:
-    """Return the trainable parameters; a tied parameter appears once, under its first name."""
-    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-
-
-def _embedding_tables(model: nn.Module) -> set[int]:
-    return {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    rest = [(name, parameter) for name, parameter in trained_parameters(model) if name not in names]
+    adam_options = {"betas": config.adamw.betas, "eps": config.adamw.eps, "orthogonal": False}
+    return [hidden, *(group | adam_options for group in parameter_groups(model, config.adamw, rest))]
 
 
 def _split_sizes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
@@ -148,22 +75,6 @@ def _split_sizes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
         for module in model.modules()
         if hasattr(module, "qkv_proj") and hasattr(module, "split_sizes")
     }
-
-
-def _can_fuse(parameters: Iterable[Tensor]) -> bool:
-    """Return True if a fused kernel can update the parameters.
-
-    The kernels ignore strides: they would update other numbers of the memory of which a parameter is a sparse view.
-    """
-    return all(p.device.type in _FUSED_DEVICES and p.is_floating_point() and _is_dense(own(p)) for p in parameters)
-
-
-def _is_dense(x: Tensor) -> bool:
-    """Return True if the elements of a tensor, in some order, fill a block of memory without gaps."""
-    return torch.empty_like(x, device="meta").stride() == x.stride()
-
-
-# Muon
 
 
 class Muon(torch.optim.Optimizer):
@@ -198,7 +109,7 @@ class Muon(torch.optim.Optimizer):
         self.dtype = dtype
         for group in self.param_groups:
             if not group["orthogonal"]:
-                group["fused"] = _can_fuse(group["params"])
+                group["fused"] = can_fuse(group["params"])
             elif any(p.ndim != 2 for p in group["params"]):
                 raise ValueError("Muon updates matrices only: put other shapes into a group with orthogonal=False")
         # As in torch's fused optimizers: if the tensor `found_inf` is set and 1, a step changes nothing.
@@ -242,14 +153,16 @@ class Muon(torch.optim.Optimizer):
         parts = [part for p, direction in pairs for part in self._parts(p, direction)]
         dtype = self.dtype or _fast_dtype(matrices[0].device.type, matrices[0].dtype)
         for matrix, update in zip(matrices, orthogonalize(parts, group["ns_steps"], dtype), strict=True):
-            update = update if found_inf is None else torch.where(is_bad, 0.0, update)
+            if found_inf is not None:
+                update = torch.where(is_bad, 0.0, update)
             matrix.add_(update, alpha=-group["lr"] * update_scale(matrix.shape, group["adjust"]))
 
     def _step_others(self, parameters: list[Tensor], group: Group) -> None:
         for p in parameters:
             if "step" not in self.state[p]:
+                step = torch.zeros(())
                 # Fused kernels need it on the device, the other kernels on the CPU.
-                self.state[p]["step"] = torch.zeros((), device=p.device if group["fused"] else "cpu")
+                self.state[p]["step"] = step.to(p.device) if group["fused"] else step
         adamw(
             parameters,
             [cast(Tensor, p.grad) for p in parameters],
@@ -275,8 +188,7 @@ class Muon(torch.optim.Optimizer):
         return cast(Tensor, state[name])
 
     def _parts(self, parameter: Tensor, tensor: Tensor) -> Sequence[Tensor]:
-        sizes = self.split_sizes.get(parameter)
-        return torch.split(tensor, list(sizes)) if sizes else (tensor,)
+        return torch.split(tensor, list(self.split_sizes.get(parameter, [len(tensor)])))
 
 
 def update_scale(shape: Sequence[int], adjust: Adjust) -> float:
@@ -341,66 +253,3 @@ def _fast_dtype(device_type: str, weights: torch.dtype) -> torch.dtype:
     """Return bfloat16 for fp32 weights if the hardware supports it: accurate enough (Jordan 2024), half the time."""
     is_fast = device_type == "cuda" or (device_type == "cpu" and bool(processor.this.bfloat16))
     return torch.bfloat16 if weights == torch.float32 and is_fast else weights
-
-
-# State for checkpoints
-
-
-def state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer state by names `<parameter>/<what>`; learning rates and options are in the config.
-
-    >>> model = nn.Linear(2, 2)
-    >>> optimizer = build_optimizer(model, AdamWConfig())
-    >>> model(torch.ones(1, 2)).sum().backward()
-    >>> optimizer.step()
-    >>> sorted(state_tensors(optimizer))[:3]
-    ['bias/exp_avg', 'bias/exp_avg_sq', 'bias/step']
-    """
-    return {
-        f"{name}/{key}": value
-        for name, parameter, _ in _remembered(optimizer)
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
-
-
-def load_state_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Restore the state in a new optimizer; the next steps are then bit for bit equal.
-
-    Raises `UserError` if the tensors belong to another model or to another kind of optimizer.
-    """
-    unused = dict(tensors)
-    state: dict[int, dict[str, Tensor]] = {}  # by torch's parameter index: group after group
-    for number, (name, parameter, keys) in enumerate(_remembered(optimizer)):
-        memory = {key: unused.pop(f"{name}/{key}") for key in keys if f"{name}/{key}" in unused}
-        if not memory:  # it never had a gradient
-            continue
-        shapes = {key: torch.Size() if key == "step" else parameter.shape for key in keys}
-        if {key: tensor.shape for key, tensor in memory.items()} != shapes:
-            raise _misfit(name)
-        for key, tensor in memory.items():
-            dtypes = {torch.float32, torch.get_default_dtype()} if key == "step" else {parameter.dtype}
-            if tensor.dtype not in dtypes:
-                raise _misfit(f"{name}/{key}, of dtype {tensor.dtype},".replace("torch.", ""))
-        state[number] = {
-            # The memory format must be that of the parameter: fused kernels ignore strides.
-            key: tensor.clone() if key == "step" else torch.empty_like(parameter).copy_(part_of(tensor, parameter))
-            for key, tensor in memory.items()
-        }
-    if unused:
-        raise _misfit(next(iter(unused)))
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def _remembered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor, tuple[str, ...]]]:
-    """Yield each parameter with its name and the names of its state tensors."""
-    for group in optimizer.param_groups:
-        keys = ("momentum",) if group.get("orthogonal") else ("step", "exp_avg", "exp_avg_sq")
-        for name, parameter in zip(group["param_names"], group["params"], strict=True):
-            yield name, parameter, keys
-
-
-def _misfit(name: str) -> UserError:
-    return UserError(
-        f"the optimizer state of {name} in the checkpoint does not fit this model and optimizer: "
-        "resume with the configuration of the checkpoint"
-    )

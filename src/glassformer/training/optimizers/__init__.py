@@ -1,0 +1,1 @@
+"""Optimizers: one file each, the function that builds them, and their state in checkpoints."""
