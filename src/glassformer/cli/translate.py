@@ -8,7 +8,7 @@ from glassformer import files
 from glassformer.cli.arguments import Dirs, File, Search, read_stdin
 from glassformer.cli.inputs_outputs import Loading, require_effect, require_output
 from glassformer.cli.progress import err, reporting
-from glassformer.data.records import lines
+from glassformer.data.formats import lines
 from glassformer.errors import UserError
 
 if TYPE_CHECKING:

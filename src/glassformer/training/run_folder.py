@@ -9,9 +9,7 @@ from typing import Any
 
 from glassformer import files
 from glassformer.config.run import DataConfig, Run
-from glassformer.data.builtin import PREFIX
-from glassformer.data.records import HUB
-from glassformer.data.sources import reads
+from glassformer.data.addresses import absolute, local_path, reads
 from glassformer.distributed.environment import RUN_ID, was_restarted
 from glassformer.errors import UserError
 from glassformer.store import checkpoint, lock
@@ -49,7 +47,7 @@ def require_apart(run: Run, folder: Path) -> None:
     """
     data = [place for name, place in paths_of(run.data).items() if name != "cache_dir"]
     for name in (*data, run.init.path, run.tokenizer.path):
-        place = None if name is None else file_of(name)
+        place = None if name is None else local_path(name, "data")
         if place is None or place.absolute() == (folder / RECORDS).absolute():
             continue
         files.require_apart(folder, own_paths(place) if files.exists(place) and place.is_dir() else [place])
@@ -132,26 +130,5 @@ def paths_of(data: DataConfig) -> dict[str, str]:
 
 def with_whole_paths(data: DataConfig) -> DataConfig:
     """Return the data configuration with absolute paths, so that the run works from any working directory."""
-    paths: dict[str, Any] = {name: _whole(path) for name, path in paths_of(data).items()}
+    paths: dict[str, Any] = {name: absolute(path) for name, path in paths_of(data).items()}
     return replace(data, **paths)
-
-
-def file_of(place: str) -> Path | None:
-    """Return the file or folder of a place; None for built-in data and for repositories on the hub."""
-    if place.startswith(PREFIX):
-        return None
-    if not place.startswith(HUB):
-        return files.as_path(place, "data")
-    name = place.removeprefix(HUB).partition("#")[0]  # a repository on the hub, or a local folder
-    path = files.as_path(name, "data")
-    return path if files.exists(path) else None
-
-
-def _whole(place: str) -> str:
-    if place.startswith(PREFIX):
-        return place
-    if place.startswith(HUB):
-        name, mark, split = place.removeprefix(HUB).partition("#")
-        folder = files.as_path(name, "data")
-        return f"{HUB}{folder.absolute()}{mark}{split}" if folder.is_dir() else place
-    return str(files.as_path(place, "data").absolute())
