@@ -36,7 +36,7 @@ class Source:
 
     read: Read
     kinds: tuple[Kind, ...] = ("text", "pairs", "labels", "tags")
-    """What the records can be read as."""
+    """Kinds that the records can be read as."""
     is_plain: bool = False
     """True for files whose size is about that of their texts."""
 
@@ -58,7 +58,7 @@ _HINTS: dict[Kind, str] = {
 
 
 def records(address: str, request: Request) -> Iterator[Record]:
-    """Return the records at an address; raise `UserError` for an address that has none of the wanted kind."""
+    """Return the records at an address; raise `UserError` if its source has no records of the kind."""
     source = source_of(address)
     if source is not None and request.kind in source.kinds:
         return source.read(address, request)
@@ -148,7 +148,7 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def find_files(path: Path, others: list[Path]) -> list[Path]:
-    """Return the file, or the files of a folder or pattern; raise `UserError` if there is none, or an empty one.
+    """Return the file, or the files of a folder or pattern; raise `UserError` for a missing or empty file.
 
     The other files of a folder are added to `others`.
     """

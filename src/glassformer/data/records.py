@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from glassformer.errors import UserError, nearest_name
 
 Kind = Literal["text", "pairs", "labels", "tags"]
-"""What is made of records; tags are lists of words with a list of labels."""
+"""Kinds of data that records are made into; tags are lists of words with a list of labels."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Dropped:
 
 @dataclass(frozen=True)
 class Request:
-    """What is read from a source."""
+    """A description of the records to read from a source."""
 
     kind: Kind
     names: tuple[str, ...]
