@@ -15,9 +15,9 @@ from glassformer import files, recipes
 from glassformer.config.presets import PRESETS, preset
 from glassformer.config.run import MaskedConfig, Run
 from glassformer.config.train import require_changeable
+from glassformer.data.addresses import is_pattern
+from glassformer.data.hub import PREFIX
 from glassformer.data.in_memory import Given, path_or_rows
-from glassformer.data.records import HUB
-from glassformer.data.sources import is_pattern
 from glassformer.errors import UserError, nearest_name
 from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model
 from glassformer.reporting import LaunchReporter, Outcome, Silent
@@ -229,7 +229,7 @@ def run_to_plan(source: str | Path, given: Mapping[str, str]) -> tuple[Run, str]
     path = files.as_path(source, "run")
     if (path / RUN).exists():
         return read_run(path), ""
-    if not (files.exists(path) or is_pattern(place) or place.startswith(HUB)):
+    if not (files.exists(path) or is_pattern(place) or place.startswith(PREFIX)):
         near = nearest_name(place, [*PRESETS, *recipes.names()], cutoff=0.4)
         see = "; see `glassformer presets` and `glassformer recipes`"
         hint = see if near is None else f": did you mean {near}?"

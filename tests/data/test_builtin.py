@@ -10,7 +10,7 @@ import pytest
 
 from glassformer.data import builtin
 from glassformer.data.corpus import Corpus
-from glassformer.data.sources import find_sources
+from glassformer.data.texts import find_sources
 from glassformer.errors import UserError
 
 

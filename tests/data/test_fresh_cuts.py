@@ -10,7 +10,7 @@ import torch
 
 from glassformer import api
 from glassformer.config.run import ExampleRows, PackedRows, Run
-from glassformer.data import sources, tokens
+from glassformer.data import tokens
 from glassformer.data.batching import Example, FreshCuts
 from glassformer.errors import Interrupted
 from glassformer.models.build import build_model
@@ -145,7 +145,7 @@ def test_ranks_that_encode_at_the_same_time_share_the_processors(
     run = dropped(RUNS[name](tmp_path))
     monkeypatch.setattr(processes, "_Workers", Counted)
     monkeypatch.setattr(processes, "n_processors", lambda: 4)
-    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 50)
+    monkeypatch.setattr("glassformer.data.texts.PIECE_CHARACTERS", 50)
     monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 100)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     task, _ = prepared(run)

@@ -11,11 +11,13 @@ import numpy as np
 import pandas
 import pytest
 
+import glassformer
 from glassformer.config.run import LabelData, PairData, TextData
-from glassformer.data.in_memory import recognised, rows_of
+from glassformer.data.in_memory import place_of, rows_of
 from glassformer.data.labels import Labelled, read_labels
 from glassformer.data.pairs import Pair, read_pairs
-from glassformer.data.sources import read_documents
+from glassformer.data.recognition import recognise_rows
+from glassformer.data.texts import read_documents
 from glassformer.errors import UserError
 
 PAIRS = [(f"source {i}", f"target {i}") for i in range(12)]
@@ -39,9 +41,9 @@ FORMS: dict[str, Callable[[list[tuple[str, str]], tuple[str, str]], Any]] = {
 
 def read(data: Any, folder: Path) -> list[Any]:
     """Store data in memory and read it back."""
-    found, text = recognised(rows_of(data), None, {})
+    found, lines = recognise_rows(rows_of(data), None, {})
     path = folder / "records.jsonl"
-    path.write_text(text, "utf-8")
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     place = replace(found.data, path=str(path))
     if isinstance(place, PairData):
         return read_pairs(place)
@@ -72,12 +74,12 @@ def test_texts_in_memory(tmp_path: Path) -> None:
 
 
 def test_numbers_and_tags_in_memory() -> None:
-    found, text = recognised(rows_of([("a", np.float64(0.5)), ("b", 2)] * 3), None, {})
+    found, lines = recognise_rows(rows_of([("a", np.float64(0.5)), ("b", 2)] * 3), None, {})
     assert isinstance(found.data, LabelData) and found.data.outputs == "regression"
-    assert json.loads(text.splitlines()[0]) == {"text": "a", "label": 0.5}
+    assert json.loads(lines[0]) == {"text": "a", "label": 0.5}
     for names in (("text", "label"), ("ner", "tokens")):
         tagged = [dict(zip(names, (["a", "b", "c"], ["X", "Y", "X"]), strict=True))] * 3
-        found, _ = recognised(rows_of(tagged), None, {})
+        found, _ = recognise_rows(rows_of(tagged), None, {})
         assert isinstance(found.data, LabelData) and found.data.outputs == "tags" and found.data.text_field == names[0]
 
 
@@ -92,8 +94,8 @@ def test_missing_values_of_a_data_frame_are_skipped_when_read(tmp_path: Path) ->
     [
         (5, "expected a recipe, a path, a Run, or data .* got int"),
         ([], "the data is empty"),
-        ([1], "record 0 of the data must be a text, a pair or a dictionary, got 1"),
-        ([("a", "b", "c")], "record 0 of the data must be"),
+        ([1], "record 1 of the data must be a text, a pair or a dictionary, got 1"),
+        ([("a", "b", "c")], "record 1 of the data must be"),
         ({"train": [1]}, "got a dictionary with train: give one of its values"),
         ([__file__], "its first item .* is a file: give a folder or a pattern"),
         ([{"text": "a", "label": object()}], "the data has a value of type object"),
@@ -101,4 +103,29 @@ def test_missing_values_of_a_data_frame_are_skipped_when_read(tmp_path: Path) ->
 )
 def test_other_objects_are_refused(data: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        recognised(rows_of(data), None, {})
+        recognise_rows(rows_of(data), None, {})
+
+
+WRONG: dict[str, tuple[list[Any], str]] = {
+    "pairs": ([*PAIRS, ("a", 5)], r"^record 13 of the data: the field 'target' must be a text, got 5$"),
+    "text": (["a"] * 12 + ["b\ud800"], r"^record 13 of the data: the field 'text' has a lone surrogate, "),
+    "labels": ([*LABELS, (5, "good")], r"^record 13 of the data: the field 'text' must be a text, got 5$"),
+    "numbers": ([("a", i / 4) for i in range(12)] + [("b", float("inf"))], r"^record 13 of the data cannot be stored"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_value_is_named_by_its_record_and_nothing_is_written(kind: str, tmp_path: Path) -> None:
+    data, message = WRONG[kind]
+    with pytest.raises(UserError, match=message) as caught:
+        glassformer.train(data, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists() and ".jsonl" not in str(caught.value)
+
+
+def test_a_wrong_value_of_an_evaluation_is_named_by_its_record() -> None:
+    message = r"^record 13 of the data: the field 'target' must be a text, got 5$"
+    with place_of([*PAIRS, ("a", 5)], PairData()) as place, pytest.raises(UserError, match=message):
+        read_pairs(PairData(path=str(place)))
+    message = r"^the data has no text with a label; use another file$"
+    with place_of([("", "x")], LabelData()) as place, pytest.raises(UserError, match=message):
+        read_labels(LabelData(), str(place))

@@ -18,10 +18,10 @@ from glassformer.data.labels import (
     Tagged,
     class_names,
     class_report,
+    inputs_of,
+    labelled_in,
     labels_in,
-    read_labelled,
     read_labels,
-    read_tagged,
     require_known,
     split_labelled,
 )
@@ -233,12 +233,12 @@ TEXTS = [Labelled("a dog", None, "0"), Labelled("two cats, big", None, "1")]
 SENTENCES = [Tagged(("EU", "rejects"), ("ORG", "O")), Tagged(("Peter",), ("PER",))]
 
 
-def labelled(path: Path | str, **fields: Any) -> list[Labelled]:
-    return list(read_labelled(LabelData(**fields), str(path), DroppedLabels()))
+def labelled(path: Path | str, **fields: Any) -> list[Any]:
+    return list(labelled_in(LabelData(path=str(path), **fields), DroppedLabels()))
 
 
-def tagged(path: Path | str, **fields: Any) -> list[Tagged]:
-    return list(read_tagged(LabelData(outputs="tags", **fields), str(path), DroppedLabels()))
+def tagged(path: Path | str, **fields: Any) -> list[Any]:
+    return list(labelled_in(LabelData(path=str(path), outputs="tags", **fields), DroppedLabels()))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_texts_with_a_label_are_read(write: Write, name: str, content: str, fiel
 def test_a_pair_of_texts_with_a_boolean_label_is_read(write: Write) -> None:
     path = write("t.jsonl", '{"text": "a", "b": "c", "label": true}\n{"text": "a", "b": "", "label": false}\n')
     dropped = DroppedLabels()
-    found = list(read_labelled(LabelData(second_field="b"), str(path), dropped))
+    found = list(labelled_in(LabelData(path=str(path), second_field="b"), dropped))
     assert found == [Labelled("a", "c", "true")]
     assert dropped.sentences() == [f"1 record has no text or no label and is skipped (the first: {path}:2)"]
     with pytest.raises(
@@ -279,7 +279,7 @@ def test_a_record_has_its_line_which_equality_ignores(write: Write) -> None:
 
 def test_empty_records_and_a_missing_header_are_reported(write: Write) -> None:
     path, dropped = write("t.tsv", "a\t0\n \t1\nc\t \nd\t1\n"), DroppedLabels()
-    assert [record.text for record in read_labelled(LabelData(), str(path), dropped)] == ["a", "d"]
+    assert [inputs_of(record) for record in labelled_in(LabelData(path=str(path)), dropped)] == [("a",), ("d",)]
     assert dropped.sentences() == [
         f"2 records have no text or no label and are skipped (the first: {path}:2)",
         f"{path} has no header with text and label; line 1 is read as data (text, label)",
@@ -350,14 +350,18 @@ def test_tagged_words_keep_spaces_and_sentences_have_their_line(write: Write) ->
 
 def test_a_sentence_without_words_is_dropped(write: Write) -> None:
     path, dropped = write("t.jsonl", '{"text": [], "label": []}\n{"text": ["a"], "label": [1]}\n'), DroppedLabels()
-    assert list(read_tagged(LabelData(outputs="tags"), str(path), dropped)) == [Tagged(("a",), ("1",))]
+    assert list(labelled_in(LabelData(path=str(path), outputs="tags"), dropped)) == [Tagged(("a",), ("1",))]
     assert (dropped.n_empty, dropped.first_empty) == (1, f"{path}:1")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("t.tsv", "a\tb\n", "expected a .conll file .*, or a .jsonl or .parquet file"),
+        (
+            "t.tsv",
+            "a\tb\n",
+            r"expected a .jsonl, .parquet or .conll file \(lists of words and of tags, or lines of word TAB tag\)$",
+        ),
         ("t.conll", "a\tX\nb\n", r"t.conll:2: expected a word and its tag, got 'b'"),
         ("t.conll", "a\tX\n\n\tX\n", r"t.conll:3: expected a word and its tag"),
         ("t.conll", "a\tX\nb\tc\tX\n", r"t.conll:2: expected 2 columns as for word 1, got 3"),

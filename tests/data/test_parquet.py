@@ -16,7 +16,7 @@ from glassformer.data.first_look import look_at
 from glassformer.data.labels import Labelled, Tagged, read_labels
 from glassformer.data.pairs import Pair, read_pairs
 from glassformer.data.recognition import recognise
-from glassformer.data.sources import Counts, read_documents, read_pieces
+from glassformer.data.texts import Counts, read_documents, read_pieces
 from glassformer.errors import UserError
 from glassformer.recipes.own_data import run_for
 

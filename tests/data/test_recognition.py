@@ -12,7 +12,7 @@ from glassformer.config.run import LabelData, PairData, TextData
 from glassformer.data.labels import Labelled, Tagged, read_labels
 from glassformer.data.pairs import Pair, read_pairs
 from glassformer.data.recognition import aligned, outputs_of, recognise
-from glassformer.data.sources import read_documents
+from glassformer.data.texts import read_documents
 from glassformer.errors import UserError
 
 Rows = Sequence[tuple[str, str]]

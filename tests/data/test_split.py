@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.config.run import LabelData, PairData
-from glassformer.data import sources
 from glassformer.data.corpus import CUT, MIN_PART, MISSING, VALIDATES, Corpus, SplitSide, _part, held_out_documents
 from glassformer.data.labels import LabelCorpus, Labelled, split_labelled
 from glassformer.data.pairs import Pair, PairCorpus, split_pairs
-from glassformer.data.records import held_out, held_out_keys
-from glassformer.data.sources import Piece
+from glassformer.data.split import held_out, held_out_keys
+from glassformer.data.texts import Piece
 
 Write = Callable[[str, str | bytes], Path]
 FRACTIONS = st.sampled_from([0.01, 0.05, 0.1, 0.2, 0.5, 0.9])
@@ -201,7 +200,7 @@ def test_a_small_file_among_books_is_not_the_validation_text(write: Write) -> No
 def test_a_document_is_cut_at_a_paragraph_or_a_line_if_possible(
     write: Write, between: str, exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 100)
+    monkeypatch.setattr("glassformer.data.texts.PIECE_CHARACTERS", 100)
     large, small = between.join(["y" * 47] * 200), "z" * 60
     corpus = Corpus([write("a.jsonl", jsonl([small, large, large]))], valid_fraction=0.1)
     wanted = int(0.1 * (2 * len(large) + 60) / 2)
@@ -221,7 +220,7 @@ def test_no_character_is_lost_and_none_is_on_both_sides(
     path = tmp_path_factory.mktemp("split") / "a.jsonl"
     path.write_text(jsonl(texts))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "PIECE_CHARACTERS", piece)
+        patch.setattr("glassformer.data.texts.PIECE_CHARACTERS", piece)
         corpus = Corpus([path], valid_fraction=fraction)
         train, valid = documents(corpus, "train"), documents(corpus, "valid")
     assert train and valid

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from glassformer import files
-from glassformer.data import builtin, sources, tokens
+from glassformer.data import builtin, tokens
 from glassformer.data.corpus import Corpus
 from glassformer.data.tokens import encode_text, prepare
 from glassformer.errors import UserError
@@ -40,8 +40,8 @@ def prose() -> str:
 
 @pytest.fixture
 def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 50)
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", 999)
+    monkeypatch.setattr("glassformer.data.texts.PIECE_CHARACTERS", 50)
+    monkeypatch.setattr("glassformer.data.texts._BLOCK_BYTES", 999)
     monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 300)
 
 
@@ -131,8 +131,8 @@ def test_ids_are_mapped_from_disk_and_cannot_be_changed(write: Write, utf8: Any,
 def test_memory_does_not_grow_with_the_text(
     write: Write, utf8: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 1 << 12)
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", 1 << 13)
+    monkeypatch.setattr("glassformer.data.texts.PIECE_CHARACTERS", 1 << 12)
+    monkeypatch.setattr("glassformer.data.texts._BLOCK_BYTES", 1 << 13)
     monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 1 << 13)
 
     def peak(n_bytes: int) -> int:

@@ -18,7 +18,7 @@ from glassformer.config.run import LabelData, PairData
 from glassformer.data.corpus import Corpus
 from glassformer.data.labels import DroppedLabels, read_labels
 from glassformer.data.pairs import DroppedPairs, PairCorpus, read_pairs
-from glassformer.data.sources import read_documents
+from glassformer.data.texts import read_documents
 from glassformer.data.tokens import prepare, prepare_pairs
 from glassformer.errors import UserError
 from glassformer.reporting import Outcome

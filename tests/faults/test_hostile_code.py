@@ -20,7 +20,7 @@ from glassformer import api, recipes
 from glassformer.config.run import LabelData, PairData
 from glassformer.data.labels import DroppedLabels, read_labels
 from glassformer.data.pairs import DroppedPairs, read_pairs
-from glassformer.data.sources import read_documents
+from glassformer.data.texts import read_documents
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import AVERAGE, OPTIMIZER, STATE

@@ -301,9 +301,9 @@ def test_hub_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     with pytest.raises(
-        UserError, match="cannot download hub:openai-community/gpt2, and it is not in the cache: no conn"
+        UserError, match="cannot download hf:openai-community/gpt2, and it is not in the cache: no conn"
     ):
-        import_model("hub:openai-community/gpt2", tmp_path / "ours")
+        import_model("hf:openai-community/gpt2", tmp_path / "ours")
 
 
 def test_hub_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +318,7 @@ def test_hub_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UserError, match="needs the package huggingface_hub"):
-        import_model("hub:gpt2", tmp_path / "ours")
+        import_model("hf:gpt2", tmp_path / "ours")
 
 
 def test_hub_downloads_no_code_and_no_pickles(hf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,6 +331,8 @@ def test_hub_downloads_no_code_and_no_pickles(hf: Path, tmp_path: Path, monkeypa
         return str(hf)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    import_model("hub:somebody/model", tmp_path / "ours")
+    import_model("hf:somebody/model", tmp_path / "ours")
     (patterns,) = asked.values()
     assert not any(pattern.endswith((".py", ".bin", "*")) for pattern in patterns)
+    import_model(f"hf:{hf}", tmp_path / "local")
+    assert len(asked) == 1, "a local folder is not downloaded"

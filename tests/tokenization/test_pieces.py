@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from glassformer.data import sources, tokens
-from glassformer.data.sources import cut
+from glassformer.data import tokens
+from glassformer.data.texts import cut
 from glassformer.data.tokens import encode_pieces, encode_text
 from glassformer.tokenization import SCHEMES, Scheme, Tokenizer
 from tokenization.families import families
@@ -32,7 +32,7 @@ def test_pieces_have_the_ids_of_the_whole_text(
     mixed_lines: Sequence[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 40)
+    monkeypatch.setattr("glassformer.data.texts.PIECE_CHARACTERS", 40)
     monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 300)
     tokenizer, rng, n_pieces = every_tokenizer[name], random.Random(name), 0
     for number in range(20):

@@ -12,7 +12,7 @@ from glassformer.config.run import LabelData, PairData, TextData
 from glassformer.data.first_look import look_at
 from glassformer.data.labels import LabelCorpus, class_report
 from glassformer.data.pairs import PairCorpus, pair_report
-from glassformer.data.sources import read_pieces
+from glassformer.data.texts import read_pieces
 from glassformer.errors import UserError
 from glassformer.formatting import output_width, show
 from glassformer.recipes.own_data import vocab_size_for

@@ -12,7 +12,7 @@ from glassformer.cli.arguments import Dir, File, Sampling, read_stdin
 from glassformer.cli.inputs_outputs import Loading, require_one, require_output, same_text
 from glassformer.cli.progress import err, reporting
 from glassformer.config.run import GENERATION_BATCH
-from glassformer.data.records import lines
+from glassformer.data.formats import lines
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 

@@ -19,14 +19,14 @@ def main(
     """Convert a checkpoint of transformers to a model directory; the weights are unchanged.
 
     Args:
-        source: A folder with config.json, safetensors and tokenizer.json; or hub:OWNER/NAME.
+        source: A folder with config.json, safetensors and tokenizer.json; or hf:OWNER/NAME.
         out: The new model directory.
         ignore_tensors: Tensors to skip, by name or pattern, such as "cls.seq_relationship.*".
         ignore_keys: Unknown keys of config.json to ignore, if you are sure that they do not change the outputs.
 
     Examples:
         glassformer import hf-folder gpt2
-        glassformer import hub:openai-community/gpt2 gpt2
+        glassformer import hf:openai-community/gpt2 gpt2
     """
     files.require_new_folder(out)
     read_config(local(source))

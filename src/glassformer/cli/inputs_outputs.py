@@ -11,10 +11,10 @@ from glassformer import files
 from glassformer.cli.arguments import QUOTE, File, read_stdin
 from glassformer.config.schema import checked, setting
 from glassformer.config.train import DEVICE, DEVICES
-from glassformer.data.builtin import PREFIX
+from glassformer.data.addresses import is_pattern, local_path, reads
 from glassformer.data.first_look import look_at
-from glassformer.data.records import HUB, lines
-from glassformer.data.sources import find_sources, is_pattern, reads
+from glassformer.data.formats import lines
+from glassformer.data.texts import find_sources
 from glassformer.errors import UserError, quoted
 from glassformer.store import checkpoint
 from glassformer.store.manifest import NAME as MANIFEST
@@ -23,7 +23,6 @@ from glassformer.store.model_directory import own_paths, read_run
 if TYPE_CHECKING:
     from glassformer.model import Model
 
-NOT_ON_DISK = (PREFIX, "hub:")
 Texted = Annotated[str, "DIR… [TEXT]"]
 """Model directories, then an optional text (`directories_and_text`)."""
 
@@ -212,17 +211,13 @@ def require_output(output: Path, inputs: Iterable[str | Path | None]) -> None:
     """Raise `UserError` if a file cannot be written, or is one of the inputs on the command line.
 
     An input is a file, a model directory or run folder (checked by its own files), or a folder of texts (checked by its
-    texts). None and - are ignored. After `hf:` comes a dataset name of the hub, or a local folder.
+    texts). None, - and data that is not on this disk are ignored.
     """
     files.require_file_place(output)
     for given in inputs:
-        if given is None or str(given) == "-" or str(given).startswith(NOT_ON_DISK):
-            continue
-        if str(given).startswith(HUB):
-            place = Path(str(given).removeprefix(HUB).partition("#")[0])
-            files.require_apart(output, [place] if files.exists(place) else [])
-        else:
-            files.require_apart(output, _read_in(files.as_path(given, "input"), output))
+        place = None if given is None or str(given) == "-" else local_path(str(given), "input")
+        if place is not None:
+            files.require_apart(output, _read_in(place, output))
 
 
 def _read_in(place: Path, output: Path) -> list[Path]:

@@ -9,8 +9,8 @@ from glassformer.cli.arguments import File
 from glassformer.cli.inputs_outputs import Loading, Texted, directories_and_text, require_one
 from glassformer.cli.progress import bar
 from glassformer.cli.translate import cell
+from glassformer.data.formats import lines
 from glassformer.data.pairs import aligned_lines
-from glassformer.data.records import lines
 from glassformer.errors import UserError
 from glassformer.tasks.task import Translates
 

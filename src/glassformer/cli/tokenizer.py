@@ -9,7 +9,7 @@ from glassformer.cli.inputs_outputs import require_output
 from glassformer.cli.progress import reporting
 from glassformer.config.run import TextData
 from glassformer.data.first_look import look_at
-from glassformer.data.sources import read_documents, read_pieces
+from glassformer.data.texts import read_documents, read_pieces
 from glassformer.errors import UserError
 from glassformer.formatting import show
 

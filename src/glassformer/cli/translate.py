@@ -15,7 +15,7 @@ from glassformer.cli.inputs_outputs import (
     require_output,
 )
 from glassformer.cli.progress import err, reporting
-from glassformer.data.records import lines
+from glassformer.data.formats import lines
 from glassformer.errors import UserError
 
 if TYPE_CHECKING:

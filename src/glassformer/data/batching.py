@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from glassformer.data.texts import too_few_tokens
 from glassformer.data.tokens import PairFile, TokenFile
 from glassformer.errors import UserError
 from glassformer.seeds import Stream, rng, seed_of
@@ -160,10 +161,7 @@ class Windows:
     def __init__(self, tokens: TokenFile, context: int, batch_size: int, seed: int) -> None:
         require_positive(context=context, batch_size=batch_size)
         if tokens.n_tokens < context + 1:
-            raise UserError(
-                f"{tokens.name} has {tokens.n_tokens:,} tokens, fewer than one window of {context + 1:,} "
-                f"(data.context {context:,} + 1); use more text or a smaller data.context"
-            )
+            raise too_few_tokens(tokens.name, f"{tokens.n_tokens:,}", context)
         self.tokens, self.context, self.batch_size, self.seed = tokens, context, batch_size, seed
         self.n_rows = tokens.n_tokens - context
         self.n_steps_per_epoch = math.ceil((tokens.n_tokens - 1) / (batch_size * context))

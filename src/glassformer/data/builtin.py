@@ -1,49 +1,91 @@
-"""Built-in texts: two from the installed Python and one that is generated, without any download.
+"""Built-in data: texts, and the pairs and labelled texts of `builtin_pairs` and `builtin_labels`, without any download.
 
 `builtin:python-docs`    Python's reference manual, as `help()` shows it: prose and code, 0.35 MB.
 `builtin:python-stdlib`  the source of the standard library, one document per file: 9 MB.
 `builtin:copy-task`      generated records such as "gadbcehf|gadbcehf", to test whether a model learns to copy.
 
-The first two depend on the version of Python, so their size differs a little between versions.
+The first two depend on the version of Python, so their size differs a little between versions. Pairs and labelled texts
+have parts: `builtin:NAME#train`, `#valid` and `#test`.
 """
 
 import random
-import sysconfig
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from glassformer import files
-from glassformer.errors import UserError, did_you_mean
+from glassformer.data import builtin_labels, builtin_pairs
+from glassformer.data.builtin_labels import stdlib_files
+from glassformer.data.records import Kind, Record, Request
+from glassformer.errors import UserError, nearest_name
 
 PREFIX = "builtin:"
 PARTS = ("train", "valid", "test")
-"""Parts of built-in labelled texts and pairs, selected as in `builtin:NAME#test`."""
 
 COPY_LETTERS = "abcdefgh"
 COPY_LENGTH = 8
 COPY_RECORDS = 20_000
 
-# Excluded folders: tests, encoding tables, installed packages, the IDLE editor, and the text of `python-docs`.
-_STDLIB_LEFT_OUT = {
-    "__pycache__", "dist-packages", "encodings", "ensurepip", "idlelib", "lib2to3", "pydoc_data",
-    "site-packages", "test", "tests", "turtledemo",
-}  # fmt: skip
+Row = tuple[Any, ...]
+"""Values of one record: a text, source and target, text and label, or words and tags."""
 
 
-def require_known(path: str) -> None:
-    """Raise `UserError` unless `path` is the address of a built-in text."""
-    if path not in _TEXTS:
-        raise UserError(f"no built-in text is called {path}: {did_you_mean(path, _TEXTS)}")
+@dataclass(frozen=True)
+class Builtin:
+    """Built-in records of one kind; texts have no parts."""
+
+    kind: Kind
+    rows: Callable[[], Iterable[tuple[Row, str]]]
+    """Every row, with the name of its part."""
 
 
-def documents(path: str) -> Iterator[str]:
-    """Iterate over the documents of a built-in text, always the same and in the same order.
+def read(address: str, request: Request) -> Iterator[Record]:
+    """Yield the records of `builtin:NAME`, or of a part of it, with the names of the request."""
+    for number, row in enumerate(rows(address, request.kind), 1):
+        fields = dict(zip(request.names, row, strict=True))
+        yield Record(f"record {number} of {address}", fields, request.settings)
+
+
+def rows(address: str, kind: Kind) -> Iterator[Row]:
+    """Iterate over the rows of `builtin:NAME`, or of a part of it, always the same and in the same order.
+
+    >>> next(rows("builtin:reverse#train", "pairs"))
+    ('ccbmpiljcbbn', 'nbbcjlipmbcc')
+    """
+    part = address.partition("#")[2]
+    return (row for row, part_of_row in find(address, kind).rows() if part in ("", part_of_row))
+
+
+def documents(address: str) -> Iterator[str]:
+    """Iterate over the documents of a built-in text.
 
     >>> next(documents("builtin:copy-task"))
     'ggdcedgc|ggdcedgc'
     """
-    require_known(path)
-    return _TEXTS[path]()
+    return (text for (text,) in rows(address, "text"))
+
+
+def has_parts(address: str) -> bool:
+    """Return True for the whole of built-in pairs or labelled texts, which has fixed parts."""
+    return address.startswith(PREFIX) and "#" not in address
+
+
+def find(address: str, kind: Kind) -> Builtin:
+    """Return the built-in records of an address; raise `UserError` for an unknown one, or one of another kind."""
+    name, mark, part = address.removeprefix(PREFIX).partition("#")
+    found = BUILTIN.get(name)
+    if found is not None and {kind, found.kind} == {"labels", "tags"}:
+        outputs = "tags" if found.kind == "tags" else "classes"
+        raise UserError(f"{PREFIX}{name} has {outputs}: set data.outputs to {outputs}")
+    if found is None or found.kind != kind:
+        known = [other for other, records in BUILTIN.items() if records.kind == kind]
+        near = nearest_name(name, known)
+        hint = f"did you mean {PREFIX}{near}?" if near else f"use one of {', '.join(PREFIX + other for other in known)}"
+        raise UserError(f"no built-in {_CONTENTS[kind]} are called {PREFIX}{name}: {hint}")
+    if mark and (part not in PARTS or kind == "text"):
+        addresses = [f"{PREFIX}{name}#{part}" for part in PARTS if kind != "text"] or [f"{PREFIX}{name}"]
+        raise UserError(f"{address} is not a part; use one of {', '.join(addresses)}")
+    return found
 
 
 def _python_docs() -> Iterator[str]:
@@ -71,17 +113,6 @@ def _python_docs() -> Iterator[str]:
     yield "\n".join(lines).strip("\n") + "\n"
 
 
-def stdlib_files() -> list[Path]:
-    """Return the source files of the standard library, sorted by path, without the folders `_STDLIB_LEFT_OUT`."""
-    folder = Path(sysconfig.get_path("stdlib"))
-    paths = sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).parts)
-    if not paths:
-        raise UserError(f"{folder} has no source files of the standard library; use another text")
-    # _sysconfigdata_* depends on how this Python was compiled
-    paths = [path for path in paths if not path.name.startswith("_sysconfigdata")]
-    return [path for path in paths if _STDLIB_LEFT_OUT.isdisjoint(path.relative_to(folder).parts)]
-
-
 def _python_stdlib() -> Iterator[str]:
     """Yield the text of each file that is not empty."""
     for path in stdlib_files():
@@ -101,8 +132,16 @@ def _copy_task() -> Iterator[str]:
             yield f"{word}|{word}"
 
 
-_TEXTS = {
-    f"{PREFIX}python-docs": _python_docs,
-    f"{PREFIX}python-stdlib": _python_stdlib,
-    f"{PREFIX}copy-task": _copy_task,
+def _whole(documents: Callable[[], Iterator[str]]) -> Builtin:
+    return Builtin("text", lambda: (((text,), "") for text in documents()))
+
+
+_CONTENTS: dict[Kind, str] = {"text": "texts", "pairs": "pairs", "labels": "labelled texts", "tags": "tagged words"}
+BUILTIN = {
+    "python-docs": _whole(_python_docs),
+    "python-stdlib": _whole(_python_stdlib),
+    "copy-task": _whole(_copy_task),
+    **{name: Builtin("pairs", rows) for name, rows in builtin_pairs.PAIRS.items()},
+    "docstrings": Builtin("labels", builtin_labels.docstrings),
+    "python-tokens": Builtin("tags", builtin_labels.python_tokens),
 }

@@ -20,13 +20,11 @@ import keyword
 import re
 import sysconfig
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from glassformer import files
-from glassformer.data.builtin import PARTS, PREFIX, stdlib_files
-from glassformer.errors import UserError, nearest_name
+from glassformer.errors import UserError
 
 PACKAGES = (
     "asyncio", "email", "http", "importlib", "inspect", "ipaddress", "logging", "mailbox", "multiprocessing", "pydoc",
@@ -40,19 +38,25 @@ STATEMENT_TOKENS = (3, 40)
 TOKEN_CHARACTERS = 40  # statements with a longer token, or a token of several lines, are skipped
 STATEMENTS_OF_A_FILE = 200  # maximum, so that no file dominates
 
-Record = TypeVar("Record")
 Words = tuple[str, ...]
+
+# Excluded folders: tests, encoding tables, installed packages, the IDLE editor, and the text of `python-docs`.
+_STDLIB_LEFT_OUT = {
+    "__pycache__", "dist-packages", "encodings", "ensurepip", "idlelib", "lib2to3", "pydoc_data",
+    "site-packages", "test", "tests", "turtledemo",
+}  # fmt: skip
 _NAMES = re.compile("|".join(PACKAGES), re.IGNORECASE)
 
 
-def texts(address: str) -> Iterator[tuple[str, str]]:
-    """Iterate over text and class of every record of `builtin:docstrings`, or of a part of it."""
-    return _records(address, {"docstrings": _docstrings})
-
-
-def sentences(address: str) -> Iterator[tuple[Words, Words]]:
-    """Iterate over words and tags of every record of `builtin:python-tokens`, or of a part of it."""
-    return _records(address, {"python-tokens": _python_tokens})
+def stdlib_files() -> list[Path]:
+    """Return the source files of the standard library, sorted by path, without the folders `_STDLIB_LEFT_OUT`."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    paths = sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).parts)
+    if not paths:
+        raise UserError(f"{folder} has no source files of the standard library; use another text")
+    # _sysconfigdata_* depends on how this Python was compiled
+    paths = [path for path in paths if not path.name.startswith("_sysconfigdata")]
+    return [path for path in paths if _STDLIB_LEFT_OUT.isdisjoint(path.relative_to(folder).parts)]
 
 
 def part_of(key: str) -> str:
@@ -99,22 +103,9 @@ def _tag(token: tokenize.TokenInfo) -> str:
     return "STRING" if "STRING" in name else name  # Python 3.12 and later split an f-string into parts: FSTRING_START …
 
 
-def _records(address: str, known: dict[str, Callable[[], Sequence[tuple[Record, str]]]]) -> Iterator[Record]:
-    name, _, wanted = address.removeprefix(PREFIX).partition("#")
-    if name not in known:
-        outputs = {"docstrings": "classes", "python-tokens": "tags"}
-        if name in outputs:
-            raise UserError(f"{PREFIX}{name} has {outputs[name]}: set data.outputs to {outputs[name]}")
-        near, here = nearest_name(name, outputs), f"{PREFIX}{next(iter(known))}"
-        hint = f"use {here} with this data.outputs" if near is None else f"did you mean {PREFIX}{near}?"
-        raise UserError(f"no built-in labelled texts are called {PREFIX}{name}: {hint}")
-    if wanted and wanted not in PARTS:
-        raise UserError(f"{address} is not a part; use one of {', '.join(f'{PREFIX}{name}#{p}' for p in PARTS)}")
-    return (record for record, part in known[name]() if not wanted or part == wanted)
-
-
 @functools.cache  # all parts use the same records
-def _docstrings() -> Sequence[tuple[tuple[str, str], str]]:
+def docstrings() -> Sequence[tuple[tuple[str, str], str]]:
+    """Return text and class of every docstring, with its part."""
     packages: dict[str, set[str]] = {}  # text → its packages
     for package, _, source in _sources():
         for node in ast.walk(ast.parse(source)):
@@ -128,7 +119,8 @@ def _docstrings() -> Sequence[tuple[tuple[str, str], str]]:
 
 
 @functools.cache
-def _python_tokens() -> Sequence[tuple[tuple[Words, Words], str]]:
+def python_tokens() -> Sequence[tuple[tuple[Words, Words], str]]:
+    """Return words and tags of every statement, with its part."""
     least, most = STATEMENT_TOKENS
     found: dict[Words, tuple[Words, str]] = {}
     for _, path, source in _sources():

@@ -14,10 +14,9 @@ for training. All targets of one source are therefore in one part.
 import datetime
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from glassformer.data.builtin import PARTS, PREFIX
-from glassformer.errors import UserError, nearest_name, needs
+from glassformer.errors import needs
 
 REVERSE_LETTERS, REVERSE_LENGTHS, N_REVERSE = "abcdefghijklmnop", (4, 16), 20_000
 N_NUMBERS, LARGEST_NUMBER = 20_000, 999_999
@@ -35,23 +34,6 @@ _MONTHS = [
     "december",
 ]
 # fmt: on
-
-
-def pairs(address: str) -> Iterator[tuple[str, str]]:
-    """Iterate over source and target of every pair of `builtin:NAME`, or of a part such as `builtin:NAME#test`.
-
-    >>> next(pairs("builtin:reverse#train"))
-    ('ccbmpiljcbbn', 'nbbcjlipmbcc')
-    """
-    name, _, wanted = address.removeprefix(PREFIX).partition("#")
-    if name not in _PAIRS:
-        near = nearest_name(name, _PAIRS)
-        known = ", ".join(PREFIX + known for known in _PAIRS)
-        hint = f"use one of {known}" if near is None else f"did you mean {PREFIX}{near}?"
-        raise UserError(f"no built-in pairs are called {PREFIX}{name}: {hint}")
-    if wanted and wanted not in PARTS:
-        raise UserError(f"{address} is not a part; use one of {', '.join(f'{PREFIX}{name}#{p}' for p in PARTS)}")
-    return ((s, t) for s, t in _PAIRS[name]() if not wanted or part_of(s) == wanted)
 
 
 def part_of(source: str) -> str:
@@ -140,10 +122,15 @@ def _reverse() -> Iterator[tuple[str, str]]:
             yield word, word[::-1]
 
 
-_PAIRS = {
-    "cmudict": lambda: _cmudict(keeps_stress=False),
-    "cmudict-stress": lambda: _cmudict(keeps_stress=True),
-    "number-words": _number_words,
-    "dates": _dates,
-    "reverse": _reverse,
+def _in_parts(pairs: Callable[[], Iterator[tuple[str, str]]]) -> Callable[[], Iterator[tuple[tuple[str, str], str]]]:
+    return lambda: ((pair, part_of(pair[0])) for pair in pairs())
+
+
+PAIRS = {
+    "cmudict": _in_parts(lambda: _cmudict(keeps_stress=False)),
+    "cmudict-stress": _in_parts(lambda: _cmudict(keeps_stress=True)),
+    "number-words": _in_parts(_number_words),
+    "dates": _in_parts(_dates),
+    "reverse": _in_parts(_reverse),
 }
+"""Source and target of every pair, with its part, by name."""

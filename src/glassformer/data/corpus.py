@@ -6,7 +6,7 @@
   training, the rest for validation (as in nanoGPT).
 - Without `valid_paths`, several documents: they are grouped by size, in factors of two, and sorted by a hash of their
   content. Of every group, about `valid_fraction` of the characters is for validation, in whole documents
-  (`records.held_out`), so short documents and long ones are on both sides. If more than a tenth of the fraction is then
+  (`split.held_out`), so short documents and long ones are on both sides. If more than a tenth of the fraction is then
   missing, because a long document does not fit whole, the end of the longest document is added, cut at a paragraph.
   Equal documents are on the same side, and the split does not depend on the order of the files. Repeats within the
   training text are kept, and counted.
@@ -26,8 +26,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.data.records import held_out, share_news
-from glassformer.data.sources import PIECE_CHARACTERS, Counts, Paths, Piece, find_sources, read_pieces
+from glassformer.data.split import held_out, share_news
+from glassformer.data.texts import PIECE_CHARACTERS, Counts, Paths, Piece, find_sources, read_pieces, without_text
 from glassformer.errors import UserError
 
 SplitSide = Literal["train", "valid"]
@@ -177,7 +177,7 @@ class Corpus:
         return [f"held out for validation: {'; '.join(parts)}"] if len(parts) > 1 else []
 
     def pieces(self, side: SplitSide) -> Iterator[Piece]:
-        """Yield the documents of one side, in pieces that can be encoded separately (`sources.cut`)."""
+        """Yield the documents of one side, in pieces that can be encoded separately (`texts.cut`)."""
         if side == "valid" and self.valid_paths:
             yield from read_pieces(self.valid_paths, text_field=self.text_field)
             return
@@ -225,7 +225,7 @@ class Corpus:
                 n_characters.append(length)
                 digest, length = hashlib.blake2b(digest_size=8), 0
         if not hashes:
-            raise UserError(f"{', '.join(map(str, paths))} contains only white space; use a file with text")
+            raise without_text(", ".join(map(str, paths)))
         of_documents = np.array(hashes, dtype=np.uint64), np.array(n_characters, dtype=np.int64)
         return Scan(*of_documents, n_bytes, len(find_sources(paths)), counts)
 

@@ -1,15 +1,16 @@
 """A first look at the data of a run, before torch is imported: refuses missing, empty and unreadable files."""
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
-from glassformer.config.run import DataConfig, LabelData, PairData, TextData
-from glassformer.data.labels import DroppedLabels, LabelCorpus, read_labelled, read_tagged
-from glassformer.data.pairs import DroppedPairs, PairCorpus, read_pair_files
-from glassformer.data.records import HUB
-from glassformer.data.sources import read_pieces
-from glassformer.errors import UserError
+from glassformer.config.run import DataConfig, PairData, TextData
+from glassformer.data import hub
+from glassformer.data.labels import DroppedLabels, LabelCorpus, labelled_in
+from glassformer.data.pairs import DroppedPairs, PairCorpus, pairs_in
+from glassformer.data.texts import read_pieces, too_few_tokens, without_text
 
 N_PIECES = 16  # about a megabyte
 
@@ -20,38 +21,47 @@ def look_at(data: DataConfig, context: int = 0) -> None:
     A text must have at least one window of `context` + 1 tokens, if all of it is read here. Data on the hub is not
     read.
     """
+    for part in _parts(data):
+        if (part.path or "").startswith(hub.PREFIX):
+            continue
+        if isinstance(part, TextData):
+            _look_at_text(part, context)
+        else:
+            next(_items(part), None)
+
+
+def require_readable(data: DataConfig) -> None:
+    """Read all of `data.path`; raise `UserError` for a record that cannot be read."""
+    deque(_items(data), maxlen=0)
+
+
+def _items(data: DataConfig) -> Iterator[Any]:
+    """Iterate over the pieces, pairs or labelled texts of `data.path`."""
     if isinstance(data, TextData):
-        for path in (data.path, data.valid_path):
-            if path is not None and not path.startswith(HUB):
-                _look_at_text(path, data.text_field, context)
-    elif isinstance(data, PairData):
-        PairCorpus(data)
-        for each in _sides(data):
-            if not (each.path or "").startswith(HUB):
-                next(read_pair_files(each, DroppedPairs()), None)
-    elif isinstance(data, LabelData):
+        return read_pieces([str(data.path)], text_field=data.text_field)
+    if isinstance(data, PairData):
+        return pairs_in(data, DroppedPairs())
+    return labelled_in(data, DroppedLabels())
+
+
+def _parts(data: DataConfig) -> Iterator[DataConfig]:
+    """Yield the data and its validation and test data, each as data of its own; check the settings of the paths."""
+    if isinstance(data, PairData):
+        yield from filter(None, (data, PairCorpus(data).valid_data))
+        return
+    if not isinstance(data, TextData):
         LabelCorpus(data)
-        read = read_tagged if data.outputs == "tags" else read_labelled
-        for path in (data.path, data.valid_path, data.test_path):
-            if path is not None and not path.startswith(HUB):
-                next(iter(read(data, path, DroppedLabels())), None)
+    for name in ("path", "valid_path", "test_path"):
+        if (path := getattr(data, name, None)) is not None:
+            yield replace(data, path=path)
 
 
-def _sides(data: PairData) -> Iterator[PairData]:
-    """Yield the data, and the validation data if it has files of its own."""
-    yield data
-    if data.valid_path is not None or data.valid_source is not None:
-        yield replace(data, path=data.valid_path, source=data.valid_source, target=data.valid_target)
-
-
-def _look_at_text(path: str, text_field: str, context: int) -> None:
-    pieces = list(islice(read_pieces([path], text_field=text_field), N_PIECES))
+def _look_at_text(data: TextData, context: int) -> None:
+    path = str(data.path)
+    pieces = list(islice(_items(data), N_PIECES))
     if not pieces:
-        raise UserError(f"{path} contains only white space; use a file with text")
+        raise without_text(path)
     # A token has at least one byte, except for the two that mark the ends of a document.
     n_tokens = sum(len(piece.text.encode()) + 2 * piece.ends_document for piece in pieces)
     if len(pieces) < N_PIECES and n_tokens < context + 1:
-        raise UserError(
-            f"{path} has at most {n_tokens:,} tokens, fewer than one window of {context + 1:,} (data.context "
-            f"{context:,} + 1); use more text or a smaller data.context"
-        )
+        raise too_few_tokens(path, f"at most {n_tokens:,}", context)

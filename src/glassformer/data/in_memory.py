@@ -1,39 +1,34 @@
 """Data in memory as records: texts, pairs, texts with labels, dictionaries, a DataFrame or a `datasets.Dataset`.
 
-Neither pandas nor `datasets` is imported: a table is recognised by its methods.
+Neither pandas nor `datasets` is imported: a table is recognised by its methods. Each record becomes a line of JSON:
+`memory:N` is their address while they are used (`address_of`), and a run writes them to a jsonl file in its folder.
 """
 
+import itertools
 import json
 import os
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from glassformer import files
 from glassformer.config.run import DataConfig, LabelData, PairData
-from glassformer.data.recognition import (
-    LABEL_FIELDS,
-    N_ROWS,
-    PAIR_FIELDS,
-    Kind,
-    Recognised,
-    Sample,
-    columns_of,
-    recognise,
-)
+from glassformer.data.records import Record, Request
 from glassformer.errors import UserError
 
+PREFIX = "memory:"
 PARTS = ("first", "second")
 """Names of the items of a tuple before its kind is recognised."""
-FIELDS = (*PAIR_FIELDS, *LABEL_FIELDS, "second_field")
 
 Rows = list[dict[str, Any]]
 Given: TypeAlias = str | Path | Iterable[Any] | None
 """A path, or data in memory."""
+
+_LINES: dict[str, Sequence[str]] = {}
+"""Records in use, each as JSON, by their address."""
+_NUMBERS = itertools.count(1)
 
 
 def rows_of(data: Any) -> Rows:
@@ -54,7 +49,7 @@ def rows_of(data: Any) -> Rows:
             f"expected a recipe, a path, a Run, or data (a list, a DataFrame or a Dataset), got {type(data).__name__}"
         )
     features = getattr(data, "features", None)
-    rows = [_row(item, number) for number, item in enumerate(data)]
+    rows = [_row(item, number) for number, item in enumerate(data, 1)]
     if isinstance(features, Mapping):  # a Dataset: indices of classes become names
         names = {name: feature.names for name, feature in features.items() if getattr(feature, "names", None)}
         rows = [{k: names[k][v] if k in names and isinstance(v, int) else v for k, v in row.items()} for row in rows]
@@ -65,7 +60,7 @@ def rows_of(data: Any) -> Rows:
 
 def _row(item: object, number: int) -> dict[str, Any]:
     if isinstance(item, str):
-        if number == 0 and len(item) < 256 and "\n" not in item and files.exists(Path(item)):
+        if number == 1 and len(item) < 256 and "\n" not in item and files.exists(Path(item)):
             raise UserError(f"a list has texts, and its first item {item!r} is a file: give a folder or a pattern")
         return {"text": item}
     if isinstance(item, Mapping):
@@ -73,20 +68,6 @@ def _row(item: object, number: int) -> dict[str, Any]:
     if isinstance(item, (tuple, list)) and len(item) == 2:
         return dict(zip(PARTS, item, strict=True))
     raise UserError(f"record {number} of the data must be a text, a pair or a dictionary, got {item!r:.60}")
-
-
-def recognised(rows: Rows, kind: Kind | None, given: Mapping[str, str]) -> tuple[Recognised, str]:
-    """Recognise records, and return them as the text of a jsonl file with the fields that are read.
-
-    The items of tuples get the default names of their fields.
-    """
-    found = recognise("the data", kind, given, Sample(columns_of(islice(rows, N_ROWS))))
-    fields = {name: getattr(found.data, name) for name in FIELDS if getattr(found.data, name, None) is not None}
-    new_names = {old: setting.removesuffix("_field") for setting, old in fields.items() if old in PARTS}
-    default = {setting: new_names[old] for setting, old in fields.items() if old in new_names}
-    kept = {name if name in rows[0] else name.partition(".")[0] for name in fields.values()}
-    text = _jsonl(rows, kept, new_names)
-    return replace(found, data=replace(found.data, **default)), text  # type: ignore[arg-type]
 
 
 def path_or_rows(given: Given) -> str | Path | Rows | None:
@@ -97,8 +78,37 @@ def path_or_rows(given: Given) -> str | Path | Rows | None:
 
 
 @contextmanager
+def address_of(lines: Sequence[str]) -> Iterator[str]:
+    """Yield an address at which records can be read inside the block."""
+    address = f"{PREFIX}{next(_NUMBERS)}"
+    _LINES[address] = lines
+    try:
+        yield address
+    finally:
+        del _LINES[address]
+
+
+def read(address: str, request: Request) -> Iterator[Record]:
+    """Yield the records of data in memory."""
+    if address not in _LINES:
+        raise UserError(f"{address}: data in memory is given in Python, as a list, a DataFrame or a Dataset")
+    for number, line in enumerate(_LINES[address], 1):
+        where = f"record {number} of the data"
+        try:
+            fields = files.parse_json(line)
+        except ValueError as error:
+            raise UserError(f"{where} cannot be stored as JSON: {error}") from error
+        yield Record(where, fields, request.settings)
+
+
+def name_of(address: str) -> str:
+    """Return the name of an address in messages."""
+    return "the data" if address.startswith(PREFIX) else address
+
+
+@contextmanager
 def place_of(given: Given, data: DataConfig) -> Iterator[str | Path | None]:
-    """Yield a path unchanged, and data in memory as a temporary jsonl file with the fields that `data` names.
+    """Yield a path unchanged, and data in memory as the address of records with the fields that `data` names.
 
     Tuples are (source, target) or (text, label). Raises `UserError` for a record without one of the fields.
     """
@@ -111,10 +121,8 @@ def place_of(given: Given, data: DataConfig) -> Iterator[str | Path | None]:
         if missing := [name for name in names if row.keys().isdisjoint({name, name.partition(".")[0]})]:
             has, reads = ", ".join(map(repr, islice(row, 8))), " and ".join(map(repr, names))
             raise UserError(f"record {number} of the data has no {missing[0]!r}: this model reads {reads}, got {has}")
-    with tempfile.TemporaryDirectory(prefix="glassformer-") as folder:
-        path = Path(folder, "records.jsonl")
-        files.write_text(path, _jsonl(rows, {*names, *(name.partition(".")[0] for name in names)}, {}))
-        yield path
+    with address_of(json_lines(rows, {*names, *(name.partition(".")[0] for name in names)}, {})) as address:
+        yield address
 
 
 def _named(row: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -131,9 +139,9 @@ def _fields_of(data: DataConfig) -> list[str]:
     return [data.text_field]
 
 
-def _jsonl(rows: Rows, kept: Collection[str], new_names: Mapping[str, str]) -> str:
-    lines = (json.dumps(_kept(row, kept, new_names), ensure_ascii=False, default=_plain) for row in rows)
-    return "".join(f"{line}\n" for line in lines)
+def json_lines(rows: Rows, kept: Collection[str], new_names: Mapping[str, str]) -> list[str]:
+    """Return every record as a line of JSON, with the fields in `kept` under their new names."""
+    return [json.dumps(_kept(row, kept, new_names), ensure_ascii=False, default=_plain) for row in rows]
 
 
 def _kept(row: Mapping[str, Any], kept: Collection[str], new_names: Mapping[str, str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Sources: a `.tsv`, `.csv`, `.jsonl` or `.parquet` file with named columns; a `.c
 one split of it, `hf:NAME#SPLIT` (extra for both, and for Parquet: data).
 Only records without text or label are skipped; they are counted.
 
-`records.read_sides` makes the split. Equal texts are on one side, and every label is in at least one training text.
+`split.read_sides` makes the split. Equal texts are on one side, and every label is in at least one training text.
 """
 
 import math
@@ -13,27 +13,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
-from glassformer import files
 from glassformer.config.run import LabelData
-from glassformer.data import builtin_labels, records
-from glassformer.data.builtin import PREFIX
-from glassformer.data.records import (
-    HUB,
-    SUFFIXES,
-    VALIDATION,
-    Record,
-    Wanted,
-    digest_of,
-    is_parquet,
-    read_sides,
-    split_records,
-)
+from glassformer.data import addresses, builtin
+from glassformer.data.hub import VALIDATION
+from glassformer.data.in_memory import name_of
+from glassformer.data.records import Dropped, Kind, Record, Request
+from glassformer.data.split import digest_of, read_sides, split_records, without_repeats
 from glassformer.errors import UserError, nearest_name
 
-DOCUMENT_START = "-DOCSTART-"
 IMBALANCE_TOLD = 5.0
 CLASSES_SHOWN = 40
 MANY = 10
@@ -65,76 +54,58 @@ class Tagged:
 LabelRecord = Labelled | Tagged
 
 
-class DroppedLabels(records.Dropped):
+class DroppedLabels(Dropped):
     """Counts of the labelled records that were skipped."""
 
+    RECORD: ClassVar = "text"
     EMPTY: ClassVar = ("record has no text or no label", "records have no text or no label")
     REPEATED: ClassVar = ("text is also in the validation data", "texts are also in the validation data")
 
 
-def read_labelled(data: LabelData, path: str, dropped: DroppedLabels, split: str = "train") -> Iterator[Labelled]:
-    """Yield the texts of `path` with their classes or numbers; `split` is for a dataset whose address names no split.
+def labelled_in(data: LabelData, dropped: DroppedLabels, split: str = "train") -> Iterator[LabelRecord]:
+    """Yield the labelled texts of `data.path`, or for tags its sentences as words with their tags.
 
-    Raises `UserError` for missing columns and, for regression, for a label that is not a finite number.
+    `split` is for a dataset whose address names no split. Raises `UserError` for missing columns, for a number that is
+    not finite, and for lists of words and tags of unequal length.
     """
-    if path.startswith(PREFIX):
-        if data.outputs != "classes" or data.second_field is not None:
-            raise UserError(f"{path} has classes of single texts: remove data.outputs and data.second_field")
-        for number, (text, label) in enumerate(builtin_labels.texts(path), 1):
-            yield Labelled(text, None, label, f"record {number} of {path}")
-    elif path.startswith(HUB) or Path(path).suffix.lower() in SUFFIXES:
-        texts = (data.text_field,) if data.second_field is None else (data.text_field, data.second_field)
-        for record in records.records(path, _wanted(data, texts), split, dropped):
-            sides = [record.text(name).strip() for name in texts]
-            if data.outputs == "multi_label":
-                labels = _labels(record, data.label_field)
-                if all(sides):
-                    yield Labelled(sides[0], sides[1] if len(sides) > 1 else None, labels, record.where)
-                else:
-                    dropped.empty(record.where)
-                continue
-            label = _label(record, record.value(data.label_field), data.label_field)
-            if not (all(sides) and label):
-                dropped.empty(record.where)
-                continue
-            if data.outputs == "regression" and not math.isfinite(_number(label)):
-                where = record.where
-                raise UserError(f"{where}: data.outputs = regression needs a finite number as label, got {label!r:.40}")
-            yield Labelled(sides[0], sides[1] if len(sides) > 1 else None, label, record.where)
+    path = data.path or ""
+    if path.startswith(builtin.PREFIX) and (data.second_field or data.outputs not in ("classes", "tags")):
+        raise UserError(f"{path} has classes of single texts: remove data.outputs and data.second_field")
+    for record in addresses.records(path, _request(data, split, dropped)):
+        found = _tagged(data, record) if data.outputs == "tags" else _labelled(data, record)
+        if found is None:
+            dropped.empty(record.where)
+        else:
+            yield found
+
+
+def _request(data: LabelData, split: str, dropped: DroppedLabels) -> Request:
+    kind: Kind = "tags" if data.outputs == "tags" else "labels"
+    settings = [f"data.{name}" for name in ("text_field", "second_field", "label_field") if getattr(data, name)]
+    may_lack_header = (data.text_field, data.label_field) == (LabelData.text_field, LabelData.label_field)
+    names = (*_text_fields(data), data.label_field)
+    return Request(kind, names, ", ".join(settings), split, dropped, may_lack_header)
+
+
+def _text_fields(data: LabelData) -> tuple[str, ...]:
+    return (data.text_field,) if data.second_field is None else (data.text_field, data.second_field)
+
+
+def _labelled(data: LabelData, record: Record) -> Labelled | None:
+    """Return a text or a pair of texts with its label; None without text or without label."""
+    sides = [record.text(name).strip() for name in _text_fields(data)]
+    label: str | tuple[str, ...]
+    if data.outputs == "multi_label":
+        label = _labels(record, data.label_field)
     else:
-        hint = "; for words with tags, set --data.outputs tags" if path.lower().endswith(".conll") else ""
-        raise UserError(f"{path}: expected a .tsv, .csv, .jsonl or .parquet file{hint}")
-
-
-def read_tagged(data: LabelData, path: str, dropped: DroppedLabels, split: str = "train") -> Iterator[Tagged]:
-    """Yield the sentences of `path` as words with their tags.
-
-    In a jsonl or Parquet file or a Hugging Face dataset both fields hold lists. Raises `UserError` for lists of unequal
-    length.
-    """
-    suffix = Path(path).suffix.lower()
-    if path.startswith(PREFIX):
-        for number, (words, tags) in enumerate(builtin_labels.sentences(path), 1):
-            yield Tagged(words, tags, f"record {number} of {path}")
-    elif path.startswith(HUB) or suffix == ".jsonl" or is_parquet(path):
-        for record in records.records(path, _wanted(data, (data.text_field,)), split, dropped):
-            if (tagged := _of_lists(data, record)).words:
-                yield tagged
-            else:
-                dropped.empty(record.where)
-    elif suffix == ".conll":
-        yield from _of_conll(files.as_path(path, "path"))
-    else:
-        raise UserError(
-            f"{path}: expected a .conll file (lines of word TAB tag), or a .jsonl or .parquet file (lists of words and "
-            "of tags)"
-        )
-
-
-def _wanted(data: LabelData, texts: tuple[str, ...]) -> Wanted:
-    second = "" if data.second_field is None else "data.second_field, "
-    are_named = (data.text_field, data.label_field) != (LabelData.text_field, LabelData.label_field)
-    return Wanted((*texts, data.label_field), f"data.text_field, {second}data.label_field", not are_named)
+        label = _label(record, record.value(data.label_field), data.label_field)
+    if not all(sides) or label == "":
+        return None
+    if data.outputs == "regression" and not math.isfinite(_number(str(label))):
+        where = record.where
+        raise UserError(f"{where}: data.outputs = regression needs a finite number as label, got {label!r:.40}")
+    text, second = [*sides, None][:2]
+    return Labelled(text or "", second, label, record.where)
 
 
 def _label(record: Record, value: Any, name: str) -> str:
@@ -172,10 +143,11 @@ def _class_names(features: Any, name: str) -> Sequence[str] | None:
     return getattr(getattr(features, "feature", features), "names", None)
 
 
-def _of_lists(data: LabelData, record: Record) -> Tagged:
+def _tagged(data: LabelData, record: Record) -> Tagged | None:
+    """Return words with their tags, which two fields hold as lists; None without words."""
     words, tags = (record.value(name) for name in (data.text_field, data.label_field))
     for name, values in ((data.text_field, words), (data.label_field, tags)):
-        if not isinstance(values, list):
+        if not isinstance(values, (list, tuple)):
             raise UserError(f"{record.where}: the field {name!r} must be a list, got {values!r:.40}")
     if len(words) != len(tags):
         raise UserError(f"{record.where} has {len(words)} words and {len(tags)} tags; each word needs one tag")
@@ -184,31 +156,7 @@ def _of_lists(data: LabelData, record: Record) -> Tagged:
     for number, (word, tag) in enumerate(zip(found.words, found.tags, strict=True), 1):
         if not (word.strip() and tag):
             raise UserError(f"{record.where}: word {number} or its tag is empty; fill it in or remove it")
-    return found
-
-
-def _of_conll(path: Path) -> Iterator[Tagged]:
-    """Read one word per line, its tag in the last column, a blank line after each sentence (Tjong Kim Sang 2003).
-
-    Columns are separated by tabs or, in a line without tabs, by spaces. Lines that begin a document are skipped.
-    """
-    words: list[str] = []
-    tags: list[str] = []
-    first, n_columns = 0, 0
-    for number, line in enumerate([*records.lines(files.read_text(path)), ""], 1):  # a blank line ends a sentence
-        if line.strip() and not line.startswith(DOCUMENT_START):
-            columns = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
-            n_columns = n_columns or len(columns)
-            if len(columns) < 2 or not (columns[0] and columns[-1]):
-                raise UserError(f"{path}:{number}: expected a word and its tag, got {line!r:.40}")
-            if len(columns) != n_columns:
-                raise UserError(f"{path}:{number}: expected {n_columns} columns as for word 1, got {len(columns)}")
-            first = first or number
-            words.append(columns[0])
-            tags.append(columns[-1])
-        elif words:
-            yield Tagged(tuple(words), tuple(tags), f"{path}:{first}")
-            words, tags, first = [], [], 0
+    return found if words else None
 
 
 class LabelCorpus:
@@ -222,6 +170,11 @@ class LabelCorpus:
         self.data = data
         self.dropped = DroppedLabels()
         self.path = self.name = data.path
+
+    @property
+    def valid_data(self) -> LabelData | None:
+        """The data of a separate validation file."""
+        return None if self.data.valid_path is None else replace(self.data, path=self.data.valid_path)
 
     @cached_property
     def digest(self) -> str:
@@ -239,21 +192,13 @@ class LabelCorpus:
         data = self.data
         train, valid, self._share_news = read_sides(
             data,
-            None if data.valid_path is None else replace(data, path=data.valid_path),
-            lambda of, split: list(_records(of, of.path or "", self.dropped, split)),
+            self.valid_data,
+            lambda data, split: labelled_in(data, self.dropped, split),
             lambda found: split_labelled(found, data.valid_fraction, keeps_labels=data.outputs != "regression"),
         )
         if data.outputs == "classes":
             self._require_few_labels(train)
-        held = {inputs_of(record) for record in valid}
-        kept = [record for record in train if inputs_of(record) not in held]
-        self.dropped.n_repeated = len(train) - len(kept)
-        for side, found in (("training", kept), ("validation", valid)):
-            if not found:
-                again = ", because all of them are also validation data" if train and side == "training" else ""
-                raise UserError(
-                    f"the split of {self.name} has no {side} text{again}; use more texts, or set data.valid_path"
-                )
+        kept = without_repeats(train, valid, inputs_of, self.dropped, self.name)
         if data.outputs != "regression":
             names = class_names(kept)
             self._require_no_header(kept)
@@ -266,7 +211,7 @@ class LabelCorpus:
     def test(self) -> list[LabelRecord] | None:
         """Records of `test_path`, or of the test part of built-in texts; None without either."""
         path = self.data.test_path
-        if path is None and self.path.startswith(PREFIX) and "#" not in self.path:
+        if path is None and builtin.has_parts(self.path):
             path = f"{self.path}#test"
         if path is None:
             return None
@@ -312,9 +257,9 @@ def read_labels(
 
     Raises `UserError` for an unreadable file, missing columns, and a file without any record.
     """
-    found = list(_records(data, path, DroppedLabels() if dropped is None else dropped, split))
+    found = list(labelled_in(replace(data, path=path), dropped or DroppedLabels(), split))
     if not found:
-        raise UserError(f"{path} has no text with a label; use another file")
+        raise UserError(f"{name_of(path)} has no text with a label; use another file")
     return found
 
 
@@ -446,10 +391,6 @@ def class_report(corpus: LabelCorpus) -> LabelReport:
         numbers=(min(numbers), math.fsum(numbers) / len(numbers), max(numbers)) if numbers else None,
         news=tuple(news),
     )
-
-
-def _records(data: LabelData, path: str, dropped: DroppedLabels, split: str) -> Iterable[LabelRecord]:
-    return (read_tagged if data.outputs == "tags" else read_labelled)(data, path, dropped, split)
 
 
 def inputs_of(record: LabelRecord) -> tuple[str, ...]:

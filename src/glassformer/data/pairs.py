@@ -5,7 +5,7 @@ a part of it, `builtin:NAME#train`, `#valid` or `#test`; `hf:NAME` or `hf:NAME:C
 or one split of it, `hf:NAME#SPLIT` (extra for both, and for Parquet: data). Only pairs with an empty side
 are skipped; they are counted. All pairs are kept in memory as text, which is practical for some millions of pairs.
 
-`records.read_sides` makes the split, by a hash of the source: all targets of one source are on one side.
+`split.read_sides` makes the split, by a hash of the source: all targets of one source are on one side.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,9 +16,12 @@ from typing import Any, ClassVar
 
 from glassformer import files
 from glassformer.config.run import PairData
-from glassformer.data import builtin_pairs, records
-from glassformer.data.builtin import PREFIX
-from glassformer.data.records import HUB, SUFFIXES, VALIDATION, Wanted, digest_of, lines, read_sides, split_records
+from glassformer.data import addresses
+from glassformer.data.formats import lines
+from glassformer.data.hub import VALIDATION
+from glassformer.data.in_memory import name_of
+from glassformer.data.records import Dropped, Record, Request
+from glassformer.data.split import digest_of, read_sides, split_records, without_repeats
 from glassformer.errors import UserError
 
 
@@ -30,31 +33,35 @@ class Pair:
     target: str
 
 
-class DroppedPairs(records.Dropped):
+class DroppedPairs(Dropped):
     """Counts of the pairs that were skipped."""
 
+    RECORD: ClassVar = "pair"
     EMPTY: ClassVar = ("pair has an empty side", "pairs have an empty side")
     REPEATED: ClassVar = ("pair is also in the validation pairs", "pairs are also in the validation pairs")
 
 
-def read_pair_files(data: PairData, dropped: DroppedPairs, split: str = "train") -> Iterator[Pair]:
+def pairs_in(data: PairData, dropped: DroppedPairs, split: str = "train") -> Iterator[Pair]:
     """Yield the pairs of `path`, or of `source` and `target`; `split` is for a dataset whose address names no split."""
+    names = data.source_field, data.target_field
     if data.path is None:
-        assert data.source is not None and data.target is not None  # checked by _check_sides
-        for number, sides in enumerate(aligned_lines(Path(data.source), Path(data.target)), 1):
-            yield from _kept(*sides, f"line {number} of {data.source}", dropped)
-    elif data.path.startswith(PREFIX):
-        yield from (Pair(source, target) for source, target in builtin_pairs.pairs(data.path))
-    elif data.path.startswith(HUB) or Path(data.path).suffix.lower() in SUFFIXES:
-        wanted = Wanted((data.source_field, data.target_field), "data.source_field, data.target_field")
-        for record in records.records(data.path, wanted, split, dropped):
-            source, target = (record.text(name) for name in wanted.names)
-            yield from _kept(source, target, record.where, dropped)
+        records = _aligned_records(data)
     else:
-        raise UserError(
-            f"{data.path}: expected a .tsv, .csv, .jsonl or .parquet file; for two files, set --data.source and "
-            "--data.target"
-        )
+        request = Request("pairs", names, "data.source_field, data.target_field", split, dropped, may_lack_header=True)
+        records = addresses.records(data.path, request)
+    for record in records:
+        source, target = (record.text(name).strip() for name in names)
+        if source and target:
+            yield Pair(source, target)
+        else:
+            dropped.empty(record.where)
+
+
+def _aligned_records(data: PairData) -> Iterator[Record]:
+    assert data.source is not None and data.target is not None  # checked by _check_sides
+    for number, (source, target) in enumerate(aligned_lines(Path(data.source), Path(data.target)), 1):
+        fields = {data.source_field: source, data.target_field: target}
+        yield Record(f"line {number} of {data.source}", fields, "")
 
 
 def aligned_lines(source: Path, target: Path) -> list[tuple[str, str]]:
@@ -68,13 +75,6 @@ def aligned_lines(source: Path, target: Path) -> list[tuple[str, str]]:
     return list(zip(sources, targets, strict=True))
 
 
-def _kept(source: str, target: str, where: str, dropped: DroppedPairs) -> Iterator[Pair]:
-    if source.strip() and target.strip():
-        yield Pair(source.strip(), target.strip())
-    else:
-        dropped.empty(where)
-
-
 class PairCorpus:
     """The pairs of a run and their split; files are read on first use."""
 
@@ -83,6 +83,14 @@ class PairCorpus:
         self.dropped = DroppedPairs()
         self.name = data.path or f"{data.source or 'no source'} and {data.target or 'no target'}"
         _check_sides(data)
+
+    @property
+    def valid_data(self) -> PairData | None:
+        """The data of separate validation files."""
+        data = self.data
+        if data.valid_path is None and data.valid_source is None:
+            return None
+        return replace(data, path=data.valid_path, source=data.valid_source, target=data.valid_target)
 
     @cached_property
     def digest(self) -> str:
@@ -93,22 +101,13 @@ class PairCorpus:
     @cached_property
     def split(self) -> tuple[list[Pair], list[Pair]]:
         """Training and validation pairs; raises `UserError` if a side is empty."""
-        data, given = self.data, None
-        if data.valid_path is not None or data.valid_source is not None:
-            given = replace(data, path=data.valid_path, source=data.valid_source, target=data.valid_target)
         train, valid, self._share_news = read_sides(
-            data,
-            given,
-            lambda of, split: list(read_pair_files(of, self.dropped, split)),
-            lambda pairs: split_pairs(pairs, data.valid_fraction),
+            self.data,
+            self.valid_data,
+            lambda data, split: pairs_in(data, self.dropped, split),
+            lambda pairs: split_pairs(pairs, self.data.valid_fraction),
         )
-        held = set(valid)
-        kept = [pair for pair in train if pair not in held]
-        self.dropped.n_repeated = len(train) - len(kept)
-        for side, pairs in (("training", kept), ("validation", valid)):
-            if not pairs:
-                raise UserError(f"the split of {self.name} has no {side} pair; use more pairs or give validation pairs")
-        return kept, valid
+        return without_repeats(train, valid, lambda pair: pair, self.dropped, self.name), valid
 
     def news(self) -> list[str]:
         """Read the pairs and return notes: skipped pairs, and a held-out fraction that is too small."""
@@ -122,9 +121,9 @@ def read_pairs(data: PairData, dropped: DroppedPairs | None = None) -> list[Pair
     Raises `UserError` for an unreadable file, sides of unequal length, and missing columns.
     """
     _check_sides(data)
-    pairs = list(read_pair_files(data, DroppedPairs() if dropped is None else dropped, VALIDATION))
+    pairs = list(pairs_in(data, dropped or DroppedPairs(), VALIDATION))
     if not pairs:
-        raise UserError(f"{data.path or data.source} has no pair with both sides; use another file")
+        raise UserError(f"{name_of(data.path or str(data.source))} has no pair with both sides; use another file")
     return pairs
 
 

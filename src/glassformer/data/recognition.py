@@ -6,32 +6,30 @@ of two columns with other names is recognised by its values: a column of few sho
 of mostly different values are pairs. In every other case `UserError` asks for the kind or the columns.
 """
 
-import csv
-import io
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from glassformer import files
 from glassformer.config.run import LabelData, PairData, TextData
-from glassformer.data import records
+from glassformer.data import addresses, builtin, records
+from glassformer.data.formats import is_tsv, table_rows
+from glassformer.data.in_memory import PARTS, Rows, json_lines
 from glassformer.data.pairs import aligned_lines
-from glassformer.data.records import HUB, SUFFIXES, Dropped, Wanted, is_parquet
-from glassformer.data.sources import is_pattern
+from glassformer.data.records import Request
 from glassformer.errors import UserError, shown
 
 Kind = Literal["text", "pairs", "labels"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-CONLL = ".conll"
 PAIR_FIELDS, LABEL_FIELDS = ("source_field", "target_field"), ("text_field", "label_field")
-SETTINGS = (*PAIR_FIELDS, *LABEL_FIELDS, "second_field", "outputs")
+FIELDS = (*PAIR_FIELDS, *LABEL_FIELDS, "second_field")
+SETTINGS = (*FIELDS, "outputs")
 """Keys of `[data]` that decide how a table is read."""
 
 N_ROWS = 1000
-HEAD_BYTES = 1 << 20
+HEAD_CHARACTERS = 1 << 20
 LABEL_CHARACTERS = 40
 """A column with a longer value is not taken for labels."""
 FEW_LABELS = 10
@@ -72,20 +70,47 @@ def recognise(
     """
     given = given or {}
     kind = kind or implied_kind(given)
-    suffix = Path(place).suffix.lower()
-    if sample is None and suffix == CONLL and kind != "text":
-        return Recognised(LabelData(path=place, outputs="tags"), f"words with tags, by its suffix {CONLL}")
-    is_table_file = suffix in SUFFIXES and not Path(place).is_dir() and not is_pattern(place)
-    is_table = sample is not None or place.startswith(HUB) or is_table_file
-    if not is_table or (kind == "text" and suffix in (".tsv", ".csv")):
-        if kind in ("pairs", "labels"):
-            raise UserError(
-                f"{place} has no columns: pairs are two files (source and target) or a table (.tsv, .csv, .jsonl, "
-                ".parquet), labels a table or a .conll file"
-            )
-        return Recognised(TextData(path=place))
-    sample = sample or read_sample(place)
+    if sample is None:
+        kinds = _kinds_at(place)
+        if kinds == ("tags",) and kind != "text":
+            suffix = Path(place).suffix.lower()
+            return Recognised(LabelData(path=place, outputs="tags"), f"words with tags, by its suffix {suffix}")
+        if "pairs" not in kinds or (kind == "text" and "text" not in kinds):
+            return _text(place, kind)
+        sample = read_sample(place)
     return _Reading(place, kind, given, sample).recognised()
+
+
+def _kinds_at(place: str) -> tuple[records.Kind, ...]:
+    """Return what the records of a table can be; nothing for files of text, folders, patterns and built-in texts."""
+    source = addresses.source_of(place)
+    if source is None or place.startswith(builtin.PREFIX) or Path(place).is_dir():
+        return ()
+    return source.kinds
+
+
+def _text(place: str, kind: Kind | None) -> Recognised:
+    if kind in ("pairs", "labels"):
+        tables = ", ".join(addresses.suffixes_of("pairs"))
+        raise UserError(
+            f"{place} has no columns: pairs are two files (source and target) or a table ({tables}), labels a table or "
+            "a .conll file"
+        )
+    return Recognised(TextData(path=place))
+
+
+def recognise_rows(rows: Rows, kind: Kind | None, given: Mapping[str, str]) -> tuple[Recognised, list[str]]:
+    """Recognise records, and return each as a line of JSON with the fields that are read.
+
+    The items of tuples get the default names of their fields.
+    """
+    found = recognise("the data", kind, given, Sample(columns_of(_first(rows))))
+    fields = {name: column for name in FIELDS if (column := getattr(found.data, name, None)) is not None}
+    new_names = {old: setting.removesuffix("_field") for setting, old in fields.items() if old in PARTS}
+    default = {setting: new_names[old] for setting, old in fields.items() if old in new_names}
+    kept = {name if name in rows[0] else name.partition(".")[0] for name in fields.values()}
+    lines = json_lines(rows, kept, new_names)
+    return replace(found, data=replace(found.data, **default)), lines  # type: ignore[arg-type]
 
 
 def implied_kind(given: Mapping[str, str]) -> Kind | None:
@@ -102,7 +127,7 @@ def implied_kind(given: Mapping[str, str]) -> Kind | None:
 def aligned(source: str, target: str) -> Recognised:
     """Return two text files as the sides of pairs; the suffix of the target, such as `.de`, names its language."""
     for side in map(Path, (source, target)):
-        if side.suffix.lower() in (*SUFFIXES, CONLL, ".toml") or side.is_dir():
+        if addresses.source_of(str(side)) or side.suffix.lower() == ".toml" or side.is_dir():
             raise UserError(
                 f"two sources are the text files of pairs, and {side} is not such a file: give one source; for several "
                 "texts, their folder or a pattern in quotes"
@@ -274,26 +299,42 @@ def _few_values(*columns: Sequence[str]) -> int | None:
 # The first rows
 
 
-def read_sample(place: str) -> Sample:
+def read_sample(address: str) -> Sample:
     """Read the first rows of a table."""
-    if place.startswith(HUB) or is_parquet(place):
-        rows = (dict(record.fields) for record in records.records(place, Wanted((), ""), "train", Dropped()))
-        columns = columns_of(itertools.islice(rows, N_ROWS))
-        if not columns:
-            raise UserError(f"{place} is empty; use a file with rows")
-        return Sample(columns)
-    path = Path(place)
-    if path.suffix.lower() == ".jsonl":
-        lines = (line for line in _lines(path) if line.strip())
-        return Sample(columns_of(files.parse_json_line(line, str(path)) for line in itertools.islice(lines, N_ROWS)))
-    is_tsv = path.suffix.lower() == ".tsv"
-    table = [line.split("\t") for line in _lines(path)] if is_tsv else list(_csv_rows(path))
-    header, *body = [row for row in table[: N_ROWS + 1] if any(cell.strip() for cell in row)] or [[]]
+    path = Path(address)
+    if path.suffix.lower() in (".tsv", ".csv"):
+        sample = _sample_of_table(path)
+    else:
+        request = Request("pairs", (), "")
+        sample = Sample(columns_of(_first(dict(record.fields) for record in addresses.records(address, request))))
+    if not sample.columns:
+        raise UserError(f"{address} is empty; use a file with rows")
+    return sample
+
+
+def _sample_of_table(path: Path) -> Sample:
+    """Return the first rows; a tsv of two columns may have no header, so its first line is kept too."""
+    rows = (row for _, row in table_rows(path) if any(cell.strip() for cell in row))
+    header = next(rows, [])
     is_named = not {name.strip().casefold() for name in header}.isdisjoint({"source", "target", "text", "label"})
-    if is_tsv and len(header) == 2 and not is_named:
-        pairs = [row for row in (header, *body) if len(row) == 2]
-        return Sample({f"column {i + 1}": [row[i] for row in pairs] for i in range(2)}, header)
-    return Sample({name: [row[i] for row in body if i < len(row)] for i, name in enumerate(header)})
+    if not is_tsv(path) or len(header) != 2 or is_named:
+        return Sample(columns_of(_first(dict(zip(header, row, strict=False)) for row in rows)))
+    body = _first(
+        {f"column {number}": cell for number, cell in enumerate(row, 1)}
+        for row in itertools.chain([header], rows)
+        if len(row) == 2
+    )
+    return Sample(columns_of(body), header)
+
+
+def _first(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the first rows: at most `N_ROWS`, and no more after `HEAD_CHARACTERS`."""
+    n_characters = 0
+    for row in itertools.islice(rows, N_ROWS):
+        yield row
+        n_characters += sum(len(str(value)) for value in row.values())
+        if n_characters > HEAD_CHARACTERS:
+            return
 
 
 def columns_of(rows: Iterator[Mapping[str, Any]]) -> Columns:
@@ -307,30 +348,3 @@ def columns_of(rows: Iterator[Mapping[str, Any]]) -> Columns:
         for name, value in row.items():
             columns.setdefault(name, []).append(value)
     return columns
-
-
-def _csv_rows(path: Path) -> Iterator[list[str]]:
-    reader = csv.reader(io.StringIO("\n".join(_lines(path)), newline=""), strict=True)
-    while True:
-        try:
-            yield next(reader)
-        except (StopIteration, csv.Error):  # an invalid row is reported when the whole file is read
-            return
-
-
-def _lines(path: Path) -> list[str]:
-    """Return the complete lines in the first `HEAD_BYTES` of a file."""
-    files.refuse_objects(path)
-    with files.reading(path), open(path, "rb") as file:
-        data = file.read(HEAD_BYTES)
-        if file.read(1):
-            data = data[: data.rfind(b"\n") + 1] or data
-    if not data.strip():
-        raise UserError(f"{path} is empty; use a file with rows")
-    if (place := data.find(b"\0")) >= 0:
-        raise files.nul_error(path, place, data.count(b"\n", 0, place) + 1)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise files.utf8_error(path, error, len(data) - len(error.object)) from error
-    return records.lines(text)

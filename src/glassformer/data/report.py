@@ -9,7 +9,7 @@ import numpy as np
 
 from glassformer import formatting
 from glassformer.data.corpus import Corpus
-from glassformer.data.sources import Counts, Piece, read_pieces
+from glassformer.data.texts import Counts, Piece, read_pieces
 from glassformer.data.tokens import encode_pieces
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer

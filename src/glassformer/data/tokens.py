@@ -32,7 +32,7 @@ import numpy.typing as npt
 from glassformer import files
 from glassformer.data.corpus import Corpus, SplitSide
 from glassformer.data.pairs import Pair, PairCorpus
-from glassformer.data.sources import Piece, cut, joined
+from glassformer.data.texts import Piece, cut, joined
 from glassformer.errors import UserError, is_out_of_memory
 from glassformer.seeds import Stream, seed_of
 from glassformer.tokenization.processes import in_order

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer import files
+from glassformer.data import hub
+from glassformer.data.addresses import local_path
 from glassformer.errors import UserError, first_line, shown
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ ADAPTER = "adapter_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000  # the limit of transformers
 MAX_SHARDS = 1000
-HUB = "hub:"
 WANTED = ["*.json", "model*.safetensors", "*.spm", "vocab.txt", "merges.txt", "chat_template.jinja"]
 """Files to download: no code, no pickles and no second copy of the weights (`consolidated.safetensors`)."""
 
@@ -80,7 +81,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         if path.is_file():
             files.refuse_objects(path)
-        raise UserError(f"no such folder: {path}; give the folder that contains config.json, or hub:OWNER/NAME")
+        raise UserError(f"no such folder: {path}; give the folder that contains config.json, or hf:OWNER/NAME")
     if (path / ADAPTER).is_file() and not any((path / name).is_file() for name in (WEIGHTS, INDEX)):
         raise UserError(
             f"{path} contains only a LoRA adapter: merge it into its base model with peft's merge_and_unload, "
@@ -164,10 +165,13 @@ def write_weights(tensors: "Iterable[tuple[str, Tensor]]", folder: Path, max_sha
 
 
 def local(source: str | Path) -> Path:
-    """Return the local folder of `hub:OWNER/NAME`, downloaded if not cached; return other sources unchanged."""
-    if not str(source).startswith(HUB):
-        return Path(source)
-    name = str(source).removeprefix(HUB)
+    """Return the local folder of a source; `hf:OWNER/NAME` is downloaded from the hub if it is not cached."""
+    place = local_path(str(source), "source")
+    if place is not None:
+        return place
+    if not str(source).startswith(hub.PREFIX):
+        raise UserError(f"{source} is no checkpoint; give the folder that contains config.json, or hf:OWNER/NAME")
+    name = str(source).removeprefix(hub.PREFIX)
     try:
         from huggingface_hub import snapshot_download
     except ImportError:

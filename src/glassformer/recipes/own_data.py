@@ -33,11 +33,12 @@ from glassformer.config.transformer import (
     Stack,
     TransformerConfig,
 )
-from glassformer.data.builtin import PREFIX
-from glassformer.data.in_memory import recognised, rows_of
-from glassformer.data.recognition import SETTINGS, Kind, Recognised, aligned, recognise
-from glassformer.data.records import HUB, Dropped, Wanted, is_parquet, records
-from glassformer.data.sources import find_sources, is_pattern, split_pattern
+from glassformer.data import addresses
+from glassformer.data.first_look import require_readable
+from glassformer.data.in_memory import address_of, rows_of
+from glassformer.data.recognition import SETTINGS, Kind, Recognised, aligned, recognise, recognise_rows
+from glassformer.data.records import Request
+from glassformer.data.texts import find_sources
 from glassformer.errors import UserError
 
 __all__ = ["SETTINGS", "Kind", "run_for", "run_of_data", "vocab_size_for"]
@@ -138,10 +139,13 @@ def run_in_memory(
 ) -> tuple[Run, str, str]:
     """Build the run for data in memory; return it with its records as a jsonl text, and what it was recognised by.
 
-    The run has no path until the records are in a file.
+    The run has no path until the records are in a file. Raises `UserError` for a record that cannot be read.
     """
     rows = rows_of(data)
-    found, text = recognised(rows, kind, given or {})
+    found, lines = recognise_rows(rows, kind, given or {})
+    with address_of(lines) as address:
+        require_readable(replace(found.data, path=address))
+    text = "".join(f"{line}\n" for line in lines)
     run = run_of_data(found.data.kind, found, len(text.encode()))
     return replace(run, data=replace(run.data, path=None)), text, f"{len(rows):,} records are {found.evidence}"
 
@@ -157,25 +161,29 @@ def run_of_data(name: str, found: Recognised, n_bytes: int) -> Run:
 
 
 def _place(source: str | Path) -> str:
-    return str(source) if str(source).startswith((PREFIX, HUB)) else str(files.as_path(source, "source"))
+    address = str(source)
+    return str(files.as_path(source, "source")) if addresses.is_file(address) else address
 
 
-def _name_of(place: str) -> str:
-    if place.startswith((PREFIX, HUB)):
-        return re.sub(r"\W+", "-", place.partition(":")[2]).strip("-")
-    return files.name_of(split_pattern(place)[0] if is_pattern(place) else Path(place))
+def _name_of(address: str) -> str:
+    if not addresses.is_file(address):
+        return re.sub(r"\W+", "-", address.partition(":")[2]).strip("-")
+    if addresses.is_pattern(address):
+        return files.name_of(addresses.split_pattern(address)[0])
+    return files.name_of(Path(address))
 
 
 def _n_bytes(data: TextData | PairData | LabelData) -> int:
     """Return the size of the files, or of the texts that are not in files or are compressed."""
     if isinstance(data, PairData) and data.path is None:
         return sum(os.path.getsize(str(side)) for side in (data.source, data.target))
-    place = str(data.path)
+    address = str(data.path)
     if isinstance(data, TextData):
-        return sum(source.n_bytes(data.text_field) for source in find_sources([place]))
-    if not (place.startswith(HUB) or is_parquet(place)):
-        return os.path.getsize(place)
-    rows = records(place, Wanted((), ""), "train", Dropped())
+        return sum(source.n_bytes(data.text_field) for source in find_sources([address]))
+    source = addresses.source_of(address)
+    if source is not None and source.is_plain:
+        return os.path.getsize(address)
+    rows = addresses.records(address, Request("pairs", (), ""))
     return sum(len(str(value)) for row in rows for value in row.fields.values())
 
 

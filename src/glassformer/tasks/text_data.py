@@ -12,7 +12,7 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import ExampleRows, PackedRows, Run, TextData, WindowRows
 from glassformer.data.batching import Epochs, Example, FreshCuts, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
-from glassformer.data.sources import read_documents
+from glassformer.data.texts import read_documents
 from glassformer.data.tokens import TokenFile, TokenSplits, encode_text, prepare
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import evaluation_rows

@@ -9,9 +9,7 @@ from typing import Any
 
 from glassformer import files
 from glassformer.config.run import DataConfig, Run
-from glassformer.data.builtin import PREFIX
-from glassformer.data.records import HUB
-from glassformer.data.sources import reads
+from glassformer.data.addresses import absolute, local_path, reads
 from glassformer.distributed.environment import RUN_ID, was_restarted
 from glassformer.errors import UserError
 from glassformer.store import checkpoint, lock
@@ -49,7 +47,7 @@ def require_apart(run: Run, folder: Path) -> None:
     """
     data = [address for name, address in paths_of(run.data).items() if name != "cache_dir"]
     for address in filter(None, (*data, run.init.path, run.tokenizer.path)):
-        path = file_of(address)
+        path = local_path(address, "data")
         if path is None or path.absolute() == (folder / RECORDS).absolute():
             continue
         inputs = [path]
@@ -135,26 +133,5 @@ def paths_of(data: DataConfig) -> dict[str, str]:
 
 def with_whole_paths(data: DataConfig) -> DataConfig:
     """Return the data configuration with absolute paths, so that the run works from any working directory."""
-    paths: dict[str, Any] = {name: _whole(path) for name, path in paths_of(data).items()}
+    paths: dict[str, Any] = {name: absolute(path) for name, path in paths_of(data).items()}
     return replace(data, **paths)
-
-
-def file_of(address: str) -> Path | None:
-    """Return the file or folder of an address; None for built-in data and for repositories on the hub."""
-    if address.startswith(PREFIX):
-        return None
-    if not address.startswith(HUB):
-        return files.as_path(address, "data")
-    name = address.removeprefix(HUB).partition("#")[0]  # a repository on the hub, or a local folder
-    path = files.as_path(name, "data")
-    return path if files.exists(path) else None
-
-
-def _whole(address: str) -> str:
-    if address.startswith(PREFIX):
-        return address
-    if address.startswith(HUB):
-        name, mark, split = address.removeprefix(HUB).partition("#")
-        folder = files.as_path(name, "data")
-        return f"{HUB}{folder.absolute()}{mark}{split}" if folder.is_dir() else address
-    return str(files.as_path(address, "data").absolute())

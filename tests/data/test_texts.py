@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from glassformer.data import sources
-from glassformer.data.sources import Counts, cut, find_sources, joined, read_pieces
+from glassformer.data.addresses import is_pattern, reads
+from glassformer.data.texts import Counts, cut, find_sources, joined, read_pieces
 from glassformer.errors import UserError
 from glassformer.tokenization.pretokenize import SCHEMES, pipeline
 
@@ -54,7 +54,7 @@ def test_a_later_byte_order_mark_is_kept(write: Write) -> None:
 
 @pytest.mark.parametrize("block", [1, 2, 3, 1 << 18])
 def test_crlf_becomes_lf_and_a_lone_cr_is_kept(write: Write, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+    monkeypatch.setattr("glassformer.data.texts._BLOCK_BYTES", block)
     counts = Counts()
     assert read(write("a.txt", "a\r\nb\rc\r\r\né\r"), counts=counts) == ["a\nb\rc\r\né\r"]
     assert counts.n_crlf == 2
@@ -62,7 +62,7 @@ def test_crlf_becomes_lf_and_a_lone_cr_is_kept(write: Write, block: int, monkeyp
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5])
 def test_characters_are_whole_for_every_block_size(write: Write, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+    monkeypatch.setattr("glassformer.data.texts._BLOCK_BYTES", block)
     text = "\ufeffa é 漢字 🙂 \u0301x"
     assert read(write("a.txt", text)) == [text[1:]]
 
@@ -115,7 +115,7 @@ def test_a_name_that_is_too_long_is_refused() -> None:
 
 @pytest.mark.parametrize("block", [1, 4, 1 << 18])
 def test_invalid_utf8_names_offset_and_line(write: Write, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+    monkeypatch.setattr("glassformer.data.texts._BLOCK_BYTES", block)
     assert "a.txt is not UTF-8: byte 0xff at offset 8 (line 2)" in message(write("a.txt", b"caf\xc3\xa9\nab\xffc\n"))
     assert "byte 0xc3 at offset 2 (line 1)" in message(write("cut.txt", b"ab\xc3"))
 
@@ -144,8 +144,14 @@ def test_bad_lines_of_jsonl_name_file_and_line(write: Write, line: str, words: s
     assert words in found and "\n" not in found
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_git_lfs_pointer_is_not_a_text(write: Write, name: str) -> None:
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 548105171\n"
+    assert f"{name} is a Git LFS pointer, not the file itself" in message(write(name, pointer))
+
+
 def test_a_jsonl_file_of_one_endless_line_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 20)
+    monkeypatch.setattr("glassformer.data.formats.MAX_LINE_BYTES", 20)
     assert "a.jsonl:1 is longer than 20 bytes" in message(write("a.jsonl", '{"text": "0123456789"}'))
 
 
@@ -157,13 +163,13 @@ def test_an_unknown_builtin_suggests_the_nearest() -> None:
 
 
 def small_pieces(monkeypatch: pytest.MonkeyPatch, size: int, most: int) -> None:
-    monkeypatch.setattr(sources, "PIECE_CHARACTERS", size)
-    monkeypatch.setattr(sources, "MAX_PIECE_CHARACTERS", most)
+    monkeypatch.setattr("glassformer.data.texts.PIECE_CHARACTERS", size)
+    monkeypatch.setattr("glassformer.data.texts.MAX_PIECE_CHARACTERS", most)
 
 
 def test_a_file_streams_in_pieces_of_bounded_size(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     small_pieces(monkeypatch, 64, 256)
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr("glassformer.data.texts._BLOCK_BYTES", 100)
     lines = "".join(f"line {i}\n\n" for i in range(300))
     text = lines + "x" * 3000 + " y" * 1000
     pieces = list(read_pieces([write("a.txt", text)]))
@@ -219,8 +225,8 @@ def test_a_long_document_without_line_ends_is_searched_once(monkeypatch: pytest.
         def search(self, text: str, first: int, last: int) -> None:
             searched.append(min(last, len(text)) - first)
 
-    monkeypatch.setattr(sources, "_LINE_CUT", Counting())
-    monkeypatch.setattr(sources, "_SPACE_CUT", Counting())
+    monkeypatch.setattr("glassformer.data.texts._LINE_CUT", Counting())
+    monkeypatch.setattr("glassformer.data.texts._SPACE_CUT", Counting())
     assert "".join(piece.text for piece in cut(["x" * 50_000])) == "x" * 50_000
     assert sum(searched) <= 2 * 50_000
 
@@ -236,7 +242,7 @@ def test_pieces_cut_between_words_keep_the_chunks(
     text = "".join(map("".join, words))
     with pytest.MonkeyPatch.context() as monkeypatch:
         small_pieces(monkeypatch, 12, 24)
-        monkeypatch.setattr(sources, "_LINE_CUT", re.compile("(?!)"))  # matches nothing
+        monkeypatch.setattr("glassformer.data.texts._LINE_CUT", re.compile("(?!)"))  # matches nothing
         pieces = [piece.text for piece in cut([text])]
     assert "".join(pieces) == text
     assert len(text) <= 24 or len(pieces) > 1
@@ -271,8 +277,8 @@ def test_a_pattern_finds_the_files_that_a_shell_finds(pattern: str, write: Write
         return
     found = [source.path for source in find_sources([place])]
     assert set(found) == expected and found == sorted(expected, key=lambda path: path.relative_to(tmp_path).parts)
-    if sources.is_pattern(place):
-        assert {path for path in paths if sources.reads(Path(place), path)} == expected
+    if is_pattern(place):
+        assert {path for path in paths if reads(Path(place), path)} == expected
 
 
 def test_a_pattern_never_follows_links_out_of_its_folder(write: Write, tmp_path: Path) -> None:

@@ -1,0 +1,169 @@
+"""The split of records into training and validation data: fractions, parts of a source, and repeats.
+
+`held_out` selects the validation data, of records and of texts (`corpus`), in units that are never divided: all copies
+of a document, or all records with one key. The caller sorts the units by a hash of their contents, so the selection
+does not depend on the order of the files.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from glassformer.config.run import LabelData, PairData
+from glassformer.data import builtin, hub
+from glassformer.data.records import Dropped
+from glassformer.errors import UserError
+
+T = TypeVar("T")
+Data = TypeVar("Data", PairData, LabelData)
+
+FEW = 0.5
+"""A note is printed if the held-out fraction is below this part of `valid_fraction`."""
+
+
+def held_out(
+    weights: Sequence[int], fraction: float, *, training: Collection[int] = (), fits_only: bool = False
+) -> list[int]:
+    """Choose units for validation, so that units of every size are held out at about `fraction` of their weight.
+
+    Units are grouped by weight: 1, 2-3, 4-7, … Groups are filled from the lightest to the heaviest, each up to
+    `fraction` of its weight plus the (possibly negative) rest of the group before. A group takes units in their order,
+    each one that brings its total nearer to that, so its rest is at most half of a unit. At the end, one more unit is
+    taken if it brings the whole total nearer. Neither side is empty, and units in `training` are never chosen.
+
+    With `fits_only`, a group takes only units that fit whole, so the total is at most `fraction`; nothing is added at
+    the end, and nothing may be chosen.
+
+    >>> held_out([40, 1, 60, 1, 60, 1, 1], 0.25)  # one of the four units 1, and 40 of 160
+    [1, 0]
+    >>> held_out([9, 8], 0.1), held_out([9, 8], 0.1, training=[1]), held_out([9, 8], 0.1, fits_only=True)
+    ([1], [0], [])
+    """
+    groups: dict[int, list[int]] = {}
+    for unit, weight in enumerate(weights):
+        groups.setdefault(weight.bit_length(), []).append(unit)
+    chosen: list[int] = []
+    missing, limit = 0.0, 1 if fits_only else 2  # a unit below 2 × missing brings the total nearer
+    for size in sorted(groups):
+        missing += fraction * sum(weights[unit] for unit in groups[size])
+        for unit in groups[size]:
+            if unit not in training and weights[unit] <= limit * missing:
+                chosen.append(unit)
+                missing -= weights[unit]
+    if fits_only:
+        return chosen
+    left = sorted(set(range(len(weights))).difference(chosen, training), key=lambda unit: weights[unit])
+    may_add = len(left) > (not training)  # the last unit is for training
+    if chosen and not left and not training:
+        chosen.remove(min(chosen, key=lambda unit: weights[unit]))
+    elif may_add and not chosen:
+        chosen = left[:1]
+    elif may_add:
+        nearest = min(left, key=lambda unit: abs(weights[unit] - missing))
+        chosen += [nearest] if abs(weights[nearest] - missing) < missing else []
+    return chosen
+
+
+def share_news(reached: float, wanted: float) -> list[str]:
+    """Return a note if the held-out fraction, from 0 to 1, is below half of the wanted one.
+
+    >>> share_news(0.09, 0.1)
+    []
+    """
+    if reached >= FEW * wanted:
+        return []
+    return [
+        f"only {reached:.2%} of the data could be held out for validation, less than data.valid_fraction "
+        f"({wanted:.2%}); use more data, or set data.valid_path"
+    ]
+
+
+def held_out_keys(keys: Sequence[str], valid_fraction: float, training: Collection[str] = ()) -> set[str]:
+    """Select the keys of the validation records; the result does not depend on the order of the records.
+
+    Keys are sorted by their hash, and selected by their number of records (`held_out`): keys with few records and keys
+    with many are both held out at about `valid_fraction`. Keys in `training` are never selected.
+
+    >>> sorted(held_out_keys(["a", "b", "a", "c"], 0.25))
+    ['c']
+    """
+    counts = Counter(keys)
+    ordered = sorted(counts, key=_hash)
+    fixed = {unit for unit, key in enumerate(ordered) if key in training}
+    return {ordered[unit] for unit in held_out([counts[key] for key in ordered], valid_fraction, training=fixed)}
+
+
+def split_records(
+    records: Sequence[T],
+    keys: Sequence[str],
+    valid_fraction: float,
+    training: Collection[str] = (),
+) -> tuple[list[T], list[T]]:
+    """Split into training and validation records by the key of each (`held_out_keys`), in their order.
+
+    >>> split_records("badc", ["a", "b", "a", "c"], 0.25)
+    (['b', 'a', 'd'], ['c'])
+    """
+    chosen = held_out_keys(keys, valid_fraction, training)
+    sides: tuple[list[T], list[T]] = ([], [])
+    for record, key in zip(records, keys, strict=True):
+        sides[key in chosen].append(record)
+    return sides
+
+
+def read_sides(
+    data: Data,
+    valid: Data | None,
+    read: Callable[[Data, str], Iterator[T]],
+    divide: Callable[[list[T]], tuple[list[T], list[T]]],
+) -> tuple[list[T], list[T], list[str]]:
+    """Read training and validation records, and return them with a note if the held-out fraction is too small.
+
+    `valid` describes separate validation data. Without it, built-in records use their own parts, a dataset uses its
+    split named validation, and `divide` splits all other data by a hash of each record (`split_records`).
+    """
+    path = data.path or ""
+    if valid is not None:
+        return list(read(data, "train")), list(read(valid, hub.VALIDATION)), []
+    if builtin.has_parts(path):
+        train, valid_part = (list(read(replace(data, path=f"{path}#{part}"), "train")) for part in ("train", "valid"))
+        return train, valid_part, []
+    if path.startswith(hub.PREFIX) and "#" not in path and hub.VALIDATION in hub.splits(path):
+        return list(read(data, "train")), list(read(data, hub.VALIDATION)), []
+    train, held = divide(list(read(data, "train")))
+    return train, held, share_news(len(held) / max(1, len(train) + len(held)), data.valid_fraction)
+
+
+def without_repeats(
+    train: Sequence[T], valid: Sequence[T], key: Callable[[T], Hashable], dropped: Dropped, name: str
+) -> list[T]:
+    """Return the training records that are not also validation data, and count the others.
+
+    Raises `UserError` if there is no training or no validation record in the data called `name`.
+    """
+    held = set(map(key, valid))
+    kept = [record for record in train if key(record) not in held]
+    dropped.n_repeated = len(train) - len(kept)
+    again = ", because all of them are also validation data" if train else ""
+    for side, why, records in (("training", again, kept), ("validation", "", valid)):
+        if not records:
+            what = dropped.RECORD
+            raise UserError(f"the split of {name} has no {side} {what}{why}; use more {what}s, or set data.valid_path")
+    return kept
+
+
+def digest_of(begin: str, sides: Iterable[Iterable[Iterable[str]]]) -> str:
+    """Return the SHA-256 of `begin` and of the texts of every record of every side, in their order."""
+    digest = hashlib.sha256(begin.encode())
+    for records in sides:
+        for text in (text for record in records for text in record):
+            data = text.encode()
+            digest.update(len(data).to_bytes(8, "little") + data)
+        digest.update(b"|")
+    return digest.hexdigest()
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
