@@ -11,7 +11,7 @@ from glassformer import files
 from glassformer.cli.arguments import QUOTE, File, read_stdin
 from glassformer.config.schema import checked, setting
 from glassformer.config.train import DEVICE, DEVICES
-from glassformer.data.addresses import is_pattern, local_path, reads
+from glassformer.data.addresses import is_file, is_pattern, local_path, reads
 from glassformer.data.first_look import look_at
 from glassformer.data.formats import lines
 from glassformer.data.texts import find_sources
@@ -211,13 +211,16 @@ def require_output(output: Path, inputs: Iterable[str | Path | None]) -> None:
     """Raise `UserError` if a file cannot be written, or is one of the inputs on the command line.
 
     An input is a file, a model directory or run folder (checked by its own files), or a folder of texts (checked by its
-    texts). None, - and data that is not on this disk are ignored.
+    texts). Of a local folder after `hf:`, all files count. None, - and data that is
+    not on this disk are ignored.
     """
     files.require_file_place(output)
     for given in inputs:
-        place = None if given is None or str(given) == "-" else local_path(str(given), "input")
+        if given is None or str(given) == "-":
+            continue
+        place = local_path(str(given), "input")
         if place is not None:
-            files.require_apart(output, _read_in(place, output))
+            files.require_apart(output, _read_in(place, output) if is_file(str(given)) else [place])
 
 
 def _read_in(place: Path, output: Path) -> list[Path]:
