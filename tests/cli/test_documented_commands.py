@@ -322,8 +322,12 @@ class World:
         if line.startswith(tuple(NOT_RUN)):
             return []
         if program == "make":
-            targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-            return [f"no target {word}" for word in words if word not in targets]
+            known = re.findall(r"^(\w+):|\$\(if \$\((\w+)\)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            targets, variables = ({group[i] for group in known} for i in range(2))
+            wrong = [f"no target {word}" for word in words if "=" not in word and word not in targets]
+            return wrong + [
+                f"no variable {word}" for word in words if "=" in word and word.split("=")[0] not in variables
+            ]
         if program == "pip":
             return self.install(words)
         if program == "torchrun":
@@ -490,6 +494,8 @@ class Bigrams(nn.Module):
         ("torchrun --standalone --nproc-per-node 2 -m glassformer train RECIPE --train.acumulation 2", "exit code 2"),
         ("torchrun --standalone --nproc-per-node 2 train.py", "torchrun does not start glassformer"),
         ("make everything", "no target everything"),
+        ("make test CHANGED=1", None),
+        ("make test CHANGD=1", "no variable CHANGD=1"),
         ("pip install -e '.[evil,plot]' -c constraints.txt", "no extra evil"),
         ("python train.py", "no rule for this program"),
     ],
