@@ -193,7 +193,7 @@ def patch_residual(
     layer from the clean run; a batch has as many rows as fit in about `max_bytes`.
     """
     _with_tokens(network)
-    name = _head_stack(network) if stack is None else stack
+    name = head_stack(network) if stack is None else stack
     module = network.encoder if name == "encoder" else network.decoder if name == "decoder" else None
     if module is None:
         raise UserError(f"this model has no stack {name}: choose encoder or decoder, as far as the model has them")
@@ -208,7 +208,7 @@ def patch_heads(network: Transformer, pair: Patching, kind: Kind | None = None, 
     `kind` is the attention, by default the self-attention of the stack that the head reads.
     """
     _with_tokens(network)
-    kind = _head_stack(network) if kind is None else kind
+    kind = head_stack(network) if kind is None else kind
     heads = [part for part in all_parts(network) if part.kind == kind and part.head is not None]
     if not heads:
         raise UserError(f"this model has no attention heads of the kind {kind}")
@@ -289,5 +289,6 @@ def _with_tokens(network: Network) -> Transformer:
     return network
 
 
-def _head_stack(network: Transformer) -> Kind:
+def head_stack(network: Transformer) -> Kind:
+    """Return the stack that the head reads."""
     return "encoder" if network.decoder is None else "decoder"
