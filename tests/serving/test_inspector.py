@@ -369,7 +369,7 @@ def test_the_lens_equals_the_function(models: dict[str, Model], family: str, nor
 
 def test_a_recurrent_model_has_no_lens(models: dict[str, Model]) -> None:
     inspector = Inspector(models["recurrent"])
-    with pytest.raises(UserError, match="a recurrent model has no residual stream"):
+    with pytest.raises(UserError, match="this model is recurrent and has no residual stream"):
         inspector.lens(inspector.run(**PAIR)["run"])
 
 

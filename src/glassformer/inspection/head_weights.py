@@ -43,7 +43,9 @@ class HeadWeights:
         """Return (T, S) on the CPU: True where a query may attend to a key."""
         n_queries, n_keys = self.query.shape[1], self.key.shape[1]
         hidden = self._hidden()
-        return torch.ones(n_queries, n_keys, dtype=torch.bool) if hidden is None else ~hidden.cpu()
+        if hidden is None:
+            return torch.ones(n_queries, n_keys, dtype=torch.bool)
+        return ~hidden.cpu()
 
     def _hidden(self) -> Tensor | None:
         """Return (T, S): True where a query may not see a key; None if every query sees every key."""
@@ -82,14 +84,10 @@ def head_weights(network: nn.Module) -> Iterator[dict[str, HeadWeights]]:
     def store(path: str, attention: MultiHeadAttention, x: Tensor, memory: Tensor | None = None, **named: Any) -> None:
         given = {name: named.get(name) for name in ("rotary", "memory_kv", "grid")}
         query, key, _ = attention.project(x, memory, **given)
-        bias = named.get("bias")
-        found[path] = HeadWeights(
-            query[0].detach(),
-            key[0].detach(),
-            named.get("mask") or Mask(),
-            attention.scale,
-            None if bias is None else bias[0].detach(),
-        )
+        mask, bias = named.get("mask") or Mask(), named.get("bias")
+        if bias is not None:
+            bias = bias[0].detach()
+        found[path] = HeadWeights(query[0].detach(), key[0].detach(), mask, attention.scale, bias)
 
     def hook(path: str) -> Any:
         return lambda attention, args, named: store(path, attention, *args, **named)

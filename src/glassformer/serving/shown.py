@@ -7,8 +7,8 @@ from torch import Tensor
 
 from glassformer.errors import UserError
 from glassformer.inspection.ablation import Part, ablate
-from glassformer.inspection.attention_maps import Kind, checked
-from glassformer.inspection.capture import Trace, capture_tensors, kind_of
+from glassformer.inspection.attention_maps import Kind, checked, kind_of
+from glassformer.inspection.capture import Trace, capture_tensors
 from glassformer.inspection.head_scores import LayerScores, Scores, ids_of, score_numbers, uniform_attention
 from glassformer.inspection.head_weights import HeadWeights, head_weights
 from glassformer.inspection.lens import residual_names
@@ -89,7 +89,7 @@ def _run(model: Model, trace: Trace) -> tuple[dict[str, Tensor], dict[str, Heads
     network, weights = model.network, dict[str, Heads]()
     if isinstance(network, Transformer):
         with head_weights(network) as of_heads:
-            tensors = capture_tensors(network, trace.inputs, [*residual_names(network), "logits"])
+            tensors = capture_tensors(network, trace.inputs, [*residual_names(network).values(), "logits"])
         return tensors, weights | of_heads
     tensors = capture_tensors(network, trace.inputs, ["*.weights", "logits"])
     for name in [name for name in tensors if name.endswith(".weights")]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from glassformer.errors import UserError
-from glassformer.inspection.attention_maps import checked, default_layer
+from glassformer.inspection.attention_maps import checked, layer_or_default
 from glassformer.serving.app import one_answer, route
 from glassformer.serving.inspector import Inspector
 
@@ -18,9 +18,7 @@ def alignment(inspector: Inspector, run: str, layer: int | None = None, head: in
     layers = shown.attention.get("cross")
     if layers is None:
         raise UserError(f"{shown.model.name} has no attention from a target to a source, so it has no alignment")
-    if layer is None:
-        layer = default_layer(len(layers))
-    heads = shown.heads("cross", layer)
+    heads = layers[layer_or_default(layer, len(layers))]
     chosen: Sequence[int] = range(len(heads))
     if head is not None:
         chosen = [checked("head", head, len(heads))]

@@ -3,7 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from glassformer.inspection.patching import head_stack, patch_residual, patching_of
+from glassformer.inspection.lens import head_stack
+from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.models.transformer import Transformer
 from glassformer.serving import page_data
 from glassformer.serving.app import route
