@@ -14,7 +14,7 @@ MISSING = {
     "encoder": "self-attention in an encoder",
     "decoder": "self-attention in a decoder",
 }
-"""What a model does not have, for messages."""
+"""Names of an absent attention in messages."""
 
 
 def kind_of(name: str) -> Kind:

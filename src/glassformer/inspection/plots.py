@@ -78,7 +78,7 @@ def heat_maps(
         place.spines[:].set_visible(False)
     for place in grid.flat[n:]:
         place.set_axis_off()
-    # Tokens: every one, or as many as fit; single letters stand upright.
+    # Tokens: every one, or as many as fit; single letters are upright.
     points = min(9.0, max(5.0, cell * 72 * 0.8))
     for place in grid.flat:
         place.tick_params(length=0, labelsize=points, pad=2, labeltop=place in grid[0], top=False, labelbottom=False)

@@ -1,4 +1,4 @@
-"""What several panels send: tokens with predictions, packed arrays, and names of a model and its parts."""
+"""Data that several panels send: tokens with predictions, packed arrays, and names of a model and its parts."""
 
 import math
 import zlib
