@@ -27,6 +27,7 @@ from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.serving.app import application
 from glassformer.serving.inspector import FOLDER, Inspector
+from glassformer.serving.panels import calls
 from glassformer.serving.worker import Worker
 from glassformer.tokenization.tokenizer import Tokenizer
 from text import standard_library
@@ -108,7 +109,7 @@ def of_length(tokenizer: Tokenizer, text: str, n_tokens: int) -> str:
 @contextmanager
 def served(model: Model) -> Iterator[str]:
     """Serve the page of a model; give its address."""
-    app = application(Inspector(model).calls(), FOLDER, ["127.0.0.1"], Worker())
+    app = application(calls(Inspector(model)), FOLDER, ["127.0.0.1"], Worker())
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

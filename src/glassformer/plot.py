@@ -56,6 +56,9 @@ __all__ = [
 
 MAX_POINTS = 2000
 
+QUERY_KEY = ("query", "key")
+"""Names of the rows and columns of attention weights."""
+
 # A model
 
 
@@ -76,15 +79,22 @@ def attention(
     `inspection.default_layer`. Raises `UserError` if the model has no such attention, layer or head.
     """
     trace = capture(model, text, source=source, target=target, names=["*.weights"])
-    alone: Kind = "encoder" if getattr(model.config, "decoder", None) is None else "decoder"
-    kind: Kind = stack or ("cross" if model.is_seq2seq else alone)
+    kind = stack or _default_kind(model)
     layers = attention_maps.attention_layers(trace, kind)
-    n = attention_maps.default_layer(len(layers)) if layer is None else layer
-    weights = layers[attention_maps.checked("layer", n, len(layers))][0]  # (H, T, S)
-    heads = list(range(len(weights))) if head is None else [attention_maps.checked("head", head, len(weights))]
+    n = attention_maps.layer_or_default(layer, len(layers))
+    weights = layers[n][0]  # (H, T, S)
+    heads = list(range(len(weights)))
+    if head is not None:
+        heads = [attention_maps.checked("head", head, len(weights))]
     where = "cross-attention" if kind == "cross" else f"self-attention of the {kind}"
     titles, name = [f"head {head}" for head in heads], f"{model.name}: {where}, layer {n}"
-    return plots.heat_maps(weights[heads], *trace.axes(kind), titles, name, "query", "key")
+    return plots.heat_maps(weights[heads], *trace.axes(kind), titles, name, QUERY_KEY)
+
+
+def _default_kind(model: Model) -> Kind:
+    if model.is_seq2seq:
+        return "cross"
+    return "decoder" if model.is_causal_lm else "encoder"
 
 
 def alignment(
@@ -100,9 +110,9 @@ def alignment(
     layers = attention_maps.attention_layers(trace, "cross")
     n_heads, which = layers[0].shape[1], ""
     if len(layers) > 1 or n_heads > 1:
-        n = attention_maps.default_layer(len(layers)) if layer is None else layer
-        which = f", layer {n}, " + (f"mean of {n_heads} heads" if head is None else f"head {head}")
-    return plots.heat_map(matrix, *trace.axes("cross"), f"{model.name}: alignment{which}", "query", "key")
+        heads = f"mean of {n_heads} heads" if head is None else f"head {head}"
+        which = f", layer {attention_maps.layer_or_default(layer, len(layers))}, {heads}"
+    return plots.heat_map(matrix, *trace.axes("cross"), f"{model.name}: alignment{which}", QUERY_KEY)
 
 
 def lens(
@@ -144,7 +154,9 @@ def patching(
     pair = patching_of(model, clean, corrupted, **settings)
     assert isinstance(model.network, Transformer)  # `patching_of`
     found = patch_residual(model.network, pair, stack)
-    name = f"{model.name}: patching" + (f" of the {stack or 'decoder'}" if model.is_seq2seq else "")
+    name = f"{model.name}: patching"
+    if model.is_seq2seq:
+        name += f" of the {stack or 'decoder'}"
     return value_plots.plot_patching(found, found.columns, name)
 
 

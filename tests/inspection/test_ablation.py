@@ -31,7 +31,7 @@ def inputs_of(network: Any, n_rows: int = 2) -> dict[str, Tensor]:
 def without_by_weights(network: Any, part: Part) -> Any:
     """Return a copy of the network in which the part is off by its weights alone."""
     changed = copy.deepcopy(network)
-    stack = getattr(changed, part.stack)
+    stack = changed.decoder if part.kind == "cross" else getattr(changed, part.kind)
     if part.head is None and not part.feed_forward:
         stack.blocks = nn.ModuleList(block for i, block in enumerate(stack.blocks) if i != part.layer)
         stack.windows = tuple(window for i, window in enumerate(stack.windows) if i != part.layer)

@@ -97,10 +97,12 @@ def test_more_candidates_than_tokens() -> None:
 
 
 def test_models_without_a_lens_are_refused() -> None:
-    with pytest.raises(UserError, match="needs a Transformer: a recurrent model has no residual stream"):
+    with pytest.raises(UserError, match="this model is recurrent and has no residual stream"):
         next(lens(random_model(next(iter(RECURRENT))), {}))
     for name in ("tagger", "gpt_classifier", "vectors_mean"):
-        with pytest.raises(UserError, match="needs a head over tokens: this model predicts labels or vectors"):
+        with pytest.raises(
+            UserError, match="needs a Transformer with a head over tokens: this model predicts labels or vectors"
+        ):
             next(lens(random_model(name), {}))
     with pytest.raises(UserError, match=r"the trace has no tensor decoder.embeddings: capture it"):
         next(lens(random_model("gpt"), {}))

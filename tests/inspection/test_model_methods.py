@@ -111,7 +111,7 @@ def test_the_page_of_a_model_is_opened_from_python(model: Model, pairs: Model, m
     monkeypatch.setattr(server, "serve", lambda inspector, host, port, opens_browser: shown.append(inspector))
     model.inspect(TEXT, opens_browser=False)
     glassformer.inspect(pairs, source="ab")
-    assert [inspector.given for inspector in shown] == [[{"text": TEXT}], [{"source": "ab", "target": None}]]
+    assert [inspector.examples for inspector in shown] == [[{"text": TEXT}], [{"source": "ab", "target": None}]]
     with pytest.raises(UserError, match="reads a source, and no text"):
         pairs.inspect("ab")
     with pytest.raises(UserError, match="reads a text, and no source"):

@@ -50,7 +50,7 @@ def texts(axis: Any) -> list[str]:
 
 def test_a_heat_map_shows_the_weights_and_the_tokens() -> None:
     weights = torch.tensor([[0.1, 0.9, 0.0], [0.2, 0.3, 0.5]])
-    figure = drawn(heat_map(weights, ["a", "b"], [" the", "$x_1$", "\n"], "cost: $5 and $6", "written", "read"))
+    figure = drawn(heat_map(weights, ["a", "b"], [" the", "$x_1$", "\n"], "cost: $5 and $6", ("written", "read")))
     axes = figure.axes[0]
     assert texts(axes.xaxis) == ["␣the", "$x_1$", "↵"] and texts(axes.yaxis) == ["a", "b"]
     (image,) = axes.images

@@ -16,6 +16,7 @@ from glassformer.model import Model
 from glassformer.reporting import Outcome
 from glassformer.serving.app import application
 from glassformer.serving.inspector import FOLDER, Inspector
+from glassformer.serving.panels import calls
 from glassformer.serving.worker import Worker
 from runs import label_run, pair_run, text_run_of
 from serving.browsing import Open, Visit, given_to, hash_of, visits
@@ -67,7 +68,7 @@ def serve() -> Iterator[Serve]:
     stops = []
 
     def start(inspector: Inspector, port: int = 0) -> Served:
-        app = application(inspector.calls(), FOLDER, ["127.0.0.1"], Worker())
+        app = application(calls(inspector), FOLDER, ["127.0.0.1"], Worker())
         server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()

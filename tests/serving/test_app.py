@@ -25,7 +25,9 @@ def double(number: int, word: str = "", flag: bool = False, ids: list[int] | Non
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
-    (tmp_path / "index.html").write_text("<!doctype html><title>page</title>")
+    for folder in ("page", "panels"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "page" / "index.html").write_text("<!doctype html><title>page</title>")
     calls = [
         Call("GET", "/api/double/{number}", double),
         Call("POST", "/api/double", double),

@@ -9,8 +9,8 @@ import pytest
 from glassformer.config.schema import to_dict, to_toml
 from glassformer.errors import UserError
 from glassformer.serving.gallery import RECIPES, Gallery
-from glassformer.serving.inspector import Inspector
 from runs import tiny_run, write_text
+from serving.direct import Inspector
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from glassformer.model import Model
-from glassformer.serving.app import Call, application
+from glassformer.serving.app import Call, accepted, application
 from glassformer.serving.inspector import FOLDER, Inspector
+from glassformer.serving.panels import calls
 from glassformer.serving.worker import Worker
 from serving.browsing import given_to
 from serving.conftest import FAMILIES
@@ -76,7 +77,7 @@ def of_type(draw: random.Random, name: str, hint: str, inspector: Inspector) -> 
 
 def request_of(draw: random.Random, call: Call, inspector: Inspector) -> tuple[str, dict[str, Any]]:
     """Return a path and arguments: real names of arguments, with some left out and some that do not exist."""
-    hints = {name: str(hint) for name, hint in call.function.__annotations__.items() if name != "return"}
+    hints = {name: str(hint) for name, hint in accepted(call.function).items()}
     given = {
         name: of_type(draw, name, hint, inspector) if draw.random() < 0.9 else value_of(draw, name, inspector)
         for name, hint in hints.items()
@@ -91,14 +92,14 @@ def request_of(draw: random.Random, call: Call, inspector: Inspector) -> tuple[s
 @pytest.mark.parametrize("name", [*FAMILIES, "classifier"])
 def test_no_request_is_a_defect(inspectors: dict[str, Inspector], models: dict[str, Model], name: str) -> None:
     inspector, draw = inspectors[name], random.Random(name)
-    calls = [call for call in inspector.calls() if call.path not in LEFT_OUT]
-    app, n_answers = application(inspector.calls(), FOLDER, ["testserver"], Worker()), 0
+    routes = [call for call in calls(inspector) if call.path not in LEFT_OUT]
+    app, n_answers = application(calls(inspector), FOLDER, ["testserver"], Worker()), 0
     problems: list[str] = []
     with TestClient(app, raise_server_exceptions=False) as client:
         for number in range(N_REQUESTS):
             if number % 10 == 0:
                 assert client.post("/api/run", json=given_to(models[name])).status_code == 200
-            call = calls[number % len(calls)]
+            call = routes[number % len(routes)]
             path, given = request_of(draw, call, inspector)
             if call.method == "GET":
                 query = {key: str(x).encode("utf-8", "replace") for key, x in given.items() if x is not None}

@@ -29,11 +29,12 @@ from glassformer.reporting import Silent
 from glassformer.serving import inspector as inspector_module
 from glassformer.serving import page_data
 from glassformer.serving.app import Packed
-from glassformer.serving.inspector import Inspector
+from glassformer.serving.panels import card
 from glassformer.store.lock import is_locked, locked
 from glassformer.tokenization.tokenizer import Tokenizer
 from runs import text_run_of, tiny_run, write_text
 from serving.conftest import FAMILIES
+from serving.direct import Inspector
 
 TEXT = {"text": "abc de fgh"}
 PAIR = {"source": "red dog sees", "target": "sieht hund rot"}
@@ -368,7 +369,7 @@ def test_the_lens_equals_the_function(models: dict[str, Model], family: str, nor
 
 def test_a_recurrent_model_has_no_lens(models: dict[str, Model]) -> None:
     inspector = Inspector(models["recurrent"])
-    with pytest.raises(UserError, match="a recurrent model has no residual stream"):
+    with pytest.raises(UserError, match="this model is recurrent and has no residual stream"):
         inspector.lens(inspector.run(**PAIR)["run"])
 
 
@@ -529,7 +530,7 @@ def test_the_last_step_is_known_before_the_first_checkpoint(tmp_path: Path) -> N
 )
 def test_the_formula_of_recurrent_attention(attention: AttendAfter | AttendBefore, formula: str) -> None:
     config = RecurrentConfig(attention=attention, d_encoder=8, d_decoder=16)
-    assert page_data.attention_formula(config, "cross") == f"weights = {formula}"
+    assert card.attention_formula(config, "cross") == f"weights = {formula}"
 
 
 @pytest.mark.parametrize(
@@ -541,6 +542,4 @@ def test_the_formula_of_recurrent_attention(attention: AttendAfter | AttendBefor
     ],
 )
 def test_the_formula_of_a_transformer(settings: dict[str, Any], formula: str) -> None:
-    assert (
-        page_data.attention_formula(TransformerConfig(encoder=Stack(), **settings), "encoder") == f"weights = {formula}"
-    )
+    assert card.attention_formula(TransformerConfig(encoder=Stack(), **settings), "encoder") == f"weights = {formula}"

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from glassformer.model import Model
-from glassformer.serving.inspector import Inspector
 from serving.browsing import SOURCE, TARGET, TEXT, Open, Visit, given_to, hash_of
 from serving.conftest import FAMILIES, OpenModel, Serve
+from serving.direct import Inspector
 
 PANELS = {
     "decoder": ["Attention", "Logit lens", "Step by step", "Ablation", "Compare", "Patching", "Training"],

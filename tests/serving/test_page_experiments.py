@@ -16,9 +16,9 @@ from glassformer.inspection.measures import loss_of, measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.model import Model
 from glassformer.serving import page_data
-from glassformer.serving.inspector import Inspector
 from serving.browsing import SOURCE, TEXT, Open, close, given_to, hash_of, number, percents
 from serving.conftest import OpenModel, Serve
+from serving.direct import Inspector
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator

@@ -19,7 +19,7 @@ from glassformer.inspection.attention_maps import attention_layers
 from glassformer.inspection.capture import capture
 from glassformer.model import Model
 from glassformer.serving.gallery import RECIPES, Gallery
-from glassformer.serving.inspector import FOLDER, Inspector
+from glassformer.serving.inspector import FOLDER
 from glassformer.serving.single_file import single_file
 from glassformer.store import checkpoint
 from glassformer.store.lock import locked
@@ -27,6 +27,7 @@ from glassformer.store.model_directory import publish
 from runs import tiny_run, write_text
 from serving.browsing import TEXT, Open, Visit, given_to, hash_of
 from serving.conftest import FAMILIES, OpenModel, Serve
+from serving.direct import Inspector
 
 NEEDS_A_SERVER = "glassformer inspect DIR"
 OpenFile = Callable[..., Visit]

@@ -9,10 +9,10 @@ from glassformer.inspection.capture import encoded
 from glassformer.inspection.effects import effects
 from glassformer.inspection.measures import measure_of
 from glassformer.model import Model
-from glassformer.serving.inspector import Inspector
 from runs import label_run, label_set_run
 from serving.browsing import Open, Visit, hash_of, number, percents
 from serving.conftest import Serve
+from serving.direct import Inspector
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator

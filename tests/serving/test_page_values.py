@@ -15,9 +15,9 @@ from glassformer.inspection.head_scores import best_heads, induction_ids_of, net
 from glassformer.inspection.lens import lens_cells, lens_labels
 from glassformer.model import Model
 from glassformer.serving import page_data
-from glassformer.serving.inspector import Inspector
 from serving.browsing import SOURCE, TEXT, Open, close, given_to, hash_of, number, percents
 from serving.conftest import OpenModel, Serve
+from serving.direct import Inspector
 
 if TYPE_CHECKING:
     pass

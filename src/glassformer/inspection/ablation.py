@@ -43,8 +43,10 @@ class Part:
     feed_forward: bool = False
 
     def __str__(self) -> str:
-        part = ".feed_forward" if self.feed_forward else "" if self.head is None else f".head.{self.head}"
-        return f"{self.kind}.{self.layer}{part}"
+        name = f"{self.kind}.{self.layer}"
+        if self.feed_forward:
+            return f"{name}.feed_forward"
+        return name if self.head is None else f"{name}.head.{self.head}"
 
     @staticmethod
     def parse(text: str) -> "Part":
@@ -57,33 +59,24 @@ class Part:
         head = None if found[4] is None else int(found[4])
         return Part(found[1], int(found[2]), head, found[3] is not None)  # type: ignore[arg-type]
 
-    @property
-    def stack(self) -> str:
-        """Name of the stack: `encoder` or `decoder`."""
-        return "decoder" if self.kind == "cross" else self.kind
-
 
 def all_parts(network: nn.Module) -> list[Part]:
     """Return all parts of a network: per stack its heads, feed-forwards and layers.
 
     A recurrent decoder with attention has one part, `cross.0.head.0`.
     """
-    found: list[Part] = []
-    for stack in ("encoder", "decoder"):
-        module = getattr(network, stack, None)
-        if module is None:
-            continue
-        blocks = getattr(module, "blocks", None)
-        if blocks is None:
-            found += [Part("cross", 0, 0)] if hasattr(module, "cross_attn") else []
-            continue
-        of_stack: Kind = "encoder" if stack == "encoder" else "decoder"
-        found += [Part(of_stack, i, h) for i, block in enumerate(blocks) for h in range(block.self_attn.n_heads)]
+    if hasattr(network.decoder, "cross_attn"):
+        return [Part("cross", 0, 0)]
+    parts: list[Part] = []
+    stacks: tuple[Kind, ...] = ("encoder", "decoder")
+    for stack in stacks:
+        blocks = list(getattr(getattr(network, stack), "blocks", ()))
+        parts += [Part(stack, i, h) for i, block in enumerate(blocks) for h in range(block.self_attn.n_heads)]
         crossed = [(i, block.cross_attn) for i, block in enumerate(blocks) if block.cross_attn is not None]
-        found += [Part("cross", i, h) for i, attention in crossed for h in range(attention.n_heads)]
-        found += [Part(of_stack, i, feed_forward=True) for i, block in enumerate(blocks) if block.ff is not None]
-        found += [Part(of_stack, i) for i in range(len(blocks))]
-    return found
+        parts += [Part("cross", i, h) for i, attention in crossed for h in range(attention.n_heads)]
+        parts += [Part(stack, i, feed_forward=True) for i, block in enumerate(blocks) if block.ff is not None]
+        parts += [Part(stack, i) for i in range(len(blocks))]
+    return parts
 
 
 @contextlib.contextmanager
@@ -104,8 +97,9 @@ def ablate(
     ```
     """
     network = network_of(model)
-    of_parts = [parts] if isinstance(parts, Part | str) else parts
-    chosen = [part if isinstance(part, Part) else Part.parse(part) for part in of_parts]
+    if isinstance(parts, Part | str):
+        parts = [parts]
+    chosen = [Part.parse(str(part)) for part in parts]
     with model_hooks(model, ablation_hooks(network, [chosen], means)):
         yield
 
@@ -118,40 +112,43 @@ def ablation_hooks(
     One set of parts applies to all rows. `means` is explained at `ablate`. Raises `UserError` for a part that the
     network does not have.
     """
-    known = set(all_parts(network))
-    by_place: dict[tuple[str, int, bool, bool], list[tuple[int, Part]]] = {}
+    known, by_name = set(all_parts(network)), dict[str, list[tuple[int, Part]]]()
     for row, parts in enumerate(rows):
         for part in parts:
             if part not in known:
                 raise UserError(f"the model has no part {part}: {_hint(part, known)}")
-            by_place.setdefault((part.kind, part.layer, part.head is None, part.feed_forward), []).append((row, part))
+            by_name.setdefault(tensor_name(network, part), []).append((row, part))
     hooks: dict[str, Hook] = {}
-    for (kind, layer, is_whole, is_feed_forward), off in by_place.items():
-        if not is_whole:
-            name = context_name(network, kind, layer)
-            n_heads = 1 + max(part.head or 0 for part in known if part.kind == kind and part.layer == layer)
-            is_off = torch.zeros(len(rows), n_heads, dtype=torch.bool)
-            for row, part in off:
-                assert part.head is not None
-                is_off[row, part.head] = True
+    for name, off in by_name.items():
+        _, part = off[0]
+        n_heads = 1 + max(other.head or 0 for other in known if (other.kind, other.layer) == (part.kind, part.layer))
+        is_off = torch.zeros(len(rows), n_heads, dtype=torch.bool)
+        for row, part in off:
+            is_off[row, part.head or 0] = True
+        if part.head is not None:
             hooks[name] = replacing(is_off, _mean(means, name))
-            continue
-        is_off = torch.zeros(len(rows), dtype=torch.bool)
-        is_off[[row for row, _ in off]] = True
-        if is_feed_forward:
-            name = feed_forward_name(network, kind, layer)
-            hooks[name] = replacing(is_off, _mean(means, name))
+        elif part.feed_forward:
+            hooks[name] = replacing(is_off[:, 0], _mean(means, name))
         else:
-            hooks |= _skipping(f"{kind}.blocks.{layer}", is_off)
+            hooks |= _skipping(name, is_off[:, 0])
     return hooks
+
+
+def tensor_name(network: nn.Module, part: Part) -> str:
+    """Return the name of the tensor that a head or a feed-forward replaces, or the path of the block of a layer."""
+    if part.head is not None:
+        return context_name(network, part.kind, part.layer)
+    if part.feed_forward:
+        return feed_forward_name(network, part.kind, part.layer)
+    return f"{part.kind}.blocks.{part.layer}"
 
 
 def context_name(network: nn.Module, kind: str, layer: int) -> str:
     """Return the name of the contexts (B, H, T, W) of the heads of a layer."""
-    if kind == "cross":
-        has_blocks = hasattr(network.decoder, "blocks")
-        return f"decoder.blocks.{layer}.cross_attn.context" if has_blocks else "decoder.cross_attn.context"
-    return f"{kind}.blocks.{layer}.self_attn.context"
+    if kind != "cross":
+        return f"{kind}.blocks.{layer}.self_attn.context"
+    block = f".blocks.{layer}" if hasattr(network.decoder, "blocks") else ""
+    return f"decoder{block}.cross_attn.context"
 
 
 def feed_forward_name(network: nn.Module, stack: str, layer: int) -> str:
@@ -160,7 +157,8 @@ def feed_forward_name(network: nn.Module, stack: str, layer: int) -> str:
     In a sandwich block this is the output of the norm after the feed-forward.
     """
     path = f"{stack}.blocks.{layer}"
-    return f"{path}.ff" if network.get_submodule(path).ff_out_norm is None else f"{path}.ff_out_norm"
+    has_norm = network.get_submodule(path).ff_out_norm is not None
+    return f"{path}.ff_out_norm" if has_norm else f"{path}.ff"
 
 
 def replacing(is_off: Tensor, value: Tensor | None = None) -> Hook:
@@ -178,7 +176,9 @@ def replacing(is_off: Tensor, value: Tensor | None = None) -> Hook:
 
     def hook(name: str, x: Tensor) -> Tensor:
         where = is_off.to(x.device).view(*is_off.shape, *[1] * (x.ndim - is_off.ndim))
-        return x.masked_fill(where, 0.0) if value is None else torch.where(where, value.to(x), x)
+        if value is None:
+            return x.masked_fill(where, 0.0)
+        return torch.where(where, value.to(x), x)
 
     return hook
 
@@ -202,8 +202,8 @@ def _mean(means: Mapping[str, Tensor] | None, name: str) -> Tensor | None:
         return None
     if name not in means:
         raise UserError(f"means has no tensor {name}: capture the trace with names=['*.context', '*.ff', '*_norm']")
-    x = means[name]
-    return x.mean(dim=(0, 2))[:, None] if x.ndim == 4 else x.mean(dim=(0, 1))
+    mean = means[name].mean(dim=(0, -2))
+    return mean[:, None] if mean.ndim == 2 else mean
 
 
 def _hint(part: Part, known: Collection[Part]) -> str:

@@ -9,6 +9,23 @@ from glassformer.errors import UserError
 
 Kind = Literal["encoder", "decoder", "cross"]
 """Kind of attention: self-attention of the encoder or decoder, or cross-attention to the source."""
+MISSING = {
+    "cross": "attention from a target to a source, so it has no alignment",
+    "encoder": "self-attention in an encoder",
+    "decoder": "self-attention in a decoder",
+}
+"""Names of an absent attention in messages."""
+
+
+def kind_of(name: str) -> Kind:
+    """Return the kind of attention that a tensor belongs to.
+
+    >>> kind_of("decoder.blocks.0.cross_attn.weights"), kind_of("encoder.blocks.1.self_attn.scores")
+    ('cross', 'encoder')
+    """
+    if ".cross_attn." in name:
+        return "cross"
+    return "encoder" if name.startswith("encoder.") else "decoder"
 
 
 def attention_layers(attention: Mapping[str, Tensor], kind: Kind) -> list[Tensor]:
@@ -16,15 +33,9 @@ def attention_layers(attention: Mapping[str, Tensor], kind: Kind) -> list[Tensor
 
     Raises `UserError` if the model has no such attention.
     """
-    stack, part = ("decoder", "cross_attn") if kind == "cross" else (kind, "self_attn")
-    layers = [x for name, x in attention.items() if name.startswith(f"{stack}.") and name.endswith(f"{part}.weights")]
+    layers = [x for name, x in attention.items() if name.endswith(".weights") and kind_of(name) == kind]
     if not layers:
-        what = {
-            "cross": "no attention from a target to a source, so it has no alignment",
-            "encoder": "no self-attention in an encoder",
-            "decoder": "no self-attention in a decoder",
-        }
-        raise UserError(f"this model has {what[kind]}")
+        raise UserError(f"this model has no {MISSING[kind]}")
     return layers
 
 
@@ -32,7 +43,15 @@ def default_layer(n_layers: int) -> int:
     """Return the last layer, or the second to last of four or more: it agrees best with manual alignments in the six
     layers of Garg (2019). Of two layers, only the last one aligns.
     """
-    return n_layers - (2 if n_layers >= 4 else 1)
+    from_the_end = 2 if n_layers >= 4 else 1
+    return n_layers - from_the_end
+
+
+def layer_or_default(layer: int | None, n_layers: int) -> int:
+    """Return the number of a layer that exists; without one, `default_layer`."""
+    if layer is None:
+        return default_layer(n_layers)
+    return checked("layer", layer, n_layers)
 
 
 def alignment(attention: Mapping[str, Tensor], layer: int | None = None, head: int | None = None) -> Tensor:
@@ -48,8 +67,10 @@ def alignment(attention: Mapping[str, Tensor], layer: int | None = None, head: i
     tensor([[0.7500, 0.2500]])
     """
     layers = attention_layers(attention, "cross")
-    weights = layers[default_layer(len(layers)) if layer is None else checked("layer", layer, len(layers))][0]
-    return weights.mean(dim=0) if head is None else weights[checked("head", head, len(weights))]
+    weights = layers[layer_or_default(layer, len(layers))][0]
+    if head is None:
+        return weights.mean(dim=0)
+    return weights[checked("head", head, len(weights))]
 
 
 def checked(what: str, number: int, n: int) -> int:

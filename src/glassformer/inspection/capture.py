@@ -37,7 +37,7 @@ from glassformer import notebook
 from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError, did_you_mean
 from glassformer.inference.fill import MASK, masked_ids, source_with_masks, written_ids
-from glassformer.inspection.attention_maps import Kind
+from glassformer.inspection.attention_maps import Kind, kind_of
 from glassformer.nn.attention import Tap
 from glassformer.tasks import one_stack
 from glassformer.tasks.encoder_decoder import beam
@@ -86,7 +86,8 @@ def model_hooks(model: TrainedModel | nn.Module, hooks: Mapping[str, Hook]) -> I
                 replaced = hook(name, x)
                 if replaced is not None and replaced.shape != x.shape:
                     raise ValueError(f"{name}: expected shape {tuple(x.shape)}, got {tuple(replaced.shape)}")
-                x = x if replaced is None else replaced
+                if replaced is not None:
+                    x = replaced
         return x
 
     with contextlib.ExitStack() as stack:
@@ -121,8 +122,9 @@ class _HookTap:
 
     def scope(self, name: str) -> "_HookTap | None":
         prefix = f"{self.prefix}{name}."
-        is_wanted = any(_may_match(pattern, prefix) for pattern in self.patterns)
-        return _HookTap(self.call, self.patterns, prefix) if is_wanted else None
+        if not any(_may_match(pattern, prefix) for pattern in self.patterns):
+            return None
+        return _HookTap(self.call, self.patterns, prefix)
 
 
 def _may_match(pattern: str, prefix: str) -> bool:
@@ -147,7 +149,9 @@ class _Chain:
 
     def scope(self, name: str) -> Tap | None:
         first, second = self.first.scope(name), self.second.scope(name)
-        return _Chain(first, second) if first is not None and second is not None else first or second
+        if first is None or second is None:
+            return first or second
+        return _Chain(first, second)
 
 
 @contextlib.contextmanager
@@ -159,9 +163,10 @@ def _tapped(network: nn.Module, tap: Tap) -> Iterator[None]:
         nonlocal inside
         if inside:
             return method(*args, **named)
-        given, inside = named.get("tap"), True
+        inner, inside = named.get("tap"), True
+        named["tap"] = tap if inner is None else _Chain(tap, inner)
         try:
-            return method(*args, **{**named, "tap": tap if given is None else _Chain(tap, given)})
+            return method(*args, **named)
         finally:
             inside = False
 
@@ -182,10 +187,14 @@ def _takes_tap(method: Callable[..., Any] | None) -> bool:
 
 
 def _on_input(path: str, call: Callable[[str, Tensor], Tensor]) -> Callable[..., Any]:
-    name = "hidden" if path == "output" else f"{path}.input".replace(".ff.down_proj.input", ".ff.activations")
+    name = f"{path}.input".replace(".ff.down_proj.input", ".ff.activations")
+    if path == "output":
+        name = "hidden"
 
     def hook(module: nn.Module, args: tuple[Any, ...]) -> Any:
-        return (call(name, args[0]), *args[1:]) if args and isinstance(args[0], Tensor) else None
+        if args and isinstance(args[0], Tensor):
+            return call(name, args[0]), *args[1:]
+        return None
 
     return hook
 
@@ -194,14 +203,17 @@ def _on_output(path: str, call: Callable[[str, Tensor], Tensor]) -> Callable[...
     name = "logits" if path == "output" else path
 
     def hook(module: nn.Module, args: Any, output: Any) -> Any:
-        return call(name, output) if isinstance(output, Tensor) else None
+        if isinstance(output, Tensor):
+            return call(name, output)
+        return None
 
     return hook
 
 
 def _require_matches(unused: Collection[str], names: Collection[str]) -> None:
     """Raise `UserError` if a pattern matched no name of the passes."""
-    for pattern in sorted(unused if names else ()):
+    if unused and names:
+        pattern = min(unused)
         raise UserError(f"no tensor of the model has the name {pattern!r}: {did_you_mean(pattern, names)}")
 
 
@@ -235,7 +247,8 @@ def capture_tensors(
             raise UserError(f"the trace has more than {max_bytes:,} bytes at {name}: choose fewer names or layers")
         found.setdefault(name, []).append(x.detach().to("cpu", torch.float32, copy=True))
 
-    hooks = {"*": store} if any("*" in name for name in names) else dict.fromkeys(names, store)
+    has_patterns = any("*" in name for name in names)
+    hooks = {"*": store} if has_patterns else dict.fromkeys(names, store)
     with evaluation_mode(network), model_hooks(network, hooks):
         network(**inputs)
     if names is not STANDARD:
@@ -247,7 +260,9 @@ def _joined(steps: Sequence[Tensor]) -> Tensor:
     """Concatenate the steps of a recurrent model, (B, …, 1, ·) each, or stack (B, ·) to (B, T, ·)."""
     if len(steps) == 1:
         return steps[0]
-    return torch.stack(list(steps), dim=1) if steps[0].ndim == 2 else torch.cat(list(steps), dim=-2)
+    if steps[0].ndim == 2:
+        return torch.stack(list(steps), dim=1)
+    return torch.cat(list(steps), dim=-2)
 
 
 @dataclass(frozen=True)
@@ -296,20 +311,9 @@ class Trace(Mapping[str, Tensor]):
 
     def _repr_html_(self) -> str:
         """Return the mean weights of the heads of each layer, one matrix per layer."""
-        found = []
-        for name, weights in self.items():
-            if name.endswith(".weights"):
-                found.append(notebook.matrix(weights[0].mean(0).tolist(), *self.axes(kind_of(name)), name))
-        return "".join(found) or repr(self)
-
-
-def kind_of(name: str) -> Kind:
-    """Return the kind of attention that a tensor belongs to.
-
-    >>> kind_of("decoder.blocks.0.cross_attn.weights"), kind_of("encoder.blocks.1.self_attn.scores")
-    ('cross', 'encoder')
-    """
-    return "cross" if ".cross_attn." in name else "encoder" if name.startswith("encoder.") else "decoder"
+        layers = {name: weights[0].mean(0) for name, weights in self.items() if name.endswith(".weights")}
+        matrices = [notebook.matrix(x.tolist(), *self.axes(kind_of(name)), name) for name, x in layers.items()]
+        return "".join(matrices) or repr(self)
 
 
 def capture(

@@ -70,8 +70,10 @@ class Effects:
         limit = max((abs(x) for row in values for x in row if x == x), default=0.0) or 1.0
         title = f"{UNITS[self.measure]}; {self.measure} of the unchanged network {self.before:.4g}"
         of_layers = {str(part): x for part, x in self.changes.items() if part == Part(part.kind, part.layer)}
-        found = notebook.matrix(values, rows, columns, title, limit=limit, has_texts=True) if rows else ""
-        return found + notebook.table(of_layers, "" if rows else title)
+        if not rows:
+            return notebook.table(of_layers, title)
+        matrix = notebook.matrix(values, rows, columns, title, limit=limit, has_texts=True)
+        return matrix + notebook.table(of_layers, "")
 
 
 @torch.no_grad()
@@ -94,7 +96,8 @@ def effects(
     found.changes[Part("decoder", 0, head=3)]  # nats per token
     ```
     """
-    parts = all_parts(network) if parts is None else list(parts)
+    if parts is None:
+        parts = all_parts(network)
     with evaluation_mode(network):
         outputs = network(**inputs)
         before = float(measure(outputs)[0])

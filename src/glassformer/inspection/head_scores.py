@@ -31,8 +31,8 @@ from torch import Tensor
 
 from glassformer.errors import UserError
 from glassformer.inference.text import causal_frame
-from glassformer.inspection.attention_maps import Kind, attention_layers
-from glassformer.inspection.capture import Trace, capture_tensors, encoded, kind_of
+from glassformer.inspection.attention_maps import Kind, attention_layers, kind_of
+from glassformer.inspection.capture import Trace, capture_tensors, encoded
 from glassformer.inspection.head_weights import head_weights
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.task import TrainedModel
@@ -203,11 +203,11 @@ def trace_scores(trace: Trace) -> dict[Kind, dict[str, Tensor]]:
 
     The trace needs `*.weights`, which `capture` stores by default.
     """
-    found: dict[Kind, dict[str, Tensor]] = {}
-    for kind in _kinds(trace):
+    scores: dict[Kind, dict[str, Tensor]] = {}
+    for kind in dict.fromkeys(kind_of(name) for name in trace if name.endswith(".weights")):
         weights = torch.stack([x[0] for x in attention_layers(trace, kind)])  # (L, H, T, S)
-        found[kind] = head_scores(weights, ids_of(trace.inputs, kind))
-    return found
+        scores[kind] = head_scores(weights, ids_of(trace.inputs, kind))
+    return scores
 
 
 def score_numbers(weights: Tensor, ids: Sequence[int] | Tensor | None) -> dict[str, float]:
@@ -219,13 +219,13 @@ def network_scores(network: Transformer, inputs: Mapping[str, Tensor]) -> Scores
     """Run a Transformer on the inputs of a trace and return the scores of all heads."""
     with head_weights(network) as attention:
         capture_tensors(network, inputs, ["logits"])
-    found: dict[Kind, list[LayerScores]] = {}
+    scores: dict[Kind, list[LayerScores]] = {}
     for path, weights in attention.items():
         kind = kind_of(f"{path}.")
         ids, uniform = ids_of(inputs, kind), uniform_attention(weights.allowed())
-        scores = LayerScores([score_numbers(one, ids) for one in weights], score_numbers(uniform, ids))
-        found.setdefault(kind, []).append(scores)
-    return found
+        of_layer = LayerScores([score_numbers(head, ids) for head in weights], score_numbers(uniform, ids))
+        scores.setdefault(kind, []).append(of_layer)
+    return scores
 
 
 def random_scores(model: TrainedModel) -> Scores:
@@ -314,8 +314,10 @@ def induction_ids(
 
     Raises `UserError` if there are fewer than n ids.
     """
+    if isinstance(vocab, int):
+        vocab = range(vocab)
     left_out = set(without)
-    ids = [i for i in (range(vocab) if isinstance(vocab, int) else vocab) if i not in left_out]
+    ids = [i for i in vocab if i not in left_out]
     if not 1 <= n <= len(ids):
         raise UserError(f"n is {n} and must be from 1 to {len(ids)}, the number of ids to draw from")
     drawn = np.random.default_rng(seed).choice(ids, size=n, replace=False).tolist()
@@ -336,7 +338,9 @@ def induction_ids_of(model: TrainedModel, n: int = 25, seed: int = 0) -> list[in
     trace_scores(capture(model, induction_ids_of(model)))["decoder"]["induction"]  # (L, H)
     ```
     """
-    start = causal_frame(model.tokenizer, model.network.config).before if model.is_causal_lm else ()
+    start: Sequence[int] = ()
+    if model.is_causal_lm:
+        start = causal_frame(model.tokenizer, model.network.config).before
     return induction_ids(_ordinary(model.tokenizer), n, seed, start=start)
 
 
@@ -376,20 +380,10 @@ def _mean_of_rows(values: Tensor, weights: Tensor) -> Tensor:
     return torch.where(is_row, values, 0.0).sum(dim=-1) / is_row.sum(dim=-1)
 
 
-def _kinds(trace: Mapping[str, Tensor]) -> list[Kind]:
-    """Return the attentions whose weights are in the trace."""
-    names = [name for name in trace if name.endswith(".weights")]
-    found: dict[Kind, bool] = {
-        "encoder": any(name.startswith("encoder.") for name in names),
-        "decoder": any(name.startswith("decoder.") and name.endswith("self_attn.weights") for name in names),
-        "cross": any(name.endswith("cross_attn.weights") for name in names),
-    }
-    return [kind for kind, is_present in found.items() if is_present]
-
-
 def ids_of(inputs: Mapping[str, Tensor], kind: Kind) -> Tensor | None:
     """Return the ids (T,) of the rows and columns of an attention; None for cross-attention."""
     if kind == "cross":
         return None
-    has_source = kind == "encoder" and "source_ids" in inputs
-    return inputs["source_ids" if has_source else "token_ids"][0].cpu()
+    if kind == "encoder" and "source_ids" in inputs:
+        return inputs["source_ids"][0].cpu()
+    return inputs["token_ids"][0].cpu()

@@ -43,7 +43,9 @@ class HeadWeights:
         """Return (T, S) on the CPU: True where a query may attend to a key."""
         n_queries, n_keys = self.query.shape[1], self.key.shape[1]
         hidden = self._hidden()
-        return torch.ones(n_queries, n_keys, dtype=torch.bool) if hidden is None else ~hidden.cpu()
+        if hidden is None:
+            return torch.ones(n_queries, n_keys, dtype=torch.bool)
+        return ~hidden.cpu()
 
     def _hidden(self) -> Tensor | None:
         """Return (T, S): True where a query may not see a key; None if every query sees every key."""
@@ -81,8 +83,9 @@ def head_weights(network: nn.Module) -> Iterator[dict[str, HeadWeights]]:
 
     def store(path: str, attention: Any, x: Tensor, memory: Memory | None = None, **named: Any) -> None:
         query, key, _ = attention.project(x, memory, named.get("rotary"))
-        mask = named.get("mask") or Mask()
-        bias = None if mask.bias is None else mask.bias[0].detach()
+        mask, bias = named.get("mask") or Mask(), None
+        if mask.bias is not None:
+            bias = mask.bias[0].detach()
         found[path] = HeadWeights(query[0].detach(), key[0].detach(), mask, attention.scale, bias)
 
     def hook(path: str) -> Any:

@@ -20,9 +20,9 @@ from glassformer import notebook
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import NOT_SCORED
 from glassformer.errors import UserError
+from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Trace
-from glassformer.inspection.measures import next_labels, predicts_next_token
-from glassformer.models.stacks import Decoder, Encoder
+from glassformer.inspection.measures import at_least_fp32, next_labels, predicts_next_token
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.task import TrainedModel
 
@@ -74,10 +74,13 @@ def lens_logits(network: nn.Module, x: Tensor, norm: bool = True) -> Tensor:
 
     Raises `UserError` for a recurrent model and for a head that gives no logits over tokens.
     """
-    transformer, stack, _ = _parts(network)
+    transformer = token_transformer(network, "the logit lens")
+    final_norm = getattr(transformer, head_stack(transformer)).final_norm
     x = x.to(next(transformer.parameters()))
     with torch.no_grad():
-        return transformer.head(stack.final_norm(x) if norm and stack.final_norm is not None else x)
+        if norm and final_norm is not None:
+            x = final_norm(x)
+        return transformer.head(x)
 
 
 def lens(network: nn.Module, tensors: Mapping[str, Tensor], norm: bool = True) -> Iterator[tuple[str, Tensor]]:
@@ -90,9 +93,7 @@ def lens(network: nn.Module, tensors: Mapping[str, Tensor], norm: bool = True) -
         print(name, model.tokenizer.decode([int(logits[0, -1].argmax())]))
     ```
     """
-    _parts(network)  # raises `UserError` for a network without a logit lens
-    for i, path in enumerate(residual_names(network)):
-        name = f"block {i - 1}" if i else "embeddings"
+    for name, path in residual_names(token_transformer(network, "the logit lens")).items():
         if path not in tensors:
             raise UserError(f"the trace has no tensor {path}: capture it with names={list(NAMES)}")
         yield name, lens_logits(network, tensors[path], norm)
@@ -114,20 +115,17 @@ def lens_cells(
     of_labels = torch.tensor(labels)
     is_label = of_labels != NOT_SCORED
     safe = of_labels.clamp(min=0)[:, None]  # (T, 1)
-    found: list[tuple[Tensor, ...]] = []
-    layers: list[str] = []
+    of_layers: dict[str, tuple[Tensor, ...]] = {}
     for name, logits in lens(network, tensors, norm):
-        layers.append(name)
-        row = logits[0].cpu()
-        row = row.float() if row.dtype.itemsize < 4 else row
+        row = at_least_fp32(logits[0].cpu())
         probabilities = row.softmax(dim=-1)  # (T, V)
         top = probabilities.topk(min(k, row.shape[-1]), dim=-1)
         of_label = probabilities.gather(1, safe).squeeze(1).masked_fill(~is_label, torch.nan)
         rank = (row > row.gather(1, safe)).sum(dim=1).masked_fill(~is_label, -1)
-        found.append((top.indices, top.values, of_label, rank))
-    ids, probabilities, of_labels, ranks = (torch.stack(list(parts)) for parts in zip(*found, strict=True))
+        of_layers[name] = top.indices, top.values, of_label, rank
+    ids, probabilities, of_labels, ranks = (torch.stack(parts) for parts in zip(*of_layers.values(), strict=True))
     tokens = tensors.target if isinstance(tensors, Trace) else []
-    return LensCells(layers, ids, probabilities, of_labels, ranks, tokens, vocabulary)
+    return LensCells(list(of_layers), ids, probabilities, of_labels, ranks, tokens, vocabulary)
 
 
 def logit_lens(model: TrainedModel, trace: Trace, norm: bool = True) -> LensCells:
@@ -142,35 +140,36 @@ def lens_labels(network: nn.Module, inputs: Mapping[str, Tensor]) -> list[int]:
     A decoder predicts the next token, and an encoder-decoder the end token at its last position. An encoder predicts
     the token at the position itself, which is unknown at a mask.
     """
-    config, ids = _parts(network)[0].config, inputs["token_ids"][0].tolist()
+    config, ids = token_transformer(network, "the logit lens").config, inputs["token_ids"][0]
+    labels: list[int] = ids.tolist()
     if predicts_next_token(config):
-        return next_labels(ids, config.eos_id if config.is_encoder_decoder else None)
-    return [NOT_SCORED if token == config.mask_id else token for token in ids]
+        return next_labels(config, labels)
+    return [NOT_SCORED if token == config.mask_id else token for token in labels]
 
 
-def residual_names(network: nn.Module) -> list[str]:
-    """Return the names of the residual stream that the head reads: the embeddings, then after each block."""
-    of_stack, stack = _stack(network)
-    return [f"{of_stack}.embeddings", *(f"{of_stack}.blocks.{i}.residual" for i in range(len(stack.blocks)))]
+def residual_names(network: Transformer, stack: Kind | None = None) -> dict[str, str]:
+    """Return the names of the residual stream of a stack, by default of the one that the head reads.
 
-
-def _stack(network: nn.Module) -> tuple[str, Encoder | Decoder]:
-    """Return the name of the stack that the head reads, and the stack."""
-    if not isinstance(network, Transformer):
-        raise UserError("the logit lens needs a Transformer: a recurrent model has no residual stream")
-    if network.decoder is not None:
-        return "decoder", network.decoder
-    assert network.encoder is not None
-    return "encoder", network.encoder
-
-
-def _parts(network: nn.Module) -> tuple[Transformer, Encoder | Decoder, str]:
-    """Return the network, and the stack that the head reads with its name.
-
-    Raises `UserError` if the network has no logit lens.
+    The keys are `embeddings`, `block 0`, … for the stream after each block.
     """
-    of_stack, stack = _stack(network)
-    assert isinstance(network, Transformer)  # `_stack`
+    stack = stack or head_stack(network)
+    blocks = range(len(getattr(network, stack).blocks))
+    return {"embeddings": f"{stack}.embeddings"} | {f"block {i}": f"{stack}.blocks.{i}.residual" for i in blocks}
+
+
+def head_stack(network: Transformer) -> Kind:
+    """Return the stack that the head reads."""
+    return "encoder" if network.decoder is None else "decoder"
+
+
+def token_transformer(network: nn.Module, user: str) -> Transformer:
+    """Return the network; raise `UserError` if it has no residual stream, or predicts no tokens.
+
+    `user` is what needs both, for the message.
+    """
+    needs = f"{user} needs a Transformer with a head over tokens"
+    if not isinstance(network, Transformer):
+        raise UserError(f"{needs}: this model is recurrent and has no residual stream")
     if not isinstance(network.config.head, TokenHead):
-        raise UserError("the logit lens needs a head over tokens: this model predicts labels or vectors")
-    return network, stack, of_stack
+        raise UserError(f"{needs}: this model predicts labels or vectors")
+    return network

@@ -55,15 +55,21 @@ class Measure:
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """Return the value of each row of `outputs` (R, …), (R,); outputs of a token head are logits (R, T, V)."""
-        outputs, reference = outputs.float() if outputs.dtype.itemsize < 4 else outputs, self.reference
+        outputs = at_least_fp32(outputs)
         if self.name == "loss":
-            return label_loss(outputs, reference)
-        if self.name == "kl":
-            both = self.choices(reference.to(outputs)), self.choices(outputs)
-            found = kl_divergence(*both).sum(dim=-1)  # (R,) or (R, T)
-            found = found if self.positions is None else found[:, self.positions]
-            return found if found.ndim == 1 else found.mean(dim=1)
-        return (outputs - reference.to(outputs)).abs().flatten(1).mean(dim=1)
+            return label_loss(outputs, self.reference)
+        reference = self.reference.to(outputs)
+        if self.name == "change":
+            return (outputs - reference).abs().flatten(1).mean(dim=1)
+        divergence = kl_divergence(self.choices(reference), self.choices(outputs)).sum(dim=-1)  # (R,) or (R, T)
+        if self.positions is not None:
+            divergence = divergence[:, self.positions]
+        return divergence.reshape(len(divergence), -1).mean(dim=1)
+
+
+def at_least_fp32(x: Tensor) -> Tensor:
+    """Return a tensor of bf16 or fp16 in fp32, and any other one unchanged."""
+    return x.float() if x.dtype.itemsize < 4 else x
 
 
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -90,13 +96,10 @@ def kl_divergence(logits: Tensor, changed: Tensor) -> Tensor:
     return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(dim=-1)
 
 
-def next_labels(token_ids: Sequence[int], end_id: int | None = None) -> list[int]:
-    """Return the label of each position of a decoder: the next token, and `end_id` at the last position if given.
-
-    >>> next_labels([1, 5, 6]), next_labels([1, 5, 6], end_id=2)
-    ([5, 6, -100], [5, 6, 2])
-    """
-    return [*token_ids[1:], NOT_SCORED if end_id is None else end_id]
+def next_labels(config: ModelConfig, token_ids: Sequence[int]) -> list[int]:
+    """Return the label of each position of a decoder: the next token, and the end token of a target at the last one."""
+    last = config.eos_id if config.is_encoder_decoder else None
+    return [*token_ids[1:], NOT_SCORED if last is None else last]
 
 
 def masked_labels(token_ids: Sequence[int], reference_ids: Sequence[int], mask_id: int) -> list[int]:
@@ -113,8 +116,9 @@ def masked_labels(token_ids: Sequence[int], reference_ids: Sequence[int], mask_i
         )
     if mask_id not in token_ids:
         raise UserError("the text has no [MASK]: add one, or give no reference")
-    pairs = zip(token_ids, reference_ids, strict=True)
-    return [right if token == mask_id else NOT_SCORED for token, right in pairs]
+    labels = torch.tensor(reference_ids).masked_fill(torch.tensor(token_ids) != mask_id, NOT_SCORED)
+    found: list[int] = labels.tolist()
+    return found
 
 
 def predicts_next_token(config: ModelConfig) -> bool:
@@ -133,34 +137,31 @@ def measure_of(
     the text has a label.
     """
     network = model if isinstance(model, nn.Module) else model.network
-    config, ids = network.config, inputs["token_ids"][0].tolist()
-    mask_id = config.mask_id
-    if reference_ids is not None and (mask_id is None or predicts_next_token(config)):
-        raise UserError("a reference text needs a masked language model: give none for this model")
-    if predicts_next_token(config):
-        labels = next_labels(ids, config.eos_id if config.is_encoder_decoder else None)
+    config, token_ids = network.config, inputs["token_ids"][0]
+    labels: list[int] | None = None
+    if reference_ids is not None:
+        if config.mask_id is None or predicts_next_token(config):
+            raise UserError("a reference text needs a masked language model: give none for this model")
+        labels = masked_labels(token_ids.tolist(), reference_ids, config.mask_id)
+    elif predicts_next_token(config):
+        labels = next_labels(config, token_ids.tolist())
         if set(labels) == {NOT_SCORED}:
             raise UserError("the text has one token, and the first token is not scored: give a longer text")
-        return Measure("loss", torch.tensor(labels, device=inputs["token_ids"].device))
-    if reference_ids is not None:
-        assert mask_id is not None
-        labels = masked_labels(ids, reference_ids, mask_id)
-        return Measure("loss", torch.tensor(labels, device=inputs["token_ids"].device))
+    if labels is not None:
+        return Measure("loss", torch.tensor(labels, device=token_ids.device))
     with torch.no_grad(), evaluation_mode(network):
         outputs = network(**inputs)
     assert not isinstance(config, RecurrentConfig)
     if isinstance(config.head, TokenHead):
-        is_mask = inputs["token_ids"][0] == (-1 if mask_id is None else mask_id)
-        return Measure("kl", outputs, is_mask if bool(is_mask.any()) else None)
-    choices = None if isinstance(model, nn.Module) else _choices(model)
-    return Measure("change", outputs) if choices is None else Measure("kl", outputs, choices=choices)
-
-
-def _choices(model: TrainedModel) -> Callable[[Tensor], Tensor] | None:
-    """Return the function `Measure.choices` of a model; None if its outputs are no logits."""
+        masks = token_ids == (-1 if config.mask_id is None else config.mask_id)
+        return Measure("kl", outputs, masks if bool(masks.any()) else None)
+    if isinstance(model, nn.Module):
+        return Measure("change", outputs)
     task = task_of(model.run)
     is_regression = isinstance(task, HasLabels) and task.is_regression(model.run)
-    return partial(task.choices, model.run) if isinstance(task, HasChoices) and not is_regression else None
+    if isinstance(task, HasChoices) and not is_regression:
+        return Measure("kl", outputs, choices=partial(task.choices, model.run))
+    return Measure("change", outputs)
 
 
 def loss_of(network: nn.Module, inputs: Mapping[str, Tensor], measure: Measure) -> float:

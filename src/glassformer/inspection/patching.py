@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from glassformer import notebook
-from glassformer.config.transformer import TokenHead
 from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError, quoted
 from glassformer.inference.fill import masked_ids
@@ -28,8 +27,8 @@ from glassformer.inspection.ablation import all_parts, context_name
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Hook, Trace, encoded, model_hooks
 from glassformer.inspection.effects import MAX_BYTES, row_bytes
-from glassformer.inspection.measures import predicts_next_token
-from glassformer.models.build import Network
+from glassformer.inspection.lens import head_stack, residual_names, token_transformer
+from glassformer.inspection.measures import at_least_fp32, predicts_next_token
 from glassformer.models.transformer import Transformer
 from glassformer.tasks import one_stack
 from glassformer.tasks.task import TrainedModel
@@ -63,8 +62,7 @@ class Patching:
 
     def metric(self, logits: Tensor) -> Tensor:
         """Return logit(answer) − logit(wrong) of each row: (R, T, V) → (R,)."""
-        at = logits[:, self.position]
-        at = at.float() if at.dtype.itemsize < 4 else at
+        at = at_least_fp32(logits[:, self.position])
         return at[:, self.answer] - at[:, self.wrong]
 
     def labels(self, stack: Kind) -> list[str]:
@@ -118,45 +116,57 @@ def patching_of(
     Raises `UserError` for a model without a residual stream or a head over tokens, for equal texts, for texts with
     different numbers of tokens, for an answer of several tokens, and for equal answers or outputs.
     """
-    network = _with_tokens(model.network)
-    is_pair = model.network.config.is_encoder_decoder
+    network = token_transformer(model.network, "patching")
+    is_pair = network.config.is_encoder_decoder
     if target is not None and not is_pair:
         raise UserError(f"{model.name} has no target side: give no target")
-    traces = [
-        encoded(model, source=text, target=target) if is_pair else encoded(model, _ids(model, text))
-        for text in (clean, corrupted)
-    ]
-    read, what = ("source_ids", "source") if is_pair else ("token_ids", "text")
-    rows = [trace.inputs[read][0].tolist() for trace in traces]
-    if rows[0] == rows[1]:
-        raise UserError(f"the clean and the corrupted {what} have equal tokens: change at least one word")
-    if len(rows[0]) != len(rows[1]):
-        raise UserError(
-            f"the clean {what} has {len(rows[0])} tokens and the corrupted {what} {len(rows[1])}: "
-            "choose words with equal numbers of tokens"
-        )
-    inputs = [dict(trace.inputs) for trace in traces]
-    best: list[int] | None = None
+    # The inputs of both runs.
+    if is_pair:
+        traces = [encoded(model, source=text, target=target) for text in (clean, corrupted)]
+        _require_equal_lengths("source", [trace.inputs["source_ids"] for trace in traces])
+    else:
+        traces = [encoded(model, _ids(model, text)) for text in (clean, corrupted)]
+        _require_equal_lengths("text", [trace.inputs["token_ids"] for trace in traces])
+    inputs, best = [dict(trace.inputs) for trace in traces], list[int]()
     if is_pair and target is None:
         prefix, best = _before_difference(model, traces)
         inputs = [one | {"token_ids": prefix} for one in inputs]
-    n_positions = inputs[0]["token_ids"].shape[1]
+    # The position of the answers.
+    token_ids = inputs[0]["token_ids"][0].tolist()
+    n_positions = len(token_ids)
     if position is None:
-        position = -1 if predicts_next_token(model.network.config) else rows[0].index(model.tokenizer.mask_id or 0)
+        position = -1 if predicts_next_token(network.config) else token_ids.index(model.tokenizer.mask_id or 0)
     elif not -n_positions <= position < n_positions:
         raise UserError(f"the position is {position} and the input has {n_positions} tokens, counted from 0")
-    if best is None or position not in (-1, n_positions - 1):
+    # The answers: one token each, by default the most probable one.
+    if not best or position not in (-1, n_positions - 1):
         with torch.no_grad(), evaluation_mode(network):
             best = [int(network(**one)[0, position].argmax()) for one in inputs]
-    ids = [found if text is None else answer_id(model, text) for text, found in zip((answer, wrong), best, strict=True)]
-    if ids[0] == ids[1]:
-        token = quoted(model.tokenizer.tokens(ids[:1])[0])
+    if answer is not None:
+        best[0] = answer_id(model, answer)
+    if wrong is not None:
+        best[1] = answer_id(model, wrong)
+    if best[0] == best[1]:
+        token = quoted(model.tokenizer.tokens(best[:1])[0])
         raise UserError(f"the answer and the wrong answer are both {token}: give two different tokens")
     tokens: dict[Kind, tuple[list[str], list[str]]] = {
         "encoder": (traces[0].source, traces[1].source),
-        "decoder": (traces[0].target[:n_positions], traces[0 if is_pair else 1].target[:n_positions]),
+        "decoder": (traces[0].target[:n_positions], traces[1].target[:n_positions]),
     }
-    return Patching(inputs[0], inputs[1], ids[0], ids[1], position, tokens)
+    if is_pair:
+        tokens["decoder"] = tokens["decoder"][0], tokens["decoder"][0]
+    return Patching(inputs[0], inputs[1], best[0], best[1], position, tokens)
+
+
+def _require_equal_lengths(what: str, ids: Sequence[Tensor]) -> None:
+    clean, corrupted = ids
+    if torch.equal(clean, corrupted):
+        raise UserError(f"the clean and the corrupted {what} have equal tokens: change at least one word")
+    if clean.shape != corrupted.shape:
+        raise UserError(
+            f"the clean {what} has {clean.shape[1]} tokens and the corrupted {what} {corrupted.shape[1]}: "
+            "choose words with equal numbers of tokens"
+        )
 
 
 def _before_difference(model: TrainedModel, traces: Sequence[Trace]) -> tuple[Tensor, list[int]]:
@@ -192,14 +202,10 @@ def patch_residual(
     `stack` is `encoder` or `decoder`, by default the stack that the head reads. Row r of a batch has position r of one
     layer from the clean run; a batch has as many rows as fit in about `max_bytes`.
     """
-    _with_tokens(network)
-    name = _head_stack(network) if stack is None else stack
-    module = network.encoder if name == "encoder" else network.decoder if name == "decoder" else None
-    if module is None:
-        raise UserError(f"this model has no stack {name}: choose encoder or decoder, as far as the model has them")
-    paths = {"embeddings": f"{name}.embeddings"}
-    paths |= {f"block {i}": f"{name}.blocks.{i}.residual" for i in range(len(module.blocks))}
-    return _patch(network, pair, paths, pair.labels(name), max_bytes)
+    stack = stack or head_stack(token_transformer(network, "patching"))
+    if {"encoder": network.encoder, "decoder": network.decoder}.get(stack) is None:
+        raise UserError(f"this model has no stack {stack}: choose encoder or decoder, as far as the model has them")
+    return _patch(network, pair, residual_names(network, stack), pair.labels(stack), max_bytes)
 
 
 def patch_heads(network: Transformer, pair: Patching, kind: Kind | None = None, max_bytes: int = MAX_BYTES) -> Restored:
@@ -207,8 +213,7 @@ def patch_heads(network: Transformer, pair: Patching, kind: Kind | None = None, 
 
     `kind` is the attention, by default the self-attention of the stack that the head reads.
     """
-    _with_tokens(network)
-    kind = _head_stack(network) if kind is None else kind
+    kind = kind or head_stack(token_transformer(network, "patching"))
     heads = [part for part in all_parts(network) if part.kind == kind and part.head is not None]
     if not heads:
         raise UserError(f"this model has no attention heads of the kind {kind}")
@@ -277,17 +282,3 @@ def _ids(model: TrainedModel, text: str) -> list[int]:
     if model.is_causal_lm:
         return one_stack.text_ids(model, text)
     return model.tokenizer.frames.text.around(masked_ids(model.tokenizer, text))
-
-
-def _with_tokens(network: Network) -> Transformer:
-    """Return the network; raise `UserError` if it has no residual stream or predicts no tokens."""
-    needs = "patching needs a Transformer with a head over tokens"
-    if not isinstance(network, Transformer):
-        raise UserError(f"{needs}: this model is recurrent and has no residual stream")
-    if not isinstance(network.config.head, TokenHead):
-        raise UserError(f"{needs}: this model predicts labels or vectors")
-    return network
-
-
-def _head_stack(network: Transformer) -> Kind:
-    return "encoder" if network.decoder is None else "decoder"

@@ -19,12 +19,14 @@ from glassformer.figures import (
     quiet_axes,
     title,
 )
+from glassformer.inspection.lens import head_stack
 from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import RelativeBias
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colorbar import Colorbar
     from matplotlib.figure import Figure
 
 MAX_POSITIONS = 256
@@ -35,10 +37,13 @@ MAX_COUNTED = 40
 
 
 def heat_map(
-    weights: Tensor, rows: Sequence[str], columns: Sequence[str], name: str, row_axis: str = "", column_axis: str = ""
+    weights: Tensor, rows: Sequence[str], columns: Sequence[str], name: str, axes: tuple[str, str] = ("", "")
 ) -> "Figure":
-    """Plot one matrix of weights from 0 to 1, (T, S): a row for each of T tokens, a column for each of S."""
-    return heat_maps(weights[None], rows, columns, [""], name, row_axis, column_axis)
+    """Plot one matrix of weights from 0 to 1, (T, S): a row for each of T tokens, a column for each of S.
+
+    `axes` are the names of the rows and of the columns.
+    """
+    return heat_maps(weights[None], rows, columns, [""], name, axes)
 
 
 def heat_maps(
@@ -47,8 +52,7 @@ def heat_maps(
     columns: Sequence[str],
     names: Sequence[str],
     name: str,
-    row_axis: str = "",
-    column_axis: str = "",
+    axes: tuple[str, str] = ("", ""),
 ) -> "Figure":
     """Plot N matrices of weights from 0 to 1 side by side, (N, T, S), with the same axes and one scale."""
     n, n_rows, n_columns = weights.shape
@@ -56,41 +60,50 @@ def heat_maps(
         raise ValueError(
             f"mismatch: weights {tuple(weights.shape)}, {len(names)} names, {len(rows)} rows, {len(columns)} columns"
         )
+    # Size: a grid of about three to two; a cell is as high as a line of text if all of them fit in 14 inches.
     across = min(range(1, n + 1), key=lambda k: (max(k * n_columns / 1.5, math.ceil(n / k) * n_rows), k))
     down = math.ceil(n / across)
     row_labels, column_labels = [label(token) for token in rows], [label(token) for token in columns]
-    # The side of a cell: large enough for a line of text, as long as the figure stays within 14 inches.
     cell = min(0.24, 14 / max(1, across * n_columns, down * n_rows))
-    letters = sum(len(text) > 2 for text in column_labels) <= 1  # and at most one end token
     side, top = (0.075 * max(map(len, texts), default=0) for texts in (row_labels, column_labels))
-    width = across * cell * n_columns + side + 1.3
-    height = down * (cell * n_rows + (0.3 if n > 1 else 0)) + top + 0.9
+    of_titles = 0.3 if n > 1 else 0.0
+    width, height = across * cell * n_columns + side + 1.3, down * (cell * n_rows + of_titles) + top + 0.9
     figure = new_figure(max(3.2, width, 0.4 + 0.085 * len(plain(name))), max(2.2, height))
     figure.set_layout_engine("compressed")  # no gaps between square cells
+    # Matrices.
     grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
-    for axes, matrix, its_name in zip(grid.flat, weights, names, strict=False):
-        image = axes.imshow(matrix.numpy(), cmap=WEIGHTS_MAP, vmin=0, vmax=1, aspect="equal", interpolation="nearest")
-        axes.set_title(its_name, fontsize=8.5, pad=3, color=GREY)
-        axes.spines[:].set_visible(False)
-    for axes in grid.flat[n:]:
-        axes.set_axis_off()
+    for place, matrix, its_name in zip(grid.flat, weights, names, strict=False):
+        image = place.imshow(matrix.numpy(), cmap=WEIGHTS_MAP, vmin=0, vmax=1, aspect="equal", interpolation="nearest")
+        place.set_title(its_name, fontsize=8.5, pad=3, color=GREY)
+        place.spines[:].set_visible(False)
+    for place in grid.flat[n:]:
+        place.set_axis_off()
+    # Tokens: every one, or as many as fit; single letters are upright.
     points = min(9.0, max(5.0, cell * 72 * 0.8))
-    for axes in grid.flat:
-        axes.tick_params(length=0, labelsize=points, pad=2, labeltop=axes in grid[0], top=False, labelbottom=False)
+    for place in grid.flat:
+        place.tick_params(length=0, labelsize=points, pad=2, labeltop=place in grid[0], top=False, labelbottom=False)
     every = max(1, math.ceil(points * 1.15 / 72 / cell))
     grid[0, 0].set_xticks(range(0, n_columns, every), column_labels[::every], parse_math=False)
     grid[0, 0].set_yticks(range(0, n_rows, every), row_labels[::every], parse_math=False)
-    for axes in grid[0]:
-        for text in axes.get_xticklabels():
-            text.set_rotation(0 if letters and len(text.get_text()) <= 2 else 90)
+    are_letters = sum(len(text) > 2 for text in column_labels) <= 1  # and at most one end token
+    for text in (text for place in grid[0] for text in place.get_xticklabels()):
+        is_upright = are_letters and len(text.get_text()) <= 2
+        text.set_rotation(0 if is_upright else 90)
+    # Names.
+    row_axis, column_axis = axes
     figure.supxlabel(column_axis, fontsize=9, color=GREY)
     figure.supylabel(row_axis, fontsize=9, color=GREY)
     figure.suptitle(plain(name), fontsize=10.5, parse_math=False)
     bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.5 / height), aspect=18, ticks=[0, 0.5, 1], pad=0.02)
+    _finish_bar(bar, "weight")
+    return figure
+
+
+def _finish_bar(bar: "Colorbar", name: str) -> None:
+    """Give the colour bar of weights or shares its name, in small letters and without a box."""
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, color=GREY)
-    bar.set_label("weight", fontsize=8.5, color=GREY)
-    return figure
+    bar.set_label(name, fontsize=8.5, color=GREY)
 
 
 def plot_positions(network: Network, stack: str | None = None) -> "Figure":
@@ -100,12 +113,11 @@ def plot_positions(network: Network, stack: str | None = None) -> "Figure":
     """
     if not isinstance(network, Transformer):
         raise UserError("a recurrent model has no positions: it reads tokens in order")
-    stack = stack or ("encoder" if network.decoder is None else "decoder")
+    stack, config = stack or head_stack(network), network.config
     part = network.encoder if stack == "encoder" else network.decoder
+    max_len = config.encoder_max_len if stack == "encoder" else config.max_len
     if part is None:
         raise UserError(f"this model has no {stack}")
-    config = network.config
-    max_len = config.encoder_max_len if stack == "encoder" else config.max_len
     places = torch.arange(min(max_len, MAX_POSITIONS), device=next(network.parameters()).device)
     added, rotary, bias = part.embeddings.positions, part.rotary, part.score_bias
     scheme = _SCHEMES.get(config.positions.kind, f"{config.positions.kind} positions".capitalize())
@@ -141,7 +153,8 @@ def _image(table: Tensor, name: str, x: str, value: str) -> "Figure":
 def _biases(bias: nn.Module, places: Tensor, scheme: str, looks_ahead: bool) -> "Figure":
     """Plot the score bias of each head over the distance to the key."""
     far = min(len(places) - 1, getattr(bias, "max_distance", len(places) - 1))
-    distance = torch.arange(-far, far + 1 if looks_ahead else 1, device=places.device)
+    end = far if looks_ahead else 0
+    distance = torch.arange(-far, end + 1, device=places.device)
     curves = bias(torch.zeros_like(places[:1]), distance)[0, :, 0].float().cpu().numpy()  # (H, S)
     figure = new_figure(6.4, 4.0)
     axes = figure.subplots()
@@ -192,22 +205,26 @@ def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Fi
         raise ValueError(f"expected a square matrix for {n} names of classes, got {tuple(counts.shape)}")
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     if n > MAX_COUNTED:
-        figure = heat_map(shares, names, names, "Confusion matrix", "true class", "predicted class")
+        figure = heat_map(shares, names, names, "Confusion matrix", ("true class", "predicted class"))
         figure.axes[-1].set_ylabel("share of the true class")
         return figure
-    shown = [name if len(name) <= 32 else f"{name[:24]}…{name[-7:]}" for name in map(plain, names)]
+    shown = [_shortened(plain(name)) for name in names]
     inches = 0.085 * max(map(len, shown))
     cell = max(0.34, 1.8 / n, 0.16 + 0.08 * len(f"{int(counts.max()):,}"), min(0.1 + inches, 4 / n, 1.2))
-    stand = inches > cell
-    figure = new_figure(max(3.6, cell * n + inches + 1.5), cell * n + (inches if stand else 0.2) + 0.9)
+    rotation, below = 0, 0.2
+    if inches > cell:
+        rotation, below = 90, inches
+    figure = new_figure(max(3.6, cell * n + inches + 1.5), cell * n + below + 0.9)
     figure.set_layout_engine("compressed")
     axes = figure.subplots()
     image = axes.imshow(shares.numpy(), cmap=WEIGHTS_MAP, vmin=0, vmax=1, interpolation="nearest")
     for row, column in itertools.product(range(n), range(n)):
         count, share = int(counts[row, column]), float(shares[row, column])
-        ink = "black" if share > 0.5 else "white" if count else "#9A88A8"  # pale zeros make the rest visible
+        ink = "white" if count else "#9A88A8"  # pale zeros make the rest visible
+        if share > 0.5:
+            ink = "black"
         axes.text(column, row, f"{count:,}", color=ink, fontsize=8.5, ha="center", va="center")
-    axes.set_xticks(range(n), shown, rotation=90 if stand else 0, parse_math=False)
+    axes.set_xticks(range(n), shown, rotation=rotation, parse_math=False)
     axes.set_yticks(range(n), shown, parse_math=False)
     axes.tick_params(length=0, labelsize=8.5)
     axes.spines[:].set_visible(False)
@@ -215,7 +232,9 @@ def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Fi
     axes.set_ylabel("true class", fontsize=9, color=GREY)
     title(axes, "Confusion matrix")
     bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 2.5 / (cell * n)), aspect=18, ticks=[0, 0.5, 1], pad=0.03)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=8, color=GREY)
-    bar.set_label("share of the true class", fontsize=8.5, color=GREY)
+    _finish_bar(bar, "share of the true class")
     return figure
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= 32 else f"{name[:24]}…{name[-7:]}"

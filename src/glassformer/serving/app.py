@@ -1,20 +1,21 @@
 """The application: routes of functions, Host check, headers, limits, and errors as one sentence of JSON.
 
-Each route belongs to a function with typed parameters. Names in the path, the query and the JSON body are its
-arguments, so a function is tested without a server.
+Each route belongs to a function with typed parameters, which `route` registers. Names in the path, the query and the
+JSON body are its arguments, so a function is tested without a server.
 """
 
 import base64
 import contextlib
 import inspect
 import json
+import os
 import typing
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from functools import partial
 from pathlib import Path
 from types import UnionType
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -22,7 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -60,6 +61,12 @@ class Packed:
 
 Answer = Mapping[str, Any] | Packed
 Function = Callable[..., Answer]
+Embedded = Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]]
+
+
+def one_answer(run: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    """Embed one answer in a single file, without further arguments."""
+    return ({},)
 
 
 @dataclass(frozen=True)
@@ -71,18 +78,49 @@ class Call:
     function: Function
     is_quick: bool = False
     """True if the function does not use a model, so that it need not wait for the worker."""
+    embedded: Embedded = lambda run: ()
+    """Function that returns the arguments of the answers in a single file; `run` is the answer to `POST /api/run`."""
+
+
+ROUTES: list[Call] = []
+"""Routes of all panels. The first parameter of their functions is the inspector; see `panels.calls`."""
+Registered = TypeVar("Registered", bound=Function)
+
+
+def route(method: str, path: str, **options: Any) -> Callable[[Registered], Registered]:
+    """Register the decorated function as the answer to a method and a path; see `Call`.
+
+    ```python
+    @route("GET", "/api/run/{run}/norms")
+    def norms(inspector: Inspector, run: str) -> dict[str, Any]:
+    ```
+    """
+
+    def register(function: Registered) -> Registered:
+        ROUTES.append(Call(method, path, function, **options))
+        return function
+
+    return register
 
 
 def application(calls: Sequence[Call], folder: Path, hosts: Sequence[str], worker: Worker) -> Starlette:
-    """Return an application that answers `calls` and serves the files of `folder`; `hosts` are the allowed names."""
+    """Return an application that answers `calls`, and serves the page and the scripts of the panels.
+
+    They are in `page/` and `panels/` of `folder`. `hosts` are the allowed names.
+    """
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
         worker.close()
 
+    async def index(request: Request) -> Response:
+        return FileResponse(folder / "page" / "index.html")
+
     routes: list[Any] = [Route(call.path, partial(_answer, call, worker), methods=[call.method]) for call in calls]
-    routes.append(Mount("/", StaticFiles(directory=folder, html=True)))
+    routes.append(Mount("/page", StaticFiles(directory=folder / "page")))
+    routes.append(Mount("/panels", _Scripts(directory=folder / "panels")))
+    routes.append(Route("/", index))
     return Starlette(
         routes=routes,
         lifespan=lifespan,
@@ -91,24 +129,26 @@ def application(calls: Sequence[Call], folder: Path, hosts: Sequence[str], worke
     )
 
 
+class _Scripts(StaticFiles):
+    """The scripts of a folder, without the other files beside them."""
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        return super().lookup_path(path) if path.endswith(".js") else ("", None)
+
+
 async def _answer(call: Call, worker: Worker, request: Request) -> Response:
     try:
         named = arguments(call.function, dict(request.path_params), dict(request.query_params), await _body(request))
-        job: Awaitable[Answer] = worker.run(call.function, **named) if not call.is_quick else _now(call.function, named)
-        found = await job
+        answer = call.function(**named) if call.is_quick else await worker.run(call.function, **named)
     except UserError as error:
         return JSONResponse({"error": str(error)}, 400)
     except Busy as error:
         return JSONResponse({"error": str(error)}, 429, {"retry-after": "5"})
-    if isinstance(found, Packed):
-        headers = {f"x-{name}": quote(value) for name, value in found.names.items()}
-        headers["x-shape"] = ",".join(map(str, found.shape))
-        return Response(found.data, media_type="application/octet-stream", headers=headers)
-    return JSONResponse(found)
-
-
-async def _now(function: Function, named: Mapping[str, Any]) -> Answer:
-    return function(**named)
+    if isinstance(answer, Packed):
+        headers = {f"x-{name}": quote(value) for name, value in answer.names.items()}
+        headers["x-shape"] = ",".join(map(str, answer.shape))
+        return Response(answer.data, media_type="application/octet-stream", headers=headers)
+    return JSONResponse(answer)
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -123,12 +163,12 @@ async def _body(request: Request) -> dict[str, Any]:
         if len(data) > MAX_BODY:
             raise HTTPException(413, f"the request has more than {MAX_BODY:,} bytes")
     try:
-        found = json.loads(data)
+        body = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise UserError(f"the request is not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(body, dict):
         raise UserError("expected a JSON object")
-    return found
+    return body
 
 
 def arguments(
@@ -136,22 +176,42 @@ def arguments(
 ) -> dict[str, Any]:
     """Return the arguments of a function by name; words of path and query are converted to its types.
 
-    Raises `UserError` for an unknown, missing or wrong argument.
+    A parameter whose type is a dataclass takes its fields from the request. Raises `UserError` for an unknown, missing
+    or wrong argument.
     """
-    hints, parameters = typing.get_type_hints(function), inspect.signature(function).parameters
-    found = {}
+    known, values = accepted(function), {}
     for name, value in {**query, **path, **body}.items():
-        if name not in parameters:
-            raise UserError(f"unknown argument {name!r}: {did_you_mean(name, parameters)}")
-        found[name] = _converted(name, value, hints[name], is_text=name not in body)
-    for name, parameter in parameters.items():
-        if parameter.default is inspect.Parameter.empty and name not in found:
+        if name not in known:
+            raise UserError(f"unknown argument {name!r}: {did_you_mean(name, known)}")
+        values[name] = _converted(name, value, known[name], is_text=name not in body)
+    return _grouped(function, values)
+
+
+def accepted(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the arguments that a request may have for a function, and their types."""
+    hints, found = typing.get_type_hints(function), dict[str, Any]()
+    for name in inspect.signature(function).parameters:
+        found |= accepted(hints[name]) if is_dataclass(hints[name]) else {name: hints[name]}
+    return found
+
+
+def _grouped(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a function; those of a dataclass become one object."""
+    hints, found = typing.get_type_hints(function), dict[str, Any]()
+    for name, parameter in inspect.signature(function).parameters.items():
+        if is_dataclass(hints[name]):
+            found[name] = hints[name](**_grouped(hints[name], values))
+        elif name in values:
+            found[name] = values[name]
+        elif parameter.default is inspect.Parameter.empty:
             raise UserError(f"the argument {name!r} is missing")
     return found
 
 
 def _converted(name: str, value: Any, hint: Any, is_text: bool) -> Any:
-    kinds = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    kinds = (hint,)
+    if isinstance(hint, UnionType):
+        kinds = typing.get_args(hint)
     if is_text:
         for kind in kinds:
             with contextlib.suppress(KeyError, ValueError):
@@ -161,7 +221,8 @@ def _converted(name: str, value: Any, hint: Any, is_text: bool) -> Any:
                     return kind(value)
     elif any(_fits(value, kind) for kind in kinds):
         return value
-    expected = " or ".join(str(kind) if typing.get_args(kind) else kind.__name__ for kind in kinds)
+    names = [str(kind) if typing.get_args(kind) else kind.__name__ for kind in kinds]
+    expected = " or ".join(names)
     raise UserError(f"{name}: expected {expected}, got {value!r:.60}")
 
 

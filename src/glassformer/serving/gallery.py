@@ -33,9 +33,11 @@ class Gallery:
         folder, run = self.folder / name, recipes.load(self.sources[name])
         steps = [line["step"] for line in read_lines(folder / METRICS)]
         step, last = max(steps, default=0), run.train.max_steps
-        state = "ready" if last in checkpoint.steps(folder) else "absent" if not steps else "stopped"
+        state = "stopped" if steps else "absent"
         if self.is_training(name):
             state = "training"
+        elif last in checkpoint.steps(folder):
+            state = "ready"
         entry = {"name": name, "doc": run.description, "folder": str(folder), "state": state}
         return entry | {"step": step, "max_steps": last}
 
@@ -43,14 +45,14 @@ class Gallery:
         """Return True while the process of this model runs."""
         return self.training == name and self._process is not None and self._process.poll() is None
 
-    def _place(self, name: str) -> Path:
+    def _folder(self, name: str) -> Path:
         if name not in self.sources:
             raise UserError(f"the gallery has no model {name!r}: {did_you_mean(name, self.sources)}")
         return self.folder / name
 
     def ready(self, name: str) -> Path:
         """Return the folder of a trained model; raise `UserError` if it is not trained yet."""
-        folder = self._place(name)
+        folder = self._folder(name)
         if not checkpoint.steps(folder):
             raise UserError(f"{name} has no checkpoint yet: train it first")
         return folder
@@ -60,14 +62,14 @@ class Gallery:
 
         Raises `UserError` if another model is being trained.
         """
-        folder = self._place(name)
+        folder = self._folder(name)
         if self.is_training(name) or self._entry(name)["state"] == "ready":
             return folder
         if self.training is not None and self.is_training(self.training):
             raise UserError(f"{self.training} is being trained: wait until it is ready")
-        verb = (
-            ["resume", str(folder)] if checkpoint.steps(folder) else ["train", self.sources[name], "--out", str(folder)]
-        )
+        verb = ["train", self.sources[name], "--out", str(folder)]
+        if checkpoint.steps(folder):
+            verb = ["resume", str(folder)]
         command = [sys.executable, "-m", "glassformer", *verb, "--quiet"]
         folder.parent.mkdir(parents=True, exist_ok=True)
         self.training = name

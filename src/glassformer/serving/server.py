@@ -12,6 +12,7 @@ from glassformer.errors import UserError
 from glassformer.model import Model
 from glassformer.serving.app import application
 from glassformer.serving.inspector import FOLDER, Inspector
+from glassformer.serving.panels import calls
 from glassformer.serving.worker import Worker
 
 
@@ -29,10 +30,15 @@ def inspect(
     The page begins with a text, or with a source and a target. It is served from this computer only; port 0 chooses a
     free port. In a notebook, the page is served in the background, and the function returns at once.
     """
-    if (text if model.is_seq2seq else source or target) is not None:
-        gives = "a source, and no text" if model.is_seq2seq else "a text, and no source"
-        raise UserError(f"{model.name} reads {gives}: inspect it with that argument")
-    examples = [{"text": text}] if text is not None else [{"source": source, "target": target}] if source else []
+    if model.is_seq2seq and text is not None:
+        raise UserError(f"{model.name} reads a source, and no text: inspect it with that argument")
+    if not model.is_seq2seq and (source or target) is not None:
+        raise UserError(f"{model.name} reads a text, and no source: inspect it with that argument")
+    examples: list[dict[str, str | None]] = []
+    if text is not None:
+        examples = [{"text": text}]
+    elif source:
+        examples = [{"source": source, "target": target}]
     inspector = Inspector(model, examples, folder=model.folder)
     if _in_event_loop():
         where = {"host": "127.0.0.1", "port": port, "opens_browser": opens_browser}
@@ -53,9 +59,9 @@ def _in_event_loop() -> bool:
 def serve(inspector: Inspector, host: str, port: int, *, opens_browser: bool) -> int:
     """Serve the inspector until Ctrl-C; print its address when it is ready."""
     listener = _listen(host, port)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listener.getsockname()[1]}/"
-    app = application(inspector.calls(), FOLDER, [host, "127.0.0.1", "localhost"], Worker())
+    name = f"[{host}]" if ":" in host else host
+    address = f"http://{name}:{listener.getsockname()[1]}/"
+    app = application(calls(inspector), FOLDER, [host, "127.0.0.1", "localhost"], Worker())
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     print(f"inspector: {address}  (Ctrl-C stops it)", flush=True)
     if opens_browser:

@@ -4,8 +4,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,12 +12,14 @@ from urllib.parse import quote
 from glassformer.errors import UserError
 from glassformer.serving.app import Answer, Packed
 from glassformer.serving.inspector import Inspector
+from glassformer.serving.panels import calls
+from glassformer.serving.panels.tokens import Input, run
 
 MAX_BYTES = 64 << 20
 """Largest total of the embedded arrays; attention layers and logits beyond it are left out."""
 _UNESCAPED = "!'()*"
 """Characters that `encodeURIComponent` keeps and `quote` does not."""
-_IMPORT = re.compile(r'(from|import) "\./([\w-]+\.js)"')
+_IMPORT = re.compile(r'(from|import) "(?:\./|\.\./(\w+)/)([\w-]+\.js)"')
 _HEAD = re.compile(r'<link rel="stylesheet".*?>|<script type="module".*?</script>')
 
 
@@ -26,66 +27,67 @@ def single_file(inspector: Inspector, given: dict[str, Any], folder: Path) -> st
     """Return the page with the answers to one input: a text, or a source and a target.
 
     Modules become `data:` addresses in an import map, because a page from a disk cannot import files. Panels whose
-    answers are missing name the command that starts a server. `folder` has the files of the page.
+    answers are missing name the command that starts a server. `folder` has `page/` and `panels/`.
     """
-    modules = {path.name: _IMPORT.sub(r'\1 "page/\2"', path.read_text("utf-8")) for path in folder.glob("*.js")}
-    addresses = {f"page/{name}": _address(code) for name, code in sorted(modules.items())}
+    page = folder / "page"
+    paths = sorted([*page.glob("*.js"), *(folder / "panels").glob("*.js")])
+    addresses = {f"{path.parent.name}/{path.name}": _address(_module(path)) for path in paths}
     import_map, begin = json.dumps({"imports": addresses}), 'import "page/main.js";'
     scripts = " ".join(f"'sha256-{_hash(code)}'" for code in (import_map, begin))
     policy = f"default-src 'none'; script-src {scripts} data:; style-src 'unsafe-inline'; img-src data: blob:"
     data = json.dumps(answers(inspector, given), ensure_ascii=False).replace("<", "\\u003c")  # no tag ends the script
     head = (
         f'<meta http-equiv="content-security-policy" content="{policy}">\n'
-        f"<style>{(folder / 'style.css').read_text('utf-8')}</style>\n"
+        f"<style>{(page / 'style.css').read_text('utf-8')}</style>\n"
         f'<script type="application/json" id="embedded">{data}</script>\n'
         f'<script type="importmap">{import_map}</script>\n<script type="module">{begin}</script>'
     )
-    page = (folder / "index.html").read_text("utf-8")
-    before, after = page[: _first(page)], _HEAD.sub("", page[_first(page) :])
+    html = (page / "index.html").read_text("utf-8")
+    before, after = html[: _first(html)], _HEAD.sub("", html[_first(html) :])
     return before + head + after
 
 
-def answers(inspector: Inspector, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the answers for one input, by request: `GET PATH`, or `POST PATH BODY` with sorted keys."""
-    found: dict[str, Any] = {}
-    left = MAX_BYTES
+def _module(path: Path) -> str:
+    """Return a module of the page; its imports have the names of the import map, such as `page/dom.js`."""
 
-    def add(request: str, function: Callable[..., Answer], **named: Any) -> None:
-        nonlocal left
-        answer = function(**named)
-        if isinstance(answer, Packed):
+    def named(found: re.Match[str]) -> str:
+        return f'{found[1]} "{found[2] or path.parent.name}/{found[3]}"'
+
+    return _IMPORT.sub(named, path.read_text("utf-8"))
+
+
+def answers(inspector: Inspector, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the answers for one input, by request: `GET PATH`, or `POST PATH BODY` with sorted keys.
+
+    Each route names its answers (`Call.embedded`). Those that are refused for this kind of model are left out.
+    """
+    answer: Answer
+    result = run(inspector, Input(**given))
+    body = json.dumps(given | {"model": result["model"]}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    embedded: dict[str, Any] = {f"POST /api/run {body}": result}
+    left = MAX_BYTES
+    for call in calls(inspector):
+        for named in call.embedded(result):
+            of_run = {"run": result["run"]} if "{run}" in call.path else {}
+            try:
+                answer = call.function(**named, **of_run)
+            except UserError:
+                continue
+            request = f"GET {call.path.format(**of_run)}{_query(named)}"
+            if not isinstance(answer, Packed):
+                embedded[request] = answer
+                continue
             left -= len(answer.data)
             if left >= 0:
-                found[request] = answer.to_json()
-        else:
-            found[request] = answer
+                embedded[request] = answer.to_json()
+    return embedded
 
-    card = inspector.card()
-    query = f"model={quote(card['model'], safe=_UNESCAPED)}"
-    asked = given | {"model": card["model"]}
-    body = json.dumps(asked, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    run = inspector.run(**given)
-    found[f"POST /api/run {body}"] = run
-    name, path = run["run"], f"GET /api/run/{run['run']}"
-    found["GET /api/model"] = card
-    add(f"GET /api/vocabulary?{query}", inspector.vocabulary)
-    add("GET /api/live?since=0", inspector.live)
-    add(f"{path}/scores", inspector.scores, run=name)
-    for kind in run["attention"]:
-        add(f"{path}/thumbnails?kind={kind}", inspector.thumbnails, run=name, kind=kind)
-    for what, function in (("alignment", inspector.alignment), ("effects", inspector.effects)):
-        with suppress(UserError):  # not for this kind of model
-            add(f"{path}/{what}", function, run=name)
-    for norm in (True, False):
-        with suppress(UserError):
-            add(f"{path}/lens?norm={norm:d}", inspector.lens, run=name, norm=norm)
-    for kind, size in run["attention"].items():
-        for layer in range(size["layers"]):
-            add(f"{path}/attention?kind={kind}&layer={layer}", inspector.attention, run=name, kind=kind, layer=layer)
-    with suppress(UserError):  # a classifier has logits of the whole text only
-        for position in range(len(run["target"] or run["source"])):
-            add(f"{path}/logits?position={position}", inspector.logits, run=name, position=position)
-    return found
+
+def _query(named: Mapping[str, Any]) -> str:
+    """Return the query as the page writes it; a bool is 0 or 1."""
+    words = {name: str(int(value) if isinstance(value, bool) else value) for name, value in named.items()}
+    query = "&".join(f"{name}={quote(word, safe=_UNESCAPED)}" for name, word in words.items())
+    return f"?{query}" if query else ""
 
 
 def _first(page: str) -> int:

@@ -3,15 +3,19 @@ import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 
-const FOLDER = new URL("../../../src/glassformer/serving/page/", import.meta.url);
-const modules = new Map(readdirSync(FOLDER).filter((name) => name.endsWith(".js")).map((name) => [name, readFileSync(new URL(name, FOLDER), "utf8")]));
-const IMPORT = /^import \{ ([\w, ]+) \} from "\.\/([\w.]+)";$/;
+const SERVING = new URL("../../../src/glassformer/serving/", import.meta.url);
+const names = ["page", "panels"].flatMap((folder) => readdirSync(new URL(folder, SERVING)).filter((name) => name.endsWith(".js")).map((name) => `${folder}/${name}`));
+const modules = new Map(names.map((name) => [name, readFileSync(new URL(name, SERVING), "utf8")]));
+const IMPORT = /^import \{ ([\w, ]+) \} from "(\.\.?\/[\w./]+)";$/;
 
-test("every import is one line of names from a module of the folder", () => {
+/** The name of the module that a line of another module imports, such as `page/dom.js`. */
+const imported = (name, path) => new URL(path, `file:///${name}`).pathname.slice(1);
+
+test("every import is one line of names from a module of the page or the panels", () => {
   for (const [name, text] of modules) {
     for (const line of text.split("\n").filter((one) => one.startsWith("import "))) {
-      const [, names, from] = line.match(IMPORT) ?? assert.fail(`${name}: ${line}`);
-      for (const one of names.split(", ")) assert.match(modules.get(from) ?? "", new RegExp(`^export (async function|function|const|class) ${one}\\b`, "m"), `${name}: ${one}`);
+      const [, names, path] = line.match(IMPORT) ?? assert.fail(`${name}: ${line}`);
+      for (const one of names.split(", ")) assert.match(modules.get(imported(name, path)) ?? "", new RegExp(`^export (async function|function|const|class) ${one}\\b`, "m"), `${name}: ${one}`);
     }
     assert.doesNotMatch(text, /^export (default|\*|\{ \w)|\bimport\(["'](?!\.)|^await /m, name);
   }
@@ -22,17 +26,17 @@ test("imports have no cycle", () => {
   const visit = (name, path) => {
     assert.ok(!path.includes(name), [...path, name].join(" → "));
     if (done.has(name)) return;
-    for (const line of modules.get(name).split("\n")) if (line.startsWith("import ")) visit(line.match(IMPORT)[2], [...path, name]);
+    for (const line of modules.get(name).split("\n")) if (line.startsWith("import ")) visit(imported(name, line.match(IMPORT)[2]), [...path, name]);
     done.add(name);
   };
-  visit("main.js", []);
-  assert.deepEqual([...modules.keys()].filter((name) => !done.has(name) && name !== "types.js"), []);
+  visit("page/main.js", []);
+  assert.deepEqual([...modules.keys()].filter((name) => !done.has(name) && name !== "page/types.js"), []);
 });
 
 test("no module writes HTML, evaluates text, or uses another host", () => {
   for (const [name, text] of modules) assert.doesNotMatch(text, /innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setAttribute\("style"/, name);
-  for (const name of ["index.html", "style.css", ...modules.keys()]) {
-    const text = readFileSync(new URL(name, FOLDER), "utf8").replaceAll("http://www.w3.org/2000/svg", "");
+  for (const name of ["page/index.html", "page/style.css", ...modules.keys()]) {
+    const text = readFileSync(new URL(name, SERVING), "utf8").replaceAll("http://www.w3.org/2000/svg", "");
     assert.doesNotMatch(text, /https?:\/\/|@import url|\bstyle="|\bon\w+="/, name);
   }
 });

@@ -3,7 +3,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { deflateSync } from "node:zlib";
 
-const PAGE = "../../../src/glassformer/serving/page";
+const SERVING = "../../../src/glassformer/serving";
+const [PAGE, PANELS] = [`${SERVING}/page`, `${SERVING}/panels`];
 const { colourOf, colourTable, inkOn, luminance, oklch, place, tokenColour } = await import(`${PAGE}/colours.js`);
 const { floats, fromBase64, inflate, parseShape, weights16 } = await import(`${PAGE}/decode.js`);
 const { DEFAULTS, Store, decodeHash, encodeHash, isSame, mainSide, positionText, selectedPosition, shownPosition } = await import(`${PAGE}/state.js`);
@@ -14,11 +15,11 @@ const { axisTicks, ticks, curvesTable } = await import(`${PAGE}/curves.js`);
 const { strongest, windowAround } = await import(`${PAGE}/lines.js`);
 const { poolMax } = await import(`${PAGE}/heatmap.js`);
 const { badgeOf } = await import(`${PAGE}/grid.js`);
-const { branchAt, chooseNext } = await import(`${PAGE}/steps.js`);
-const { effectOf, partNames, partOf, partsOff } = await import(`${PAGE}/ablation.js`);
-const { rulesText } = await import(`${PAGE}/next.js`);
+const { branchAt, chooseNext } = await import(`${PANELS}/steps.js`);
+const { effectOf, partNames, partOf, partsOff } = await import(`${PANELS}/ablation.js`);
+const { rulesText } = await import(`${PANELS}/next.js`);
 const { endsLine } = await import(`${PAGE}/strip.js`);
-const { seriesOf, timeLeft, titleOf } = await import(`${PAGE}/training.js`);
+const { seriesOf, timeLeft, titleOf } = await import(`${PANELS}/training.js`);
 
 test("lightness of the sequential scale is monotone", () => {
   for (const dark of [false, true]) {

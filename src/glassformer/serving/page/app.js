@@ -1,7 +1,7 @@
 /**
  * Access of the panels to the shared state, the data of a run, and the status line.
  *
- * @import { AttentionPlace, Run, State } from "./types.js"
+ * @import { AttentionPlace, Model, Run, State } from "./types.js"
  * @import { Bytes, Source } from "./source.js"
  * @import { Store } from "./state.js"
  */
@@ -16,6 +16,11 @@ import { withQuery } from "./source.js";
  * }} App
  *
  * @typedef {{element: HTMLElement, render: (changed: Set<string>) => void}} Panel
+ *
+ * @typedef {{
+ *   id: string, title: string, create: (app: App) => Panel, exists: (model: Model) => boolean, route?: string, needs_no_run?: boolean,
+ * }} Tab
+ * A panel with a tab. `route` is part of the request that it cannot do without; `needs_no_run` is true if it is shown before a run.
  */
 
 const MAX_BYTES = 300e6;

@@ -1,7 +1,8 @@
 /**
  * Grid of heads: one thumbnail per layer and head, with scores.
  *
- * @import { HeadScores, Scores, State } from "./types.js"
+ * @import { State } from "./types.js"
+ * @import { HeadScores, Scores } from "../panels/attention.js"
  * @import { Bytes } from "./source.js"
  * @import { Scene, Shape } from "./scene.js"
  */

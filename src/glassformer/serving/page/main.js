@@ -2,50 +2,24 @@
  * Page of `glassformer inspect`: shared state, tabs, and the run of a text.
  *
  * @import { App, Panel } from "./app.js"
- * @import { Live, Model, Session, State } from "./types.js"
+ * @import { Model, State } from "./types.js"
+ * @import { Session } from "../panels/start.js"
+ * @import { Live } from "../panels/training.js"
  */
 
+import { createCard, summaryFacts } from "../panels/card.js";
+import { createNext } from "../panels/next.js";
+import { createStart } from "../panels/start.js";
+import { createTokens } from "../panels/tokens.js";
 import { RunData } from "./app.js";
-import { createAblation } from "./ablation.js";
-import { createAlignment } from "./alignment.js";
-import { createAttention } from "./attention.js";
-import { createBeam } from "./beam.js";
-import { createCard, summaryFacts } from "./card.js";
-import { createCompare } from "./compare.js";
 import { arrowKeys, button, fill, h } from "./dom.js";
 import { createInput, isPair, runBody } from "./input.js";
-import { createLens } from "./lens.js";
 import { linkTokens } from "./link.js";
-import { createNext } from "./next.js";
-import { createPatch } from "./patch.js";
 import { NOT_EMBEDDED, OFFLINE, ServerError, openSource, withQuery } from "./source.js";
 import { Store, decodeHash, encodeHash } from "./state.js";
-import { createStart } from "./start.js";
-import { createSteps } from "./steps.js";
+import { TABS } from "./tabs.js";
 import { count, fixed } from "./text.js";
 import { prefersDark, useTheme } from "./theme.js";
-import { createTokens } from "./tokens.js";
-import { createTraining } from "./training.js";
-
-/** @typedef {{id: string, title: string, create: (app: App) => Panel, exists: (model: Model) => boolean, route?: string, needs_no_run?: boolean}} Tab */
-
-/** @type {Tab[]} */
-const TABS = [
-  { id: "alignment", title: "Alignment", create: createAlignment, exists: (model) => "cross" in model.attention, route: "/alignment" },
-  { id: "attention", title: "Attention", create: createAttention, exists: (model) => Object.keys(model.attention).length > 0 },
-  { id: "lens", title: "Logit lens", create: createLens, exists: (model) => model.kind !== "recurrent" && model.has_head_over_tokens, route: "/lens" },
-  { id: "steps", title: "Step by step", create: createSteps, exists: writes, route: "/api/next" },
-  { id: "ablation", title: "Ablation", create: createAblation, exists: (model) => model.kind !== "recurrent", route: "/effects" },
-  { id: "beam", title: "Beam search", create: createBeam, exists: isPair, route: "/api/beam" },
-  { id: "compare", title: "Compare", create: createCompare, exists: () => true, route: "/api/compare" },
-  { id: "patch", title: "Patching", create: createPatch, exists: (model) => model.kind !== "recurrent" && model.has_head_over_tokens, route: "/api/patch", needs_no_run: true },
-  { id: "training", title: "Training", create: createTraining, exists: (model) => model.folder !== "", route: "/api/live", needs_no_run: true },
-];
-
-/** @param {Model} model */
-function writes(model) {
-  return model.has_head_over_tokens && model.kind !== "encoder";
-}
 
 /** @param {string} id @returns {HTMLElement} */
 const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));

@@ -1,7 +1,7 @@
 /**
  * Layout of a tree from left to right, and length penalties of beam search.
  *
- * @import { BeamNode, BeamResult } from "./types.js"
+ * @import { BeamNode, BeamResult } from "../panels/beam.js"
  */
 
 /**

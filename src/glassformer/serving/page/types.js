@@ -1,5 +1,8 @@
 /**
- * Types of the answers of the server, and of the state of the page. This module contains no code.
+ * Types that several panels share: the model, the run, and the state of the page. The types of an answer of one panel are
+ * beside it. This module contains no code.
+ *
+ * @import { Ablation } from "../panels/ablation.js"
  *
  * @typedef {"decoder" | "encoder" | "encoder-decoder" | "recurrent"} ModelKind
  * @typedef {"source" | "target" | "written"} Side
@@ -15,10 +18,6 @@
  *   examples: Example[], generation: Record<string, number | string>, end_ids: number[],
  * }} Model
  *
- * @typedef {{name: string, doc: string, folder: string, state: "absent" | "training" | "stopped" | "ready", step: number, max_steps: number}}
- *   GalleryModel
- * @typedef {{model: string | null, folder: string, gallery: GalleryModel[] | null}} Session
- *
  * @typedef {{text?: string, source?: string, target?: string | null}} Example
  *
  * @typedef {{
@@ -33,45 +32,6 @@
  *   n_scored: number, attention: Record<string, AttentionPlace>,
  *   labels: {name: string, probability: number}[] | null, number: number | null, unknown: string, seconds: number,
  * }} Run
- *
- * @typedef {Record<string, number | null>} HeadScores
- * @typedef {{
- *   name: string, kind: string, layer: number, head: number, score: number | null, uniform: number | null, random: number | null,
- *   random_uniform: number | null, is_found: boolean,
- * }} BestHead
- * @typedef {{
- *   names: Record<string, string>, margin: number, best: BestHead[],
- *   kinds: Record<string, {heads: HeadScores[][], uniform: HeadScores[]}>,
- * }} Scores
- *
- * @typedef {{rows: Side, columns: Side, weights: number[][], links: [number, number, number][]}} Alignment
- *
- * @typedef {{top: Candidate[], next: number | null, rank: number | null}} LensCell
- * @typedef {{layers: string[], cells: LensCell[][]}} Lens
- *
- * @typedef {{log_prob: number | null, top: Candidate[]}} Position
- * @typedef {{loss: number | null, positions: Position[], labels: Run["labels"], number: number | null}} Outcome
- * @typedef {{run: string, measure?: string, before: Outcome, after: Outcome}} Ablation
- * @typedef {{
- *   feed_forward: Record<string, number[]>, layers: Record<string, number[]>, loss: number, measure?: string, [kind: string]: any,
- * }} Effects
- *
- * @typedef {{
- *   stack: string, tokens_clean: string[], tokens_corrupted: string[], target: string[] | null, layers: string[], map: number[][], clean: number,
- *   corrupted: number, answer: string, wrong: string, unknown: string,
- * }} Patching
- *
- * @typedef {{top: Candidate[], entropy: number, text: string, logits: {shape: string, zlib: string}}} Next
- *
- * @typedef {{
- *   id: number, parent: number | null, token: string, token_id: number, log_prob: number, step_log_prob: number,
- *   length: number, state: "root" | "kept" | "pruned" | "finished",
- * }} BeamNode
- * @typedef {{node: number, text: string, log_prob: number, score: number, ended: boolean}} BeamResult
- * @typedef {{nodes: BeamNode[], results: BeamResult[], unknown: string}} BeamTree
- *
- * @typedef {{folder: string, offset: number, lines: Record<string, any>[], is_running: boolean, checkpoints: number[], max_steps: number | null,
- *   model_step: number | null}} Live
  *
  * @typedef {{side: Side, index: number}} Place
  *

@@ -1,16 +1,16 @@
 /**
  * Card of the model: parts of the network, parameters per part, training curve.
  *
- * @import { App, Panel } from "./app.js"
- * @import { Model } from "./types.js"
+ * @import { App, Panel } from "../page/app.js"
+ * @import { Model } from "../page/types.js"
  */
 
-import { barList, barsScene } from "./bars.js";
-import { curvesScene, curvesTable } from "./curves.js";
-import { fill, h } from "./dom.js";
-import { frame } from "./frame.js";
-import { sceneElement } from "./scene.js";
-import { count, percent } from "./text.js";
+import { barList, barsScene } from "../page/bars.js";
+import { curvesScene, curvesTable } from "../page/curves.js";
+import { fill, h } from "../page/dom.js";
+import { frame } from "../page/frame.js";
+import { sceneElement } from "../page/scene.js";
+import { count, percent } from "../page/text.js";
 
 /** @param {Model} model */
 export function summaryFacts(model) {

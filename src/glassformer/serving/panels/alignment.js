@@ -1,21 +1,26 @@
 /**
  * Alignment: attention weights between the target and the source, as lines and as a matrix.
  *
- * @import { App, Panel } from "./app.js"
- * @import { Alignment, Picture } from "./types.js"
- * @import { Weights } from "./lines.js"
+ * @import { App, Panel, Tab } from "../page/app.js"
+ * @import { Picture, Side } from "../page/types.js"
+ * @import { Weights } from "../page/lines.js"
+ *
+ * @typedef {{rows: Side, columns: Side, weights: number[][], links: [number, number, number][]}} Alignment
  */
 
-import { Latest, cellPlaces, markedCell } from "./app.js";
-import { fill, h, select } from "./dom.js";
-import { frame } from "./frame.js";
-import { Heatmap } from "./heatmap.js";
-import { alignmentScene, strongest, windowAround } from "./lines.js";
-import { markTokens, selectPlace } from "./link.js";
-import { sceneElement } from "./scene.js";
-import { NOT_EMBEDDED } from "./source.js";
-import { selectedPosition } from "./state.js";
-import { fixed, visible } from "./text.js";
+import { Latest, cellPlaces, markedCell } from "../page/app.js";
+import { fill, h, select } from "../page/dom.js";
+import { frame } from "../page/frame.js";
+import { Heatmap } from "../page/heatmap.js";
+import { alignmentScene, strongest, windowAround } from "../page/lines.js";
+import { markTokens, selectPlace } from "../page/link.js";
+import { sceneElement } from "../page/scene.js";
+import { NOT_EMBEDDED } from "../page/source.js";
+import { selectedPosition } from "../page/state.js";
+import { fixed, visible } from "../page/text.js";
+
+/** @type {Tab} */
+export const alignmentTab = { id: "alignment", title: "Alignment", create: createAlignment, exists: (model) => "cross" in model.attention, route: "/alignment" };
 
 const WINDOW = 60;
 
@@ -47,7 +52,7 @@ export function createAlignment(app) {
   /** @type {Alignment | null} */
   let found = null;
 
-  /** @returns {{rows: import("./types.js").Side, columns: import("./types.js").Side}} */
+  /** @returns {{rows: import("../page/types.js").Side, columns: import("../page/types.js").Side}} */
   function sides() {
     return { rows: found?.rows ?? "written", columns: found?.columns ?? "source" };
   }

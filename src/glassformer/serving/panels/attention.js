@@ -1,22 +1,35 @@
 /**
  * Attention: the grid of all heads, and the matrix or the lines of one head.
  *
- * @import { App, Panel } from "./app.js"
- * @import { AttentionPlace, Picture, Run, Scores } from "./types.js"
- * @import { Bytes } from "./source.js"
- * @import { Weights } from "./lines.js"
+ * @import { App, Panel, Tab } from "../page/app.js"
+ * @import { AttentionPlace, Picture, Run } from "../page/types.js"
+ * @import { Bytes } from "../page/source.js"
+ * @import { Weights } from "../page/lines.js"
+ *
+ * @typedef {Record<string, number | null>} HeadScores
+ * @typedef {{
+ *   name: string, kind: string, layer: number, head: number, score: number | null, uniform: number | null, random: number | null,
+ *   random_uniform: number | null, is_found: boolean,
+ * }} BestHead
+ * @typedef {{
+ *   names: Record<string, string>, margin: number, best: BestHead[],
+ *   kinds: Record<string, {heads: HeadScores[][], uniform: HeadScores[]}>,
+ * }} Scores
  */
 
-import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "./app.js";
-import { arrowKeys, button, choice, fill, h, select } from "./dom.js";
-import { frame } from "./frame.js";
-import { drawThumbnail, gridScene, headGrid, thumbnailOf } from "./grid.js";
-import { Heatmap } from "./heatmap.js";
-import { columnScene, strongest, windowAround } from "./lines.js";
-import { markTokens, selectPlace } from "./link.js";
-import { sceneElement } from "./scene.js";
-import { selectedPosition } from "./state.js";
-import { fixed, visible } from "./text.js";
+import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "../page/app.js";
+import { arrowKeys, button, choice, fill, h, select } from "../page/dom.js";
+import { frame } from "../page/frame.js";
+import { drawThumbnail, gridScene, headGrid, thumbnailOf } from "../page/grid.js";
+import { Heatmap } from "../page/heatmap.js";
+import { columnScene, strongest, windowAround } from "../page/lines.js";
+import { markTokens, selectPlace } from "../page/link.js";
+import { sceneElement } from "../page/scene.js";
+import { selectedPosition } from "../page/state.js";
+import { fixed, visible } from "../page/text.js";
+
+/** @type {Tab} */
+export const attentionTab = { id: "attention", title: "Attention", create: createAttention, exists: (model) => Object.keys(model.attention).length > 0 };
 
 const LINE_WINDOW = 120;
 const NAMES = /** @type {Record<string, string>} */ ({ encoder: "encoder", decoder: "decoder", cross: "cross: target to source" });

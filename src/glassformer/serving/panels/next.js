@@ -1,20 +1,20 @@
 /**
  * Next token: probabilities at the selected position, of the model that the panel shows; a person may choose sampling rules.
  *
- * @import { App, Panel } from "./app.js"
- * @import { Bar } from "./bars.js"
- * @import { Model, Picture, Run, State } from "./types.js"
+ * @import { App, Panel } from "../page/app.js"
+ * @import { Bar } from "../page/bars.js"
+ * @import { Model, Picture, Run, State } from "../page/types.js"
  */
 
-import { barList, barsScene } from "./bars.js";
-import { button, fill, h, keepHeight, slider } from "./dom.js";
-import { floats } from "./decode.js";
-import { frame } from "./frame.js";
-import { Latest } from "./app.js";
-import { descending, entropy, probabilities, softmax } from "./sampling.js";
+import { barList, barsScene } from "../page/bars.js";
+import { button, fill, h, keepHeight, slider } from "../page/dom.js";
+import { floats } from "../page/decode.js";
+import { frame } from "../page/frame.js";
+import { Latest } from "../page/app.js";
+import { descending, entropy, probabilities, softmax } from "../page/sampling.js";
 import { partsOff } from "./ablation.js";
-import { mainSide, mainTokens, positionText, shownPosition } from "./state.js";
-import { count, fixed, percent } from "./text.js";
+import { mainSide, mainTokens, positionText, shownPosition } from "../page/state.js";
+import { count, fixed, percent } from "../page/text.js";
 
 const SHOWN = 15;
 

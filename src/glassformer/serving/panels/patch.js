@@ -2,16 +2,24 @@
  * Patching: the residual stream of a clean text replaces that of a corrupted text, one layer and position at a time. An
  * encoder-decoder has two sources in place of the texts, and a map for each of its stacks.
  *
- * @import { App, Panel } from "./app.js"
- * @import { Patching, Picture } from "./types.js"
+ * @import { App, Panel, Tab } from "../page/app.js"
+ * @import { Picture } from "../page/types.js"
+ *
+ * @typedef {{
+ *   stack: string, tokens_clean: string[], tokens_corrupted: string[], target: string[] | null, layers: string[], map: number[][], clean: number,
+ *   corrupted: number, answer: string, wrong: string, unknown: string,
+ * }} Patching
  */
 
-import { Latest } from "./app.js";
-import { button, choice, fill, h } from "./dom.js";
-import { frame } from "./frame.js";
-import { Heatmap } from "./heatmap.js";
-import { isPair } from "./input.js";
-import { fixed, visible } from "./text.js";
+import { Latest } from "../page/app.js";
+import { button, choice, fill, h } from "../page/dom.js";
+import { frame } from "../page/frame.js";
+import { Heatmap } from "../page/heatmap.js";
+import { isPair } from "../page/input.js";
+import { fixed, visible } from "../page/text.js";
+
+/** @type {Tab} */
+export const patchTab = { id: "patch", title: "Patching", create: createPatch, exists: (model) => model.kind !== "recurrent" && model.has_head_over_tokens, route: "/api/patch", needs_no_run: true };
 
 /** @typedef {"clean" | "corrupted" | "answer" | "wrong" | "prefix"} Field */
 

@@ -1,18 +1,18 @@
 /**
  * Tokens of the texts, coloured by a number of each token.
  *
- * @import { App, Panel } from "./app.js"
- * @import { Picture, Side, State, Token } from "./types.js"
- * @import { StripItem } from "./strip.js"
+ * @import { App, Panel } from "../page/app.js"
+ * @import { Picture, Side, State, Token } from "../page/types.js"
+ * @import { StripItem } from "../page/strip.js"
  */
 
-import { css, tokenColour } from "./colours.js";
-import { fill, h, legendParts, select } from "./dom.js";
-import { frame } from "./frame.js";
-import { markTokens } from "./link.js";
-import { mainSide, selectedPosition } from "./state.js";
-import { stripScene, tokenStrip } from "./strip.js";
-import { compact, fixed, percent, visible } from "./text.js";
+import { css, tokenColour } from "../page/colours.js";
+import { fill, h, legendParts, select } from "../page/dom.js";
+import { frame } from "../page/frame.js";
+import { markTokens } from "../page/link.js";
+import { mainSide, selectedPosition } from "../page/state.js";
+import { stripScene, tokenStrip } from "../page/strip.js";
+import { compact, fixed, percent, visible } from "../page/text.js";
 
 const COLOURS = /** @type {[string, string][]} */ ([
   ["log_prob", "log-probability"], ["rank", "rank"], ["entropy", "entropy"], ["none", "no colour"],

@@ -1,16 +1,22 @@
 /**
  * Logit lens: the prediction of each layer at each position.
  *
- * @import { App, Panel } from "./app.js"
- * @import { Lens, LensCell, Picture } from "./types.js"
+ * @import { App, Panel, Tab } from "../page/app.js"
+ * @import { Candidate, Picture } from "../page/types.js"
+ *
+ * @typedef {{top: Candidate[], next: number | null, rank: number | null}} LensCell
+ * @typedef {{layers: string[], cells: LensCell[][]}} Lens
  */
 
-import { Latest } from "./app.js";
-import { choice, h, select } from "./dom.js";
-import { frame } from "./frame.js";
-import { Heatmap } from "./heatmap.js";
-import { positionSide, positionTokens, selectedPosition, shownPosition } from "./state.js";
-import { percent, visible } from "./text.js";
+import { Latest } from "../page/app.js";
+import { choice, h, select } from "../page/dom.js";
+import { frame } from "../page/frame.js";
+import { Heatmap } from "../page/heatmap.js";
+import { positionSide, positionTokens, selectedPosition, shownPosition } from "../page/state.js";
+import { percent, visible } from "../page/text.js";
+
+/** @type {Tab} */
+export const lensTab = { id: "lens", title: "Logit lens", create: createLens, exists: (model) => model.kind !== "recurrent" && model.has_head_over_tokens, route: "/lens" };
 
 const COLOURS = /** @type {[string, string][]} */ ([
   ["top", "probability of the most probable token"], ["next", "probability of the actual token"], ["rank", "rank of the actual token"],

@@ -1,18 +1,24 @@
 /**
  * Training: the numbers that a run logs, drawn while it is running.
  *
- * @import { App, Panel } from "./app.js"
- * @import { Live, Picture } from "./types.js"
- * @import { Curve } from "./curves.js"
+ * @import { App, Panel, Tab } from "../page/app.js"
+ * @import { Picture } from "../page/types.js"
+ * @import { Curve } from "../page/curves.js"
+ *
+ * @typedef {{folder: string, offset: number, lines: Record<string, any>[], is_running: boolean, checkpoints: number[], max_steps: number | null,
+ *   model_step: number | null}} Live
  */
 
-import { curvesScene, curvesTable } from "./curves.js";
-import { fill, h } from "./dom.js";
-import { frame } from "./frame.js";
-import { sceneElement } from "./scene.js";
-import { withQuery } from "./source.js";
-import { compact, count, duration } from "./text.js";
-import { theme } from "./theme.js";
+import { curvesScene, curvesTable } from "../page/curves.js";
+import { fill, h } from "../page/dom.js";
+import { frame } from "../page/frame.js";
+import { sceneElement } from "../page/scene.js";
+import { withQuery } from "../page/source.js";
+import { compact, count, duration } from "../page/text.js";
+import { theme } from "../page/theme.js";
+
+/** @type {Tab} */
+export const trainingTab = { id: "training", title: "Training", create: createTraining, exists: (model) => model.folder !== "", route: "/api/live", needs_no_run: true };
 
 const LOSSES = ["train/loss", "eval/valid_loss", "eval/train_loss"];
 const NAMES = /** @type {Record<string, string>} */ ({
@@ -71,12 +77,12 @@ export function timeLeft(series, maxSteps) {
 /**
  * Return the scene of samples, one line of text per line of a sample.
  * @param {Record<string, any>[]} lines
- * @returns {import("./scene.js").Scene}
+ * @returns {import("../page/scene.js").Scene}
  */
 function samplesScene(lines) {
   const { ink, faint, paper } = theme();
   let y = 0;
-  /** @type {import("./scene.js").Shape[]} */
+  /** @type {import("../page/scene.js").Shape[]} */
   const shapes = [];
   for (const { step, sample } of lines) {
     shapes.push({ type: "text", x: 10, y: y + 20, text: `step ${step}`, fill: faint });

@@ -1,21 +1,24 @@
 /**
  * Comparison of two checkpoints on the same tokens: losses, predictions and attention.
  *
- * @import { App, Panel } from "./app.js"
- * @import { Model, Picture, Run } from "./types.js"
+ * @import { App, Panel, Tab } from "../page/app.js"
+ * @import { Model, Picture, Run } from "../page/types.js"
  */
 
-import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "./app.js";
-import { barList, barsScene } from "./bars.js";
-import { colourOf } from "./colours.js";
-import { button, choice, fill, h, keepHeight, select } from "./dom.js";
-import { frame } from "./frame.js";
-import { Heatmap, pixelImage } from "./heatmap.js";
-import { markTokens } from "./link.js";
-import { mainSide, mainTokens, positionText, shownPosition } from "./state.js";
-import { stripScene, tokenStrip } from "./strip.js";
-import { fixed, percent, signed, visible } from "./text.js";
+import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "../page/app.js";
+import { barList, barsScene } from "../page/bars.js";
+import { colourOf } from "../page/colours.js";
+import { button, choice, fill, h, keepHeight, select } from "../page/dom.js";
+import { frame } from "../page/frame.js";
+import { Heatmap, pixelImage } from "../page/heatmap.js";
+import { markTokens } from "../page/link.js";
+import { mainSide, mainTokens, positionText, shownPosition } from "../page/state.js";
+import { stripScene, tokenStrip } from "../page/strip.js";
+import { fixed, percent, signed, visible } from "../page/text.js";
 import { shownSides } from "./tokens.js";
+
+/** @type {Tab} */
+export const compareTab = { id: "compare", title: "Compare", create: createCompare, exists: () => true, route: "/api/compare" };
 
 /** @typedef {"both" | "first" | "second" | "difference"} Mode */
 
@@ -81,7 +84,7 @@ export function createCompare(app) {
 
   function here() {
     const { run } = store.state;
-    return /** @type {import("./types.js").AttentionPlace} */ (run?.attention[chosenKind(store.state) ?? ""]);
+    return /** @type {import("../page/types.js").AttentionPlace} */ (run?.attention[chosenKind(store.state) ?? ""]);
   }
 
   const checkpoints = () => store.state.model?.checkpoints ?? [];
@@ -152,7 +155,7 @@ export function createCompare(app) {
     losses.refresh();
   }
 
-  /** @param {import("./types.js").Side} side */
+  /** @param {import("../page/types.js").Side} side */
   function items(side) {
     const { run, other_run: second, dark } = store.state;
     return (run?.[side] ?? []).map((token, index) => {
@@ -176,7 +179,7 @@ export function createCompare(app) {
     const first = mainTokens(state)[position]?.top ?? [];
     const second = state.other_run?.[mainSide(state)][position]?.top ?? [];
     const texts = new Map([...first, ...second].map(([id, text]) => [id, text]));
-    const of = (/** @type {import("./types.js").Candidate[]} */ top, /** @type {number} */ id) => top.find(([one]) => one === id)?.[2];
+    const of = (/** @type {import("../page/types.js").Candidate[]} */ top, /** @type {number} */ id) => top.find(([one]) => one === id)?.[2];
     return [...texts].map(([id, text]) => bar(text, of(second, id), of(first, id))).sort((a, b) => b.value + b.before - a.value - a.before).slice(0, 12);
   }
 
@@ -264,7 +267,7 @@ export function createCompare(app) {
     const isDifference = mode === "difference";
     both.classList.toggle("is-one", mode !== "both");
     right.element.hidden = mode !== "both";
-    const matrix = (/** @type {Float32Array} */ values) => /** @type {import("./heatmap.js").Matrix} */ ({
+    const matrix = (/** @type {Float32Array} */ values) => /** @type {import("../page/heatmap.js").Matrix} */ ({
       rows, columns, values, row_labels: labels.rows, column_labels: labels.columns, row_axis: "query", column_axis: "key",
       scale: isDifference ? "diverging" : "sequential", range: isDifference ? [-1, 1] : [0, 1], dark: store.state.dark,
       describe: (row, column) => `query ${visible(labels.rows[row] ?? "")} (${row}) → key ${visible(labels.columns[column] ?? "")} (${column}): ` +

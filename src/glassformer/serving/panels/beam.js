@@ -1,18 +1,29 @@
 /**
  * Beam search: the tree of hypotheses, and the results ranked with a length penalty.
  *
- * @import { App, Panel } from "./app.js"
- * @import { BeamNode, BeamTree, Picture } from "./types.js"
- * @import { Scene, Shape } from "./scene.js"
+ * @import { App, Panel, Tab } from "../page/app.js"
+ * @import { Picture } from "../page/types.js"
+ * @import { Scene, Shape } from "../page/scene.js"
+ *
+ * @typedef {{
+ *   id: number, parent: number | null, token: string, token_id: number, log_prob: number, step_log_prob: number,
+ *   length: number, state: "root" | "kept" | "pruned" | "finished",
+ * }} BeamNode
+ * @typedef {{node: number, text: string, log_prob: number, score: number, ended: boolean}} BeamResult
+ * @typedef {{nodes: BeamNode[], results: BeamResult[], unknown: string}} BeamTree
  */
 
-import { Latest } from "./app.js";
-import { button, choice, fill, h, slider } from "./dom.js";
-import { frame } from "./frame.js";
-import { sceneElement } from "./scene.js";
-import { fixed, percent, shortened, visible } from "./text.js";
-import { theme } from "./theme.js";
-import { pathTo, ranked, rowsBefore, treeRows } from "./tree.js";
+import { Latest } from "../page/app.js";
+import { button, choice, fill, h, slider } from "../page/dom.js";
+import { frame } from "../page/frame.js";
+import { isPair } from "../page/input.js";
+import { sceneElement } from "../page/scene.js";
+import { fixed, percent, shortened, visible } from "../page/text.js";
+import { theme } from "../page/theme.js";
+import { pathTo, ranked, rowsBefore, treeRows } from "../page/tree.js";
+
+/** @type {Tab} */
+export const beamTab = { id: "beam", title: "Beam search", create: createBeam, exists: isPair, route: "/api/beam" };
 
 const STEP = 118;
 const WIDTH = 86;

@@ -1,21 +1,31 @@
 /**
  * Ablation: parts of the model are switched off, and the predictions are compared.
  *
- * @import { App, Panel } from "./app.js"
- * @import { Ablation, Effects, Model, Outcome, Picture } from "./types.js"
+ * @import { App, Panel, Tab } from "../page/app.js"
+ * @import { Candidate, Model, Picture, Run } from "../page/types.js"
+ *
+ * @typedef {{log_prob: number | null, top: Candidate[]}} Position
+ * @typedef {{loss: number | null, positions: Position[], labels: Run["labels"], number: number | null}} Outcome
+ * @typedef {{run: string, measure?: string, before: Outcome, after: Outcome}} Ablation
+ * @typedef {{
+ *   feed_forward: Record<string, number[]>, layers: Record<string, number[]>, loss: number, measure?: string, [kind: string]: any,
+ * }} Effects
  */
 
-import { Latest, chosenKind, kindsOf } from "./app.js";
-import { barList } from "./bars.js";
-import { colourOf, css, inkOn } from "./colours.js";
-import { arrowKeys, button, choice, fill, h } from "./dom.js";
-import { frame } from "./frame.js";
-import { heatScene, heatTable } from "./heatmap.js";
-import { markTokens } from "./link.js";
-import { NOT_EMBEDDED } from "./source.js";
-import { positionSide, positionText, positionTokens, shownPosition } from "./state.js";
-import { stripScene, tokenStrip } from "./strip.js";
-import { fixed, percent, signed, visible } from "./text.js";
+import { Latest, chosenKind, kindsOf } from "../page/app.js";
+import { barList } from "../page/bars.js";
+import { colourOf, css, inkOn } from "../page/colours.js";
+import { arrowKeys, button, choice, fill, h } from "../page/dom.js";
+import { frame } from "../page/frame.js";
+import { heatScene, heatTable } from "../page/heatmap.js";
+import { markTokens } from "../page/link.js";
+import { NOT_EMBEDDED } from "../page/source.js";
+import { positionSide, positionText, positionTokens, shownPosition } from "../page/state.js";
+import { stripScene, tokenStrip } from "../page/strip.js";
+import { fixed, percent, signed, visible } from "../page/text.js";
+
+/** @type {Tab} */
+export const ablationTab = { id: "ablation", title: "Ablation", create: createAblation, exists: (model) => model.kind !== "recurrent", route: "/effects" };
 
 const KL_OF_LABELS = "Each label is present or absent by itself: the KL divergence is the sum over the labels.";
 const MEASURES = /** @type {Record<string, string>} */ ({ loss: "Loss in nats per token", kl: "KL divergence in nats", change: "Mean change of the output" });
@@ -243,7 +253,7 @@ export function createAblation(app) {
     measure.disabled = false;
   }
 
-  /** @returns {import("./heatmap.js").Matrix} */
+  /** @returns {import("../page/heatmap.js").Matrix} */
   function effectMatrix() {
     const rows = store.state.run?.attention[kind()]?.layers ?? 0;
     const labels = names(0).map((name) => name.split(".")[2] ?? "").map((what) => (what === "ff" ? "ff" : what === "all" ? "layer" : `head ${what}`));

@@ -1,13 +1,16 @@
 /**
  * Start of the page without an open model: the gallery of tiny models, or a run before its first checkpoint.
  *
- * @import { App } from "./app.js"
- * @import { GalleryModel, Session } from "./types.js"
+ * @import { App } from "../page/app.js"
+ *
+ * @typedef {{name: string, doc: string, folder: string, state: "absent" | "training" | "stopped" | "ready", step: number, max_steps: number}}
+ *   GalleryModel
+ * @typedef {{model: string | null, folder: string, gallery: GalleryModel[] | null}} Session
  */
 
-import { button, fill, h } from "./dom.js";
-import { frame } from "./frame.js";
-import { count } from "./text.js";
+import { button, fill, h } from "../page/dom.js";
+import { frame } from "../page/frame.js";
+import { count } from "../page/text.js";
 import { createTraining } from "./training.js";
 
 const POLL_MS = 2000;

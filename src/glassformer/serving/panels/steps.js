@@ -1,21 +1,26 @@
 /**
  * Step by step: generation token by token, with branches.
  *
- * @import { App, Panel } from "./app.js"
- * @import { Candidate, Next, Picture } from "./types.js"
+ * @import { App, Panel, Tab } from "../page/app.js"
+ * @import { Candidate, Picture } from "../page/types.js"
+ *
+ * @typedef {{top: Candidate[], entropy: number, text: string, logits: {shape: string, zlib: string}}} Next
  */
 
-import { Latest } from "./app.js";
-import { barList, barsScene } from "./bars.js";
-import { tokenColour } from "./colours.js";
-import { floats, fromBase64, inflate } from "./decode.js";
-import { button, choice, fill, h, slider } from "./dom.js";
-import { frame } from "./frame.js";
-import { choose, probabilities, softmax } from "./sampling.js";
-import { pause } from "./source.js";
-import { selectedPosition } from "./state.js";
-import { tokenStrip } from "./strip.js";
-import { fixed, percent, visible } from "./text.js";
+import { Latest } from "../page/app.js";
+import { barList, barsScene } from "../page/bars.js";
+import { tokenColour } from "../page/colours.js";
+import { floats, fromBase64, inflate } from "../page/decode.js";
+import { button, choice, fill, h, slider } from "../page/dom.js";
+import { frame } from "../page/frame.js";
+import { choose, probabilities, softmax } from "../page/sampling.js";
+import { pause } from "../page/source.js";
+import { selectedPosition } from "../page/state.js";
+import { tokenStrip } from "../page/strip.js";
+import { fixed, percent, visible } from "../page/text.js";
+
+/** @type {Tab} */
+export const stepsTab = { id: "steps", title: "Step by step", create: createSteps, exists: (model) => model.has_head_over_tokens && model.kind !== "encoder", route: "/api/next" };
 
 /** @typedef {{id: number, text: string, log_prob: number}} Written */
 /** @typedef {{tokens: Written[], parent: number, at: number}} Branch */
@@ -37,7 +42,7 @@ export function branchAt(branch, index, at, [id, text, p]) {
  * The number of the candidate is its probability before the rules.
  * @param {Float32Array} logits
  * @param {string[]} names of all tokens
- * @param {import("./sampling.js").Sampling} sampling
+ * @param {import("../page/sampling.js").Sampling} sampling
  * @param {number} uniform
  * @returns {Candidate}
  */

@@ -1,0 +1,18 @@
+/**
+ * Panels with a tab, in the order of the tabs.
+ *
+ * @import { Tab } from "./app.js"
+ */
+
+import { ablationTab } from "../panels/ablation.js";
+import { alignmentTab } from "../panels/alignment.js";
+import { attentionTab } from "../panels/attention.js";
+import { beamTab } from "../panels/beam.js";
+import { compareTab } from "../panels/compare.js";
+import { lensTab } from "../panels/lens.js";
+import { patchTab } from "../panels/patch.js";
+import { stepsTab } from "../panels/steps.js";
+import { trainingTab } from "../panels/training.js";
+
+/** @type {Tab[]} */
+export const TABS = [alignmentTab, attentionTab, lensTab, stepsTab, ablationTab, beamTab, compareTab, patchTab, trainingTab];
