@@ -48,8 +48,7 @@ def load_model(
     progress = stored_progress(path)
     return Model(
         network,
-        stored.tokenizer,
-        stored.source_tokenizer or stored.tokenizer,
+        stored.tokenizers,
         stored.generation,
         run,
         where,

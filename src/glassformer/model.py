@@ -40,7 +40,7 @@ from glassformer.tasks.batches import Place, Places
 from glassformer.tasks.encoder_decoder import beam
 from glassformer.tasks.registry import task_of
 from glassformer.tasks.task import Log, Progress, Prompt, Task, TrainableTask, wrong_verb
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 if TYPE_CHECKING:
     from glassformer.inspection.ablation import Part
@@ -83,9 +83,7 @@ class Model:
     """
 
     network: Network
-    tokenizer: Tokenizer
-    source_tokenizer: Tokenizer
-    """The same object as `tokenizer` if source and target share one."""
+    tokenizers: Tokenizers
     generation: GenerationConfig | BeamConfig
     run: Run
     device: torch.device
@@ -130,6 +128,16 @@ class Model:
             raise TypeError("a Model is not called: model.network(ids) gives the logits of a tensor of ids (B, T)")
 
     @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of texts, and of targets."""
+        return self.tokenizers.target
+
+    @property
+    def source_tokenizer(self) -> Tokenizer:
+        """The tokenizer of sources; the same object as `tokenizer` if source and target share one."""
+        return self.tokenizers.source
+
+    @property
     def config(self) -> ModelConfig:
         """The configuration of the network."""
         return self.network.config
@@ -156,8 +164,7 @@ class Model:
         if self.dtype == "int8":
             raise UserError("weights in int8 are for inference only and cannot be saved: load the model without dtype")
         out, run = files.as_path(folder, "folder"), replace(self.run, model=self.config, generation=self.generation)
-        source_tokenizer = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
-        save_model(out, self.network, self.step, self.tokenizer, run, source_tokenizer, self.labels)
+        save_model(out, self.network, self.step, self.tokenizers, run, self.labels)
         return out
 
     @property

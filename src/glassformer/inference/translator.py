@@ -13,7 +13,7 @@ from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.sampling import all_ends
 from glassformer.inference.score import Score, forced_scores
 from glassformer.models.build import Network
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizers
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,14 @@ class Translator:
     def __init__(
         self,
         model: Network | Ensemble,
-        tokenizer: Tokenizer,
-        source_tokenizer: Tokenizer,
+        tokenizers: Tokenizers,
         device: torch.device | str = "cpu",
     ) -> None:
         config = model.config
         if config.decoder_start_id is None or config.eos_id is None:
             raise UserError("decoder_start_id or eos_id is missing in the model's configuration: set both")
         self.model, self.device = model, device
-        self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
+        self.tokenizer, self.source_tokenizer = tokenizers.target, tokenizers.source
         self.start_id, self.end_id = config.decoder_start_id, config.eos_id
         self.vocab_size = config.vocab_size
         self.max_len, self.source_max_len = config.max_len, config.encoder_max_len

@@ -65,13 +65,11 @@ def import_model(
     folder = HFFolder.open(local(source))
     family, architecture = find_family(folder, ignore_tensors, ignore_keys, log)
     config, labels = read_config(folder, family, architecture, ignore_keys, log)
-    tokenizer, source_tokenizer = tokenizer_files.read_tokenizers(
-        folder, log, family.roles, family.builder, family.vocabulary
-    )
+    tokenizers = tokenizer_files.read_tokenizers(folder, log, family.roles, family.builder, family.vocabulary)
+    tokenizer = tokenizers.target
     ends = _end_tokens(folder, config, log)
     config = _with_special_ids(config, folder, tokenizer, ends, log)
-    n_source_rows = config.encoder_vocab_size
-    for one, n_rows in ((tokenizer, config.vocab_size), (source_tokenizer or tokenizer, n_source_rows)):
+    for one, n_rows in ((tokenizer, config.vocab_size), (tokenizers.source, config.encoder_vocab_size)):
         if one.vocab_size > n_rows:
             raise UserError(
                 f"{folder.path}: the tokenizer has {one.vocab_size:,} tokens, but the model only {n_rows:,}"
@@ -95,7 +93,7 @@ def import_model(
     if isinstance(config.head, c.SequenceHead) and folder.config.get("problem_type") == MULTI_LABEL:
         run = replace(run, data=LabelData(outputs="multi_label"))
     with files.new_folder(out) as new:
-        write_model_files(new, weights, tokenizer, run, source_tokenizer, labels)
+        write_model_files(new, weights, tokenizers, run, labels)
         Manifest.of(new, "model", 0, [name for name in [*MODEL_FILES, *SOME_FILES] if (new / name).exists()]).write(new)
     return Imported(family.name, architecture, run, sum(x.numel() for x in weights.values()))
 

@@ -41,7 +41,7 @@ class EncoderDecoderTask(Translates, ScoresTexts, Votes):
 
     def translator(self, model: TrainedModel) -> Translator:
         """Return a translator for the model, or for all members of an ensemble."""
-        return Translator(model.vote, model.tokenizer, model.source_tokenizer, model.device)
+        return Translator(model.vote, model.tokenizers, model.device)
 
     def score(self, model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None, log: Log) -> list[Score]:
         """Return the log-probability of each target given its source in `texts`."""

@@ -58,6 +58,9 @@ class TrainedModel(Protocol):
     def tokenizer(self) -> Tokenizer: ...
 
     @property
+    def tokenizers(self) -> Tokenizers: ...
+
+    @property
     def source_tokenizer(self) -> Tokenizer: ...
 
     @property

@@ -80,8 +80,7 @@ class TranslationTask(
 
     def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Pair]:
         """Return the pairs that fit the model; refuse other data with a long pair, to keep scores comparable."""
-        source_tokenizer = None if model.source_tokenizer is model.tokenizer else model.source_tokenizer
-        data, tokenizers = data_of(model.run, PairData), Tokenizers(model.tokenizer, source_tokenizer)
+        data, tokenizers = data_of(model.run, PairData), model.tokenizers
         if places == Places():
             corpus = PairCorpus(data)
             preparation.say_changed(model, corpus.digest, corpus.name, log)
@@ -234,7 +233,7 @@ class PreparedPairs:
         )
 
     def _translator(self, network: Network, device: torch.device) -> Translator:
-        return Translator(network, self.tokenizers.target, self.tokenizers.source, device)
+        return Translator(network, self.tokenizers, device)
 
     def _sample(self, network: Network, device: torch.device) -> str:
         """Return the first validation source and the model's output for it."""

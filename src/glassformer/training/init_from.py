@@ -90,8 +90,8 @@ def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
     Raises `UserError` if the run names a different tokenizer, because its ids would not match the weights.
     """
     for config, theirs, name in (
-        (run.tokenizer, start.tokenizer, "tokenizer"),
-        (run.source_tokenizer, start.source_tokenizer, "source_tokenizer"),
+        (run.tokenizer, start.tokenizers.target, "tokenizer"),
+        (run.source_tokenizer, start.tokenizers.separate_source, "source_tokenizer"),
     ):
         if config is None or config.path is None:
             continue
@@ -100,9 +100,8 @@ def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
                 f"{name}.path: {config.path} differs from the tokenizer of {run.init.path}; leave it out to use that "
                 "model's tokenizer"
             )
-    return Tokenizers(
-        start.tokenizer.with_special_tokens(needed_special_tokens(trainable_task(run), run)), start.source_tokenizer
-    )
+    needed = needed_special_tokens(trainable_task(run), run)
+    return replace(start.tokenizers, target=start.tokenizers.target.with_special_tokens(needed))
 
 
 def stored_tokenizers(checkpoint: Path, data: RunData, host: Host) -> Tokenizers:
@@ -114,7 +113,7 @@ def stored_tokenizers(checkpoint: Path, data: RunData, host: Host) -> Tokenizers
             f"{corpus.name} has changed since {checkpoint.parent.parent} was trained on it: restore the old data, or "
             f"start a new run from its weights with --init.path {checkpoint.parent.parent}"
         )
-    return Tokenizers(*read_tokenizers(checkpoint, Manifest.read(checkpoint)))
+    return read_tokenizers(checkpoint, Manifest.read(checkpoint))
 
 
 def completed(run: Run, tokenizers: Tokenizers, data: RunData, ranks: Ranks) -> Run:
@@ -161,9 +160,8 @@ def _weights_in_use(start: StoredModel) -> dict[str, Tensor]:
     """Return the pretrained weights without the table rows that only pad the vocabulary."""
     weights = weights_of(start.network)
     for name in token_rows(start.network):
-        of_source = start.source_tokenizer is not None and name.startswith("encoder.")
-        tokenizer = start.source_tokenizer if of_source else start.tokenizer
-        if name in weights and tokenizer is not None:
+        tokenizer = start.tokenizers.source if name.startswith("encoder.") else start.tokenizers.target
+        if name in weights:
             weights[name] = weights[name][: tokenizer.vocab_size]
     return weights
 

@@ -182,7 +182,7 @@ def assemble(
             log(f"{smallest_part(run) if fit.recomputes else 'a step'} does not fit in memory, by estimate: {fit}")
 
     def write_model(into: Path, weights: Tensors) -> None:
-        write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, label_names(run_data))
+        write_model_files(into, weights, tokenizers, run, label_names(run_data))
 
     scales = init_from.layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
     optimizer = build_optimizer(network, run.train.optimizer, scales)
