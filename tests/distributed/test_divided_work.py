@@ -30,7 +30,7 @@ from glassformer.errors import UserError, warn
 from glassformer.evaluation import loss
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.loss import evaluate_loss
-from glassformer.evaluation.text import translation_scores
+from glassformer.evaluation.text import PairScores
 from glassformer.inference import beam, classify
 from glassformer.tasks.batches import Places
 from glassformer.tasks.label_data import label_scores
@@ -172,7 +172,7 @@ def test_the_wait_for_rank_0_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
 def measured(folder: Path, division: Division) -> tuple[dict[str, Any], int, int]:
     """Return the loss and scores of a model, the number of batches, and the number that this process computed."""
     model = api.load(folder)
-    measure = model.task.evaluation(model, Places(), warn)  # type: ignore[attr-defined]
+    measure = model.trainable_task.evaluation(model, Places(), warn)
     n_own, compute = 0, measure.objective.loss
 
     def counted(*args: Any) -> Any:
@@ -187,7 +187,7 @@ def measured(folder: Path, division: Division) -> tuple[dict[str, Any], int, int
         found = report.to_dict()
         data = model.run.data
         if isinstance(data, PairData):
-            found |= translation_scores(model.translator, measure.records, data, GREEDY, division=division)
+            found |= PairScores(data).of_translator(model.translator, measure.records, GREEDY, division=division)
         if isinstance(data, LabelData):
             task: Any = model.task
             scores = label_scores(task, model.run, model.network, measure.records, model.labels, CPU, division)

@@ -1,16 +1,15 @@
 """Fillings replace their masks: candidates of a plain forward pass, and spans by their sentinels."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from glassformer.config.run import BeamConfig
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.errors import UserError
-from glassformer.inference import fill
-from glassformer.inference.fill import fill_by_writing, fill_masks
+from glassformer.inference.fill import MaskFiller, WritingFiller
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -38,7 +37,7 @@ def network(tokenizer: Tokenizer) -> Transformer:
 
 @torch.no_grad()
 def test_candidates_equal_a_plain_forward_at_each_mask(network: Transformer, tokenizer: Tokenizer) -> None:
-    found = fill_masks(network, tokenizer, "the [MASK] sat on [MASK].", 3)
+    found = MaskFiller(network, tokenizer).fill("the [MASK] sat on [MASK].", 3)
     row = [tokenizer.cls_id, *tokenizer.encode("the"), tokenizer.mask_id, *tokenizer.encode(" sat on")]
     row += [tokenizer.mask_id, *tokenizer.encode("."), tokenizer.sep_id]
     logits = network(torch.tensor([row]))[0]
@@ -55,17 +54,18 @@ def test_candidates_equal_a_plain_forward_at_each_mask(network: Transformer, tok
     assert found.text == tokenizer.decode(expected)
 
 
-def test_spans_replace_their_masks(network: Transformer, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_replace_their_masks(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     sentinels = [tokenizer.vocab["[SPAN_0]"], tokenizer.vocab["[SPAN_1]"]]
     read: list[Any] = []
 
-    def written(network: Any, tokenizer: Tokenizer, source: list[int], *rest: Any) -> list[int]:
+    def written(filler: WritingFiller, source: list[int], **settings: Any) -> list[int]:
         read.append(source)
         first, second = tokenizer.encode(" cat"), tokenizer.encode(" the mat")
         return [sentinels[0], *first, sentinels[1], *second]
 
-    monkeypatch.setattr(fill, "written_ids", written)
-    found = fill_by_writing(network, tokenizer, "the [MASK] sat on [MASK].", BeamConfig(), sentinel_ids=sentinels)
+    monkeypatch.setattr(WritingFiller, "write", written)
+    translator: Any = SimpleNamespace(tokenizer=tokenizer)
+    found = WritingFiller(translator, sentinels).fill("the [MASK] sat on [MASK].")
     assert found.text == "the cat sat on the mat." and found.candidates == []
     assert [token for token in read[0] if token in sentinels] == sentinels
 
@@ -73,10 +73,10 @@ def test_spans_replace_their_masks(network: Transformer, tokenizer: Tokenizer, m
 @pytest.mark.parametrize("n", [0, -3])
 def test_fewer_than_one_candidate_is_refused(network: Transformer, tokenizer: Tokenizer, n: int) -> None:
     with pytest.raises(UserError, match=rf"n is {n} and must be at least 1"):
-        fill_masks(network, tokenizer, "a [MASK]", n)
+        MaskFiller(network, tokenizer).fill("a [MASK]", n)
 
 
 def test_candidates_are_at_most_the_tokens(network: Transformer, tokenizer: Tokenizer) -> None:
-    (of_mask,) = fill_masks(network, tokenizer, "[MASK]", 10_000).candidates
+    (of_mask,) = MaskFiller(network, tokenizer).fill("[MASK]", 10_000).candidates
     assert len(of_mask) == tokenizer.vocab_size - len(tokenizer.special_tokens)
     assert np.isclose(sum(c.probability for c in of_mask), 1)

@@ -29,9 +29,9 @@ from glassformer.errors import UserError
 from glassformer.inference.fill import masked_ids
 from glassformer.model import Model
 from glassformer.models.build import build_model
+from glassformer.objectives.seq2seq import objective_of
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import weights_of, write_model_files
-from glassformer.tasks.encoder_decoder import objective_of
 from glassformer.tasks.preparation import with_vocabulary
 from glassformer.tokenization import Tokenizer
 from glassformer.tokenization.tokenizer import Tokenizers, sentinel_ids

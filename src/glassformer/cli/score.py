@@ -12,7 +12,6 @@ from glassformer.cli.translate import cell
 from glassformer.data.pairs import aligned_lines
 from glassformer.data.records import lines
 from glassformer.errors import UserError
-from glassformer.tasks.task import Translates
 
 
 def main(
@@ -41,7 +40,7 @@ def main(
         pairs = aligned_lines(Path(source), Path(target))
         sources, targets = [one for one, _ in pairs], [other for _, other in pairs]
     model = loading.ensemble(directories)
-    if sources is None and isinstance(model.task, Translates):
+    if sources is None and model.is_seq2seq:
         raise UserError("the source side is missing: give --source FILE")
     with bar("scoring") as log:
         scores = model.score(targets, log=log) if sources is None else model.score(sources, targets, log=log)

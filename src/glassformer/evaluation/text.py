@@ -30,46 +30,53 @@ ENTITIES = re.compile(r"&(?:quot|apos|lt|gt|amp|#124|#91|#93);")
 """Moses escapes of the reserved characters `" ' < > & | [ ]`."""
 
 
-def translation_scores(
-    translator: Translator,
-    pairs: Sequence[Pair],
-    data: PairData,
-    config: BeamConfig,
-    progress: Callable[[int, int], None] | None = None,
-    division: Division = ALONE,
-) -> dict[str, float | str]:
-    """Decode every distinct source once and score the best output (`output_scores`).
+@dataclass(frozen=True)
+class PairScores:
+    """The scores of outputs for the sources of pairs."""
 
-    `division` distributes the batches of sources among processes.
-    """
-    sources = distinct_sources(pairs)
-    found = translator.translate(sources, config, progress=progress, takes=division.takes)
-    own = {source: best[0].text for source, best in zip(sources, found, strict=True) if best}
-    outputs = {source: text for part in division.texts(json.dumps(own)) for source, text in json.loads(part).items()}
-    return output_scores(outputs, pairs, data)
+    data: PairData
+    """The kind of outputs, and the language of the targets."""
+
+    def require(self) -> None:
+        """Raise `UserError` if a package for these scores is missing, before the long computation starts."""
+        text_scores(self.data.outputs, ["a"], [["a"]])
+
+    def of_translator(
+        self,
+        translator: Translator,
+        pairs: Sequence[Pair],
+        config: BeamConfig,
+        progress: Callable[[int, int], None] | None = None,
+        division: Division = ALONE,
+    ) -> dict[str, float | str]:
+        """Decode every distinct source once and score the best output (`of_outputs`).
+
+        `division` distributes the batches of sources among processes.
+        """
+        sources = distinct_sources(pairs)
+        found = translator.translate(sources, config, progress=progress, takes=division.takes)
+        own = {source: best[0].text for source, best in zip(sources, found, strict=True) if best}
+        outputs = {
+            source: text for part in division.texts(json.dumps(own)) for source, text in json.loads(part).items()
+        }
+        return self.of_outputs(outputs, pairs)
+
+    def of_outputs(self, outputs: Mapping[str, str], pairs: Sequence[Pair]) -> dict[str, float | str]:
+        """Score the output of each source, in percent.
+
+        Sentences are scored per pair, as in test sets; a pronunciation is compared with all pronunciations of its word.
+        """
+        targets = [pair.target for pair in pairs]
+        if self.data.outputs == "pronunciations":
+            sources, references = group_by_source([pair.source for pair in pairs], targets)
+            return text_scores("pronunciations", [outputs[source] for source in sources], references)
+        of_pairs = [outputs[pair.source] for pair in pairs]
+        return text_scores("sentences", of_pairs, [[target] for target in targets], self.data.target_language)
 
 
 def distinct_sources(pairs: Sequence[Pair]) -> list[str]:
     """Return every distinct source once, in order of appearance."""
     return list(dict.fromkeys(pair.source for pair in pairs))
-
-
-def output_scores(outputs: Mapping[str, str], pairs: Sequence[Pair], data: PairData) -> dict[str, float | str]:
-    """Score the output of each source, in percent.
-
-    Sentences are scored per pair, as in test sets; a pronunciation is compared with all pronunciations of its word.
-    """
-    targets = [pair.target for pair in pairs]
-    if data.outputs == "pronunciations":
-        sources, references = group_by_source([pair.source for pair in pairs], targets)
-        return text_scores("pronunciations", [outputs[source] for source in sources], references)
-    of_pairs = [outputs[pair.source] for pair in pairs]
-    return text_scores("sentences", of_pairs, [[target] for target in targets], data.target_language)
-
-
-def require_scores(outputs: Outputs) -> None:
-    """Raise `UserError` if a package for these scores is missing, before the long computation starts."""
-    text_scores(outputs, ["a"], [["a"]])
 
 
 def text_scores(

@@ -16,8 +16,7 @@ from glassformer.inference.decodable import Decodable
 from glassformer.inference.decode import never_written
 from glassformer.inference.sampling import all_ends
 from glassformer.inference.score import forced_scores
-from glassformer.tasks.encoder_decoder import beam
-from glassformer.tasks.task import TrainedModel
+from glassformer.tasks.trained_model import TrainedModel
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def beam_tree(
     [model.tokenizer.decode(hypothesis.ids) for _, hypothesis in tree.results]
     ```
     """
-    translator, config = model.translator, beam(model, settings)
+    translator, config = model.translator, model.translator.beam(settings)
     suppressed = never_written(translator.tokenizer, translator.vocab_size)
     return search_tree(
         translator.model,

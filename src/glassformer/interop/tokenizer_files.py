@@ -16,7 +16,6 @@ from glassformer.interop.directory import HFFolder
 from glassformer.interop.vocabulary_files import SAVE_FAST, Builder, Parts, build
 from glassformer.store.model_directory import StoredModel
 from glassformer.tasks.registry import task_of
-from glassformer.tasks.task import ContinuesPrompts
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, check_chat_template, tables
@@ -172,7 +171,7 @@ def trained_start(stored: StoredModel) -> int | None:
     """
     config = stored.config
     is_seq2seq = config.is_encoder_decoder
-    is_causal_lm = isinstance(task_of(stored.run), ContinuesPrompts) and not is_seq2seq
+    is_causal_lm = task_of(stored.run).predicts_next and not is_seq2seq
     if is_causal_lm and config.decoder_start_id is not None:
         return config.decoder_start_id
     if stored.tokenizers.target.is_imported:

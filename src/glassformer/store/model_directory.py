@@ -193,7 +193,11 @@ def read_model(folder: Path) -> StoredModel:
     tokenizers = read_tokenizers(folder, manifest)
     for side, tokenizer, n_rows in (
         ("tokenizer", tokenizers.target, config.vocab_size),
-        ("source tokenizer", tokenizers.separate_source, config.encoder_vocab_size),  # two tokenizers may share one table
+        (
+            "source tokenizer",
+            tokenizers.separate_source,
+            config.encoder_vocab_size,
+        ),  # two tokenizers may share one table
     ):
         if tokenizer is not None and tokenizer.vocab_size > n_rows:
             raise UserError(f"{folder}: the {side} has {tokenizer.vocab_size} tokens, but the model only {n_rows}")

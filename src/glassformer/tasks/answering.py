@@ -5,12 +5,13 @@ from dataclasses import replace
 
 from glassformer.config.run import AnsweringConfig, Run
 from glassformer.config.transformer import SpanHead
-from glassformer.inference.answer import Answer, answer_questions
-from glassformer.tasks.task import Answers, TakesOver, Task, TrainedModel
+from glassformer.inference.answer import Answerer
+from glassformer.tasks.model_parts import ModelParts
+from glassformer.tasks.task import Task
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
-class Answering(Task, Answers, TakesOver):
+class Answering(Task):
     """Question answering: a model with two logits per token marks the answer to a question in a context."""
 
     settings = AnsweringConfig
@@ -22,10 +23,10 @@ class Answering(Task, Answers, TakesOver):
     def example(self, run: Run) -> str:
         return '"…?", context="…"'
 
-    def answer(self, model: TrainedModel, questions: Sequence[str], context: str, max_tokens: int) -> list[Answer]:
-        return answer_questions(model.network, model.tokenizer, questions, context, max_tokens, model.device)
+    def answerer(self, model: ModelParts) -> Answerer:
+        return Answerer(model.network, model.tokenizer, model.device)
 
-    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+    def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         is_for_spans = isinstance(getattr(run.model, "head", None), SpanHead)
         return replace(run, objective=AnsweringConfig()) if is_for_spans else None
 

@@ -31,7 +31,7 @@ from glassformer.data.labels import (
     read_labels,
     require_known,
 )
-from glassformer.errors import UserError
+from glassformer.errors import Log, UserError
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.labels import ClassificationReport
 from glassformer.inference.classify import predict
@@ -41,10 +41,10 @@ from glassformer.models.build import Network
 from glassformer.objectives.loss import Objective
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
-from glassformer.tasks import task as tasks
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
+from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.preparation import data_of
-from glassformer.tasks.task import Log, Progress, RunData, TrainedModel
+from glassformer.tasks.task import Progress, RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 Scores = dict[str, Any]
@@ -52,7 +52,7 @@ Scores = dict[str, Any]
 ROWS_OF_TRAIN_EVALUATED = 1000
 
 
-class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.HasTestSet, tasks.Votes):
+class LabelTask(TrainableTask):
     """Base class of the tasks that learn from labelled texts."""
 
     names_are: str
@@ -91,8 +91,8 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
         if run.train.batch_size != TrainConfig().batch_size:
             raise UserError("train.batch_size does not apply to labelled texts: set data.batch_tokens instead")
 
-    def is_regression(self, run: Run) -> bool:
-        return data_of(run, LabelData).outputs == "regression"
+    def classes(self, model: ModelParts) -> tuple[str, ...]:
+        return () if data_of(model.run, LabelData).outputs == "regression" else model.labels
 
     def open(self, run: Run) -> "LabelRunData":
         return LabelRunData(self, run)
@@ -103,7 +103,7 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
             return data.test_path
         return f"{data.path}#test" if (data.path or "").startswith("builtin:") else None
 
-    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Example]:
+    def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Example]:
         data, path = data_of(model.run, LabelData), places.path_alone(model.run.name, "texts with labels")
         if path is None:
             corpus = LabelCorpus(data)
@@ -113,10 +113,11 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
             dropped = DroppedLabels()
             records = read_labels(data, str(path), dropped)
             preparation.say_dropped(dropped, log)
-        if model.classes:
-            require_known(records, model.classes)
+        names = self.classes(model)
+        if names:
+            require_known(records, names)
         told = preparation.refuse if self.refuses_cuts and path is not None else log
-        examples = examples_of(records, model.tokenizer, model.vote.config.max_len, model.classes, "texts", told)
+        examples = examples_of(records, model.tokenizer, self.vote(model).config.max_len, names, "texts", told)
         rows = example_rows(examples, "texts")
         return EvaluationData(
             lambda: evaluation_batches(rows, data.batch_tokens),
@@ -126,12 +127,12 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
         )
 
     def scores(
-        self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
+        self, model: ModelParts, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         rows = self.evaluation(model, places, log).records
-        return label_scores(self, model.run, model.vote, rows, model.classes, model.device)
+        return label_scores(self, model.run, self.vote(model), rows, self.classes(model), model.device)
 
-    def vote(self, run: Run, networks: Sequence[Network]) -> Ensemble:
+    def ensemble(self, run: Run, networks: Sequence[Network]) -> Ensemble:
         means = {"regression": mean_numbers, "multi_label": mean_of_sigmoids}
         return Ensemble(networks, means.get(data_of(run, LabelData).outputs, mean_log_probs))
 

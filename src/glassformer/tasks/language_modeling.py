@@ -1,6 +1,7 @@
 """Causal language modelling: predict each token of a text from the tokens before it."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -8,7 +9,7 @@ import torch
 from glassformer.config.run import CausalConfig, GenerationConfig, Run
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Example
-from glassformer.errors import UserError
+from glassformer.errors import Log, UserError
 from glassformer.inference.decode import (
     EncodedPrompt,
     RowGenerator,
@@ -21,14 +22,15 @@ from glassformer.inference.score import Score, text_scores
 from glassformer.inference.speculative import Drafter, ModelDrafter, PromptLookup, generate_speculative
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
-from glassformer.tasks.task import Continuation, ContinuesPrompts, Log, Prompt, ScoresTexts, TakesOver, TrainedModel
+from glassformer.tasks.model_parts import ModelParts
+from glassformer.tasks.task import Continuation, ContinuesPrompts, Prompt
 from glassformer.tasks.text_data import TextObjective, TextTask
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SAMPLE_PROMPT, SAMPLE_LENGTH = 16, 64
 
 
-class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
+class LanguageModeling(TextTask, ContinuesPrompts):
     """Causal language modelling: a decoder without an encoder continues a text."""
 
     settings = CausalConfig
@@ -64,9 +66,13 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
 
     # Use
 
-    def stream(
-        self, model: TrainedModel, prompts: Sequence[EncodedPrompt], options: Continuation
-    ) -> Iterator[list[str]]:
+    def writer(self, model: ModelParts) -> ContinuesPrompts:
+        return self
+
+    def scorer(self, model: ModelParts) -> "TextScorer":
+        return TextScorer(model, self)
+
+    def stream(self, model: ModelParts, prompts: Sequence[EncodedPrompt], options: Continuation) -> Iterator[list[str]]:
         return stream_texts(
             model.network,
             model.tokenizer,
@@ -79,7 +85,7 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
         )
 
     def finished(
-        self, model: TrainedModel, prompts: Sequence[EncodedPrompt], options: Continuation, batch_size: int
+        self, model: ModelParts, prompts: Sequence[EncodedPrompt], options: Continuation, batch_size: int
     ) -> Iterator[tuple[int, str]]:
         return finished_texts(
             model.network,
@@ -93,7 +99,7 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
             batch_size=batch_size,
         )
 
-    def encode_prompt(self, model: TrainedModel, prompt: Prompt, special_tokens: bool = False) -> EncodedPrompt:
+    def encode_prompt(self, model: ModelParts, prompt: Prompt, special_tokens: bool = False) -> EncodedPrompt:
         tokenizer, before = model.tokenizer, list(causal_frame(model.tokenizer, model.network.config).before)
         if isinstance(prompt, str):
             ids = tokenizer.encode(prompt, allow_special=tokenizer.special_tokens if special_tokens else ())
@@ -109,30 +115,39 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
         is_spaced = isinstance(prompt, str) and prompt[-1:].isspace() and not tokenizer.decode(ids)[-1:].isspace()
         return EncodedPrompt(ids, is_spaced)
 
-    def no_start(self, model: TrainedModel) -> str:
+    def no_start(self, model: ModelParts) -> str:
         return f"{model.name} was not trained to start a text: the first token of each text is read and not scored"
 
-    def score(self, model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None, log: Log) -> list[Score]:
-        start = causal_frame(model.tokenizer, model.network.config).before
-        if not start and texts and (targets is None or not all(texts)):
-            log(self.no_start(model))
-        network, max_len = model.network, model.network.config.max_len
-        return text_scores(network, model.tokenizer, texts, targets, start=start, max_len=max_len, device=model.device)
-
-    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+    def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         return run if self.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead) else None
 
 
-def generator_for(model: TrainedModel, options: Continuation) -> RowGenerator:
+@dataclass(frozen=True)
+class TextScorer:
+    """Scorer of texts, alone or after a context, by a causal language model."""
+
+    model: ModelParts
+    task: LanguageModeling
+
+    def score(self, texts: Sequence[str], targets: Sequence[str] | None, log: Log) -> list[Score]:
+        model = self.model
+        start = causal_frame(model.tokenizer, model.network.config).before
+        if not start and texts and (targets is None or not all(texts)):
+            log(self.task.no_start(model))
+        network, max_len = model.network, model.network.config.max_len
+        return text_scores(network, model.tokenizer, texts, targets, start=start, max_len=max_len, device=model.device)
+
+
+def generator_for(model: ModelParts, options: Continuation) -> RowGenerator:
     """Return the function that generates ids: `generate_speculative` with drafts, otherwise `generate_rows`."""
     drafter = drafter_for(model, options)
     return generate_rows if drafter is None else partial(generate_speculative, drafter=drafter)
 
 
-def drafter_for(model: TrainedModel, options: Continuation) -> Drafter | None:
+def drafter_for(model: ModelParts, options: Continuation) -> Drafter | None:
     """Return what proposes tokens in a generation: the draft model, or prompt lookup; `None` if both are off.
 
-    Raises `UserError` if both are on, if the draft model does not continue texts, or if it has another vocabulary.
+    Raises `UserError` if both are on, or if the draft model has another vocabulary.
     """
     config, draft, counts = options.config, options.draft, options.counts
     if draft is None:
@@ -142,8 +157,6 @@ def drafter_for(model: TrainedModel, options: Continuation) -> Drafter | None:
             f"a draft model is given, and prompt_lookup is {config.prompt_lookup}: use one of them "
             "(prompt_lookup = 0 is off)"
         )
-    if not draft.is_causal_lm:
-        raise UserError(f"{draft.name} cannot draft tokens, because it does not continue texts: use a language model")
     sizes = draft.network.config.vocab_size, model.network.config.vocab_size
     if sizes[0] != sizes[1] or draft.tokenizer.vocab != model.tokenizer.vocab:
         raise UserError(

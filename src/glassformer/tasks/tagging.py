@@ -11,18 +11,18 @@ from glassformer.config.run import LabelData, Run, TaggingConfig
 from glassformer.config.transformer import PositionHead
 from glassformer.data.batching import Example
 from glassformer.evaluation.labels import classification_report, is_bio, span_f1
-from glassformer.inference.classify import tag_words
+from glassformer.inference.classify import Tagger
 from glassformer.objectives.classification import TaggingObjective
 from glassformer.objectives.loss import Objective
 from glassformer.tasks.label_data import LabelTask, Scores, scores_of
-from glassformer.tasks.task import Log, Tags, TakesOver, TrainedModel
+from glassformer.tasks.model_parts import ModelParts
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SCORES = {"accuracy": True, "macro_f1": True, "span_f1": True}
 """Scores in percent; True if higher is better. `span_f1` exists for span tags only (B-, I-, O)."""
 
 
-class Tagging(LabelTask, Tags, TakesOver):
+class Tagging(LabelTask):
     """Tagging: a model of one stack predicts a tag for each word."""
 
     settings = TaggingConfig
@@ -63,10 +63,10 @@ class Tagging(LabelTask, Tags, TakesOver):
 
     # Use
 
-    def tag(self, model: TrainedModel, rows: Sequence[Sequence[str]], log: Log) -> list[list[tuple[str, float]]]:
-        return tag_words(model.vote, model.tokenizer, rows, model.classes, model.device, log)
+    def tagger(self, model: ModelParts) -> Tagger:
+        return Tagger(self.vote(model), model.tokenizer, self.classes(model), model.device)
 
-    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+    def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         if not isinstance(getattr(run.model, "head", None), PositionHead):
             return None
         return replace(run, data=LabelData(outputs="tags"), objective=TaggingConfig())

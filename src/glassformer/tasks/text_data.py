@@ -15,16 +15,17 @@ from glassformer.data.batching import Epochs, Example, FreshCuts, Packed, Sample
 from glassformer.data.corpus import Corpus
 from glassformer.data.sources import read_documents
 from glassformer.data.tokens import TokenFile, TokenSplits, encode_text, prepare
-from glassformer.errors import UserError
+from glassformer.errors import Log, UserError
 from glassformer.evaluation.loss import evaluation_rows
-from glassformer.inference.fill import Filling
+from glassformer.inference.fill import MaskFiller, WritingFiller
 from glassformer.models.build import Network
 from glassformer.objectives.loss import Objective
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
+from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.preparation import data_of
-from glassformer.tasks.task import Log, RunData, TrainableTask, TrainedModel, needed_special_tokens
+from glassformer.tasks.task import RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 SAMPLERS: dict[type, type[Windows | Epochs | Packed]] = {WindowRows: Windows, ExampleRows: Epochs, PackedRows: Packed}
@@ -48,8 +49,6 @@ class TextObjective:
 class TextTask(TrainableTask):
     """Base class of the tasks that learn from texts."""
 
-    predicts_next: bool
-    """True if each token is predicted from those before it; documents get a start token, and bytes are counted."""
     has_encoder: bool
     has_decoder: bool
     needs: str
@@ -89,7 +88,7 @@ class TextTask(TrainableTask):
     def open(self, run: Run) -> "TextRunData":
         return TextRunData(self, run)
 
-    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
+    def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
         """Return the validation text of the run, or the whole of another text, as batches."""
         run, tokenizer, data = model.run, model.tokenizer, data_of(model.run, TextData)
         path = places.path_alone(run.name, "a text")
@@ -128,7 +127,7 @@ class TextRunData(RunData):
         return self.task.predicts_next and self.corpus.plan.end_tokens
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        texts, needed = self.corpus.training_texts(), needed_special_tokens(self.task, run)
+        texts, needed = self.corpus.training_texts(), self.task.special_tokens(run)
         tokenizer = preparation.learn_tokenizer(run.tokenizer, texts, reporter, needed=needed)
         if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
             reporter.log("the tokenizer has no end token: the end of a document is not marked")
@@ -292,11 +291,11 @@ def _beginning(tokens: TokenFile, n_tokens: int, context: int, tokenizer: Tokeni
     return replace(tokens, ids=ids, document_starts=starts, n_bytes=len(tokenizer.decode(ids.tolist()).encode()))
 
 
-def sample_of_filling(tokenizer: Tokenizer, run: Run, row: Example, fill: Callable[[str, int], Filling | None]) -> str:
-    """Return the beginning of a row with every fourth word masked, and the result of `fill(text, n_masks)`."""
+def sample_of_filling(filler: MaskFiller | WritingFiller, run: Run, row: Example) -> str:
+    """Return the beginning of a row with every fourth word masked, and the model's filling of these masks."""
     ids = row.token_ids[: max(3, min(SAMPLE_PROMPT, run.model.max_len - 3))].tolist()
-    words = tokenizer.decode(ids).split()
+    words = filler.tokenizer.decode(ids).split()
     masked = [i for i in range(len(words)) if i % 4 == 2]
     text = " ".join("[MASK]" if i in masked else word for i, word in enumerate(words))
-    filling = fill(text, len(masked)) if masked else None
-    return text if filling is None else f"{text} │ {filling.text}"
+    can_fill = 0 < len(masked) <= filler.max_masks
+    return f"{text} │ {filler.fill(text, 1).text}" if can_fill else text

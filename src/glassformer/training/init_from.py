@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,20 +17,19 @@ from glassformer.config.run import Run
 from glassformer.config.schema import from_union, to_dict
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.distributed.ranks import Ranks
-from glassformer.errors import UserError
+from glassformer.errors import Log, UserError
 from glassformer.models.build import Network, build_model
 from glassformer.models.transforms import add_lora, merge_lora, similar, take_weights, token_rows
 from glassformer.seeds import Stream, seed_of
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import StoredModel, read_tokenizers, weights_of
 from glassformer.tasks.registry import trainable_task
-from glassformer.tasks.task import RunData, needed_special_tokens
+from glassformer.tasks.task import RunData
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from glassformer.training.host import Host
 from glassformer.training.run_folder import with_whole_paths
 from glassformer.training.trainer_state import read_progress
 
-Log = Callable[[str], None]
 _LAYER = re.compile(r"(?:(?P<stack>.*)\.)?(?:blocks\.(?P<block>\d+)\.|cells\.\w+?_l(?P<cells>\d+))")
 _INPUT = re.compile(r"(?:(?P<stack>.*?)\.)?(?:embeddings|tokens|score_bias)\.")
 
@@ -100,7 +99,7 @@ def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
                 f"{name}.path: {config.path} differs from the tokenizer of {run.init.path}; leave it out to use that "
                 "model's tokenizer"
             )
-    needed = needed_special_tokens(trainable_task(run), run)
+    needed = trainable_task(run).special_tokens(run)
     return replace(start.tokenizers, target=start.tokenizers.target.with_special_tokens(needed))
 
 

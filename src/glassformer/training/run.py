@@ -37,7 +37,6 @@ from glassformer.store.tensors import read_tensors
 from glassformer.tasks.batches import TrainingData, few_targets
 from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.registry import trainable_task
-from glassformer.tasks.task import label_names
 from glassformer.tokenization.tokenizer import Tokenizers
 from glassformer.training import init_from
 from glassformer.training.checkpointer import Checkpointer, Snapshot, put_right
@@ -167,7 +166,7 @@ def assemble(
         prepared = run_data.prepare(run, tokenizers, host.reporter, checks_hashes=ranks.is_first)
 
     is_new, log = stored is None, host.reporter.log
-    network = init_from.new_network(run, start, label_names(run_data), log) if is_new else build_model(run.model)
+    network = init_from.new_network(run, start, run_data.labels, log) if is_new else build_model(run.model)
     init_from.prepare_parameters(run, network, log)
     network = network.to(host.device)
     n_parameters = network.n_parameters()
@@ -182,7 +181,7 @@ def assemble(
             log(f"{smallest_part(run) if fit.recomputes else 'a step'} does not fit in memory, by estimate: {fit}")
 
     def write_model(into: Path, weights: Tensors) -> None:
-        write_model_files(into, weights, tokenizers, run, label_names(run_data))
+        write_model_files(into, weights, tokenizers, run, run_data.labels)
 
     scales = init_from.layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
     optimizer = build_optimizer(network, run.train.optimizer, scales)
