@@ -33,7 +33,6 @@ from glassformer.evaluation.loss import evaluate_loss
 from glassformer.evaluation.text import PairScores
 from glassformer.inference import beam, classify
 from glassformer.tasks.batches import Places
-from glassformer.tasks.label_data import label_scores
 from glassformer.tasks.text_data import TextRunData
 from glassformer.tasks.translation import GREEDY
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -190,7 +189,7 @@ def measured(folder: Path, division: Division) -> tuple[dict[str, Any], int, int
             found |= PairScores(data).of_translator(model.translator, measure.records, GREEDY, division=division)
         if isinstance(data, LabelData):
             task: Any = model.task
-            scores = label_scores(task, model.run, model.network, measure.records, model.labels, CPU, division)
+            scores = task.measure(model.run, model.network, measure.records, model.labels, CPU, division)
             found |= {name: value for name, value in scores.items() if name != "report"}
     return found, n_batches, n_own
 

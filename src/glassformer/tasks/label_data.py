@@ -5,7 +5,7 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -117,7 +117,7 @@ class LabelTask(TrainableTask):
         if names:
             require_known(records, names)
         told = preparation.refuse if self.refuses_cuts and path is not None else log
-        examples = examples_of(records, model.tokenizer, self.vote(model).config.max_len, names, "texts", told)
+        examples = LabelRows(model.tokenizer, self.vote(model).config.max_len, names, told).encode(records, "texts")
         rows = example_rows(examples, "texts")
         return EvaluationData(
             lambda: evaluation_batches(rows, data.batch_tokens),
@@ -130,7 +130,25 @@ class LabelTask(TrainableTask):
         self, model: ModelParts, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         rows = self.evaluation(model, places, log).records
-        return label_scores(self, model.run, self.vote(model), rows, self.classes(model), model.device)
+        return self.measure(model.run, self.vote(model), rows, self.classes(model), model.device)
+
+    def measure(
+        self,
+        run: Run,
+        network: nn.Module,
+        rows: Sequence[Example],
+        names: Sequence[str],
+        device: torch.device | str,
+        division: Division = ALONE,
+    ) -> Scores:
+        """Return the scores of a network on labelled rows; `division` divides the batches among processes."""
+        logits = predict(network, rows, device, division.takes)
+        if division.n > 1:
+            own = {place: x.tolist() for place, x in enumerate(logits) if x.numel()}
+            for part in division.texts(json.dumps(own)):  # JSON numbers restore the same bits
+                for place, values in json.loads(part).items():
+                    logits[int(place)] = torch.tensor(values)
+        return self.label_scores(run, logits, rows, names)
 
     def ensemble(self, run: Run, networks: Sequence[Network]) -> Ensemble:
         means = {"regression": mean_numbers, "multi_label": mean_of_sigmoids}
@@ -188,16 +206,16 @@ class PreparedLabels:
     """Training and validation examples, in memory. Long texts are truncated, and the log reports how many."""
 
     def __init__(self, data: LabelRunData, run: Run, tokenizer: Tokenizer, reporter: LaunchReporter) -> None:
-        self.task, self.names, self.run, self.tokenizer = data.task, data.labels, run, tokenizer
+        self.task, self.names, self.run = data.task, data.labels, run
         self.records, valid = data.corpus.split
+        rows = LabelRows(tokenizer, run.model.max_len, self.names, reporter.log)
         with reporter.phase("preparing tokens"):
-            self.train = self._train(preparation.first_dropout_seed(run), reporter.log)
-            self.valid = examples_of(valid, tokenizer, run.model.max_len, self.names, "validation texts", reporter.log)
+            self.train = self._train(rows, preparation.first_dropout_seed(run))
+            self.valid = rows.encode(valid, "validation texts")
+        self.rows = replace(rows, log=lambda _: None)  # truncation is logged once
 
-    def _train(self, dropout_seed: int, log: Callable[[str], None]) -> list[Example]:
-        max_len, share = self.run.model.max_len, self.run.tokenizer.bpe_dropout
-        name = "training texts"
-        return examples_of(self.records, self.tokenizer, max_len, self.names, name, log, share, dropout_seed)
+    def _train(self, rows: "LabelRows", dropout_seed: int) -> list[Example]:
+        return rows.encode(self.records, "training texts", self.run.tokenizer.bpe_dropout, dropout_seed)
 
     @property
     def summary(self) -> str:
@@ -212,7 +230,7 @@ class PreparedLabels:
             return TokenBudget(example_rows(examples, "training texts"), data.batch_tokens, seed)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, None]:
-            return sampler_of(self._train(seed, lambda _: None), seed), None  # truncation: logged once
+            return sampler_of(self._train(self.rows, seed), seed), None
 
         seed = preparation.first_dropout_seed(run)
         first = sampler_of(self.train, seed or run.train.seed)
@@ -232,37 +250,43 @@ class PreparedLabels:
         watched_scores(self.run.train, ["loss"], known, "here")
 
         def score(division: Division) -> dict[str, float]:
-            found = label_scores(self.task, self.run, network, self.valid, self.names, device, division)
+            found = self.task.measure(self.run, network, self.valid, self.names, device, division)
             return {name: float(found[name]) for name in known if isinstance(found.get(name), float)}
 
         return score
 
 
-def examples_of(
-    records: Sequence[LabelRecord],
-    tokenizer: Tokenizer,
-    max_len: int,
-    names: Sequence[str],
-    name: str,
-    log: Callable[[str], None],
-    dropout: float = 0.0,
-    dropout_seed: int = 0,
-) -> list[Example]:
-    """Return records as labelled rows; all labels must be in `names`. `dropout` is the rate of BPE-dropout."""
-    numbers, lost = {label: i for i, label in enumerate(names)}, ""
-    if tagged := [record for record in records if isinstance(record, Tagged)]:
-        tags = [[numbers[tag] for tag in record.tags] for record in tagged]
-        rows, n_cut = encode_tagged(tokenizer, [r.words for r in tagged], max_len, tags, dropout, dropout_seed)
-        n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)
-        lost = f" ({sum(map(len, tags)) - n_read:,} tagged words are lost)"
-    else:
-        labelled = [record for record in records if isinstance(record, Labelled)]
-        texts = [inputs_of(record) for record in labelled]
-        rows, n_cut = encode_texts(tokenizer, texts, max_len, dropout, dropout_seed)
-        rows = [replace(row, **_target(record, numbers)) for row, record in zip(rows, labelled, strict=True)]
-    if n_cut:
-        log(f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and are truncated{lost}")
-    return rows
+@dataclass(frozen=True)
+class LabelRows:
+    """Encoder of labelled records as rows of at most `max_len` tokens; all labels must be in `names`."""
+
+    tokenizer: Tokenizer
+    max_len: int
+    names: Sequence[str]
+    log: Log
+    """Receives the number of truncated rows."""
+
+    def encode(
+        self, records: Sequence[LabelRecord], name: str, dropout: float = 0.0, dropout_seed: int = 0
+    ) -> list[Example]:
+        """Return the rows of records, which are called `name` in the log; `dropout` is the rate of BPE-dropout."""
+        numbers, lost = {label: i for i, label in enumerate(self.names)}, ""
+        tokenizer, max_len = self.tokenizer, self.max_len
+        if tagged := [record for record in records if isinstance(record, Tagged)]:
+            tags = [[numbers[tag] for tag in record.tags] for record in tagged]
+            rows, n_cut = encode_tagged(tokenizer, [r.words for r in tagged], max_len, tags, dropout, dropout_seed)
+            n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)
+            lost = f" ({sum(map(len, tags)) - n_read:,} tagged words are lost)"
+        else:
+            labelled = [record for record in records if isinstance(record, Labelled)]
+            texts = [inputs_of(record) for record in labelled]
+            rows, n_cut = encode_texts(tokenizer, texts, max_len, dropout, dropout_seed)
+            rows = [replace(row, **_target(record, numbers)) for row, record in zip(rows, labelled, strict=True)]
+        if n_cut:
+            self.log(
+                f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and are truncated{lost}"
+            )
+        return rows
 
 
 def _target(record: Labelled, numbers: Mapping[str, int]) -> dict[str, Any]:
@@ -272,25 +296,6 @@ def _target(record: Labelled, numbers: Mapping[str, int]) -> dict[str, Any]:
         label_set[[numbers[label] for label in record.label]] = 1
         return {"label_set": label_set}
     return {"label": float(numbers[record.label]) if numbers else float(record.label)}
-
-
-def label_scores(
-    task: LabelTask,
-    run: Run,
-    network: nn.Module,
-    rows: Sequence[Example],
-    names: Sequence[str],
-    device: torch.device | str,
-    division: Division = ALONE,
-) -> dict[str, Any]:
-    """Return the scores of a network on labelled rows; `division` divides the batches among processes."""
-    logits = predict(network, rows, device, division.takes)
-    if division.n > 1:
-        own = {place: x.tolist() for place, x in enumerate(logits) if x.numel()}
-        for part in division.texts(json.dumps(own)):  # JSON numbers restore the same bits
-            for place, values in json.loads(part).items():
-                logits[int(place)] = torch.tensor(values)
-    return task.label_scores(run, logits, rows, names)
 
 
 def scores_of(report: ClassificationReport) -> Scores:

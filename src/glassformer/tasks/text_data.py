@@ -90,26 +90,26 @@ class TextTask(TrainableTask):
 
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
         """Return the validation text of the run, or the whole of another text, as batches."""
-        run, tokenizer, data = model.run, model.tokenizer, data_of(model.run, TextData)
+        run, data, text = model.run, data_of(model.run, TextData), RunText(self, model.run, model.tokenizer)
         path = places.path_alone(run.name, "a text")
         # The run's own validation text is read as in training, with end tokens.
         is_own = path is None or str(Path(path).absolute()) == data.valid_path
         if path is not None and not is_own:
             documents = read_documents([path], text_field=data.text_field)
-            tokens = encode_text(tokenizer, documents, start_id=start_id_of(self, run), name=str(path))
+            tokens = encode_text(model.tokenizer, documents, start_id=text.start_id, name=str(path))
         elif data.path is None:
             raise UserError("the model has no record of its training data: give a text with --data.path FILE")
         else:
             corpus = corpus_of(run)
             preparation.say_changed(model, corpus.digest, corpus.name, log)
-            tokens = prepared_tokens(self, run, corpus, tokenizer).valid
-        learned = self.text_objective(run, tokenizer, context_of(run))
+            tokens = text.tokens(corpus).valid
+        learned = self.text_objective(run, model.tokenizer, context_of(run))
         apart = not isinstance(data.packing, WindowRows)
         return EvaluationData(
             lambda: evaluation_rows(tokens, learned.row_length - 1, run.model.vocab_size, apart, learned.overlap),
             learned.objective,
             tokens.n_tokens,
-            predicted_bytes(self, run, tokenizer, tokens),
+            text.predicted_bytes(tokens),
         )
 
 
@@ -148,20 +148,18 @@ class TextRunData(RunData):
     def prepare(
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
     ) -> "PreparedText":
-        of_run = self.task, run, self.corpus, tokenizers.target
+        text = RunText(self.task, run, tokenizers.target)
         with reporter.phase("preparing tokens") as progress:
-            splits = prepared_tokens(*of_run, progress, checks_hashes=checks_hashes)
-        return PreparedText(*of_run, splits, reporter)
+            splits = text.tokens(self.corpus, progress, checks_hashes=checks_hashes)
+        return PreparedText(text, self.corpus, splits, reporter)
 
 
 @dataclass(frozen=True)
 class PreparedText:
     """Tokens of the training and validation texts."""
 
-    task: TextTask
-    run: Run
+    text: "RunText"
     corpus: Corpus
-    tokenizer: Tokenizer
     splits: TokenSplits
     reporter: LaunchReporter
 
@@ -175,16 +173,16 @@ class PreparedText:
 
     def training_data(self, network: Network, device: torch.device) -> TrainingData:
         """Return the sampler and the evaluations of the run."""
-        task, run, splits, data = self.task, self.run, self.splits, data_of(self.run, TextData)
-
-        learned = task.text_objective(run, self.tokenizer, context_of(run))
+        task, run, tokenizer, splits = self.text.task, self.text.run, self.text.tokenizer, self.splits
+        data, learned = data_of(run, TextData), task.text_objective(run, tokenizer, context_of(run))
         context = learned.row_length - 1  # a sampler's rows have one more id
 
+        # The sampler of each epoch
         def sampler_of(tokens: TokenFile, seed: int) -> Windows | Epochs | Packed:
             return SAMPLERS[type(data.packing)](tokens, context, run.train.batch_size, seed)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
-            cut = prepared_tokens(task, run, self.corpus, self.tokenizer, dropout_seed=seed, in_every_rank=True)
+            cut = self.text.tokens(self.corpus, dropout_seed=seed, in_every_rank=True)
             return sampler_of(cut.train, seed), cut.folder
 
         seed = preparation.first_dropout_seed(run)
@@ -194,14 +192,18 @@ class PreparedText:
                 f"train.batch_size is {run.train.batch_size:,}, and {splits.train.name} has only {sampler.n_rows:,} "
                 f"different rows of at most {context:,} tokens: set it to at most {sampler.n_rows:,}"
             )
+
+        # Log which documents are cut or left out
         log = self.reporter.log
         if isinstance(sampler, Epochs) and sampler.n_cut:
             log(f"{sampler.n_cut:,} documents are longer than a row of {context_of(run):,} tokens and are truncated")
         if isinstance(sampler, (Epochs, Packed)) and sampler.n_skipped:
             log(f"{sampler.n_skipped:,} documents have only one token, so they have no target and are left out")
+
+        # The batches of both evaluations
         apart = not isinstance(data.packing, WindowRows)
         n_evaluated = min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED)
-        slice_of_train = _beginning(splits.train, n_evaluated, context, self.tokenizer)
+        slice_of_train = _beginning(splits.train, n_evaluated, context, tokenizer)
 
         def rows(tokens: TokenFile) -> Callable[[], Iterable[Sequence[Example]]]:
             return lambda: evaluation_rows(tokens, context, run.model.vocab_size, apart, learned.overlap)
@@ -209,37 +211,71 @@ class PreparedText:
         evaluations = {"train": rows(slice_of_train), "valid": rows(splits.valid)}
         for batches in evaluations.values():
             next(iter(batches()))  # refuse a text without targets now, not at the first evaluation
+
         # Other schemes do not keep white space, so the bytes of a part of the text are unknown.
-        lossless = self.tokenizer.scheme in ("byte", "char")
+        lossless = tokenizer.scheme in ("byte", "char")
         return TrainingData(
             learned.objective,
             FreshCuts(sampler, sampler_of_cuts, run.train.seed) if seed else sampler,
             evaluations,
             n_bytes={
-                "train": predicted_bytes(task, run, self.tokenizer, slice_of_train) if lossless else None,
-                "valid": predicted_bytes(task, run, self.tokenizer, splits.valid),
+                "train": self.text.predicted_bytes(slice_of_train) if lossless else None,
+                "valid": self.text.predicted_bytes(splits.valid),
             },
-            sample=lambda: task.sample(network, self.tokenizer, run, next(iter(evaluations["valid"]()))[0], device),
+            sample=lambda: task.sample(network, tokenizer, run, next(iter(evaluations["valid"]()))[0], device),
             has_one_shape=isinstance(sampler, Windows) and not learned.changes_lengths,
         )
 
 
-def start_id_of(task: TextTask, run: Run) -> int | None:
-    """Return the id that begins each document in causal language modelling, as recorded in the model; else `None`."""
-    return run.model.decoder_start_id if task.predicts_next else None
+@dataclass(frozen=True)
+class RunText:
+    """The text of a run as tokens."""
 
+    task: TextTask
+    run: Run
+    tokenizer: Tokenizer
 
-def predicted_bytes(task: TextTask, run: Run, tokenizer: Tokenizer, tokens: TokenFile) -> int | None:
-    """Return the bytes of the predicted tokens, the divisor of bits per byte; `None` if only some tokens are targets.
+    @property
+    def start_id(self) -> int | None:
+        """The id that begins each document in causal language modelling, as recorded in the model; else None."""
+        return self.run.model.decoder_start_id if self.task.predicts_next else None
 
-    The first id of a window or document is never predicted. It is a start token, which encodes no byte, or the first
-    token of the text or document, whose bytes are left out.
-    """
-    if not task.predicts_next:
-        return None
-    apart = not isinstance(data_of(run, TextData).packing, WindowRows)
-    first = tokens.ids[tokens.document_starts] if apart else tokens.ids[:1]
-    return tokens.n_bytes - tokenizer.n_bytes_of(first.tolist())
+    def tokens(
+        self,
+        corpus: Corpus,
+        progress: Callable[[int, int], None] | None = None,
+        dropout_seed: int | None = None,
+        *,
+        checks_hashes: bool = True,
+        in_every_rank: bool = False,
+    ) -> TokenSplits:
+        """Return the tokens of the corpus, from the cache if possible; the default seed is that of the first epoch."""
+        if dropout_seed is None:
+            dropout_seed = preparation.first_dropout_seed(self.run)
+        return prepare(
+            corpus,
+            self.tokenizer,
+            preparation.cache_folder(self.run.data),
+            start_id=self.start_id,
+            dropout=self.run.tokenizer.bpe_dropout,
+            dropout_seed=dropout_seed,
+            progress=progress,
+            checks_hashes=checks_hashes,
+            in_every_rank=in_every_rank,
+        )
+
+    def predicted_bytes(self, tokens: TokenFile) -> int | None:
+        """Return the bytes of the predicted tokens, the divisor of bits per byte; `None` if only some are targets.
+
+        The first id of a window or document is never predicted. It is a start token, which encodes no byte, or the
+        first token of the text or document, whose bytes are left out.
+        """
+        if not self.task.predicts_next:
+            return None
+        first = tokens.ids[:1]
+        if not isinstance(data_of(self.run, TextData).packing, WindowRows):
+            first = tokens.ids[tokens.document_starts]
+        return tokens.n_bytes - self.tokenizer.n_bytes_of(first.tolist())
 
 
 def context_of(run: Run) -> int:
@@ -256,31 +292,6 @@ def corpus_of(run: Run) -> Corpus:
         valid_paths=[data.valid_path] if data.valid_path else [],
         valid_fraction=data.valid_fraction,
         text_field=data.text_field,
-    )
-
-
-def prepared_tokens(
-    task: TextTask,
-    run: Run,
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    progress: Callable[[int, int], None] | None = None,
-    dropout_seed: int | None = None,
-    *,
-    checks_hashes: bool = True,
-    in_every_rank: bool = False,
-) -> TokenSplits:
-    """Return the tokens of a run's text, from the cache if possible; the default seed is that of the first epoch."""
-    return prepare(
-        corpus,
-        tokenizer,
-        preparation.cache_folder(run.data),
-        start_id=start_id_of(task, run),
-        dropout=run.tokenizer.bpe_dropout,
-        dropout_seed=preparation.first_dropout_seed(run) if dropout_seed is None else dropout_seed,
-        progress=progress,
-        checks_hashes=checks_hashes,
-        in_every_rank=in_every_rank,
     )
 
 
