@@ -24,7 +24,7 @@ from glassformer.inspection.capture import Trace
 from glassformer.inspection.measures import next_labels, predicts_next_token
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.transformer import Transformer
-from glassformer.tasks.task import TrainedModel
+from glassformer.tasks.trained_model import TrainedModel
 
 NAMES = ("*.embeddings", "*.residual")
 """Names that `capture` must store for the lens; its default includes them."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from glassformer import files
 from glassformer.errors import UserError
+from glassformer.inference.classify import Classifier, Tagger
 from glassformer.inference.sampling import log_softmax
 from glassformer.inference.text import never_written
 from glassformer.inspection.ablation import Part, ablate
@@ -52,7 +53,6 @@ from glassformer.store import checkpoint
 from glassformer.store.lock import is_locked, owner
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import RUN, read_run
-from glassformer.tasks.task import HasLabels
 from glassformer.training.metrics_log import NAME as METRICS
 
 FOLDER = Path(__file__).parent / "page"
@@ -320,8 +320,8 @@ class Inspector:
                 page_data.add_scores([found["source"][place] for place in given], logits[given])
             elif model.is_regression:
                 found["number"] = float(logits[0])
-            elif isinstance(model.task, HasLabels):
-                _add_labels(found, model.task.probabilities(model.run, logits), model.classes)
+            elif isinstance(predictor := model.predictor, Classifier | Tagger):
+                _add_labels(found, predictor.probabilities(logits), model.classes)
             return found
         found["n_scored"] = len(scores)
         found["loss"] = -math.fsum(scores) / len(scores) if scores else None
