@@ -17,7 +17,7 @@ from glassformer.inference.beam import Search, beam_search
 from glassformer.interop.export import export
 from glassformer.interop.runtimes.ct2 import tokens_of
 from glassformer.store.model_directory import save_model
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from rates import DTYPES, choose_device, wait_for
 from task import Precision, Task
 from translation_peers import END, PAD, EncoderDecoder
@@ -113,7 +113,7 @@ def exported(folder: str, beams: Sequence[int], **work: Any) -> Task:
     tokenizer = Tokenizer.train(["abc"], vocab_size=0, scheme="char", special_tokens=SPECIAL)
     config = replace(model.config, decoder_start_id=PAD, eos_id=END)
     run = Run(name="benchmark", model=config, data=PairData(), objective=Seq2SeqConfig(), generation=BeamConfig())
-    save_model(place / "model", model, 0, tokenizer, run, None, ())
+    save_model(place / "model", model, 0, Tokenizers(tokenizer), run, ())
     export(place / "model", place / "ct2", "ct2")
     names = tokens_of(tokenizer, todo.shape.vocab_size)
     sources = [[names[i] for i in row] for row in todo.sources().tolist()]

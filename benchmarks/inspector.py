@@ -29,7 +29,7 @@ from glassformer.serving.app import application
 from glassformer.serving.inspector import FOLDER, Inspector
 from glassformer.serving.panels import calls
 from glassformer.serving.worker import Worker
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from text import standard_library
 
 VOCAB, MAX_LEN = 4000, 2048
@@ -98,7 +98,7 @@ def random_model(text: str) -> Model:
     torch.manual_seed(0)
     network = build_model(config).eval()
     run = Run(name="random", model=config)
-    return Model(network, tokenizer, tokenizer, GenerationConfig(), run, torch.device("cpu"))
+    return Model(network, Tokenizers(tokenizer), GenerationConfig(), run, torch.device("cpu"))
 
 
 def of_length(tokenizer: Tokenizer, text: str, n_tokens: int) -> str:

@@ -29,6 +29,7 @@ from glassformer.models.build import build_model
 from glassformer.reporting import Outcome
 from glassformer.tasks import language_modeling
 from glassformer.tokenization import Scheme, Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizers
 from runs import MODEL, Recording, made_up_text, text_run_of, tiny_run, write_documents, write_text
 from tokenization import families
 
@@ -148,7 +149,7 @@ def with_tokenizer(model: Model, name: str) -> Model:
     of_bytes = torch.tensor([i for token, i in tokenizer.vocab.items() if token.startswith("<0x")], dtype=torch.long)
     # later bytes can make earlier ones invalid UTF-8, so byte tokens are never drawn
     network.output.register_forward_hook(lambda _, __, logits: logits.index_fill(-1, of_bytes, -1e9))
-    return replace(model, network=network, tokenizer=tokenizer, source_tokenizer=tokenizer)
+    return replace(model, network=network, tokenizers=Tokenizers(tokenizer))
 
 
 EVERY_SCHEME = get_args(Scheme)
@@ -306,7 +307,7 @@ def test_a_draft_model_needs_the_same_vocabulary(model: Model, tmp_path: Path) -
         UserError, match=r"other and .* have different vocabularies \(280 and 290 tokens\): use a draft"
     ):
         model.generate("abc", draft=other)
-    same_size = replace(model, tokenizer=Tokenizer.train([made_up_text(150, seed=8)], vocab_size=290))
+    same_size = replace(model, tokenizers=Tokenizers(Tokenizer.train([made_up_text(150, seed=8)], vocab_size=290)))
     with pytest.raises(UserError, match="have different vocabularies"):
         model.generate("abc", draft=same_size)
     with pytest.raises(UserError, match=r"a draft model is given, and prompt_lookup is 2: use one of them"):

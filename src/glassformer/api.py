@@ -25,6 +25,7 @@ from glassformer.store.model_directory import RUN, read_run
 
 if TYPE_CHECKING:
     from glassformer.cost.plan import Plan
+    from glassformer.evaluation.pairs import PairScores
     from glassformer.model import Model
     from glassformer.tasks.batches import Place
     from glassformer.training.replay import Replay
@@ -275,11 +276,11 @@ def compare(
 def _score_of(model: "Model", asked: str | None) -> str:
     """Return the score to show for a model; raise `UserError`, before decoding, if the model lacks that score."""
     from glassformer.tasks.registry import trainable_task
-    from glassformer.tasks.task import HasPairs
 
-    if isinstance(model.task, HasPairs):
-        model.task.require_scores(model.run)
-    known = trainable_task(model.run).metrics(model.run)
+    task = trainable_task(model.run)
+    if (pair_scores := task.pair_scores(model.run)) is not None:
+        pair_scores.require()
+    known = task.metrics(model.run)
     if asked is not None and asked not in known:
         raise UserError(f"{model.name} has no score {asked!r}; choose one of {', '.join(known)}")
     return asked or known[0]
@@ -289,16 +290,14 @@ def _compared(
     name: str, model: "Model", score: str, reporter: LaunchReporter, places: dict[str, Any], search: dict[str, Any]
 ) -> ComparedModel:
     """Return the row of a model."""
-    from glassformer.tasks.task import HasPairs
-
     seconds, tokens = (None, None) if model.folder is None else training_cost(model.folder)
     with reporter.phase(f"{name}: loss") as progress:
         report = model.evaluate(progress=progress, log=reporter.log, loss_only=True, **places)
     rate: float | None = None
     found: dict[str, Any] = report.to_dict()
-    if isinstance(model.task, HasPairs):
+    if (pair_scores := model.pair_scores) is not None:
         with reporter.phase(f"{name}: decoding") as progress:
-            scores, rate = _decoded(model, places, search, progress)
+            scores, rate = _decoded(model, pair_scores, places, search, progress)
         found |= scores
     elif score not in found:
         found |= model.scores(log=Silent().log, **places)
@@ -317,13 +316,15 @@ def _compared(
 
 
 def _decoded(
-    model: "Model", places: dict[str, Any], search: dict[str, Any], progress: Callable[[int, int], None]
+    model: "Model",
+    pair_scores: "PairScores",
+    places: dict[str, Any],
+    search: dict[str, Any],
+    progress: Callable[[int, int], None],
 ) -> tuple[dict[str, Any], float]:
     """Return the scores of the model's targets for the sources of the data, and the sources decoded per second."""
     from glassformer.evaluation.pairs import distinct_sources
-    from glassformer.tasks.task import HasPairs
 
-    assert isinstance(model.task, HasPairs)  # the caller
     pairs = model.pairs(log=Silent().log, **places)
     sources = distinct_sources(pairs)
     model.translations(sources[:1], **search)  # warm-up: the first call includes one-time setup
@@ -331,4 +332,4 @@ def _decoded(
     written = model.translations(sources, progress=progress, **search)
     rate = len(sources) / (time.perf_counter() - began)
     outputs = {source: best[0].text for source, best in zip(sources, written, strict=True)}
-    return model.task.output_scores(model.run, outputs, pairs), rate
+    return pair_scores.of_outputs(outputs, pairs), rate

@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
@@ -24,6 +24,10 @@ class UserError(Exception):
 
 class Note(UserWarning):
     """A notice that needs no action; the command line prints it as one line."""
+
+
+Log = Callable[[str], None]
+"""Function that receives a message."""
 
 
 def warn(text: str) -> None:

@@ -10,7 +10,6 @@ from glassformer import files
 from glassformer.errors import UserError, warn
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
-from glassformer.tasks.task import Votes
 
 if TYPE_CHECKING:
     from glassformer.model import Model
@@ -48,8 +47,7 @@ def load_model(
     progress = stored_progress(path)
     return Model(
         network,
-        stored.tokenizer,
-        stored.source_tokenizer or stored.tokenizer,
+        stored.tokenizers,
         stored.generation,
         run,
         where,
@@ -71,7 +69,7 @@ def voting_model(models: "Sequence[Model | str | Path]") -> "Model":
             checkpoint.find(member)
     first, *others = (load_model(member) if isinstance(member, Path) else member for member in members)
     for number, other in enumerate(others, 2):
-        if not isinstance(first.task, Votes):
+        if first.task.ensemble(first.run, first.members) is None:
             raise UserError(f"an ensemble can only translate, classify or tag; {first.name} learned to {first.learned}")
         difference = _difference(first, other)
         if difference is not None:

@@ -1,55 +1,45 @@
 """`Model`: a trained network with methods that generate, translate, fill, classify, tag, embed and evaluate.
 
-The implementation of each method is in the file of the model's task (`tasks/`).
+Its task (`tasks/`) makes the object that does the work of a method (`inference/`).
 """
 
-import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
 from glassformer import files, notebook
-from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import GENERATION_BATCH, BeamConfig, GenerationConfig, Run
+from glassformer.config.run import GENERATION_BATCH, GenerationConfig
 from glassformer.data.in_memory import Given, place_of
 from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device, emulation_note
-from glassformer.errors import UserError, needs, require_integer, warn
+from glassformer.errors import Log, UserError, needs, require_integer, warn
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
 from glassformer.inference.answer import Answer
 from glassformer.inference.drafters import DraftCounts, Drafter
 from glassformer.inference.embed import Vectors
-from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.fill import Filling
 from glassformer.inference.rows import Settings, check_prompts
 from glassformer.inference.score import Score
 from glassformer.inference.text import EncodedPrompt
-from glassformer.inference.translator import Translation, Translator
-from glassformer.inference.writer import Writer, with_settings
-from glassformer.models.build import Network
+from glassformer.inference.translator import Translation
+from glassformer.inference.writer import with_settings
 from glassformer.one_or_list import PROMPT, is_prompt, is_row, is_sentence, one_or_list, one_or_streams, texts_of
 from glassformer.reporting import Silent
 from glassformer.store.model_directory import save_model
-from glassformer.tasks import one_stack
-from glassformer.tasks import task as tasks
 from glassformer.tasks.batches import Place, Places
-from glassformer.tasks.encoder_decoder import beam
-from glassformer.tasks.registry import task_of
-from glassformer.tasks.task import Log, Progress, Prompt, Task, TrainableTask, wrong_verb
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tasks.task import Progress, Prompt, wrong_verb
+from glassformer.tasks.trained_model import TrainedModel
 
 if TYPE_CHECKING:
     from glassformer.inspection.ablation import Part
     from glassformer.inspection.capture import Hook, Trace
     from glassformer.inspection.lens import LensCells
-
-Ability = TypeVar("Ability")
 
 OTHER_NAMES = {
     **dict.fromkeys(("num_parameters", "n_parameters"), "model.network.n_parameters()"),
@@ -77,32 +67,12 @@ OTHER_NAMES = {
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(TrainedModel):
     """A trained network with its tokenizers and default settings; returned by `load`.
 
     A method that takes texts returns one result for one text, and a list for a list: `embed` returns a vector (D,) for
     one text and (N, D) for a list; `stream` yields pieces of text or lists of pieces.
     """
-
-    network: Network
-    tokenizer: Tokenizer
-    source_tokenizer: Tokenizer
-    """The same object as `tokenizer` if source and target share one."""
-    generation: GenerationConfig | BeamConfig
-    run: Run
-    device: torch.device
-    labels: tuple[str, ...] = ()
-    """Names of classes or tags, by index."""
-    others: tuple[Network, ...] = ()
-    """Further members of an ensemble; probabilities of targets and labels are averaged over all members."""
-    folder: Path | None = None
-    """The folder that the model was loaded from."""
-    step: int = 0
-    """Number of optimizer steps that trained the weights; 0 for an imported model."""
-    data_digest: str | None = None
-    """Digest of the training data; None if the folder has no training state."""
-    dtype: str | None = None
-    """The `dtype` passed to `load`; None keeps the weights in fp32, and `evaluate` uses the precision of the run."""
 
     def __repr__(self) -> str:
         """Describe the model in three lines: name and task, size, tokenizer and device."""
@@ -131,11 +101,6 @@ class Model:
         def __call__(self, *inputs: Any, **named: Any) -> Any:
             raise TypeError("a Model is not called: model.network(ids) gives the logits of a tensor of ids (B, T)")
 
-    @property
-    def config(self) -> ModelConfig:
-        """The configuration of the network."""
-        return self.network.config
-
     def to(self, device: str | torch.device) -> "Model":
         """Move the networks to a device (`auto`, `cpu`, `cuda`, `cuda:N` or `mps`), in place; return this model.
 
@@ -145,7 +110,7 @@ class Model:
         for network in self.members:
             network.to(where)
         object.__setattr__(self, "device", where)  # in place, like `torch.nn.Module.to`
-        self.__dict__.pop("translator", None)  # the cached translator uses the old device
+        self.__dict__.pop("_translator", None)  # the cached translator uses the old device
         return self
 
     def save(self, folder: str | Path) -> Path:
@@ -158,81 +123,8 @@ class Model:
         if self.dtype == "int8":
             raise UserError("weights in int8 are for inference only and cannot be saved: load the model without dtype")
         out, run = files.as_path(folder, "folder"), replace(self.run, model=self.config, generation=self.generation)
-        source_tokenizer = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
-        save_model(out, self.network, self.step, self.tokenizer, run, source_tokenizer, self.labels)
+        save_model(out, self.network, self.step, self.tokenizers, run, self.labels)
         return out
-
-    @property
-    def members(self) -> list[Network]:
-        """All networks of an ensemble, or the single network."""
-        return [self.network, *self.others]
-
-    @property
-    def task(self) -> Task:
-        """The task that the model was trained on."""
-        return task_of(self.run)
-
-    def _able(self, ability: type[Ability], verb: str) -> Ability:
-        """Return the task if it has an ability; raise `UserError` if the model was trained on another task."""
-        if not isinstance(self.task, ability):
-            raise wrong_verb(self.task, self, verb)
-        return self.task
-
-    @property
-    def vote(self) -> Network | Ensemble:
-        """The network that predicts labels and is evaluated: the single one, or all members combined."""
-        if not self.others:
-            return self.network
-        assert isinstance(self.task, tasks.Votes)  # `ensemble`
-        return self.task.vote(self.run, self.members)
-
-    @property
-    def is_seq2seq(self) -> bool:
-        """True if the model is an encoder-decoder, which generates a target from a source."""
-        return isinstance(self.task, tasks.Translates)
-
-    @property
-    def name(self) -> str:
-        """The name of the model in messages."""
-        return self.run.name if self.folder is None else str(self.folder)
-
-    @property
-    def is_causal_lm(self) -> bool:
-        """True if the model predicts the next token of a text."""
-        return isinstance(self.task, tasks.ContinuesPrompts)
-
-    @property
-    def unit(self) -> str:
-        """The unit that the loss is averaged over, such as "token"."""
-        return self._able(TrainableTask, "evaluate").unit
-
-    @property
-    def takes_pairs(self) -> bool:
-        """True if the model classifies pairs of texts."""
-        return isinstance(self.task, tasks.Classifies) and self.task.takes_pairs(self.run)
-
-    @property
-    def is_multi_label(self) -> bool:
-        """True if a text may have several labels, or none."""
-        return isinstance(self.task, tasks.Classifies) and self.task.is_multi_label(self.run)
-
-    @property
-    def is_regression(self) -> bool:
-        """True if the labels are numbers."""
-        return isinstance(self.task, tasks.HasLabels) and self.task.is_regression(self.run)
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of classes or tags, by index; empty for a regression model or a model without labels.
-
-        An imported regression model may have a name in `labels`, which an export keeps.
-        """
-        return self.labels if isinstance(self.task, tasks.HasLabels) and not self.is_regression else ()
-
-    @property
-    def learned(self) -> str:
-        """Description of the learned task; models with different descriptions cannot form an ensemble."""
-        return self.task.learned(self.run)
 
     @overload
     def generate(self, prompt: str, *, n: Literal[1] = 1, **settings: Any) -> str: ...
@@ -404,8 +296,8 @@ class Model:
         """Return the `n_best` targets of encoded sources (`encode_source`), best first, with ids and scores."""
         if not isinstance(prefix, str):
             raise UserError(f"prefix: expected a text, with which every target begins, got {prefix!r:.60}")
-        config = beam(self, settings)
-        return self.translator.translate_ids(sources, config, n_best=n_best, prefix=prefix, progress=progress)
+        translator, config = self.translator, self.translator.beam(settings)
+        return translator.translate_ids(sources, config, n_best=n_best, prefix=prefix, progress=progress)
 
     @overload
     def score(self, text: str, target: str | None = None, *, source: str | None = None, log: Log = ...) -> Score: ...  # type: ignore[overload-overlap]
@@ -425,27 +317,13 @@ class Model:
         an encoder-decoder needs the source. `log` receives a note if first tokens are not scored (`no_start`).
         """
         texts, targets, is_one = texts_of(text, target, source)
-        found = self._able(tasks.ScoresTexts, "score").score(self, texts, targets, log)
+        found = self._able(self.task.scorer(self), "score").score(texts, targets, log)
         return found[0] if is_one else found
 
     @property
     def no_start(self) -> str:
         """The note for a model that was trained without a start token before a text."""
         return self.writer.no_start
-
-    @property
-    def writer(self) -> Writer:
-        """The writer of texts of this model; raises `UserError` if the model does not continue texts."""
-        return self._able(tasks.ContinuesPrompts, "generate").writer(self)
-
-    @functools.cached_property
-    def translator(self) -> Translator:
-        """The beam-search translator of this model; raises `UserError` if the model takes no source."""
-        return self._able(tasks.Translates, "translate").translator(self)
-
-    def require_source(self) -> None:
-        """Raise `UserError` for a model that takes no source."""
-        self._able(tasks.Translates, "translate")
 
     def encode_source(self, text: str) -> list[int]:
         """Return the ids that the encoder reads, including the end token."""
@@ -474,7 +352,7 @@ class Model:
         run's data, a DataFrame or a `datasets.Dataset`. `log` receives notes: the number of pairs left out (see
         `pairs`), and a warning if the run's own data has changed.
         """
-        task = self._able(TrainableTask, "evaluate")
+        task = self.trainable_task
         train = self.run.train if self.dtype is None else None
         if train is not None and (note := emulation_note(train.precision, self.device)):
             log(note)
@@ -499,17 +377,13 @@ class Model:
         Pairs have BLEU and chrF, or error rates; labels have accuracy, F1 and calibration, with the full report under
         `report`; masks have accuracy.
         """
-        task = self._able(TrainableTask, "evaluate")
-        if not isinstance(task, tasks.HasScores):
-            return {}
+        task = self.trainable_task
         with place_of(path, self.run.data) as place:
             return task.scores(self, Places(place, source, target), progress, log, settings)
 
     def pseudo_perplexity(self, path: Given = None, progress: Progress | None = None, log: Log = warn) -> float:
         """Return exp of the mean -log p of each token given all other tokens; needs one forward per token."""
-        task = self._able(TrainableTask, "evaluate")
-        if not isinstance(task, tasks.HasPseudoPerplexity):
-            raise UserError(f"{self.name} does not fill masks; pseudo-perplexity needs a masked language model")
+        task = self.trainable_task
         with place_of(path, self.run.data) as place:
             return task.pseudo_perplexity(self, Places(place), progress, log)
 
@@ -519,11 +393,11 @@ class Model:
         Pairs with an empty side, and pairs of the run that are too long, are left out as in training; `log` receives
         their numbers. In given files, a pair that is too long raises `UserError`: skipping it would change the scores.
         """
-        task = self._able(TrainableTask, "evaluate")
-        if not isinstance(task, tasks.HasPairs):
+        task = self.trainable_task
+        if task.pair_scores(self.run) is None:
             raise UserError(f"the run {self.run.name!r} has no pairs; use a sequence-to-sequence model")
         with place_of(path, self.run.data) as place:
-            return task.pairs(self, Places(place, source, target), log)
+            return list(task.evaluation(self, Places(place, source, target), log).records)
 
     @overload
     def fill(self, text: str, n: int = 5, **settings: Any) -> Filling: ...
@@ -535,8 +409,8 @@ class Model:
 
         `n` is the number of candidates per mask; `settings` are fields of `BeamConfig` for a denoiser.
         """
-        task = self._able(tasks.FillsMasks, "fill")
-        return [task.fill(self, one, n, settings) for one in text]
+        filler = self.filler
+        return [filler.fill(one, n, **settings) for one in text]
 
     @overload
     def classify(self, texts: str | tuple[str, str], log: Log = warn) -> dict[str, float]: ...  # type: ignore[overload-overlap]
@@ -549,7 +423,7 @@ class Model:
         The probabilities of a multi-label model do not sum to 1, because its labels do not exclude each other.
         """
         rows = [(text,) if isinstance(text, str) else text for text in texts]
-        return self._able(tasks.Classifies, "classify").classify(self, rows, log)
+        return self._able(self.task.classifier(self), "classify").classify(rows, log)
 
     @overload
     def tag(self, sentences: str | Sequence[str], log: Log = warn) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]
@@ -562,7 +436,7 @@ class Model:
         A sentence is a list of words, or a text with words separated by white space; a list of texts is one sentence.
         """
         rows = [sentence.split() if isinstance(sentence, str) else sentence for sentence in sentences]
-        return self._able(tasks.Tags, "tag").tag(self, rows, log)
+        return self._able(self.task.tagger(self), "tag").tag(rows, log)
 
     @overload
     def answer(self, question: str, context: str, *, max_tokens: int = 15) -> Answer: ...  # type: ignore[overload-overlap]
@@ -574,11 +448,11 @@ class Model:
 
         The answer has at most `max_tokens` tokens. A context longer than the model's limit is read in windows.
         """
-        task = self._able(tasks.Answers, "answer")
+        answerer = self._able(self.task.answerer(self), "answer")
         if not isinstance(context, str):
             raise UserError(f"context: expected a text, got {context!r:.60}")
         require_integer("max_tokens", max_tokens, 1, "the number of tokens of the longest answer")
-        return task.answer(self, question, context, max_tokens)
+        return answerer.answer(question, context, max_tokens)
 
     @overload
     def embed(self, texts: str, log: Log = warn) -> Vectors: ...
@@ -592,7 +466,7 @@ class Model:
         the last hidden states: an encoder over all tokens, including special tokens; a causal model over the text's own
         tokens, because the special tokens before the text cannot attend to it. `log` receives the number of cut texts.
         """
-        return one_stack.embed(self, texts, log)
+        return self.embedder.embed(texts, log)
 
     def trace(
         self,
@@ -685,11 +559,4 @@ class Model:
     @property
     def vectors_are(self) -> str:
         """Description of the vectors that `embed` returns."""
-        return one_stack.described(self)
-
-    def text_ids(self, text: str) -> list[int]:
-        """Return the ids of one text with the special tokens of training, without cutting it to `max_len`.
-
-        For an encoder-decoder, these are the ids that the encoder reads.
-        """
-        return one_stack.text_ids(self, text)
+        return self.embedder.description

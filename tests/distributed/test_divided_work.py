@@ -30,10 +30,9 @@ from glassformer.errors import UserError, warn
 from glassformer.evaluation import loss
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.loss import evaluate_loss
-from glassformer.evaluation.pairs import translation_scores
+from glassformer.evaluation.pairs import PairScores
 from glassformer.inference import beam, classify
 from glassformer.tasks.batches import Places
-from glassformer.tasks.label_data import label_scores
 from glassformer.tasks.text_data import TextRunData
 from glassformer.tasks.translation import GREEDY
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -172,7 +171,7 @@ def test_the_wait_for_rank_0_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
 def measured(folder: Path, division: Division) -> tuple[dict[str, Any], int, int]:
     """Return the loss and scores of a model, the number of batches, and the number that this process computed."""
     model = api.load(folder)
-    measure = model.task.evaluation(model, Places(), warn)  # type: ignore[attr-defined]
+    measure = model.trainable_task.evaluation(model, Places(), warn)
     n_own, compute = 0, measure.objective.loss
 
     def counted(*args: Any) -> Any:
@@ -187,10 +186,10 @@ def measured(folder: Path, division: Division) -> tuple[dict[str, Any], int, int
         found = report.to_dict()
         data = model.run.data
         if isinstance(data, PairData):
-            found |= translation_scores(model.translator, measure.records, data, GREEDY, division=division)
+            found |= PairScores(data).of_translator(model.translator, measure.records, GREEDY, division=division)
         if isinstance(data, LabelData):
             task: Any = model.task
-            scores = label_scores(task, model.run, model.network, measure.records, model.labels, CPU, division)
+            scores = task.measure(model.run, model.network, measure.records, model.labels, CPU, division)
             found |= {name: value for name, value in scores.items() if name != "report"}
     return found, n_batches, n_own
 

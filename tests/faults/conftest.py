@@ -12,6 +12,7 @@ from glassformer.config.run import Run
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.model_directory import publish, weights_of, write_model_files
+from glassformer.tokenization.tokenizer import Tokenizers
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     network = random_model("gpt", dtype=torch.float32)
     run, weights = Run(model=network.config), weights_of(network)
     state = TrainingState({"step": 5}, {"a/exp_avg": torch.zeros(2)}, average={"n_updates": torch.tensor(1)})
-    checkpoint.save(folder, 5, lambda to: write_model_files(to, weights, TOKENIZER, run, None, ["a", "b"]), state)
+    checkpoint.save(folder, 5, lambda to: write_model_files(to, weights, Tokenizers(TOKENIZER), run, ["a", "b"]), state)
     publish(checkpoint.path_of(folder, 5), folder, 5)
     return folder
 

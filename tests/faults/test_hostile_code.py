@@ -213,7 +213,7 @@ def test_fault_23_a_file_missing_in_the_manifest_is_not_read(directory: Path, na
         assert checkpoint.load_state(folder).average is None
     else:
         stored = read_model(folder)
-        assert stored.source_tokenizer is None or stored.labels == ()
+        assert stored.tokenizers.separate_source is None or stored.labels == ()
     record(23, 1, 1, "none")
 
 

@@ -38,7 +38,7 @@ from glassformer.inference.embed import described, embed
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from tokenization import families
 
 TEXTS = ["to be", "or not to be that is", "", "question", "to be or not to be, that is the question: whether"]
@@ -99,7 +99,7 @@ def model_of(config: TransformerConfig, objective: ObjectiveConfig, tokenizer: T
     config = replace(config, vocab_size=tokenizer.vocab_size, max_len=64)
     generation = BeamConfig() if config.is_encoder_decoder else GenerationConfig()
     run = Run(model=config, objective=objective, generation=generation, **changes)
-    return Model(network_of(config), tokenizer, tokenizer, generation, run, torch.device("cpu"))
+    return Model(network_of(config), Tokenizers(tokenizer), generation, run, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.config.run import BeamConfig
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.errors import UserError
-from glassformer.inference import fill
-from glassformer.inference.fill import fill_by_writing, fill_masks
+from glassformer.inference.fill import MaskFiller, WritingFiller
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -39,7 +37,7 @@ def network(tokenizer: Tokenizer) -> Transformer:
 
 @torch.no_grad()
 def test_candidates_equal_a_plain_forward_at_each_mask(network: Transformer, tokenizer: Tokenizer) -> None:
-    found = fill_masks(network, tokenizer, "the [MASK] sat on [MASK].", 3)
+    found = MaskFiller(network, tokenizer).fill("the [MASK] sat on [MASK].", 3)
     row = [tokenizer.cls_id, *tokenizer.encode("the"), tokenizer.mask_id, *tokenizer.encode(" sat on")]
     row += [tokenizer.mask_id, *tokenizer.encode("."), tokenizer.sep_id]
     logits = network(torch.tensor([row]))[0]
@@ -60,14 +58,14 @@ def test_spans_replace_their_masks(tokenizer: Tokenizer, monkeypatch: pytest.Mon
     sentinels = [tokenizer.vocab["[SPAN_0]"], tokenizer.vocab["[SPAN_1]"]]
     read: list[Any] = []
 
-    def written(translator: Any, source: list[int], *rest: Any) -> list[int]:
+    def written(filler: WritingFiller, source: list[int], **settings: Any) -> list[int]:
         read.append(source)
         first, second = tokenizer.encode(" cat"), tokenizer.encode(" the mat")
         return [sentinels[0], *first, sentinels[1], *second]
 
-    monkeypatch.setattr(fill, "written_ids", written)
-    translator = SimpleNamespace(tokenizer=tokenizer)
-    found = fill_by_writing(translator, "the [MASK] sat on [MASK].", BeamConfig(), sentinels)  # type: ignore[arg-type]
+    monkeypatch.setattr(WritingFiller, "write", written)
+    translator: Any = SimpleNamespace(tokenizer=tokenizer)
+    found = WritingFiller(translator, sentinels).fill("the [MASK] sat on [MASK].")
     assert found.text == "the cat sat on the mat." and found.candidates == []
     assert [token for token in read[0] if token in sentinels] == sentinels
 
@@ -75,10 +73,10 @@ def test_spans_replace_their_masks(tokenizer: Tokenizer, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("n", [0, -3])
 def test_fewer_than_one_candidate_is_refused(network: Transformer, tokenizer: Tokenizer, n: int) -> None:
     with pytest.raises(UserError, match=rf"n is {n} and must be at least 1"):
-        fill_masks(network, tokenizer, "a [MASK]", n)
+        MaskFiller(network, tokenizer).fill("a [MASK]", n)
 
 
 def test_candidates_are_at_most_the_tokens(network: Transformer, tokenizer: Tokenizer) -> None:
-    (of_mask,) = fill_masks(network, tokenizer, "[MASK]", 10_000).candidates
+    (of_mask,) = MaskFiller(network, tokenizer).fill("[MASK]", 10_000).candidates
     assert len(of_mask) == tokenizer.vocab_size - len(tokenizer.special_tokens)
     assert np.isclose(sum(c.probability for c in of_mask), 1)

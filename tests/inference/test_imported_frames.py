@@ -29,9 +29,9 @@ from glassformer.errors import UserError
 from glassformer.inference.fill import masked_ids
 from glassformer.model import Model
 from glassformer.models.build import build_model
+from glassformer.objectives.seq2seq import objective_of
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import weights_of, write_model_files
-from glassformer.tasks.encoder_decoder import objective_of
 from glassformer.tasks.preparation import with_vocabulary
 from glassformer.tokenization import Tokenizer
 from glassformer.tokenization.tokenizer import Tokenizers, sentinel_ids
@@ -62,7 +62,7 @@ def model_of(tokenizer: Tokenizer, objective: ObjectiveConfig, kinds: tuple[str,
     generation = BeamConfig(beam=2, max_new_tokens=6) if len(kinds) == 2 else GenerationConfig(max_new_tokens=3)
     run = Run(model=config, objective=objective, generation=generation)
     network = build_model(config).eval()
-    return Model(network, tokenizer, tokenizer, generation, run, torch.device("cpu"))
+    return Model(network, Tokenizers(tokenizer), generation, run, torch.device("cpu"))
 
 
 BOTH = ("encoder", "decoder")
@@ -189,7 +189,7 @@ def test_training_an_imported_model_keeps_its_decoder_start_id(bart: Tokenizer) 
 def directory(folder: Path, config: ModelConfig, tokenizer: Tokenizer, source: Tokenizer) -> Path:
     folder.mkdir()
     run = Run(model=config, objective=Seq2SeqConfig(), data=PairData(), generation=BeamConfig())
-    write_model_files(folder, weights_of(build_model(config)), tokenizer, run, source)
+    write_model_files(folder, weights_of(build_model(config)), Tokenizers(tokenizer, source), run)
     Manifest.of(folder, "model", 0, sorted(path.name for path in folder.iterdir())).write(folder)
     return folder
 

@@ -17,6 +17,7 @@ from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import Trace, capture, capture_tensors
 from glassformer.models.build import build_model
 from glassformer.nn.attention import Tap, scoped
+from glassformer.tasks.registry import task_of
 from runs import text_run_of
 
 WEIGHTS = ["*.weights"]
@@ -169,8 +170,10 @@ def handle(is_seq2seq: bool) -> Any:
         source_max_len=network.config.encoder_max_len,
         source_ids=lambda text: [*words.encode(text), 2],
         target_ids=lambda text: [1, *words.encode(text)],
+        beam=lambda settings: BeamConfig(),
         translate_ids=lambda sources, config: [[SimpleNamespace(text="7 8")]],
     )
+    run = Run("mine", objective=Seq2SeqConfig() if is_seq2seq else CausalConfig())
     return SimpleNamespace(
         network=network,
         members=[network],
@@ -178,8 +181,9 @@ def handle(is_seq2seq: bool) -> Any:
         source_tokenizer=words,
         name="mine",
         device=torch.device("cpu"),
-        run=Run("mine", objective=Seq2SeqConfig() if is_seq2seq else CausalConfig()),
-        generation=BeamConfig(),
+        run=run,
+        task=task_of(run),
+        text_ids=words.encode,
         translator=translator,
     )
 

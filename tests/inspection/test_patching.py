@@ -14,12 +14,12 @@ from glassformer import api
 from glassformer.config.run import InfillingConfig, MaskedConfig, ObjectiveConfig, SpansConfig
 from glassformer.config.transformer import TokenHead
 from glassformer.errors import UserError
+from glassformer.inference.fill import WritingFiller
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import model_hooks
 from glassformer.inspection.patching import Patching, Restored, patch_heads, patch_residual, patching_of
 from glassformer.model import Model
 from glassformer.reporting import Outcome
-from glassformer.tasks.task import FillsByWriting
 from runs import label_run, pair_run, text_run_of
 
 WITH_TOKENS = [name for name, config in CONFIGS.items() if isinstance(config.head, TokenHead)]
@@ -236,8 +236,8 @@ def test_a_denoising_model_is_patched_at_sources_with_masks(tmp_path: Path, obje
     model = random_pairs(tmp_path, objective)
     pair = patching_of(model, "a [MASK] b", "c [MASK] b", "a", "b", target="a")
     source = pair.clean["source_ids"][0].tolist()
-    sentinels = model.task.sentinels(model.tokenizer) if isinstance(model.task, FillsByWriting) else ()
-    assert (sentinels[0] if sentinels else model.tokenizer.mask_id) in source
+    assert isinstance(model.filler, WritingFiller)
+    assert [*model.filler.sentinel_ids, model.tokenizer.mask_id][0] in source
     check_stacks(model, pair)
 
 

@@ -21,7 +21,7 @@ from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import weights_of, write_model_files
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 TEXT = "to be, or not to be: that is the question. Ist es edler im Gemüt? 1601 "
 VOCAB = 290
@@ -176,6 +176,6 @@ def model_directory(config: ModelConfig, folder: Path, **changes: Any) -> Path:
     network = build_model(config)
     randomise(network)
     with files.new_folder(folder) as new:
-        write_model_files(new, weights_of(network), tokenizer, run, None, labels)
+        write_model_files(new, weights_of(network), Tokenizers(tokenizer), run, labels)
         Manifest.of(new, "model", 0, [path.name for path in new.iterdir()]).write(new)
     return folder

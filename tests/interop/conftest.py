@@ -15,7 +15,7 @@ from glassformer.data.builtin import documents
 from glassformer.models.build import build_model
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, TOKENIZER, weights_of, write_model_files
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from parity.pairs import Pairs
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -53,7 +53,7 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Twins:
     pairs.copy()
     folder = tmp_path_factory.mktemp("twins") / "model"
     folder.mkdir()
-    write_model_files(folder, weights_of(ours), tokenizer, Run(name="twin", model=config))
+    write_model_files(folder, weights_of(ours), Tokenizers(tokenizer), Run(name="twin", model=config))
     Manifest.of(folder, "model", 0, MODEL_FILES).write(folder)
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(folder / TOKENIZER), eos_token="<|endoftext|>", clean_up_tokenization_spaces=False

@@ -159,8 +159,8 @@ def test_beam_search_equals_glassformer(tmp_path: Path, config: TransformerConfi
     stored, out = sharp(config, tmp_path / "ours"), tmp_path / "out"
     out.mkdir()
     ct2.write_ct2(stored, out)
-    network, names = stored.network, ct2.tokens_of(stored.tokenizer, VOCAB)
-    translator, end = ctranslate2.Translator(str(out), intra_threads=1), stored.tokenizer.eos_id
+    network, names = stored.network, ct2.tokens_of(stored.tokenizers.target, VOCAB)
+    translator, end = ctranslate2.Translator(str(out), intra_threads=1), stored.tokenizers.target.eos_id
     assert isinstance(network, Transformer) and end is not None
     # CTranslate2 treats a source of only special tokens as empty, with an empty target.
     rows = [torch.randint(7, VOCAB, (1, 1 + n % 15), generator=torch.Generator().manual_seed(n)) for n in range(20)]
@@ -185,7 +185,7 @@ def test_texts_with_two_vocabularies(tmp_path: Path) -> None:
     """The files of the folder are sufficient to translate a text."""
     source = Tokenizer.train([TEXT * 4], vocab_size=265)
     stored = read_model(made(replace(VASWANI, share_embeddings=False, source_vocab_size=270), tmp_path / "ours"))
-    stored = replace(stored, source_tokenizer=source)
+    stored = replace(stored, tokenizers=replace(stored.tokenizers, separate_source=source))
     out = tmp_path / "out"
     out.mkdir()
     assert "20 greedy targets" in ct2.write_ct2(stored, out)[-1]
@@ -195,7 +195,7 @@ def test_texts_with_two_vocabularies(tmp_path: Path) -> None:
     translator = ctranslate2.Translator(str(out), intra_threads=1)
     found = translator.translate_batch([tokens], beam_size=1, min_decoding_length=0, max_decoding_length=9)
     ids = [writes.token_to_id(token) for token in found[0].hypotheses[0]]
-    network, end = stored.network, stored.tokenizer.eos_id
+    network, end = stored.network, stored.tokenizers.target.eos_id
     assert isinstance(network, Transformer) and end is not None
     source_ids = torch.tensor([[*source.encode("to be, or not"), source.eos_id]])
     config = BeamConfig(1, max_new_tokens=9)
@@ -256,7 +256,9 @@ def test_the_end_token_comes_from_the_configuration(tmp_path: Path, config: Tran
     """It may differ from the tokenizer's end token."""
     stored = read_model(made(config, tmp_path / "ours"))
     (tmp_path / "out").mkdir()
-    ct2.write_ct2(replace(stored, config=replace(stored.config, eos_id=stored.tokenizer.sep_id)), tmp_path / "out")
+    ct2.write_ct2(
+        replace(stored, config=replace(stored.config, eos_id=stored.tokenizers.target.sep_id)), tmp_path / "out"
+    )
     assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token"] == "[SEP]"
 
 

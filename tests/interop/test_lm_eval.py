@@ -139,10 +139,10 @@ def test_a_trained_start_token_precedes_every_context(twins: Twins, tmp_path: Pa
     assert [s for s, _ in unstarted.loglikelihood(requests)] == pytest.approx([s.log_prob for s in expected], abs=1e-4)
     assert unstarted.loglikelihood_rolling(rolling) == pytest.approx([expected[0].log_prob], abs=1e-4)
     stored = read_model(twins.folder)
-    config = replace(stored.config, decoder_start_id=stored.tokenizer.eos_id)
+    config = replace(stored.config, decoder_start_id=stored.tokenizers.target.eos_id)
     (tmp_path / "started").mkdir()
     write_model_files(
-        tmp_path / "started", weights_of(stored.network), stored.tokenizer, replace(stored.run, model=config)
+        tmp_path / "started", weights_of(stored.network), stored.tokenizers, replace(stored.run, model=config)
     )
     Manifest.of(tmp_path / "started", "model", 0, MODEL_FILES).write(tmp_path / "started")
     started = GlassformerLM(str(tmp_path / "started"), device="cpu")

@@ -20,7 +20,7 @@ from glassformer.errors import UserError
 from glassformer.interop.runtimes import onnx
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import StoredModel
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -76,7 +76,7 @@ def stored(config: ModelConfig, **others: Any) -> StoredModel:
     network = random_model(config, dtype=torch.float32)
     run, manifest = Run(name="tiny", model=config), Manifest("model", 0, {})
     return StoredModel(
-        network, config, TOKENIZER, others.pop("source", None), GenerationConfig(), run, manifest, **others
+        network, config, Tokenizers(TOKENIZER, others.pop("source", None)), GenerationConfig(), run, manifest, **others
     )
 
 

@@ -82,7 +82,7 @@ def untrained(name: str, folder: Path) -> Path:
     randomise(network)
     with files.new_folder(folder) as new:
         labels = tuple(f"label{i}" for i in range(n_labels))
-        write_model_files(new, weights_of(network), tokenizer, replace(run, model=model), None, labels)
+        write_model_files(new, weights_of(network), Tokenizers(tokenizer), replace(run, model=model), labels)
         Manifest.of(new, "model", 0, [path.name for path in new.iterdir()]).write(new)
     return folder
 

@@ -17,7 +17,7 @@ from glassformer.interop.directory import HFFolder  # noqa: E402
 from glassformer.interop.tokenizer_files import read_tokenizers, write_tokenizers  # noqa: E402
 from glassformer.store.model_directory import StoredModel, read_model  # noqa: E402
 from glassformer.tokenization.pretokenize import SCHEMES, Scheme  # noqa: E402
-from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer  # noqa: E402
+from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer, Tokenizers  # noqa: E402
 from interop.checkpoints import TEXT, model_directory  # noqa: E402
 from tokenization import families  # noqa: E402
 
@@ -68,11 +68,12 @@ def test_ids_of_texts_and_pairs_are_equal(
     stored: StoredModel, tmp_path: Path, name: str, scheme: Scheme, special: tuple
 ) -> None:
     config, ours = MODELS[name], learn(scheme, special)
-    folder = gone_out(replace(stored, config=config, tokenizer=ours), tmp_path / "hf")
+    folder = gone_out(replace(stored, config=config, tokenizers=Tokenizers(ours)), tmp_path / "hf")
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     assert theirs.model_max_length == 64
-    back, none = read_tokenizers(HFFolder(folder, {}, {}), print)
-    assert none is None and back.vocab == ours.vocab
+    read = read_tokenizers(HFFolder(folder, {}, {}), print)
+    back = read.target
+    assert read.separate_source is None and back.vocab == ours.vocab
     is_mask_wide = scheme == "byte" and config.encoder is not None and special != FEW
     assert back.scheme == (None if is_mask_wide else scheme)
     for line in LINES:
@@ -100,13 +101,13 @@ def test_ids_of_sources_and_targets_are_equal(
     target = learn(scheme, FEW)
     source = learn(scheme, FEW, TEXT[::-1]) if n_tokenizers == 2 else None
     run = replace(stored.run, objective=objective)
-    stored = replace(stored, config=BOTH, run=run, tokenizer=target, source_tokenizer=source)
+    stored = replace(stored, config=BOTH, run=run, tokenizers=Tokenizers(target, source))
     folder = gone_out(stored, tmp_path / "hf")
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     of_target = transformers.AutoTokenizer.from_pretrained(folder / "target") if source else theirs
     assert (theirs.model_max_length, of_target.model_max_length) == (32, 64 if source else 32)
-    target_back, source_back = read_tokenizers(HFFolder(folder, {}, {}), print)
-    source, source_back = source or target, source_back or target_back
+    back = read_tokenizers(HFFolder(folder, {}, {}), print)
+    source, source_back, target_back = source or target, back.source, back.target
     for line in LINES:
         ids = [*source.encode(line), source.eos_id]
         assert theirs(line)["input_ids"] == ids == source_back.frames.source.around(source_back.encode(line))
@@ -126,7 +127,7 @@ def test_settings_that_change_the_file_are_refused(
     stored = settings | {f"{role}_token": token for role, token in roles.items()}
     folder, line = HFFolder(tmp_path, {}, {}), "To be, or nöt 日本"
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(stored | {"tokenizer_class": "PreTrainedTokenizerFast"}))
-    ours, _ = read_tokenizers(folder, print)  # this class ignores the settings
+    ours = read_tokenizers(folder, print).target  # this class ignores the settings
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     as_the_file_says = theirs(line)["input_ids"]
     assert ours.frames.text.around(ours.encode(line)) == as_the_file_says
@@ -138,7 +139,7 @@ def test_settings_that_change_the_file_are_refused(
     theirs.save_pretrained(tmp_path / "saved")
     (tmp_path / "saved" / "config.json").write_text(json.dumps({"model_type": name}))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
-    ours, _ = read_tokenizers(HFFolder(tmp_path / "saved", {}, {}), print)
+    ours = read_tokenizers(HFFolder(tmp_path / "saved", {}, {}), print).target
     assert ours.frames.text.around(ours.encode(line)) == theirs(line)["input_ids"]
 
 
@@ -155,7 +156,7 @@ def test_a_chat_template_survives_import_training_and_export(
 ) -> None:
     """transformers renders the exported template, and glassformer encodes the result to the same ids."""
     marks = ("<|im_start|>", "<|im_end|>")
-    folder = gone_out(replace(stored, tokenizer=learn("byte", (*FEW, *marks))), tmp_path / "hf")
+    folder = gone_out(replace(stored, tokenizers=Tokenizers(learn("byte", (*FEW, *marks)))), tmp_path / "hf")
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     if in_its_own_file:
         (folder / "chat_template.jinja").write_text(CHAT)
@@ -163,11 +164,11 @@ def test_a_chat_template_survives_import_training_and_export(
     else:
         (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": template}))
     messages: list[str] = []
-    tokenizer, _ = read_tokenizers(HFFolder(folder, {}, {}), messages.append)
+    tokenizer = read_tokenizers(HFFolder(folder, {}, {}), messages.append).target
     again = pickle.loads(pickle.dumps(Tokenizer.from_json(tokenizer.to_json()).with_special_tokens(["[MASK]"])))
     assert tokenizer.chat_template == again.chat_template == template and messages == []
     theirs = transformers.AutoTokenizer.from_pretrained(
-        gone_out(replace(stored, tokenizer=tokenizer), tmp_path / "again")
+        gone_out(replace(stored, tokenizers=Tokenizers(tokenizer)), tmp_path / "again")
     )
     text = theirs.apply_chat_template(MESSAGES, tokenize=False)
     assert text.startswith("<|im_start|>user\nto be?<|im_end|>\n")
@@ -189,7 +190,7 @@ def test_a_chat_template_of_another_type_is_refused(stored: StoredModel, tmp_pat
 def test_missing_bytes_are_reported_once(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(families.few_bytes([TEXT]).to_str())
     messages: list[str] = []
-    tokenizer, _ = read_tokenizers(HFFolder(tmp_path, {}, {}), messages.append)
+    tokenizer = read_tokenizers(HFFolder(tmp_path, {}, {}), messages.append).target
     (message,) = messages
     assert message.startswith("the tokenizer's vocabulary lacks ")
     assert message.endswith("0x07 …): in a text, they are dropped, as in transformers")

@@ -139,10 +139,10 @@ def test_bytes_without_a_prediction_do_not_count(corpus: Path) -> None:
     assert tokens.n_bytes == n_bytes
     for packing, left_out in ((WindowRows(), 1), (ExampleRows(), 3), (PackedRows(), 3)):
         run = run_on(corpus, packing, ("[EOS]",))
-        assert text_data.predicted_bytes(TASK, run, tokenizer, tokens) == n_bytes - left_out
+        assert text_data.RunText(TASK, run, tokenizer).predicted_bytes(tokens) == n_bytes - left_out
     started = encode_text(tokenizer, texts, start_id=tokenizer.start_id)
     run = run_on(corpus, PackedRows(), ("[EOS]",))
-    assert text_data.predicted_bytes(TASK, run, tokenizer, started) == n_bytes
+    assert text_data.RunText(TASK, run, tokenizer).predicted_bytes(started) == n_bytes
 
 
 def test_a_resumed_run_keeps_its_start_token(corpus: Path, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_resumed_run_keeps_its_start_token(corpus: Path, tmp_path: Path) -> No
     old = replace(outcome.run, model=replace(outcome.run.model, decoder_start_id=None))
     tokenizer = api.load(tmp_path / "run").tokenizer
     text = text_data.corpus_of(old)
-    without, with_start = (text_data.prepared_tokens(TASK, one, text, tokenizer) for one in (old, outcome.run))
+    without, with_start = (text_data.RunText(TASK, one, tokenizer).tokens(text) for one in (old, outcome.run))
     assert tokenizer.bos_id not in without.train.ids
     assert (with_start.train.ids == tokenizer.bos_id).sum() == with_start.train.n_documents
     assert with_start.folder != without.folder
@@ -182,7 +182,7 @@ def test_a_split_document_has_no_start_in_validation_and_no_end_in_training(
     assert long.endswith(tokenizer.decode(valid[: splits.valid.document_lengths[0]]))
     run = run_on(path, PackedRows(), special)
     first = len(tokenizer.pieces[valid[0]])
-    assert text_data.predicted_bytes(TASK, run, tokenizer, splits.valid) == splits.valid.n_bytes - first
+    assert text_data.RunText(TASK, run, tokenizer).predicted_bytes(splits.valid) == splits.valid.n_bytes - first
 
 
 @pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)

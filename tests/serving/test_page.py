@@ -83,7 +83,7 @@ def test_each_panel_shows_its_content(open_model: OpenModel, models: dict[str, M
             assert found.frame("Results").locator("tbody tr").count() == 2
         if title == "Compare":
             assert panel.get_by_label("checkpoint").get_attribute("max") == "1"
-            found.until("() => document.querySelector('#panels').textContent.includes('step 10: loss')")
+            found.until("() => document.querySelector('#panels').textContent.includes('step 10')")
         if title == "Patching":
             assert panel.locator(".fields textarea").count() == (5 if model.is_seq2seq else 4)
         if title == "Training":

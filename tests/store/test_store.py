@@ -23,7 +23,7 @@ from glassformer.store import checkpoint, manifest, model_directory
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, load_weights, publish, read_model, weights_of
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 TOKENIZER = Tokenizer.train(["to be or not to be"], vocab_size=0, scheme="char")
 STATE = TrainingState({"step": 5, "best": 1.5}, {"0.exp_avg": torch.arange(6.0).reshape(2, 3).T})
@@ -38,7 +38,10 @@ def save(folder: Path, step: int = 5, name: str = "gpt", state: TrainingState = 
     """Write a run folder with one checkpoint."""
     network, run = model(name)
     checkpoint.save(
-        folder, step, lambda to: model_directory.write_model_files(to, weights_of(network), TOKENIZER, run), state
+        folder,
+        step,
+        lambda to: model_directory.write_model_files(to, weights_of(network), Tokenizers(TOKENIZER), run),
+        state,
     )
     return network
 
@@ -56,7 +59,7 @@ def test_a_saved_model_is_loaded_unchanged(name: str, tmp_path: Path) -> None:
     stored = read_model(checkpoint.path_of(tmp_path, 5))
     assert stored.config == network.config
     assert stored.generation.stop == ("\n", 'a "b"') and stored.run.generation == stored.generation
-    assert stored.tokenizer.vocab == TOKENIZER.vocab
+    assert stored.tokenizers.target.vocab == TOKENIZER.vocab
     assert (stored.manifest.kind, stored.manifest.step) == ("checkpoint", 5)
     inputs = random_inputs(network)
     assert not stored.network.training
@@ -197,7 +200,10 @@ def test_pitfall_30_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_p
     network = build_model(config)
     run = Run(model=config)
     checkpoint.save(
-        tmp_path, 1, lambda to: model_directory.write_model_files(to, weights_of(network), TOKENIZER, run), STATE
+        tmp_path,
+        1,
+        lambda to: model_directory.write_model_files(to, weights_of(network), Tokenizers(TOKENIZER), run),
+        STATE,
     )
     size = TOKENIZER.vocab_size
     with pytest.raises(UserError, match=f"tokenizer has {size} tokens, but the model only {size - 1}"):
@@ -341,7 +347,7 @@ def test_an_adapted_network_is_described_by_its_own_configuration(tmp_path: Path
                 parameter.normal_()
 
     def written(to: Path) -> None:
-        model_directory.write_model_files(to, weights_of(network), TOKENIZER, replace(run, lora=lora))
+        model_directory.write_model_files(to, weights_of(network), Tokenizers(TOKENIZER), replace(run, lora=lora))
         files.write_text(to / model_directory.RUN, to_toml(to_dict(run)))
 
     checkpoint.save(tmp_path, 5, written, STATE)
@@ -358,7 +364,7 @@ def test_a_wrong_lora_configuration_is_refused(lora: Any, tmp_path: Path) -> Non
     network, run = model()
 
     def written(to: Path) -> None:
-        model_directory.write_model_files(to, weights_of(network), TOKENIZER, run)
+        model_directory.write_model_files(to, weights_of(network), Tokenizers(TOKENIZER), run)
         files.write_json(to / "config.json", files.read_json(to / "config.json") | {"lora": lora})
 
     checkpoint.save(tmp_path, 5, written, STATE)

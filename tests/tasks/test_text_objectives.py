@@ -13,7 +13,6 @@ from glassformer.errors import UserError
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.seq2seq import DenoisingObjective
 from glassformer.tasks.registry import trainable_task
-from glassformer.tasks.task import needed_special_tokens
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from runs import made_up_text, text_run_of
 
@@ -22,7 +21,7 @@ def objective_of(folder: Path, config: ObjectiveConfig, scheme: Any = "byte") ->
     run = text_run_of(folder, config)
     tokenizer = Tokenizer.train([made_up_text()], vocab_size=290, scheme=scheme)
     task: Any = trainable_task(run)
-    tokenizer = tokenizer.with_special_tokens(needed_special_tokens(task, run))
+    tokenizer = tokenizer.with_special_tokens(task.special_tokens(run))
     run = replace(run, model=task.open(run).complete(run, Tokenizers(tokenizer)))
     return tokenizer, task.text_objective(run, tokenizer, 32)
 

@@ -10,7 +10,6 @@ from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
 from glassformer.formatting import show
 from glassformer.reporting import Silent
-from glassformer.tasks.task import HasPairs
 
 
 def main(
@@ -42,15 +41,15 @@ def main(
     data.look(directories, loading.checkpoint)
     model = loading.ensemble(directories)
     places = data.places
-    if search and (loss_only or not isinstance(model.task, HasPairs)):
+    if search and (loss_only or model.pair_scores is None):
         raise UserError(
             f"--{next(iter(search)).replace('_', '-')} has no effect, because no targets are searched: it is for the "
             "scores of a model that generates targets; remove it"
         )
     require_effect(model, search)
     try:
-        if not loss_only and isinstance(model.task, HasPairs):
-            model.task.require_scores(model.run)
+        if not loss_only and (pair_scores := model.pair_scores) is not None:
+            pair_scores.require()
     except UserError as error:
         raise UserError(f"{error}; or measure only the loss: --loss-only") from error
     with reporting(is_quiet=quiet) as reporter:

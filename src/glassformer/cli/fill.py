@@ -7,7 +7,6 @@ from glassformer.cli.arguments import Dir, File, Search
 from glassformer.cli.inputs_outputs import Loading, given_texts, require_effect
 from glassformer.cli.translate import one_line
 from glassformer.errors import UserError
-from glassformer.tasks.task import Translates
 
 
 def main(
@@ -41,7 +40,7 @@ def main(
     for place, one in given.filled.items():
         with given.at(place):
             with_masks(model.tokenizer, one)
-    is_denoiser = isinstance(model.task, Translates)
+    is_denoiser = model.is_seq2seq
     if n is not None and is_denoiser:
         raise UserError(f"{directory} is a denoiser, which writes whole texts without candidates; remove --n")
     if search and not is_denoiser:

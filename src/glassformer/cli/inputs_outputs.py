@@ -29,10 +29,8 @@ Texted = Annotated[str, "DIR… [TEXT]"]
 
 def require_effect(model: "Model", search: Mapping[str, Any]) -> None:
     """Raise `UserError` for an option of beam search that has no effect with a beam of 1."""
-    from glassformer.tasks.encoder_decoder import beam
-
     given = [name for name in ("length_penalty", "length_penalty_type", "early_stopping") if name in search]
-    if given and beam(model, search).beam == 1:
+    if given and model.translator.beam(search).beam == 1:
         raise UserError(
             f"--{given[0].replace('_', '-')} has no effect with a beam of 1, a greedy search: remove it, or set --beam "
             "above 1"

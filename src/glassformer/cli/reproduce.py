@@ -9,9 +9,10 @@ from glassformer.cli.arguments import fail, with_flags
 from glassformer.cli.progress import reporting, trained
 from glassformer.cli.train import train
 from glassformer.config.run import ExpectedResult, Run
+from glassformer.errors import Log
 from glassformer.files import as_path
-from glassformer.tasks.registry import task_of, trainable_task
-from glassformer.tasks.task import HasPairs, HasTestSet, Log, Progress
+from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.task import Progress
 from glassformer.training.checks import check_new_run
 
 
@@ -51,20 +52,15 @@ def main(*names: Annotated[str, "RECIPE"], out: str | None = None, quiet: bool =
 
 def _check(run: Run, result: ExpectedResult) -> None:
     """Raise `UserError` before the training for a result that cannot be measured."""
-    if result.side == "test" and _test_path(run) is None:
+    if result.side == "test" and trainable_task(run).test_path(run) is None:
         fail("result.side is test, but this data has no test part: use built-in data, or give data.test_path")
     task = trainable_task(run)
     known = {"loss", *task.metrics(run)} - {"perplexity"}  # it is a function of the loss
-    if isinstance(task, HasPairs) and result.metric in known - {"loss"}:
-        task.require_scores(run)
+    pair_scores = task.pair_scores(run)
+    if pair_scores is not None and result.metric in known - {"loss"}:
+        pair_scores.require()
     if result.metric not in known:
         fail(f"result.metric: expected one of {', '.join(sorted(known))}, got {result.metric}")
-
-
-def _test_path(run: Run) -> str | None:
-    """Return the path of a run's test data; None without test data."""
-    task = task_of(run)
-    return task.test_path(run) if isinstance(task, HasTestSet) else None
 
 
 def _reached(folder: Path, result: ExpectedResult, progress: Progress, log: Log) -> float:
@@ -73,7 +69,7 @@ def _reached(folder: Path, result: ExpectedResult, progress: Progress, log: Log)
     from glassformer.evaluation import metrics  # which needs numpy; --help does not
 
     model = api.load(folder)
-    path = _test_path(model.run) if result.side == "test" else None
+    path = trainable_task(model.run).test_path(model.run) if result.side == "test" else None
     if result.metric in metrics.names("losses"):
         value = model.evaluate(path, progress, log=log, loss_only=True).to_dict()[result.metric]
     else:

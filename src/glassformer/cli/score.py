@@ -12,7 +12,6 @@ from glassformer.cli.translate import cell
 from glassformer.data.formats import lines
 from glassformer.data.pairs import aligned_lines
 from glassformer.errors import UserError
-from glassformer.tasks.task import Translates
 
 
 def main(
@@ -43,7 +42,7 @@ def main(
         raise UserError("no target given: give a text or --target FILE")
     sources, targets = _sides(text, source, target)
     model = loading.ensemble(directories)
-    if sources is None and isinstance(model.task, Translates):
+    if sources is None and model.is_seq2seq:
         raise UserError("the source side is missing: give --source FILE and --target FILE")
     with bar("scoring") as log:
         scores = model.score(targets, log=log) if sources is None else model.score(sources, targets, log=log)

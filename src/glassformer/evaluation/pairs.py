@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from glassformer.config.run import BeamConfig, PairData
 from glassformer.data.pairs import Pair
@@ -10,44 +11,53 @@ from glassformer.evaluation.metrics import measure
 from glassformer.inference.translator import Translator
 
 
-def translation_scores(
-    translator: Translator,
-    pairs: Sequence[Pair],
-    data: PairData,
-    config: BeamConfig,
-    progress: Callable[[int, int], None] | None = None,
-    division: Division = ALONE,
-) -> dict[str, float | str]:
-    """Decode every distinct source once and score the best output (`output_scores`).
+@dataclass(frozen=True)
+class PairScores:
+    """The scores of outputs for the sources of pairs."""
 
-    `division` distributes the batches of sources among processes.
-    """
-    sources = distinct_sources(pairs)
-    translated = translator.translate(sources, config, progress=progress, takes=division.takes)
-    own = {source: best[0].text for source, best in zip(sources, translated, strict=True) if best}
-    outputs = {source: text for part in division.texts(json.dumps(own)) for source, text in json.loads(part).items()}
-    return output_scores(outputs, pairs, data)
+    data: PairData
+    """The kind of outputs, and the language of the targets."""
+
+    def require(self) -> None:
+        """Raise `UserError` if a package for these scores is missing, before the long computation starts."""
+        measure(self.data.outputs, ["a"], [["a"]], "en")
+
+    def of_translator(
+        self,
+        translator: Translator,
+        pairs: Sequence[Pair],
+        config: BeamConfig,
+        progress: Callable[[int, int], None] | None = None,
+        division: Division = ALONE,
+    ) -> dict[str, float | str]:
+        """Decode every distinct source once and score the best output (`of_outputs`).
+
+        `division` distributes the batches of sources among processes.
+        """
+        sources = distinct_sources(pairs)
+        translated = translator.translate(sources, config, progress=progress, takes=division.takes)
+        own = {source: best[0].text for source, best in zip(sources, translated, strict=True) if best}
+        outputs: dict[str, str] = {}
+        for part in division.texts(json.dumps(own)):
+            outputs |= json.loads(part)
+        return self.of_outputs(outputs, pairs)
+
+    def of_outputs(self, outputs: Mapping[str, str], pairs: Sequence[Pair]) -> dict[str, float | str]:
+        """Score the output of each source, in percent.
+
+        Sentences are scored per pair, as in test sets; a pronunciation is compared with all pronunciations of its word.
+        """
+        sources, references = [pair.source for pair in pairs], [[pair.target] for pair in pairs]
+        if self.data.outputs == "pronunciations":
+            sources, references = group_by_source(sources, [pair.target for pair in pairs])
+        return measure(
+            self.data.outputs, [outputs[source] for source in sources], references, self.data.target_language
+        )
 
 
 def distinct_sources(pairs: Sequence[Pair]) -> list[str]:
     """Return every distinct source once, in order of appearance."""
     return list(dict.fromkeys(pair.source for pair in pairs))
-
-
-def output_scores(outputs: Mapping[str, str], pairs: Sequence[Pair], data: PairData) -> dict[str, float | str]:
-    """Score the output of each source, in percent.
-
-    Sentences are scored per pair, as in test sets; a pronunciation is compared with all pronunciations of its word.
-    """
-    sources, references = [pair.source for pair in pairs], [[pair.target] for pair in pairs]
-    if data.outputs == "pronunciations":
-        sources, references = group_by_source(sources, [pair.target for pair in pairs])
-    return measure(data.outputs, [outputs[source] for source in sources], references, data.target_language)
-
-
-def require_scores(outputs: str) -> None:
-    """Raise `UserError` if a package for these scores is missing, before the long computation starts."""
-    measure(outputs, ["a"], [["a"]], "en")
 
 
 def group_by_source(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[list[str]]]:

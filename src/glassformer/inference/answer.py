@@ -41,26 +41,41 @@ class Window:
     n_tokens: int
 
 
-def answer_questions(
-    network: Network,
-    tokenizer: Tokenizer,
-    questions: Sequence[str],
-    context: str,
-    max_tokens: int,
-    device: torch.device | str,
-) -> list[Answer]:
-    """Return the best answer of at most `max_tokens` tokens to each question.
+@dataclass(frozen=True)
+class Answerer:
+    """Model with two logits per token, which mark the answer to a question in a context."""
 
-    A context that does not fit is read in windows that overlap; the best answer of any window counts. Raises
-    `UserError` for a context without tokens, and for a question that leaves no room for the context.
-    """
-    ids, offsets = tokenizer.encode_with_offsets(context)
-    if not ids:
-        raise UserError("the context has no token: give a text that contains the answer")
-    return [
-        _best(network, windows(tokenizer, question, ids, network.config.max_len), context, offsets, max_tokens, device)
-        for question in questions
-    ]
+    network: Network
+    tokenizer: Tokenizer
+    device: torch.device | str = "cpu"
+
+    def answer(self, questions: Sequence[str], context: str, max_tokens: int) -> list[Answer]:
+        """Return the best answer of at most `max_tokens` tokens to each question.
+
+        A context that does not fit is read in windows that overlap; the best answer of any window counts. Raises
+        `UserError` for a context without tokens, and for a question that leaves no room for the context.
+        """
+        ids, offsets = self.tokenizer.encode_with_offsets(context)
+        if not ids:
+            raise UserError("the context has no token: give a text that contains the answer")
+        return [self._best(question, ids, context, offsets, max_tokens) for question in questions]
+
+    def choices(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return the logits of two choices among all tokens, the start and the end: (…, 2, T) from (…, T, 2)."""
+        return logits.transpose(-1, -2)
+
+    def _best(
+        self, question: str, ids: Sequence[int], context: str, offsets: Sequence[tuple[int, int]], max_tokens: int
+    ) -> Answer:
+        parts = windows(self.tokenizer, question, ids, self.network.config.max_len)
+        rows, spans = [part.row for part in parts], []
+        for part, logits in zip(parts, predict(self.network, rows, self.device), strict=True):
+            score, first, last = best_span(logits[part.begins : part.begins + part.n_tokens], max_tokens)
+            spans.append((score, offsets[part.first + first][0], offsets[part.first + last][1]))
+        score, start, end = max(spans, key=lambda span: span[0])
+        text = context[start:end]
+        start += len(text) - len(text.lstrip())  # a byte-level token may contain the space before the word
+        return Answer(text.strip(), score, start, start + len(text.strip()))
 
 
 def windows(tokenizer: Tokenizer, question: str, context_ids: Sequence[int], max_len: int) -> list[Window]:
@@ -92,22 +107,3 @@ def best_span(logits: torch.Tensor, max_tokens: int) -> tuple[float, int, int]:
     scores = torch.outer(starts, ends).triu().tril(max_tokens - 1)
     first, last = divmod(int(scores.argmax()), len(ends))
     return float(scores[first, last]), first, last
-
-
-def _best(
-    network: Network,
-    parts: Sequence[Window],
-    context: str,
-    offsets: Sequence[tuple[int, int]],
-    max_tokens: int,
-    device: torch.device | str,
-) -> Answer:
-    rows = [part.row for part in parts]
-    spans = []
-    for part, logits in zip(parts, predict(network, rows, device), strict=True):
-        score, first, last = best_span(logits[part.begins : part.begins + part.n_tokens], max_tokens)
-        spans.append((score, offsets[part.first + first][0], offsets[part.first + last][1]))
-    score, start, end = max(spans, key=lambda span: span[0])
-    text = context[start:end]
-    start += len(text) - len(text.lstrip())  # a byte-level token may contain the space before the word
-    return Answer(text.strip(), score, start, start + len(text.strip()))

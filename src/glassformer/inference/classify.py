@@ -1,14 +1,17 @@
 """Prediction with classification, regression and tagging models."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from glassformer.config.run import LabelData
 from glassformer.data.batching import Example, evaluation_places, example_rows, pad
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.devices import evaluation_mode
+from glassformer.errors import Log, UserError
 from glassformer.fitting import InParts
 from glassformer.inference.ensemble import Ensemble
 from glassformer.models.build import Network
@@ -17,7 +20,88 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 BATCH_TOKENS = 8192
 Inputs = dict[str, Tensor]
-Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """Model that predicts a label for a text or a pair of texts: a class, several labels, or a number."""
+
+    network: Network | Ensemble
+    tokenizer: Tokenizer
+    names: Sequence[str]
+    """Names of the classes; empty for numbers."""
+    data: LabelData
+    """The kind of labels, and the number of texts; an imported model has no data and takes one or two texts."""
+    device: torch.device | str = "cpu"
+    name: str = "the model"
+
+    @property
+    def takes_pairs(self) -> bool:
+        """True if each item is a pair of texts."""
+        return self.data.second_field is not None
+
+    @property
+    def is_multi_label(self) -> bool:
+        """True if a text may have several labels, or none; the probabilities then do not sum to 1."""
+        return self.data.outputs == "multi_label"
+
+    @property
+    def is_regression(self) -> bool:
+        """True if the labels are numbers."""
+        return self.data.outputs == "regression"
+
+    def classify(self, rows: Sequence[Sequence[str]], log: Log) -> list[dict[str, float]]:
+        """Return the probabilities of the classes for texts or pairs; a number has the name `number`."""
+        for row in rows:
+            if self.data.path is not None and (len(row) > 1) != self.takes_pairs:
+                texts = "two texts" if self.takes_pairs else "one text"
+                raise UserError(f"{self.name}: expected {texts} per item, got {len(row)}")
+        encoded = text_rows(self.tokenizer, rows, self.network.config.max_len, log)
+        logits = predict(self.network, encoded, self.device)
+        if not self.names:
+            return [{"number": float(x[0])} for x in logits]
+        return [dict(zip(self.names, self.probabilities(x).tolist(), strict=True)) for x in logits]
+
+    def choices(self, logits: Tensor) -> Tensor:
+        """Return the logits of the outcomes of independent choices, (…, choices, outcomes)."""
+        if self.is_multi_label:  # each label is present or absent: softmax([x, 0])[0] = sigmoid(x)
+            return torch.stack([logits, torch.zeros_like(logits)], dim=-1)
+        return logits[..., None, :]  # one choice among all labels
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probability of each class, (…, n_labels), from logits of this shape."""
+        return logits.sigmoid() if self.is_multi_label else logits.softmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class Tagger:
+    """Model that predicts a tag for each word."""
+
+    network: Network | Ensemble
+    tokenizer: Tokenizer
+    names: Sequence[str]
+    device: torch.device | str = "cpu"
+
+    def tag(self, sentences: Sequence[Sequence[str]], log: Log) -> list[list[tuple[str, float]]]:
+        """Return the most probable tag of every word and its probability; words beyond `max_len` get no tag."""
+        max_len = self.network.config.max_len
+        examples, n_cut = encode_tagged(self.tokenizer, sentences, max_len)
+        if n_cut:
+            log(f"{n_cut:,} sentences are longer than {max_len:,} tokens, and the words after that limit have no tag")
+        tagged = []
+        for logits in predict(self.network, examples, self.device):
+            best = self.probabilities(logits).max(dim=1)
+            pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            tagged.append([(self.names[i], p) for p, i in pairs])
+        return tagged
+
+    def choices(self, logits: Tensor) -> Tensor:
+        """Return the logits of the one choice among all tags, (…, 1, n_labels)."""
+        return logits[..., None, :]
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probability of each tag, (…, n_labels), from logits of this shape."""
+        return logits.softmax(dim=-1)
 
 
 def text_rows(
@@ -31,26 +115,6 @@ def text_rows(
     if n_cut:
         log(f"{n_cut:,} of {len(texts):,} texts are longer than {max_len:,} tokens and are cut")
     return rows
-
-
-def tag_words(
-    network: Network | Ensemble,
-    tokenizer: Tokenizer,
-    sentences: Sequence[Sequence[str]],
-    names: Sequence[str],
-    device: torch.device | str,
-    log: Log,
-) -> list[list[tuple[str, float]]]:
-    """Return the most probable tag of every word and its probability; words beyond `max_len` get no tag."""
-    max_len = network.config.max_len
-    examples, n_cut = encode_tagged(tokenizer, sentences, max_len)
-    if n_cut:
-        log(f"{n_cut:,} sentences are longer than {max_len:,} tokens, and the words after that limit have no tag")
-    found = []
-    for logits in predict(network, examples, device):
-        best = logits.softmax(dim=1).max(dim=1)
-        found.append([(names[i], p) for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)])
-    return found
 
 
 @torch.inference_mode()

@@ -1,21 +1,56 @@
 """Text embeddings and the nearest vectors by cosine similarity."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from glassformer.config.transformer import Head, VectorHead
+from glassformer.config.transformer import Head, TransformerConfig, VectorHead
 from glassformer.data.batching import Example
 from glassformer.devices import evaluation_mode
-from glassformer.inference.classify import Inputs, of_rows
+from glassformer.errors import Log
+from glassformer.inference.classify import Inputs, of_rows, text_rows
 from glassformer.models.build import Network
 from glassformer.models.heads import pool
 from glassformer.models.transformer import Transformer
+from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.tokenization.tokenizer import Tokenizer
 
 Vectors = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """Model of one stack that computes a vector for each text.
+
+    A causal model also reads the start tokens of `frame` before a text; its vectors leave them out.
+    """
+
+    network: Network
+    tokenizer: Tokenizer
+    device: torch.device | str = "cpu"
+    frame: Frame | None = None
+
+    @property
+    def head(self) -> Head:
+        assert isinstance(self.network.config, TransformerConfig)  # one stack
+        return self.network.config.head
+
+    def embed(self, texts: Sequence[str], log: Log) -> Vectors:
+        """Return a vector for each text (N, D); `log` receives the number of cut texts."""
+        n_before = 0 if self.frame is None else len(self.frame.before)
+        cut = self.head.max_tokens if isinstance(self.head, VectorHead) else 0
+        max_len = cut or self.network.config.max_len
+        rows = text_rows(self.tokenizer, [(text,) for text in texts], max_len, log, frame=self.frame)
+        return embed(self.network, rows, self.device, n_before=n_before)
+
+    @property
+    def description(self) -> str:
+        """Description of the vectors of `embed`."""
+        return described(self.head, is_causal=self.frame is not None)
 
 
 @torch.inference_mode()

@@ -1,13 +1,13 @@
 """Mask filling: candidates from an encoder, or a new text from a denoising encoder-decoder."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from glassformer import notebook
-from glassformer.config.run import BeamConfig
 from glassformer.errors import UserError, quoted, require_integer
 from glassformer.inference.text import never_written
 from glassformer.inference.translator import Translator
@@ -67,41 +67,97 @@ def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode(with_masks(tokenizer, text), allow_special=[tokenizer.id_to_token(tokenizer.mask_id)])
 
 
-@torch.inference_mode()
-def fill_masks(
-    network: Network, tokenizer: Tokenizer, text: str, n: int, device: torch.device | str = "cpu"
-) -> Filling:
-    """Return the `n` most probable tokens for each mask independently, in one forward with all masks in place."""
-    require_integer("n", n, 1, "the number of candidates per mask")
-    row = tokenizer.frames.text.around(masked_ids(tokenizer, text))
-    _require_room(row, network.config.max_len)
-    places = [place for place, token in enumerate(row) if token == tokenizer.mask_id]
-    logits = network(torch.tensor([row], device=device), loss_positions=torch.tensor(places, device=device))  # (N, V)
-    suppress_ids = never_written(tokenizer, network.config.vocab_size)
-    suppress_ids += [] if tokenizer.eos_id is None else [tokenizer.eos_id]
-    logits[:, suppress_ids] = -torch.inf
-    best = logits.float().softmax(dim=1).topk(min(n, tokenizer.vocab_size - len(suppress_ids)))
-    candidates = [
-        [Candidate(tokenizer.decode([token]), p, token) for p, token in zip(values, tokens, strict=True)]
-        for values, tokens in zip(best.values.tolist(), best.indices.tolist(), strict=True)
-    ]
-    filled = list(row)
-    for place, of_mask in zip(places, candidates, strict=True):
-        filled[place] = of_mask[0].token_id
-    return Filling(tokenizer.decode(filled), candidates)
+class Filler(Protocol):
+    """Model that fills the masks of a text."""
+
+    def ids(self, text: str) -> list[int]:
+        """Return the ids that the encoder reads for a text with `[MASK]`s."""
+
+    def fill(self, text: str, n: int, **settings: Any) -> Filling:
+        """Fill the masks of a text; `n` is the number of candidates, `settings` are fields of `BeamConfig`."""
 
 
-def fill_by_writing(translator: Translator, text: str, config: BeamConfig, sentinel_ids: Sequence[int] = ()) -> Filling:
-    """Return the text that an encoder-decoder writes for one with masks; a mask may become several tokens.
+@dataclass(frozen=True)
+class MaskFiller(Filler):
+    """Encoder that predicts the token of each mask."""
+
+    network: Network
+    tokenizer: Tokenizer
+    device: torch.device | str = "cpu"
+    max_masks = sys.maxsize
+
+    def ids(self, text: str) -> list[int]:
+        return self.tokenizer.frames.text.around(masked_ids(self.tokenizer, text))
+
+    @torch.inference_mode()
+    def fill(self, text: str, n: int = 5, **settings: Any) -> Filling:
+        """Return the `n` most probable tokens for each mask independently, in one forward with all masks in place."""
+        # Check the arguments
+        if settings:
+            raise UserError(f"{min(settings)}: an encoder fills masks without a search; n=… is how many candidates")
+        require_integer("n", n, 1, "the number of candidates per mask")
+        network, tokenizer, device = self.network, self.tokenizer, self.device
+        row = self.ids(text)
+        _require_room(row, network.config.max_len)
+
+        # Predict all masks in one forward
+        places = [place for place, token in enumerate(row) if token == tokenizer.mask_id]
+        logits = network(
+            torch.tensor([row], device=device), loss_positions=torch.tensor(places, device=device)
+        )  # (N, V)
+        suppress_ids = never_written(tokenizer, network.config.vocab_size)
+        if tokenizer.eos_id is not None:
+            suppress_ids.append(tokenizer.eos_id)
+        logits[:, suppress_ids] = -torch.inf
+        best = logits.float().softmax(dim=1).topk(min(n, tokenizer.vocab_size - len(suppress_ids)))
+
+        # Put the best candidate at each mask
+        candidates = [
+            [Candidate(tokenizer.decode([token]), p, token) for p, token in zip(values, tokens, strict=True)]
+            for values, tokens in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+        filled = list(row)
+        for place, of_mask in zip(places, candidates, strict=True):
+            filled[place] = of_mask[0].token_id
+        return Filling(tokenizer.decode(filled), candidates)
+
+
+@dataclass(frozen=True)
+class WritingFiller(Filler):
+    """Encoder-decoder that writes a text for one with masks; a mask may become several tokens.
 
     An infilling model writes the whole text. With `sentinel_ids`, it writes the spans that replace them.
     """
-    tokenizer = translator.tokenizer
-    source = source_with_masks(tokenizer, text, sentinel_ids)
-    written = written_ids(translator, tokenizer.frames.source.around(source), config, sentinel_ids)
-    if sentinel_ids:
-        written = restore_spans(source, written, sentinel_ids)
-    return Filling(tokenizer.decode(written), [])
+
+    translator: Translator
+    sentinel_ids: Sequence[int] = ()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.translator.tokenizer
+
+    @property
+    def max_masks(self) -> int:
+        """The most masks in a text: one per sentinel."""
+        return len(self.sentinel_ids) or sys.maxsize
+
+    def ids(self, text: str) -> list[int]:
+        return self.tokenizer.frames.source.around(source_with_masks(self.tokenizer, text, self.sentinel_ids))
+
+    def write(self, ids: Sequence[int], **settings: Any) -> list[int]:
+        """Return the best target of `ids`, the input of the encoder, without its end token."""
+        _require_room(ids, self.translator.source_max_len)
+        search = self.translator.search(self.translator.beam(settings), allowed=self.sentinel_ids)
+        ((best, *_),) = self.translator.hypotheses([ids], search)
+        return best.text_ids
+
+    def fill(self, text: str, n: int = 5, **settings: Any) -> Filling:
+        written = self.write(self.ids(text), **settings)
+        if self.sentinel_ids:
+            written = restore_spans(
+                source_with_masks(self.tokenizer, text, self.sentinel_ids), written, self.sentinel_ids
+            )
+        return Filling(self.tokenizer.decode(written), [])
 
 
 def source_with_masks(tokenizer: Tokenizer, text: str, sentinel_ids: Sequence[int] = ()) -> list[int]:
@@ -144,15 +200,3 @@ def restore_spans(source: Sequence[int], target: Sequence[int], sentinel_ids: Se
 def _require_room(ids: Sequence[int], longest: int) -> None:
     if len(ids) > longest:
         raise UserError(f"the text has {len(ids)} tokens and the model reads at most {longest}: shorten it")
-
-
-def written_ids(
-    translator: Translator, ids: Sequence[int], config: BeamConfig, allowed: Sequence[int] = ()
-) -> list[int]:
-    """Return the best target of `ids`, the input of the encoder, without its end token.
-
-    `allowed` are special tokens that it may contain.
-    """
-    _require_room(ids, translator.source_max_len)
-    ((best, *_),) = translator.hypotheses([ids], translator.search(config, allowed=allowed))
-    return best.text_ids

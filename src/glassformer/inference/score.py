@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from glassformer import notebook
 from glassformer.data.batching import batches_by_length, pad
-from glassformer.errors import UserError
+from glassformer.errors import Log, UserError
 from glassformer.fitting import InParts
 from glassformer.inference.contexts import Context, Ids, SourceBatch, distinct, read_contexts
 from glassformer.inference.decodable import Decodable
@@ -77,6 +78,13 @@ class Score:
 
     def _repr_html_(self) -> str:
         return notebook.table(self.to_dict())
+
+
+class Scorer(Protocol):
+    """Model that computes the probability of given texts."""
+
+    def score(self, texts: Sequence[str], targets: Sequence[str] | None, log: Log) -> list[Score]:
+        """Return log p of each text, or, with `targets`, of each target given its text."""
 
 
 def forced_scores(

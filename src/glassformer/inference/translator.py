@@ -1,20 +1,20 @@
 """Translation from source text to target text, with one model or an ensemble: tokenizers and beam search."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from glassformer.config.run import BeamConfig
-from glassformer.errors import UserError, quoted
+from glassformer.config.run import BeamConfig, GenerationConfig
+from glassformer.errors import Log, UserError, quoted, warn
 from glassformer.inference.beam import Hypothesis, Search, decode_sorted
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.sampling import all_ends
 from glassformer.inference.score import Score, forced_scores
 from glassformer.inference.text import never_written
 from glassformer.models.build import Network
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizers
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,33 @@ class Translator:
     def __init__(
         self,
         model: Network | Ensemble,
-        tokenizer: Tokenizer,
-        source_tokenizer: Tokenizer,
+        tokenizers: Tokenizers,
         device: torch.device | str = "cpu",
+        generation: GenerationConfig | BeamConfig | None = None,
+        name: str = "the model",
     ) -> None:
+        """Set the defaults of `beam`, `generation`, and the model's name in messages."""
         config = model.config
         if config.decoder_start_id is None or config.eos_id is None:
             raise UserError("decoder_start_id or eos_id is missing in the model's configuration: set both")
-        self.model, self.device = model, device
-        self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
+        self.model, self.device, self.name = model, device, name
+        self.defaults = generation if isinstance(generation, BeamConfig) else BeamConfig()
+        self.tokenizer, self.source_tokenizer = tokenizers.target, tokenizers.source
         self.start_id, self.end_id = config.decoder_start_id, config.eos_id
         self.vocab_size = config.vocab_size
         self.max_len, self.source_max_len = config.max_len, config.encoder_max_len
+
+    def beam(self, settings: Mapping[str, Any]) -> BeamConfig:
+        """Return the default settings of the beam search, with `settings` in place of some of them.
+
+        Raises `UserError` for a setting of drafts, which only models that continue texts have.
+        """
+        for name in ("draft", "draft_tokens", "prompt_lookup", "counts"):
+            if name in settings:
+                raise UserError(
+                    f"{name}: a beam search has no drafts; leave it out, or use a model that continues texts"
+                )
+        return replace(self.defaults, **settings)
 
     def source_ids(self, text: str) -> list[int]:
         """Return the encoder input: the ids of the text in their frame. Raises `UserError` if there are too many.
@@ -98,11 +113,13 @@ class Translator:
         hypotheses = self.hypotheses(sources, self.search(config, n_best), **options)
         return [[Translation(self.tokenizer.decode(h.text_ids), h) for h in of_source] for of_source in hypotheses]
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
+    def score(self, sources: Sequence[str], targets: Sequence[str] | None, log: Log = warn) -> list[Score]:
         """Return log p of each target, including its end token, given its source.
 
         Space around both is removed, as in training pairs.
         """
+        if targets is None:
+            raise UserError(f"{self.name} scores a target given its source: give both, as score(target, source=…)")
         targets = [target.strip() for target in targets]
         around = self.tokenizer.frames.target.around
         targets_ids = [around(self.tokenizer.encode(target)) for target in targets]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from glassformer.config.run import GenerationConfig
-from glassformer.errors import UserError
+from glassformer.errors import Log, UserError, warn
 from glassformer.inference.drafters import DraftCounts, Drafter, ModelDrafter, PromptLookup
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
@@ -128,8 +128,13 @@ class Writer:
         n_tokens, max_len = sampling.draft_tokens, draft.max_len
         return ModelDrafter(draft.network, n_tokens, max_len=max_len, device=draft.device, counts=counts)
 
-    def score(self, texts: Sequence[str], targets: Sequence[str] | None = None) -> list[Score]:
-        """Return log p of each text, or, with `targets`, of each target as the continuation of its text."""
+    def score(self, texts: Sequence[str], targets: Sequence[str] | None = None, log: Log = warn) -> list[Score]:
+        """Return log p of each text, or, with `targets`, of each target as the continuation of its text.
+
+        `log` receives a note if first tokens are not scored (`no_start`).
+        """
+        if not self.before and texts and (targets is None or not all(texts)):
+            log(self.no_start)
         return text_scores(self.network, self.tokenizer, texts, targets, start=self.before, device=self.device)
 
 

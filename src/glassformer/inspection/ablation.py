@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from glassformer.errors import UserError, did_you_mean
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Hook, model_hooks, network_of
-from glassformer.tasks.task import TrainedModel
+from glassformer.tasks.trained_model import TrainedModel
 
 _PART = re.compile(r"(encoder|decoder|cross)\.(\d+)(?:\.(feed_forward)|\.head\.(\d+))?")
 

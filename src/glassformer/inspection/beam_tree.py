@@ -13,8 +13,7 @@ import torch
 from glassformer.inference.beam import Hypothesis, Search, Step, beam_search
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.score import forced_scores
-from glassformer.tasks.encoder_decoder import beam
-from glassformer.tasks.task import TrainedModel
+from glassformer.tasks.trained_model import TrainedModel
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def beam_tree(
     [model.tokenizer.decode(hypothesis.ids) for _, hypothesis in tree.results]
     ```
     """
-    translator, config = model.translator, beam(model, settings)
+    translator, config = model.translator, model.translator.beam(settings)
     return search_tree(
         translator.model,
         translator.source_ids(source),

@@ -36,13 +36,10 @@ from torch import Tensor, nn
 from glassformer import notebook
 from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError, did_you_mean
-from glassformer.inference.fill import MASK, masked_ids, source_with_masks, written_ids
+from glassformer.inference.fill import MASK, WritingFiller
 from glassformer.inspection.attention_maps import Kind, kind_of
 from glassformer.nn.attention import Tap
-from glassformer.tasks import one_stack
-from glassformer.tasks.encoder_decoder import beam
-from glassformer.tasks.registry import task_of
-from glassformer.tasks.task import FillsByWriting, FillsMasks, TrainedModel
+from glassformer.tasks.trained_model import TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Hook = Callable[[str, Tensor], Tensor | None]
@@ -374,29 +371,22 @@ def encoded(
 
 def _text_ids(model: TrainedModel, text: str) -> list[int]:
     """Return the ids that a model with one stack reads; `[MASK]` is a mask for a model that fills masks."""
-    if MASK in text and isinstance(task_of(model.run), FillsMasks):
-        return model.tokenizer.frames.text.around(masked_ids(model.tokenizer, text))
-    return one_stack.text_ids(model, text)
+    filler = model.task.filler(model) if MASK in text else None
+    return model.text_ids(text) if filler is None else filler.ids(text)
 
 
 def _encoded_pair(model: TrainedModel, source: str | Sequence[int], target: str | Sequence[int] | None) -> Trace:
-    sentinels: Sequence[int] | None = None
-    translator, task, max_len = model.translator, task_of(model.run), model.network.config.max_len
+    translator, max_len, filler = model.translator, model.network.config.max_len, None
     if isinstance(source, str):
         _require_words("source", source)
-        if MASK in source and isinstance(task, FillsByWriting):
-            sentinels = task.sentinels(model.tokenizer)
-            ids = source_with_masks(model.tokenizer, source, sentinels)
-            source = model.tokenizer.frames.source.around(ids)
-        else:
-            source = translator.source_ids(source)
+        filler = model.task.filler(model) if MASK in source else None
+        source = translator.source_ids(source) if filler is None else filler.ids(source)
     source_ids = list(source)
     _check_ids("source", source_ids, model.source_tokenizer, translator.source_max_len)
-    if target is None and sentinels is not None:
-        written = written_ids(translator, source_ids, beam(model, {}), sentinels)
-        target = [translator.start_id, *written][:max_len]
+    if target is None and isinstance(filler, WritingFiller):
+        target = [translator.start_id, *filler.write(source_ids)][:max_len]
     elif target is None:
-        [[best]] = translator.translate_ids([source_ids], beam(model, {}))
+        [[best]] = translator.translate_ids([source_ids], translator.beam({}))
         target = translator.target_ids(best.text)[:max_len]
     target_ids = translator.target_ids(target) if isinstance(target, str) else list(target)
     _check_ids("target", target_ids, model.tokenizer, max_len)

@@ -35,7 +35,7 @@ from glassformer.inspection.attention_maps import Kind, attention_layers, kind_o
 from glassformer.inspection.capture import Trace, capture_tensors, encoded
 from glassformer.inspection.head_weights import head_weights
 from glassformer.models.transformer import Transformer
-from glassformer.tasks.task import TrainedModel
+from glassformer.tasks.trained_model import TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
 NAMES = {

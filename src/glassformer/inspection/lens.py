@@ -24,7 +24,7 @@ from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Trace
 from glassformer.inspection.measures import at_least_fp32, next_labels, predicts_next_token
 from glassformer.models.transformer import Transformer
-from glassformer.tasks.task import TrainedModel
+from glassformer.tasks.trained_model import TrainedModel
 
 NAMES = ("*.embeddings", "*.residual")
 """Names that `capture` must store for the lens; its default includes them."""

@@ -11,7 +11,7 @@
 | question answering | `kl` | KL(unchanged ‖ changed) of the start plus that of the end of the answer |
 | regression, vectors, a network without its task | `change` | mean absolute change of the output |
 
-The task of the model gives the probabilities of labels (`tasks.task.HasChoices`): the weights do not determine
+The task of the model gives the probabilities of labels (`TrainedModel.predictor`): the weights do not determine
 whether labels exclude each other. A `Network` alone has no task.
 
 KL(p ‖ q) = Σ p (log p − log q) is the increase of the expected loss if p is the true distribution. So it is comparable
@@ -20,7 +20,6 @@ with a change of the loss. The pseudo-log-likelihood of a masked model needs one
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -32,8 +31,7 @@ from glassformer.data.batching import NOT_SCORED
 from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError
 from glassformer.models.build import Network
-from glassformer.tasks.registry import task_of
-from glassformer.tasks.task import HasChoices, HasLabels, TrainedModel
+from glassformer.tasks.trained_model import TrainedModel
 
 
 def one_choice(logits: Tensor) -> Tensor:
@@ -155,13 +153,14 @@ def measure_of(
     if isinstance(config.head, TokenHead):
         masks = token_ids == (-1 if config.mask_id is None else config.mask_id)
         return Measure("kl", outputs, masks if bool(masks.any()) else None)
-    if isinstance(model, nn.Module):
-        return Measure("change", outputs)
-    task = task_of(model.run)
-    is_regression = isinstance(task, HasLabels) and task.is_regression(model.run)
-    if isinstance(task, HasChoices) and not is_regression:
-        return Measure("kl", outputs, choices=partial(task.choices, model.run))
-    return Measure("change", outputs)
+    choices = None if isinstance(model, nn.Module) else _choices(model)
+    return Measure("change", outputs) if choices is None else Measure("kl", outputs, choices=choices)
+
+
+def _choices(model: TrainedModel) -> Callable[[Tensor], Tensor] | None:
+    """Return the function `Measure.choices` of a model; None if its outputs are no logits."""
+    predictor = model.predictor
+    return None if predictor is None or model.is_regression else predictor.choices
 
 
 def loss_of(network: nn.Module, inputs: Mapping[str, Tensor], measure: Measure) -> float:

@@ -22,7 +22,6 @@ from torch import Tensor
 from glassformer import notebook
 from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError, quoted
-from glassformer.inference.fill import masked_ids
 from glassformer.inspection.ablation import all_parts, context_name
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Hook, Trace, encoded, model_hooks
@@ -30,8 +29,7 @@ from glassformer.inspection.effects import MAX_BYTES, row_bytes
 from glassformer.inspection.lens import head_stack, residual_names, token_transformer
 from glassformer.inspection.measures import at_least_fp32, predicts_next_token
 from glassformer.models.transformer import Transformer
-from glassformer.tasks import one_stack
-from glassformer.tasks.task import TrainedModel
+from glassformer.tasks.trained_model import TrainedModel
 
 
 @dataclass(frozen=True)
@@ -280,5 +278,5 @@ def copying(clean: Tensor, indices: Sequence[int]) -> Hook:
 def _ids(model: TrainedModel, text: str) -> list[int]:
     """Return the ids of a text: as a prompt of a causal model, or with its masks for a masked model."""
     if model.is_causal_lm:
-        return one_stack.text_ids(model, text)
-    return model.tokenizer.frames.text.around(masked_ids(model.tokenizer, text))
+        return model.text_ids(text)
+    return model.filler.ids(text)

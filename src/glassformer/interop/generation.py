@@ -1,17 +1,16 @@
 """Generation defaults: conversion from and to the `generation_config.json` of transformers."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.config.schema import from_dict
 from glassformer.config.transformer import TransformerConfig
-from glassformer.errors import UserError, shown
+from glassformer.errors import Log, UserError, shown
 from glassformer.inference.text import never_written
 from glassformer.tokenization.tokenizer import Tokenizer, sentinel_ids
 
-Log = Callable[[str], None]
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Sampling settings with the same name and meaning in transformers and glassformer."""
 BEAM = {"num_beams": "beam", "length_penalty": "length_penalty", "max_new_tokens": "max_new_tokens"}

@@ -72,7 +72,7 @@ def write_settings(stored: StoredModel, family: Family, config: TransformerConfi
         return sentence_files.write_modules(config.head, config, folder)
     generates = isinstance(config.head, TokenHead) and config.decoder is not None
     if generates and family.architecture(config) not in family.bare:
-        generation = write_generation(named, stored.generation, stored.tokenizer)
+        generation = write_generation(named, stored.generation, stored.tokenizers.target)
         files.write_json(folder / GENERATION, {"transformers_version": WRITTEN_FOR} | generation)
     return []
 

@@ -1,7 +1,7 @@
 """`glassformer import`: convert a checkpoint of transformers to a model directory with the same weights."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor
 from glassformer import files
 from glassformer.config import transformer as c
 from glassformer.config.run import LabelData, Run
-from glassformer.errors import UserError, shown
+from glassformer.errors import Log, UserError, shown
 from glassformer.inference.embed import described
 from glassformer.interop import sentence_files, tokenizer_files
 from glassformer.interop.directory import CONFIG, GENERATION, HFFolder, local
@@ -25,10 +25,8 @@ from glassformer.interop.tokenizer_files import TOKENIZER_CONFIG
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, SOME_FILES, write_model_files
 from glassformer.tasks.registry import HOMES, task_of_kind
-from glassformer.tasks.task import TakesOver
 from glassformer.tokenization.tokenizer import Tokenizer
 
-Log = Callable[[str], None]
 MAX_LISTED = 8
 NUMBER = re.compile(r"-?[\d,.]*\d(?:e[+-]?\d+)?|-?inf|nan")
 PROBLEMS = ("single_label_classification", "regression")
@@ -65,13 +63,11 @@ def import_model(
     folder = HFFolder.open(local(source))
     family, architecture = find_family(folder, ignore_tensors, ignore_keys, log)
     config, labels = read_config(folder, family, architecture, ignore_keys, log)
-    tokenizer, source_tokenizer = tokenizer_files.read_tokenizers(
-        folder, log, family.roles, family.builder, family.vocabulary
-    )
+    tokenizers = tokenizer_files.read_tokenizers(folder, log, family.roles, family.builder, family.vocabulary)
+    tokenizer = tokenizers.target
     ends = _end_tokens(folder, config, log)
     config = _with_special_ids(config, folder, tokenizer, ends, log)
-    n_source_rows = config.encoder_vocab_size
-    for one, n_rows in ((tokenizer, config.vocab_size), (source_tokenizer or tokenizer, n_source_rows)):
+    for one, n_rows in ((tokenizer, config.vocab_size), (tokenizers.source, config.encoder_vocab_size)):
         if one.vocab_size > n_rows:
             raise UserError(
                 f"{folder.path}: the tokenizer has {one.vocab_size:,} tokens, but the model only {n_rows:,}"
@@ -95,7 +91,7 @@ def import_model(
     if isinstance(config.head, c.SequenceHead) and folder.config.get("problem_type") == MULTI_LABEL:
         run = replace(run, data=LabelData(outputs="multi_label"))
     with files.new_folder(out) as new:
-        write_model_files(new, weights, tokenizer, run, source_tokenizer, labels)
+        write_model_files(new, weights, tokenizers, run, labels)
         Manifest.of(new, "model", 0, [name for name in [*MODEL_FILES, *SOME_FILES] if (new / name).exists()]).write(new)
     return Imported(family.name, architecture, run, sum(x.numel() for x in weights.values()))
 
@@ -397,8 +393,8 @@ def _end_tokens(folder: HFFolder, config: c.TransformerConfig, log: Log) -> list
 
 def as_learned(run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run:
     """Return the run with the task of its network, as `generate`, `fill`, `translate`, … and `train --init` need it."""
-    tasks = [task for task in map(task_of_kind, HOMES) if isinstance(task, TakesOver)]
-    found = [taken for task in tasks if (taken := task.taken_over(run, tokenizer, labels)) is not None]
-    if len(found) != 1:
+    adopted = [task_of_kind(kind).adopt(run, tokenizer, labels) for kind in HOMES]
+    fitting = [run for run in adopted if run is not None]
+    if len(fitting) != 1:
         raise UserError(f"no glassformer task fits the network of {run.name!r} ({run.architecture})")
-    return found[0]
+    return fitting[0]

@@ -16,9 +16,8 @@ from glassformer.interop.directory import HFFolder
 from glassformer.interop.vocabulary_files import SAVE_FAST, Builder, Parts, build
 from glassformer.store.model_directory import StoredModel
 from glassformer.tasks.registry import task_of
-from glassformer.tasks.task import ContinuesPrompts
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, check_chat_template, tables
 
 TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
@@ -42,8 +41,8 @@ def read_tokenizers(
     usual: Mapping[str, str] | None = None,
     builder: Builder | None = None,
     vocabulary: tuple[str, ...] = (),
-) -> tuple[Tokenizer, Tokenizer | None]:
-    """Return the tokenizer of a folder, and that of the source if separate; raise `UserError` if one is unreadable.
+) -> Tokenizers:
+    """Return the tokenizers of a folder; raise `UserError` if one is unreadable.
 
     A folder has SentencePiece files for each side, or a `tokenizer.json`. If the subfolder `target` has another one,
     the first is for the source. `usual` gives the roles of special tokens that no file defines. Without a
@@ -51,7 +50,7 @@ def read_tokenizers(
     """
     if (folder.path / sentencepiece_files.SOURCE).is_file():
         target, source = sentencepiece_files.read_pair(folder.path, roles(folder), log)
-        return target, None if source.fingerprint == target.fingerprint else source
+        return Tokenizers(target, None if source.fingerprint == target.fingerprint else source)
     built = None
     if builder is not None and not (folder.path / TOKENIZER).is_file():
         found = _unsaid(folder, usual or {}) | roles(folder)
@@ -61,8 +60,8 @@ def read_tokenizers(
     tokenizer = _read_tokenizer(folder, usual or {}, built)
     _report_missing_bytes(tokenizer, log)
     if not (folder.path / TARGET / TOKENIZER).is_file():
-        return tokenizer, None
-    return _read_tokenizer(replace(folder, path=folder.path / TARGET), usual or {}), tokenizer
+        return Tokenizers(tokenizer)
+    return Tokenizers(_read_tokenizer(replace(folder, path=folder.path / TARGET), usual or {}), tokenizer)
 
 
 def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str], built: str | None = None) -> Tokenizer:
@@ -172,24 +171,24 @@ def trained_start(stored: StoredModel) -> int | None:
     """
     config = stored.config
     is_seq2seq = config.is_encoder_decoder
-    is_causal_lm = isinstance(task_of(stored.run), ContinuesPrompts) and not is_seq2seq
+    is_causal_lm = task_of(stored.run).predicts_next and not is_seq2seq
     if is_causal_lm and config.decoder_start_id is not None:
         return config.decoder_start_id
-    if stored.tokenizer.is_imported:
+    if stored.tokenizers.target.is_imported:
         return config.bos_id
     return config.bos_id if is_seq2seq and config.bos_id == config.decoder_start_id else None
 
 
 def write_tokenizers(stored: StoredModel, folder: Path) -> None:
     """Write the tokenizer; if source and target have separate ones, write the target's to the subfolder `target`."""
-    config, first = stored.config, stored.source_tokenizer or stored.tokenizer
+    config, first = stored.config, stored.tokenizers.source
     head = getattr(config, "head", None)
     cut = head.max_tokens if isinstance(head, VectorHead) else 0
     named = [role for role in ROLES if role != "bos" or trained_start(stored) is not None]
     write_tokenizer(first, folder, config, cut or config.encoder_max_len, named)
-    if stored.source_tokenizer is not None:
+    if stored.tokenizers.separate_source is not None:
         (folder / TARGET).mkdir()
-        write_tokenizer(stored.tokenizer, folder / TARGET, config, config.max_len, named)
+        write_tokenizer(stored.tokenizers.target, folder / TARGET, config, config.max_len, named)
 
 
 def write_tokenizer(

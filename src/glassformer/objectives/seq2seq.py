@@ -6,10 +6,13 @@ from functools import partial
 
 import numpy as np
 
+from glassformer.config.recurrent import ModelConfig
 from glassformer.data.batching import NOT_SCORED, Batch, Example, pad
+from glassformer.errors import UserError
 from glassformer.objectives.loss import Forward, LossSums, TokenObjective
 from glassformer.objectives.noise import corrupt_spans, infill, permute_sentences
 from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.tokenization.tokenizer import Tokenizers
 from glassformer.tokenization.word_boundaries import WordBoundaries
 
 Ids = np.ndarray
@@ -56,6 +59,14 @@ class Seq2SeqObjective(TokenObjective):
         if example.source_ids is None:
             raise ValueError("example.source_ids is missing: give every pair a source")
         return _framed(self.source_frame, example.source_ids)
+
+
+def objective_of(model: ModelConfig, tokenizers: Tokenizers, label_smoothing: float) -> Seq2SeqObjective:
+    """Return the objective with the ids of the model and its tokenizers."""
+    if model.decoder_start_id is None or model.eos_id is None:
+        raise UserError("an encoder-decoder needs decoder_start_id and eos_id in its configuration")
+    source, target = tokenizers.source.frames.source, tokenizers.target.frames.target
+    return Seq2SeqObjective(model.decoder_start_id, source, target, label_smoothing)
 
 
 def _framed(frame: Frame, token_ids: np.ndarray) -> np.ndarray:

@@ -25,8 +25,6 @@ def merge_directory(folder: Path, out: Path, step: int | None = None) -> int:
         raise UserError(f"{folder} has no adapted layers: there is nothing to merge")
     run = replace(stored.run, lora=None)
     with files.new_folder(out) as new:
-        write_model_files(
-            new, weights_of(stored.network), stored.tokenizer, run, stored.source_tokenizer, stored.labels
-        )
+        write_model_files(new, weights_of(stored.network), stored.tokenizers, run, stored.labels)
         Manifest.of(new, "model", stored.manifest.step, model_files(stored.manifest)).write(new)
     return n

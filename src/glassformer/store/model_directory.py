@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from glassformer.models.build import Network
     from glassformer.store.tensors import PartOf
-    from glassformer.tokenization.tokenizer import Tokenizer
+    from glassformer.tokenization.tokenizer import Tokenizers
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 GENERATION, RUN = "generation.json", "run.toml"
@@ -49,9 +49,7 @@ class StoredModel:
 
     network: "Network"
     config: ModelConfig
-    tokenizer: "Tokenizer"
-    source_tokenizer: "Tokenizer | None"
-    """Tokenizer of the source, if it has its own vocabulary."""
+    tokenizers: "Tokenizers"
     generation: GenerationConfig | BeamConfig
     run: Run
     manifest: Manifest
@@ -85,9 +83,8 @@ def load_weights(network: "nn.Module", path: Path, part_of: "PartOf | None" = No
 def write_model_files(
     folder: Path,
     weights: "dict[str, Tensor] | Path",
-    tokenizer: "Tokenizer",
+    tokenizers: "Tokenizers",
     run: Run,
-    source_tokenizer: "Tokenizer | None" = None,
     labels: Sequence[str] = (),
 ) -> None:
     """Write the files of a model directory, except the manifest, to an existing folder; `weights` as `weights_of`."""
@@ -96,9 +93,9 @@ def write_model_files(
     adapted = {} if run.lora is None else {_LORA: to_dict(run.lora)}
     files.write_json(folder / CONFIG, to_dict(run.model) | adapted)
     save_tensors(weights, folder / WEIGHTS)
-    tokenizer.save(folder / TOKENIZER)
-    if source_tokenizer is not None:
-        source_tokenizer.save(folder / SOURCE_TOKENIZER)
+    tokenizers.target.save(folder / TOKENIZER)
+    if tokenizers.separate_source is not None:
+        tokenizers.separate_source.save(folder / SOURCE_TOKENIZER)
     if labels:
         files.write_json(folder / LABELS, list(labels))
     files.write_json(folder / GENERATION, to_dict(run.generation))
@@ -109,9 +106,8 @@ def save_model(
     folder: Path,
     network: "nn.Module",
     step: int,
-    tokenizer: "Tokenizer",
+    tokenizers: "Tokenizers",
     run: Run,
-    source_tokenizer: "Tokenizer | None",
     labels: Sequence[str],
 ) -> None:
     """Write a model directory with its manifest, weights in fp32; raise `UserError` for a folder that is not empty."""
@@ -120,7 +116,7 @@ def save_model(
     files.require_writable(folder)
     weights = {name: x.float() if x.is_floating_point() else x for name, x in weights_of(network).items()}
     with files.new_folder(folder) as new:
-        write_model_files(new, weights, tokenizer, run, source_tokenizer, labels)
+        write_model_files(new, weights, tokenizers, run, labels)
         Manifest.of(new, "model", step, sorted(path.name for path in new.iterdir())).write(new)
 
 
@@ -195,14 +191,14 @@ def read_model(folder: Path) -> StoredModel:
     manifest.require(folder, MODEL_FILES)
     run = read_run(folder)
     config, lora = read_config(folder)
-    tokenizer, source_tokenizer = read_tokenizers(folder, manifest)
+    tokenizers = read_tokenizers(folder, manifest)
     n_source_rows = config.encoder_vocab_size  # two tokenizers may share one table
-    for side, n_tokens, n_rows in (
-        ("tokenizer", tokenizer.vocab_size, config.vocab_size),
-        ("source tokenizer", source_tokenizer.vocab_size if source_tokenizer else 0, n_source_rows),
+    for side, tokenizer, n_rows in (
+        ("tokenizer", tokenizers.target, config.vocab_size),
+        ("source tokenizer", tokenizers.separate_source, n_source_rows),
     ):
-        if n_tokens > n_rows:
-            raise UserError(f"{folder}: the {side} has {n_tokens} tokens, but the model only {n_rows}")
+        if tokenizer is not None and tokenizer.vocab_size > n_rows:
+            raise UserError(f"{folder}: the {side} has {tokenizer.vocab_size} tokens, but the model only {n_rows}")
     labels = read_labels(folder, manifest)
     n_labels = getattr(getattr(config, "head", None), "n_labels", len(labels))
     if labels and len(labels) != n_labels:
@@ -213,7 +209,7 @@ def read_model(folder: Path) -> StoredModel:
     network.eval()
     path = folder / GENERATION
     generation = from_union(GenerationConfig | BeamConfig, files.read_json(path), str(path))
-    return StoredModel(network, config, tokenizer, source_tokenizer, generation, run, manifest, labels)
+    return StoredModel(network, config, tokenizers, generation, run, manifest, labels)
 
 
 def read_manifest(folder: Path, hashed_bytes: float = math.inf) -> Manifest:
@@ -267,12 +263,12 @@ def _network(config: ModelConfig, lora: LoraConfig | None, device: str = "cpu") 
     return network
 
 
-def read_tokenizers(folder: Path, manifest: Manifest) -> "tuple[Tokenizer, Tokenizer | None]":
+def read_tokenizers(folder: Path, manifest: Manifest) -> "Tokenizers":
     """Read the tokenizer of a model directory, and the source's tokenizer if it has its own."""
-    from glassformer.tokenization.tokenizer import Tokenizer
+    from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
-    tokenizer = Tokenizer.load(folder / TOKENIZER)
-    return tokenizer, Tokenizer.load(folder / SOURCE_TOKENIZER) if SOURCE_TOKENIZER in manifest.entries else None
+    names = [name for name in (TOKENIZER, SOURCE_TOKENIZER) if name in manifest.entries]
+    return Tokenizers(*(Tokenizer.load(folder / name) for name in names))
 
 
 def read_labels(folder: Path, manifest: Manifest) -> tuple[str, ...]:

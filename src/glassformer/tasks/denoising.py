@@ -1,20 +1,19 @@
 """Denoising: an encoder-decoder restores a corrupted text (BART text infilling and T5 span corruption)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from glassformer.config.run import BeamConfig, InfillingConfig, Run, SpansConfig
 from glassformer.data.batching import Example
-from glassformer.inference.fill import Filling, fill_by_writing
+from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.fill import WritingFiller
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
-from glassformer.objectives.seq2seq import DenoisingObjective, Noise, infilling, spans
-from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
+from glassformer.objectives.seq2seq import DenoisingObjective, Noise, infilling, objective_of, spans
+from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.requirements import DENOISED_TEXT
-from glassformer.tasks.task import FillsByWriting, NeedsSpecialTokens, TakesOver, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids, sentinels
 from glassformer.tokenization.word_boundaries import word_boundaries
@@ -23,7 +22,7 @@ GREEDY = BeamConfig(beam=1, max_ratio=2.0)
 """Greedy search for the samples shown during training."""
 
 
-class Denoising(TextTask, NeedsSpecialTokens, EncoderDecoderTask, FillsByWriting, TakesOver):
+class Denoising(TextTask):
     """The denoising tasks, which differ in their noise and in how they encode a mask in the user's text."""
 
     verb = "fill"
@@ -39,7 +38,7 @@ class Denoising(TextTask, NeedsSpecialTokens, EncoderDecoderTask, FillsByWriting
     ) -> None:
         """Create a task; `sentinels` returns the tokens that replace masks, or nothing if the mask token does."""
         self.settings, self._special_tokens, self._noise = settings, special_tokens, noise
-        self.sentinels = sentinels
+        self._sentinels = sentinels
 
     def learned(self, run: Run) -> str:
         return "fill masks"
@@ -62,20 +61,22 @@ class Denoising(TextTask, NeedsSpecialTokens, EncoderDecoderTask, FillsByWriting
         return TextObjective(objective, context - n_added, changes_lengths=True)
 
     def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
-        sentinels, translator = self.sentinels(tokenizer), Translator(network, tokenizer, tokenizer, device)
-
-        def filled(text: str, n_masks: int) -> Filling | None:
-            is_possible = not sentinels or n_masks <= len(sentinels)
-            return fill_by_writing(translator, text, GREEDY, sentinels) if is_possible else None
-
-        return sample_of_filling(tokenizer, run, row, filled)
+        sentinels = self._sentinels(tokenizer)
+        translator = Translator(network, Tokenizers(tokenizer), device, GREEDY)
+        return sample_of_filling(WritingFiller(translator, sentinels), run, row)
 
     # Use
 
-    def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling:
-        return fill_by_writing(model.translator, text, beam(model, settings), self.sentinels(model.tokenizer))
+    def ensemble(self, run: Run, networks: Sequence[Network]) -> Ensemble:
+        return Ensemble(networks)
 
-    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+    def translator(self, model: ModelParts) -> Translator:
+        return Translator(self.vote(model), model.tokenizers, model.device, model.generation, model.name)
+
+    def filler(self, model: ModelParts) -> WritingFiller:
+        return WritingFiller(self.translator(model), self._sentinels(model.tokenizer))
+
+    def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         """Accept an encoder-decoder with sentinel tokens (T5): it fills spans, and it can also translate."""
         n = len(sentinel_ids(tokenizer))
         if self.settings is not SpansConfig or n < 2 or not run.model.is_encoder_decoder:

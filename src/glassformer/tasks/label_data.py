@@ -5,7 +5,7 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from glassformer.data.labels import (
     read_labels,
     require_known,
 )
-from glassformer.errors import UserError
+from glassformer.errors import Log, UserError
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.inference.classify import predict
@@ -40,10 +40,10 @@ from glassformer.models.build import Network
 from glassformer.objectives.loss import Objective
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
-from glassformer.tasks import task as tasks
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
+from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.requirements import LabelRequirements, data_of
-from glassformer.tasks.task import Log, Progress, RunData, TrainedModel
+from glassformer.tasks.task import Progress, RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 Scores = dict[str, Any]
@@ -51,7 +51,7 @@ Scores = dict[str, Any]
 ROWS_OF_TRAIN_EVALUATED = 1000
 
 
-class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.HasTestSet, tasks.Votes):
+class LabelTask(TrainableTask):
     """Base class of the tasks that learn from labelled texts."""
 
     names_are: str
@@ -77,14 +77,8 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
     def check(self, run: Run) -> None:
         self.requires.check(run)
 
-    def is_regression(self, run: Run) -> bool:
-        return data_of(run, LabelData).outputs == "regression"
-
-    def choices(self, run: Run, logits: Tensor) -> Tensor:
-        return logits[..., None, :]  # one choice among all labels
-
-    def probabilities(self, run: Run, logits: Tensor) -> Tensor:
-        return logits.softmax(dim=-1)
+    def classes(self, model: ModelParts) -> tuple[str, ...]:
+        return () if data_of(model.run, LabelData).outputs == "regression" else model.labels
 
     def open(self, run: Run) -> "LabelRunData":
         return LabelRunData(self, run)
@@ -95,7 +89,7 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
             return data.test_path
         return f"{data.path}#test" if (data.path or "").startswith("builtin:") else None
 
-    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Example]:
+    def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Example]:
         data, path = data_of(model.run, LabelData), places.path_alone(model.run.name, "texts with labels")
         if path is None:
             corpus = LabelCorpus(data)
@@ -105,10 +99,11 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
             dropped = DroppedLabels()
             records = read_labels(data, str(path), dropped)
             preparation.say_dropped(dropped, log)
-        if model.classes:
-            require_known(records, model.classes)
+        names = self.classes(model)
+        if names:
+            require_known(records, names)
         told = preparation.refuse if self.refuses_cuts and path is not None else log
-        examples = examples_of(records, model.tokenizer, model.vote.config.max_len, model.classes, "texts", told)
+        examples = LabelRows(model.tokenizer, self.vote(model).config.max_len, names, told).encode(records, "texts")
         rows = example_rows(examples, "texts")
         return EvaluationData(
             lambda: evaluation_batches(rows, data.batch_tokens),
@@ -118,12 +113,30 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
         )
 
     def scores(
-        self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
+        self, model: ModelParts, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         rows = self.evaluation(model, places, log).records
-        return label_scores(self, model.run, model.vote, rows, model.classes, model.device)
+        return self.measure(model.run, self.vote(model), rows, self.classes(model), model.device)
 
-    def vote(self, run: Run, networks: Sequence[Network]) -> Ensemble:
+    def measure(
+        self,
+        run: Run,
+        network: nn.Module,
+        rows: Sequence[Example],
+        names: Sequence[str],
+        device: torch.device | str,
+        division: Division = ALONE,
+    ) -> Scores:
+        """Return the scores of a network on labelled rows; `division` divides the batches among processes."""
+        logits = predict(network, rows, device, division.takes)
+        if division.n > 1:
+            own = {place: x.tolist() for place, x in enumerate(logits) if x.numel()}
+            for part in division.texts(json.dumps(own)):  # JSON numbers restore the same bits
+                for place, values in json.loads(part).items():
+                    logits[int(place)] = torch.tensor(values)
+        return self.label_scores(run, logits, rows, names)
+
+    def ensemble(self, run: Run, networks: Sequence[Network]) -> Ensemble:
         means = {"regression": mean_numbers, "multi_label": mean_of_sigmoids}
         return Ensemble(networks, means.get(data_of(run, LabelData).outputs, mean_log_probs))
 
@@ -179,16 +192,16 @@ class PreparedLabels:
     """Training and validation examples, in memory. Long texts are truncated, and the log reports how many."""
 
     def __init__(self, data: LabelRunData, run: Run, tokenizer: Tokenizer, reporter: LaunchReporter) -> None:
-        self.task, self.names, self.run, self.tokenizer = data.task, data.labels, run, tokenizer
+        self.task, self.names, self.run = data.task, data.labels, run
         self.records, valid = data.corpus.split
+        rows = LabelRows(tokenizer, run.model.max_len, self.names, reporter.log)
         with reporter.phase("preparing tokens"):
-            self.train = self._train(preparation.first_dropout_seed(run), reporter.log)
-            self.valid = examples_of(valid, tokenizer, run.model.max_len, self.names, "validation texts", reporter.log)
+            self.train = self._train(rows, preparation.first_dropout_seed(run))
+            self.valid = rows.encode(valid, "validation texts")
+        self.rows = replace(rows, log=lambda _: None)  # truncation is logged once
 
-    def _train(self, dropout_seed: int, log: Callable[[str], None]) -> list[Example]:
-        max_len, share = self.run.model.max_len, self.run.tokenizer.bpe_dropout
-        name = "training texts"
-        return examples_of(self.records, self.tokenizer, max_len, self.names, name, log, share, dropout_seed)
+    def _train(self, rows: "LabelRows", dropout_seed: int) -> list[Example]:
+        return rows.encode(self.records, "training texts", self.run.tokenizer.bpe_dropout, dropout_seed)
 
     @property
     def summary(self) -> str:
@@ -203,7 +216,7 @@ class PreparedLabels:
             return TokenBudget(example_rows(examples, "training texts"), data.batch_tokens, seed)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, None]:
-            return sampler_of(self._train(seed, lambda _: None), seed), None  # truncation: logged once
+            return sampler_of(self._train(self.rows, seed), seed), None
 
         seed = preparation.first_dropout_seed(run)
         first = sampler_of(self.train, seed or run.train.seed)
@@ -223,37 +236,43 @@ class PreparedLabels:
         watched_scores(self.run.train, ["loss"], known, "here")
 
         def score(division: Division) -> dict[str, float]:
-            found = label_scores(self.task, self.run, network, self.valid, self.names, device, division)
+            found = self.task.measure(self.run, network, self.valid, self.names, device, division)
             return {name: float(found[name]) for name in known if isinstance(found.get(name), float)}
 
         return score
 
 
-def examples_of(
-    records: Sequence[LabelRecord],
-    tokenizer: Tokenizer,
-    max_len: int,
-    names: Sequence[str],
-    name: str,
-    log: Callable[[str], None],
-    dropout: float = 0.0,
-    dropout_seed: int = 0,
-) -> list[Example]:
-    """Return records as labelled rows; all labels must be in `names`. `dropout` is the rate of BPE-dropout."""
-    numbers, lost = {label: i for i, label in enumerate(names)}, ""
-    if tagged := [record for record in records if isinstance(record, Tagged)]:
-        tags = [[numbers[tag] for tag in record.tags] for record in tagged]
-        rows, n_cut = encode_tagged(tokenizer, [r.words for r in tagged], max_len, tags, dropout, dropout_seed)
-        n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)
-        lost = f" ({sum(map(len, tags)) - n_read:,} tagged words are lost)"
-    else:
-        labelled = [record for record in records if isinstance(record, Labelled)]
-        texts = [inputs_of(record) for record in labelled]
-        rows, n_cut = encode_texts(tokenizer, texts, max_len, dropout, dropout_seed)
-        rows = [replace(row, **_target(record, numbers)) for row, record in zip(rows, labelled, strict=True)]
-    if n_cut:
-        log(f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and are truncated{lost}")
-    return rows
+@dataclass(frozen=True)
+class LabelRows:
+    """Encoder of labelled records as rows of at most `max_len` tokens; all labels must be in `names`."""
+
+    tokenizer: Tokenizer
+    max_len: int
+    names: Sequence[str]
+    log: Log
+    """Receives the number of truncated rows."""
+
+    def encode(
+        self, records: Sequence[LabelRecord], name: str, dropout: float = 0.0, dropout_seed: int = 0
+    ) -> list[Example]:
+        """Return the rows of records, which are called `name` in the log; `dropout` is the rate of BPE-dropout."""
+        numbers, lost = {label: i for i, label in enumerate(self.names)}, ""
+        tokenizer, max_len = self.tokenizer, self.max_len
+        if tagged := [record for record in records if isinstance(record, Tagged)]:
+            tags = [[numbers[tag] for tag in record.tags] for record in tagged]
+            rows, n_cut = encode_tagged(tokenizer, [r.words for r in tagged], max_len, tags, dropout, dropout_seed)
+            n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)
+            lost = f" ({sum(map(len, tags)) - n_read:,} tagged words are lost)"
+        else:
+            labelled = [record for record in records if isinstance(record, Labelled)]
+            texts = [inputs_of(record) for record in labelled]
+            rows, n_cut = encode_texts(tokenizer, texts, max_len, dropout, dropout_seed)
+            rows = [replace(row, **_target(record, numbers)) for row, record in zip(rows, labelled, strict=True)]
+        if n_cut:
+            self.log(
+                f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and are truncated{lost}"
+            )
+        return rows
 
 
 def _target(record: Labelled, numbers: Mapping[str, int]) -> dict[str, Any]:
@@ -263,22 +282,3 @@ def _target(record: Labelled, numbers: Mapping[str, int]) -> dict[str, Any]:
         label_set[[numbers[label] for label in record.label]] = 1
         return {"label_set": label_set}
     return {"label": float(numbers[record.label]) if numbers else float(record.label)}
-
-
-def label_scores(
-    task: LabelTask,
-    run: Run,
-    network: nn.Module,
-    rows: Sequence[Example],
-    names: Sequence[str],
-    device: torch.device | str,
-    division: Division = ALONE,
-) -> dict[str, Any]:
-    """Return the scores of a network on labelled rows; `division` divides the batches among processes."""
-    logits = predict(network, rows, device, division.takes)
-    if division.n > 1:
-        own = {place: x.tolist() for place, x in enumerate(logits) if x.numel()}
-        for part in division.texts(json.dumps(own)):  # JSON numbers restore the same bits
-            for place, values in json.loads(part).items():
-                logits[int(place)] = torch.tensor(values)
-    return task.label_scores(run, logits, rows, names)

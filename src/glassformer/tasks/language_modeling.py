@@ -7,20 +7,19 @@ import torch
 from glassformer.config.run import CausalConfig, GenerationConfig, Run
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Example
-from glassformer.inference.score import Score
 from glassformer.inference.text import EncodedPrompt
 from glassformer.inference.writer import Writer
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
+from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.requirements import CAUSAL_TEXT
-from glassformer.tasks.task import ContinuesPrompts, Log, ScoresTexts, TakesOver, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextTask
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SAMPLE_PROMPT, SAMPLE_LENGTH = 16, 64
 
 
-class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
+class LanguageModeling(TextTask):
     """Causal language modelling: a decoder without an encoder continues a text."""
 
     settings = CausalConfig
@@ -55,16 +54,13 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
 
     # Use
 
-    def writer(self, model: TrainedModel) -> Writer:
+    def writer(self, model: ModelParts) -> Writer:
         return Writer(model.network, model.tokenizer, model.device, model.name)
 
-    def score(self, model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None, log: Log) -> list[Score]:
-        writer = self.writer(model)
-        if not writer.before and texts and (targets is None or not all(texts)):
-            log(writer.no_start)
-        return writer.score(texts, targets)
+    def scorer(self, model: ModelParts) -> Writer:
+        return self.writer(model)
 
-    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+    def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         return run if self.requires.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead) else None
 
 

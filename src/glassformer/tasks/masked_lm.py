@@ -9,24 +9,22 @@ import torch
 from glassformer.config.run import MaskedConfig, Run
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Example
-from glassformer.errors import UserError
+from glassformer.errors import Log, UserError
 from glassformer.evaluation import masked
-from glassformer.inference.fill import Filling, fill_masks
+from glassformer.inference.fill import MaskFiller
 from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
-from glassformer.tasks import task as t
 from glassformer.tasks.batches import Places
+from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.requirements import MASKED_TEXT
-from glassformer.tasks.task import Log, Progress, TrainedModel
+from glassformer.tasks.task import Progress
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.word_boundaries import word_boundaries
 
 
-class MaskedLanguageModeling(
-    TextTask, t.NeedsSpecialTokens, t.ScoresSome, t.FillsMasks, t.HasScores, t.HasPseudoPerplexity, t.TakesOver
-):
+class MaskedLanguageModeling(TextTask):
     """Masked language modelling: an encoder without a decoder predicts masked tokens."""
 
     settings = MaskedConfig
@@ -65,7 +63,7 @@ class MaskedLanguageModeling(
         return TextObjective(objective, context - frame.n_added)
 
     def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
-        return sample_of_filling(tokenizer, run, row, lambda text, _: fill_masks(network, tokenizer, text, 1, device))
+        return sample_of_filling(MaskFiller(network, tokenizer, device), run, row)
 
     def _config(self, run: Run) -> MaskedConfig:
         assert isinstance(run.objective, MaskedConfig)
@@ -74,7 +72,7 @@ class MaskedLanguageModeling(
     # Use
 
     def scores(
-        self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
+        self, model: ModelParts, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the accuracy on masked tokens and the frequency of the most frequent token, in percent."""
         data = self.evaluation(model, places, log)
@@ -83,19 +81,17 @@ class MaskedLanguageModeling(
         report = (lambda done: progress(done, n_masked)) if progress else None
         return asdict(masked.masked_scores(model.network, data.objective, data.batches(), model.device, report))
 
-    def pseudo_perplexity(self, model: TrainedModel, places: Places, progress: Progress | None, log: Log) -> float:
+    def pseudo_perplexity(self, model: ModelParts, places: Places, progress: Progress | None, log: Log) -> float:
         """Return exp of the mean -log p of each token given all others, with one forward pass per token."""
         data = self.evaluation(model, places, log)
         assert isinstance(data.objective, MaskedObjective)
         report = (lambda done: progress(done, data.n_targets)) if progress else None
         return masked.pseudo_perplexity(model.network, data.objective, data.batches(), model.device, report)
 
-    def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling:
-        if settings:
-            raise UserError(f"{min(settings)}: an encoder fills masks without a search; n=… is how many candidates")
-        return fill_masks(model.network, model.tokenizer, text, n, model.device)
+    def filler(self, model: ModelParts) -> MaskFiller:
+        return MaskFiller(model.network, model.tokenizer, model.device)
 
-    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+    def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         is_over_tokens = self.requires.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead)
         return replace(run, objective=MaskedConfig()) if is_over_tokens else None
 

@@ -9,19 +9,18 @@ from glassformer import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import DataConfig, Run, TextData, TokenizerConfig, WindowRows
 from glassformer.data.records import Dropped
-from glassformer.errors import UserError
+from glassformer.errors import Log, UserError
 from glassformer.reporting import LaunchReporter
 from glassformer.seeds import Stream, seed_of
 from glassformer.tasks.batches import MicroBatch
+from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.registry import trainable_task
-from glassformer.tasks.task import Log, ScoresSome, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 
 def micro_batch(run: Run) -> MicroBatch:
     """Return the batch size of a run according to its settings: rows of a text, or a budget of tokens."""
-    task, data = trainable_task(run), run.data
-    share = task.scored_share(run) if isinstance(task, ScoresSome) else 1.0
+    data, share = run.data, trainable_task(run).scored_share(run)
     if not isinstance(data, TextData):
         return MicroBatch(budget=data.batch_tokens, scored_share=share)
     is_full = isinstance(data.packing, WindowRows) and not run.model.is_encoder_decoder
@@ -65,7 +64,7 @@ def cache_folder(data: DataConfig) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "tokens"
 
 
-def say_changed(model: TrainedModel, digest: str, name: str, log: Log) -> None:
+def say_changed(model: ModelParts, digest: str, name: str, log: Log) -> None:
     """Log a warning if the run's own data has changed since training."""
     if model.data_digest is not None and model.data_digest != digest:
         log(f"{name} has changed since {model.run.name} was trained on it: the validation data may differ")

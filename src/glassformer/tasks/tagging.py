@@ -12,16 +12,16 @@ from glassformer.config.transformer import PositionHead
 from glassformer.data.batching import Example
 from glassformer.evaluation.labels import classification_report, is_bio
 from glassformer.evaluation.metrics import measure
-from glassformer.inference.classify import tag_words
+from glassformer.inference.classify import Tagger
 from glassformer.objectives.classification import TaggingObjective
 from glassformer.objectives.loss import Objective
 from glassformer.tasks.label_data import LabelTask, Scores
+from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.requirements import TAGS
-from glassformer.tasks.task import Log, Tags, TakesOver, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
-class Tagging(LabelTask, Tags, TakesOver):
+class Tagging(LabelTask):
     """Tagging: a model of one stack predicts a tag for each word."""
 
     settings = TaggingConfig
@@ -50,7 +50,7 @@ class Tagging(LabelTask, Tags, TakesOver):
     def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
         """Return accuracy and F1 of words, the full report under `report`, and F1 of spans if the tags mark spans."""
         gold = [e.labels[e.labels != -100] for e in rows if e.labels is not None]
-        labels, probabilities = np.concatenate(gold), self.probabilities(run, torch.cat(list(logits))).numpy()
+        labels, probabilities = np.concatenate(gold), torch.cat(list(logits)).softmax(dim=-1).numpy()
         report = classification_report(labels, probabilities, list(names))
         scores: Scores = {**measure("words", report, labels, probabilities)}
         scores |= {name: getattr(report, name) for name in ("calibration_error", "most_frequent_share")}
@@ -62,10 +62,10 @@ class Tagging(LabelTask, Tags, TakesOver):
 
     # Use
 
-    def tag(self, model: TrainedModel, rows: Sequence[Sequence[str]], log: Log) -> list[list[tuple[str, float]]]:
-        return tag_words(model.vote, model.tokenizer, rows, model.classes, model.device, log)
+    def tagger(self, model: ModelParts) -> Tagger:
+        return Tagger(self.vote(model), model.tokenizer, self.classes(model), model.device)
 
-    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+    def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         if not isinstance(getattr(run.model, "head", None), PositionHead):
             return None
         return replace(run, data=LabelData(outputs="tags"), objective=TaggingConfig())

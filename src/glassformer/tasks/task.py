@@ -1,110 +1,169 @@
 """The protocols of a task, which training, evaluation, verbs, imports and the cost model use.
 
-A task belongs to a kind of objective (`registry.task_of`). Its class names the protocols that it implements. An ability
-of only some tasks is a separate protocol, tested with `isinstance`.
+A task belongs to a kind of objective (`registry.task_of`). For each ability of a model, it returns the object that
+has the ability, such as a `Translator`; `None` is an ability that its models do not have.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
-from glassformer.errors import UserError
+from glassformer.errors import Log, UserError
 
 if TYPE_CHECKING:
     import torch
 
     from glassformer.config.recurrent import ModelConfig
-    from glassformer.config.run import BeamConfig, GenerationConfig, Run
-    from glassformer.data.pairs import Pair
-    from glassformer.inference.answer import Answer
+    from glassformer.config.run import Run
+    from glassformer.evaluation.pairs import PairScores
+    from glassformer.inference.answer import Answerer
+    from glassformer.inference.classify import Classifier, Tagger
     from glassformer.inference.ensemble import Ensemble
-    from glassformer.inference.fill import Filling
-    from glassformer.inference.score import Score
+    from glassformer.inference.fill import Filler
+    from glassformer.inference.score import Scorer
     from glassformer.inference.translator import Translator
     from glassformer.inference.writer import Writer
     from glassformer.models.build import Network
     from glassformer.reporting import LaunchReporter
     from glassformer.tasks.batches import EvaluationData, Places, TrainingData
+    from glassformer.tasks.model_parts import ModelParts
     from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 Progress = Callable[[int, int], None]
-Log = Callable[[str], None]
 Prompt = str | Sequence[int]
 
 
-class TrainedModel(Protocol):
-    """The properties of a trained model that a task uses; `glassformer.model.Model` documents them."""
+class Task(ABC):
+    """A learned ability and the verb that uses it; every model has a task."""
+
+    settings: type[Any]
+    """Dataclass of the section `[objective]`; its `kind` names the task."""
+    verb: str
+    """Name of the method of `Model`, and of the command, that uses the ability."""
 
     @property
-    def name(self) -> str: ...
+    def predicts_next(self) -> bool:
+        """True if each token is predicted from those before it; documents get a start token, and bytes are counted."""
+        return False
 
-    @property
-    def run(self) -> Run: ...
+    @abstractmethod
+    def learned(self, run: Run) -> str:
+        """Return the ability in words that follow "learned to"; only models with equal words can form an ensemble."""
 
-    @property
-    def network(self) -> Network: ...
+    @abstractmethod
+    def example(self, run: Run) -> str:
+        """Return an example argument of the verb, as Python code."""
 
-    @property
-    def members(self) -> list[Network]: ...
+    def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+        """Return the run of an imported model, or `None` if the model belongs to another task."""
+        return None
 
-    @property
-    def vote(self) -> Network | Ensemble: ...
+    def ensemble(self, run: Run, networks: Sequence[Network]) -> Ensemble | None:
+        """Return an ensemble of the networks, which is used like one; `None` if models cannot form an ensemble."""
+        return None
 
-    @property
-    def tokenizer(self) -> Tokenizer: ...
+    def vote(self, model: ModelParts) -> Network | Ensemble:
+        """Return the single network of a model, or the ensemble of all its members."""
+        if model.others and (together := self.ensemble(model.run, model.members)) is not None:
+            return together
+        return model.network
 
-    @property
-    def source_tokenizer(self) -> Tokenizer: ...
+    def classes(self, model: ModelParts) -> tuple[str, ...]:
+        """Return the names of the classes or tags that a model predicts, by index."""
+        return ()
 
-    @property
-    def generation(self) -> GenerationConfig | BeamConfig: ...
+    # Abilities
 
-    @property
-    def classes(self) -> tuple[str, ...]: ...
+    def writer(self, model: ModelParts) -> Writer | None:
+        """Return the object that continues prompts."""
+        return None
 
-    @property
-    def device(self) -> torch.device: ...
+    def translator(self, model: ModelParts) -> Translator | None:
+        """Return the object that generates a target from a source."""
+        return None
 
-    @property
-    def is_causal_lm(self) -> bool: ...
+    def scorer(self, model: ModelParts) -> Scorer | None:
+        """Return the object that computes the probability of given texts."""
+        return self.translator(model)
 
-    @property
-    def data_digest(self) -> str | None: ...
+    def filler(self, model: ModelParts) -> Filler | None:
+        """Return the object that fills the masks of a text."""
+        return None
 
-    @property
-    def translator(self) -> Translator: ...
+    def classifier(self, model: ModelParts) -> Classifier | None:
+        """Return the object that predicts labels of texts."""
+        return None
+
+    def tagger(self, model: ModelParts) -> Tagger | None:
+        """Return the object that predicts tags of words."""
+        return None
+
+    def answerer(self, model: ModelParts) -> Answerer | None:
+        """Return the object that answers questions by a part of a context."""
+        return None
 
 
-class PreparedData(Protocol):
-    """The data of a run as tokens."""
+class TrainableTask(Task):
+    """A task that a run can learn. Imported models without a loss have a task that is not trainable."""
 
-    @property
-    def summary(self) -> str:
-        """Size of the data, in words."""
+    unit: str
+    """Unit over which the loss is averaged, such as token."""
 
-    def training_data(self, network: Network, device: torch.device) -> TrainingData:
-        """Return the data for the training loop."""
+    @abstractmethod
+    def check(self, run: Run) -> None:
+        """Raise `UserError` if the run's data or model does not suit the task; no data is read."""
 
+    @abstractmethod
+    def open(self, run: Run) -> RunData:
+        """Return the data that the run names; raise `UserError` if the run names no data."""
 
-class SplitCorpus(Protocol):
-    """Data that is split into training and validation data."""
+    @abstractmethod
+    def metrics(self, run: Run) -> tuple[str, ...]:
+        """Return the metrics of `evaluate` and `scores` besides the loss, with the main metric first."""
 
-    name: str
+    @abstractmethod
+    def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
+        """Return the run's own validation data, or all of other data; log which records are left out."""
 
-    @cached_property
-    def digest(self) -> str:
-        """Hash of the data's bytes and of the split rule; assigned if another process computed it."""
+    def special_tokens(self, run: Run) -> tuple[str, ...]:
+        """Return the special tokens that the task requires; its tokenizer gets them."""
+        return ()
 
-    def news(self) -> list[str]:
-        """Read the data; return a sentence for each kind of dropped or changed record."""
+    def scored_share(self, run: Run) -> float:
+        """Return the fraction of a batch's tokens that get logits, from 0 to 1."""
+        return 1.0
+
+    def test_path(self, run: Run) -> str | None:
+        """Return the path of the test split, which training never reads; `None` without a test split."""
+        return None
+
+    def scores(
+        self, model: ModelParts, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the metrics of the model's outputs besides the loss."""
+        return {}
+
+    def pair_scores(self, run: Run) -> PairScores | None:
+        """Return the scores of outputs for sources; `None` for a task that is not evaluated on pairs."""
+        return None
+
+    def pseudo_perplexity(self, model: ModelParts, places: Places, progress: Progress | None, log: Log) -> float:
+        """Return the perplexity of all tokens of a text, though training predicts only some of them."""
+        raise UserError(f"{model.name} does not fill masks; pseudo-perplexity needs a masked language model")
 
 
 class RunData(Protocol):
     """The data of a run; it is read on first use."""
 
     corpus: SplitCorpus
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of classes or tags in order of their ids; empty for data without labels."""
+        return ()
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         """Return the tokenizers that the run names, or learn new ones from the training data."""
@@ -121,208 +180,31 @@ class RunData(Protocol):
         """
 
 
-@runtime_checkable
-class Task(Protocol):
-    """A learned ability and the verb that uses it; every model has a task."""
+class SplitCorpus(Protocol):
+    """Data that is split into training and validation data."""
 
-    settings: type[Any]
-    """Dataclass of the section `[objective]`; its `kind` names the task."""
-    verb: str
-    """Name of the method of `Model`, and of the command, that uses the ability."""
+    name: str
 
-    def learned(self, run: Run) -> str:
-        """Return the ability in words that follow "learned to"; only models with equal words can form an ensemble."""
+    @cached_property
+    def digest(self) -> str:
+        """Hash of the data's bytes and of the split rule; assigned if another process computed it."""
 
-    def example(self, run: Run) -> str:
-        """Return an example argument of the verb, as Python code."""
+    def news(self) -> list[str]:
+        """Read the data; return a sentence for each kind of dropped or changed record."""
 
 
-@runtime_checkable
-class TrainableTask(Task, Protocol):
-    """A task that a run can learn. Imported models without a loss have a task that is not trainable."""
+class PreparedData(Protocol):
+    """The data of a run as tokens."""
 
-    unit: str
-    """Unit over which the loss is averaged, such as token."""
+    @property
+    def summary(self) -> str:
+        """Size of the data, in words."""
 
-    def check(self, run: Run) -> None:
-        """Raise `UserError` if the run's data or model does not suit the task; no data is read."""
+    def training_data(self, network: Network, device: torch.device) -> TrainingData:
+        """Return the data for the training loop."""
 
-    def open(self, run: Run) -> RunData:
-        """Return the data that the run names; raise `UserError` if the run names no data."""
 
-    def metrics(self, run: Run) -> tuple[str, ...]:
-        """Return the metrics of `evaluate` and `scores` besides the loss, with the main metric first."""
-
-    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
-        """Return the run's own validation data, or all of other data; log which records are left out."""
-
-
-@runtime_checkable
-class NeedsSpecialTokens(Protocol):
-    """A task that needs certain special tokens; its tokenizer gets them."""
-
-    def special_tokens(self, run: Run) -> tuple[str, ...]: ...
-
-
-@runtime_checkable
-class ScoresSome(Protocol):
-    """A task that computes logits for some of its tokens only."""
-
-    def scored_share(self, run: Run) -> float:
-        """Return the fraction of a batch's tokens that get logits, from 0 to 1."""
-
-
-@runtime_checkable
-class ContinuesPrompts(Protocol):
-    """A task whose models continue a text."""
-
-    def writer(self, model: TrainedModel) -> Writer: ...
-
-
-@runtime_checkable
-class ScoresTexts(Protocol):
-    """A task whose models compute the probability of a given text."""
-
-    def score(
-        self, model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None, log: Log
-    ) -> list[Score]: ...
-
-
-@runtime_checkable
-class Translates(Protocol):
-    """A task whose models generate a target from a source: an encoder-decoder."""
-
-    def translator(self, model: TrainedModel) -> Translator: ...
-
-
-@runtime_checkable
-class FillsMasks(Protocol):
-    """A task whose models fill the masks of a text."""
-
-    def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling: ...
-
-
-@runtime_checkable
-class FillsByWriting(FillsMasks, Protocol):
-    """A task whose models fill masks by writing a target: the whole text, or spans after sentinels."""
-
-    sentinels: Callable[[Tokenizer], Sequence[int]]
-    """Function that returns the tokens that replace the masks of a source; empty if the mask token does."""
-
-
-@runtime_checkable
-class HasChoices(Protocol):
-    """A task whose models give logits of something other than the tokens of a vocabulary."""
-
-    def choices(self, run: Run, logits: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the outcomes of independent choices, (…, choices, outcomes).
-
-        A softmax over the last dimension gives the probabilities of the model.
-        """
-
-
-@runtime_checkable
-class HasLabels(HasChoices, Protocol):
-    """A task whose models predict labels: names or numbers."""
-
-    def is_regression(self, run: Run) -> bool:
-        """Return True if the labels are numbers."""
-
-    def probabilities(self, run: Run, logits: torch.Tensor) -> torch.Tensor:
-        """Return the probability of each named label, (…, n_labels), from logits of this shape."""
-
-
-@runtime_checkable
-class Classifies(HasLabels, Protocol):
-    """A task whose models predict a label for a text, or for a pair of texts."""
-
-    def is_multi_label(self, run: Run) -> bool:
-        """Return True if a text may have several labels, or none."""
-
-    def takes_pairs(self, run: Run) -> bool:
-        """Return True if each item is a pair of texts."""
-
-    def classify(self, model: TrainedModel, rows: Sequence[tuple[str, ...]], log: Log) -> list[dict[str, float]]: ...
-
-
-@runtime_checkable
-class Tags(HasLabels, Protocol):
-    """A task whose models predict a tag for each word."""
-
-    def tag(self, model: TrainedModel, rows: Sequence[Sequence[str]], log: Log) -> list[list[tuple[str, float]]]: ...
-
-
-@runtime_checkable
-class Answers(Protocol):
-    """A task whose models answer questions by a part of a context."""
-
-    def answer(self, model: TrainedModel, questions: Sequence[str], context: str, max_tokens: int) -> list[Answer]: ...
-
-
-@runtime_checkable
-class Votes(Protocol):
-    """A task whose models can form an ensemble."""
-
-    def vote(self, run: Run, networks: Sequence[Network]) -> Ensemble:
-        """Return an ensemble of the networks, which is evaluated like one network."""
-
-
-@runtime_checkable
-class HasScores(Protocol):
-    """A task with metrics of the model's outputs besides the loss."""
-
-    def scores(
-        self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
-    ) -> dict[str, Any]: ...
-
-
-@runtime_checkable
-class HasPairs(Protocol):
-    """A task that is evaluated on pairs, by scores of the outputs for their sources."""
-
-    def pairs(self, model: TrainedModel, places: Places, log: Log) -> list[Pair]: ...
-
-    def require_scores(self, run: Run) -> None:
-        """Raise `UserError` before a long evaluation if the scores need a package that is not installed."""
-
-    def output_scores(self, run: Run, outputs: Mapping[str, str], pairs: Sequence[Pair]) -> dict[str, float | str]:
-        """Return the scores of `outputs`, which maps each source to its output."""
-
-
-@runtime_checkable
-class HasPseudoPerplexity(Protocol):
-    """A task with a perplexity of all tokens of a text, though training predicts only some of them."""
-
-    def pseudo_perplexity(self, model: TrainedModel, places: Places, progress: Progress | None, log: Log) -> float: ...
-
-
-@runtime_checkable
-class HasTestSet(Protocol):
-    """A task whose data may have a test split, which training never reads."""
-
-    def test_path(self, run: Run) -> str | None:
-        """Return the path of the test split, or `None` without a test split."""
-
-
-@runtime_checkable
-class TakesOver(Protocol):
-    """A task that can use imported models."""
-
-    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
-        """Return the run of an imported model, or `None` if the model belongs to another task."""
-
-
-def needed_special_tokens(task: Task, run: Run) -> tuple[str, ...]:
-    """Return the special tokens that a task requires; empty for most tasks."""
-    return task.special_tokens(run) if isinstance(task, NeedsSpecialTokens) else ()
-
-
-def label_names(data: RunData) -> tuple[str, ...]:
-    """Return the names of classes or tags (`labels`) in order of their ids; empty for data without labels."""
-    return getattr(data, "labels", ())
-
-
-def wrong_verb(task: Task, model: TrainedModel, verb: str) -> UserError:
+def wrong_verb(task: Task, model: ModelParts, verb: str) -> UserError:
     """Return the error for a verb that the model has not learned."""
     call = f"in Python: model.{task.verb}({task.example(model.run)})"
     return UserError(f"{model.name} learned to {task.learned(model.run)}: use it with {task.verb}, not {verb} ({call})")

@@ -14,16 +14,17 @@ from glassformer.data.batching import Epochs, Example, FreshCuts, Packed, Sample
 from glassformer.data.corpus import Corpus
 from glassformer.data.texts import read_documents
 from glassformer.data.tokens import TokenFile, TokenSplits, encode_text, prepare
-from glassformer.errors import UserError
+from glassformer.errors import Log, UserError
 from glassformer.evaluation.loss import evaluation_rows
-from glassformer.inference.fill import Filling
+from glassformer.inference.fill import MaskFiller, WritingFiller
 from glassformer.models.build import Network
 from glassformer.objectives.loss import Objective
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
+from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.requirements import TextRequirements, context_of, data_of
-from glassformer.tasks.task import Log, RunData, TrainableTask, TrainedModel, needed_special_tokens
+from glassformer.tasks.task import RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 SAMPLERS: dict[type, type[Windows | Epochs | Packed]] = {WindowRows: Windows, ExampleRows: Epochs, PackedRows: Packed}
@@ -49,6 +50,10 @@ class TextTask(TrainableTask):
 
     requires: TextRequirements
 
+    @property
+    def predicts_next(self) -> bool:
+        return self.requires.predicts_next
+
     @abstractmethod
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
         """Return the objective; the model configuration of `run` must be complete (`RunData.complete`)."""
@@ -63,28 +68,28 @@ class TextTask(TrainableTask):
     def open(self, run: Run) -> "TextRunData":
         return TextRunData(self, run)
 
-    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
+    def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
         """Return the validation text of the run, or the whole of another text, as batches."""
-        run, tokenizer, data = model.run, model.tokenizer, data_of(model.run, TextData)
+        run, data, text = model.run, data_of(model.run, TextData), RunText(self, model.run, model.tokenizer)
         path = places.path_alone(run.name, "a text")
         # The run's own validation text is read as in training, with end tokens.
         is_own = path is None or str(Path(path).absolute()) == data.valid_path
         if path is not None and not is_own:
             documents = read_documents([path], text_field=data.text_field)
-            tokens = encode_text(tokenizer, documents, start_id=start_id_of(self, run), name=str(path))
+            tokens = encode_text(model.tokenizer, documents, start_id=text.start_id, name=str(path))
         elif data.path is None:
             raise UserError("the model has no record of its training data: give a text with --data.path FILE")
         else:
             corpus = corpus_of(run)
             preparation.say_changed(model, corpus.digest, corpus.name, log)
-            tokens = prepared_tokens(self, run, corpus, tokenizer).valid
-        learned = self.text_objective(run, tokenizer, context_of(run))
+            tokens = text.tokens(corpus).valid
+        learned = self.text_objective(run, model.tokenizer, context_of(run))
         apart = not isinstance(data.packing, WindowRows)
         return EvaluationData(
             lambda: evaluation_rows(tokens, learned.row_length - 1, run.model.vocab_size, apart, learned.overlap),
             learned.objective,
             tokens.n_tokens,
-            predicted_bytes(self, run, tokenizer, tokens),
+            text.predicted_bytes(tokens),
         )
 
 
@@ -99,10 +104,10 @@ class TextRunData(RunData):
     @property
     def trains_starts(self) -> bool:
         """True if each document begins with a start token, so that the model learns how a text begins."""
-        return self.task.requires.predicts_next and self.corpus.plan.end_tokens
+        return self.task.predicts_next and self.corpus.plan.end_tokens
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        texts, needed = self.corpus.training_texts(), needed_special_tokens(self.task, run)
+        texts, needed = self.corpus.training_texts(), self.task.special_tokens(run)
         tokenizer = preparation.learn_tokenizer(run.tokenizer, texts, reporter, needed=needed)
         if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
             reporter.log("the tokenizer has no end token: the end of a document is not marked")
@@ -123,20 +128,18 @@ class TextRunData(RunData):
     def prepare(
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
     ) -> "PreparedText":
-        of_run = self.task, run, self.corpus, tokenizers.target
+        text = RunText(self.task, run, tokenizers.target)
         with reporter.phase("preparing tokens") as progress:
-            splits = prepared_tokens(*of_run, progress, checks_hashes=checks_hashes)
-        return PreparedText(*of_run, splits, reporter)
+            splits = text.tokens(self.corpus, progress, checks_hashes=checks_hashes)
+        return PreparedText(text, self.corpus, splits, reporter)
 
 
 @dataclass(frozen=True)
 class PreparedText:
     """Tokens of the training and validation texts."""
 
-    task: TextTask
-    run: Run
+    text: "RunText"
     corpus: Corpus
-    tokenizer: Tokenizer
     splits: TokenSplits
     reporter: LaunchReporter
 
@@ -150,16 +153,16 @@ class PreparedText:
 
     def training_data(self, network: Network, device: torch.device) -> TrainingData:
         """Return the sampler and the evaluations of the run."""
-        task, run, splits, data = self.task, self.run, self.splits, data_of(self.run, TextData)
-
-        learned = task.text_objective(run, self.tokenizer, context_of(run))
+        task, run, tokenizer, splits = self.text.task, self.text.run, self.text.tokenizer, self.splits
+        data, learned = data_of(run, TextData), task.text_objective(run, tokenizer, context_of(run))
         context = learned.row_length - 1  # a sampler's rows have one more id
 
+        # The sampler of each epoch
         def sampler_of(tokens: TokenFile, seed: int) -> Windows | Epochs | Packed:
             return SAMPLERS[type(data.packing)](tokens, context, run.train.batch_size, seed)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
-            cut = prepared_tokens(task, run, self.corpus, self.tokenizer, dropout_seed=seed, in_every_rank=True)
+            cut = self.text.tokens(self.corpus, dropout_seed=seed, in_every_rank=True)
             return sampler_of(cut.train, seed), cut.folder
 
         seed = preparation.first_dropout_seed(run)
@@ -169,14 +172,18 @@ class PreparedText:
                 f"train.batch_size is {run.train.batch_size:,}, and {splits.train.name} has only {sampler.n_rows:,} "
                 f"different rows of at most {context:,} tokens: set it to at most {sampler.n_rows:,}"
             )
+
+        # Log which documents are cut or left out
         log = self.reporter.log
         if isinstance(sampler, Epochs) and sampler.n_cut:
             log(f"{sampler.n_cut:,} documents are longer than a row of {context_of(run):,} tokens and are truncated")
         if isinstance(sampler, (Epochs, Packed)) and sampler.n_skipped:
             log(f"{sampler.n_skipped:,} documents have only one token, so they have no target and are left out")
+
+        # The batches of both evaluations
         apart = not isinstance(data.packing, WindowRows)
         n_evaluated = min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED)
-        slice_of_train = _beginning(splits.train, n_evaluated, context, self.tokenizer)
+        slice_of_train = _beginning(splits.train, n_evaluated, context, tokenizer)
 
         def rows(tokens: TokenFile) -> Callable[[], Iterable[Sequence[Example]]]:
             return lambda: evaluation_rows(tokens, context, run.model.vocab_size, apart, learned.overlap)
@@ -184,37 +191,71 @@ class PreparedText:
         evaluations = {"train": rows(slice_of_train), "valid": rows(splits.valid)}
         for batches in evaluations.values():
             next(iter(batches()))  # refuse a text without targets now, not at the first evaluation
+
         # Other schemes do not keep white space, so the bytes of a part of the text are unknown.
-        lossless = self.tokenizer.scheme in ("byte", "char")
+        lossless = tokenizer.scheme in ("byte", "char")
         return TrainingData(
             learned.objective,
             FreshCuts(sampler, sampler_of_cuts, run.train.seed) if seed else sampler,
             evaluations,
             n_bytes={
-                "train": predicted_bytes(task, run, self.tokenizer, slice_of_train) if lossless else None,
-                "valid": predicted_bytes(task, run, self.tokenizer, splits.valid),
+                "train": self.text.predicted_bytes(slice_of_train) if lossless else None,
+                "valid": self.text.predicted_bytes(splits.valid),
             },
-            sample=lambda: task.sample(network, self.tokenizer, run, next(iter(evaluations["valid"]()))[0], device),
+            sample=lambda: task.sample(network, tokenizer, run, next(iter(evaluations["valid"]()))[0], device),
             has_one_shape=isinstance(sampler, Windows) and not learned.changes_lengths,
         )
 
 
-def start_id_of(task: TextTask, run: Run) -> int | None:
-    """Return the id that begins each document in causal language modelling, as recorded in the model; else `None`."""
-    return run.model.decoder_start_id if task.requires.predicts_next else None
+@dataclass(frozen=True)
+class RunText:
+    """The text of a run as tokens."""
 
+    task: TextTask
+    run: Run
+    tokenizer: Tokenizer
 
-def predicted_bytes(task: TextTask, run: Run, tokenizer: Tokenizer, tokens: TokenFile) -> int | None:
-    """Return the bytes of the predicted tokens, the divisor of bits per byte; `None` if only some tokens are targets.
+    @property
+    def start_id(self) -> int | None:
+        """The id that begins each document in causal language modelling, as recorded in the model; else None."""
+        return self.run.model.decoder_start_id if self.task.predicts_next else None
 
-    The first id of a window or document is never predicted. It is a start token, which encodes no byte, or the first
-    token of the text or document, whose bytes are left out.
-    """
-    if not task.requires.predicts_next:
-        return None
-    apart = not isinstance(data_of(run, TextData).packing, WindowRows)
-    first = tokens.ids[tokens.document_starts] if apart else tokens.ids[:1]
-    return tokens.n_bytes - tokenizer.n_bytes_of(first.tolist())
+    def tokens(
+        self,
+        corpus: Corpus,
+        progress: Callable[[int, int], None] | None = None,
+        dropout_seed: int | None = None,
+        *,
+        checks_hashes: bool = True,
+        in_every_rank: bool = False,
+    ) -> TokenSplits:
+        """Return the tokens of the corpus, from the cache if possible; the default seed is that of the first epoch."""
+        if dropout_seed is None:
+            dropout_seed = preparation.first_dropout_seed(self.run)
+        return prepare(
+            corpus,
+            self.tokenizer,
+            preparation.cache_folder(self.run.data),
+            start_id=self.start_id,
+            dropout=self.run.tokenizer.bpe_dropout,
+            dropout_seed=dropout_seed,
+            progress=progress,
+            checks_hashes=checks_hashes,
+            in_every_rank=in_every_rank,
+        )
+
+    def predicted_bytes(self, tokens: TokenFile) -> int | None:
+        """Return the bytes of the predicted tokens, the divisor of bits per byte; `None` if only some are targets.
+
+        The first id of a window or document is never predicted. It is a start token, which encodes no byte, or the
+        first token of the text or document, whose bytes are left out.
+        """
+        if not self.task.predicts_next:
+            return None
+        first = tokens.ids[:1]
+        if not isinstance(data_of(self.run, TextData).packing, WindowRows):
+            first = tokens.ids[tokens.document_starts]
+        return tokens.n_bytes - self.tokenizer.n_bytes_of(first.tolist())
 
 
 def corpus_of(run: Run) -> Corpus:
@@ -229,31 +270,6 @@ def corpus_of(run: Run) -> Corpus:
     )
 
 
-def prepared_tokens(
-    task: TextTask,
-    run: Run,
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    progress: Callable[[int, int], None] | None = None,
-    dropout_seed: int | None = None,
-    *,
-    checks_hashes: bool = True,
-    in_every_rank: bool = False,
-) -> TokenSplits:
-    """Return the tokens of a run's text, from the cache if possible; the default seed is that of the first epoch."""
-    return prepare(
-        corpus,
-        tokenizer,
-        preparation.cache_folder(run.data),
-        start_id=start_id_of(task, run),
-        dropout=run.tokenizer.bpe_dropout,
-        dropout_seed=preparation.first_dropout_seed(run) if dropout_seed is None else dropout_seed,
-        progress=progress,
-        checks_hashes=checks_hashes,
-        in_every_rank=in_every_rank,
-    )
-
-
 def _beginning(tokens: TokenFile, n_tokens: int, context: int, tokenizer: Tokenizer) -> TokenFile:
     """Return about `n_tokens` tokens of a text and their bytes, enough to detect over-fitting."""
     ids = tokens.ids[: max(n_tokens, context + 1)]
@@ -261,11 +277,11 @@ def _beginning(tokens: TokenFile, n_tokens: int, context: int, tokenizer: Tokeni
     return replace(tokens, ids=ids, document_starts=starts, n_bytes=len(tokenizer.decode(ids.tolist()).encode()))
 
 
-def sample_of_filling(tokenizer: Tokenizer, run: Run, row: Example, fill: Callable[[str, int], Filling | None]) -> str:
-    """Return the beginning of a row with every fourth word masked, and the result of `fill(text, n_masks)`."""
+def sample_of_filling(filler: MaskFiller | WritingFiller, run: Run, row: Example) -> str:
+    """Return the beginning of a row with every fourth word masked, and the model's filling of these masks."""
     ids = row.token_ids[: max(3, min(SAMPLE_PROMPT, run.model.max_len - 3))].tolist()
-    words = tokenizer.decode(ids).split()
+    words = filler.tokenizer.decode(ids).split()
     masked = [i for i in range(len(words)) if i % 4 == 2]
     text = " ".join("[MASK]" if i in masked else word for i, word in enumerate(words))
-    filling = fill(text, len(masked)) if masked else None
-    return text if filling is None else f"{text} │ {filling.text}"
+    can_fill = 0 < len(masked) <= filler.max_masks
+    return f"{text} │ {filler.fill(text, 1).text}" if can_fill else text

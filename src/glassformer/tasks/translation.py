@@ -14,21 +14,21 @@ from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import FreshCuts, Sampler, TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, read_pairs
 from glassformer.data.tokens import PairFile, PairSplits, encode_pairs, prepare_pairs
-from glassformer.errors import UserError
+from glassformer.errors import Log, UserError
 from glassformer.evaluation import metrics
-from glassformer.evaluation import pairs as pair_scores
 from glassformer.evaluation.division import Division
-from glassformer.evaluation.pairs import translation_scores
-from glassformer.inference.fill import Filling, fill_by_writing
+from glassformer.evaluation.pairs import PairScores
+from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.fill import WritingFiller
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
+from glassformer.objectives.seq2seq import objective_of
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
-from glassformer.tasks import task as t
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
-from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
+from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.requirements import PAIRS, data_of
-from glassformer.tasks.task import Log, Progress, RunData, TrainedModel, wrong_verb
+from glassformer.tasks.task import Progress, RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids
 
 PAIRS_OF_TRAIN_EVALUATED = 1000
@@ -36,9 +36,7 @@ GREEDY = BeamConfig(beam=1, max_ratio=3.0)
 """Greedy search for validation sources during training."""
 
 
-class TranslationTask(
-    t.TrainableTask, EncoderDecoderTask, t.FillsMasks, t.HasScores, t.HasPairs, t.HasTestSet, t.TakesOver
-):
+class TranslationTask(TrainableTask):
     """Sequence-to-sequence: an encoder-decoder generates targets from sources."""
 
     settings = Seq2SeqConfig
@@ -64,10 +62,9 @@ class TranslationTask(
 
     # Use
 
-    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Pair]:
+    def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Pair]:
         """Return the pairs that fit the model; refuse other data with a long pair, to keep scores comparable."""
-        source_tokenizer = None if model.source_tokenizer is model.tokenizer else model.source_tokenizer
-        data, tokenizers = data_of(model.run, PairData), Tokenizers(model.tokenizer, source_tokenizer)
+        data, tokenizers = data_of(model.run, PairData), model.tokenizers
         if places == Places():
             corpus = PairCorpus(data)
             preparation.say_changed(model, corpus.digest, corpus.name, log)
@@ -78,7 +75,7 @@ class TranslationTask(
             given = replace(data, **asked, valid_path=None, valid_source=None, valid_target=None)
             pairs, too_long = read_pairs(given, dropped), preparation.refuse
             preparation.say_dropped(dropped, log)
-        config = model.vote.config
+        config = self.vote(model).config
         encoded = encode_pairs(pairs, tokenizers.target, tokenizers.source, "pairs")
         encoded = within(encoded, config, tokenizers, too_long)
         return EvaluationData(
@@ -88,37 +85,36 @@ class TranslationTask(
             records=[pairs[row] for row in encoded.rows],
         )
 
-    def pairs(self, model: TrainedModel, places: Places, log: Log) -> list[Pair]:
-        return list(self.evaluation(model, places, log).records)
-
     def scores(
-        self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
+        self, model: ModelParts, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return BLEU and chrF of sentences, or error rates of pronunciations, in percent."""
-        pairs, config = self.pairs(model, places, log), beam(model, settings)
-        return dict(translation_scores(self.translator(model), pairs, data_of(model.run, PairData), config, progress))
+        pairs, translator = list(self.evaluation(model, places, log).records), self.translator(model)
+        return dict(self.pair_scores(model.run).of_translator(translator, pairs, translator.beam(settings), progress))
 
-    def require_scores(self, run: Run) -> None:
-        pair_scores.require_scores(data_of(run, PairData).outputs)
-
-    def output_scores(self, run: Run, outputs: Mapping[str, str], pairs: Sequence[Pair]) -> dict[str, float | str]:
-        return pair_scores.output_scores(outputs, pairs, data_of(run, PairData))
+    def pair_scores(self, run: Run) -> PairScores:
+        return PairScores(data_of(run, PairData))
 
     def test_path(self, run: Run) -> str | None:
         path = data_of(run, PairData).path or ""
         return f"{path}#test" if path.startswith("builtin:") else None
 
-    def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling:
-        """Fill a text with masks by generating the whole text, as BART does (Lewis 2020, section 2).
+    def ensemble(self, run: Run, networks: Sequence[Network]) -> Ensemble:
+        return Ensemble(networks)
+
+    def translator(self, model: ModelParts) -> Translator:
+        return Translator(self.vote(model), model.tokenizers, model.device, model.generation, model.name)
+
+    def filler(self, model: ModelParts) -> WritingFiller | None:
+        """Return the object that fills masks by generating the whole text, as BART does (Lewis 2020, section 2).
 
         A mask token in an imported vocabulary shows that the model learned to restore masked texts. A vocabulary
         learned by glassformer always has a mask token, so it does not show this.
         """
-        if not model.tokenizer.is_imported or model.tokenizer.mask_id is None:
-            raise wrong_verb(self, model, "fill")
-        return fill_by_writing(model.translator, text, beam(model, settings))
+        is_denoiser = model.tokenizer.is_imported and model.tokenizer.mask_id is not None
+        return WritingFiller(self.translator(model)) if is_denoiser else None
 
-    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+    def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         gives_tokens = run.model.is_encoder_decoder and isinstance(getattr(run.model, "head", TokenHead()), TokenHead)
         if len(sentinel_ids(tokenizer)) > 1 or not gives_tokens:
             return None
@@ -220,7 +216,7 @@ class PreparedPairs:
         )
 
     def _translator(self, network: Network, device: torch.device) -> Translator:
-        return Translator(network, self.tokenizers.target, self.tokenizers.source, device)
+        return Translator(network, self.tokenizers, device)
 
     def _sample(self, network: Network, device: torch.device) -> str:
         """Return the first validation source and the model's output for it."""
@@ -235,11 +231,12 @@ class PreparedPairs:
         names = watched_scores(self.run.train, losses, scores, f"for {data.outputs}")
         if not names:
             return None
-        pair_scores.require_scores(data.outputs)
+        pair_scores = PairScores(data)
+        pair_scores.require()
 
         def score(division: Division) -> dict[str, float]:
             translator = self._translator(network, device)
-            scores = translation_scores(translator, self.valid_pairs, data, GREEDY, division=division)
+            scores = pair_scores.of_translator(translator, self.valid_pairs, GREEDY, division=division)
             return {name: float(scores[name]) for name in names}
 
         return score

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from glassformer.config.run import NoObjective, Run
 from glassformer.config.transformer import VectorHead
-from glassformer.tasks.task import TakesOver, Task
+from glassformer.tasks.task import Task
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
-class TextVectors(Task, TakesOver):
+class TextVectors(Task):
     """Text vectors: a model of one stack computes a vector for each text."""
 
     settings = NoObjective
@@ -21,7 +21,7 @@ class TextVectors(Task, TakesOver):
     def example(self, run: Run) -> str:
         return '"…"'
 
-    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+    def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         is_for_vectors = isinstance(getattr(run.model, "head", None), VectorHead)
         return replace(run, objective=NoObjective()) if is_for_vectors else None
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,20 +15,19 @@ from glassformer.config.run import Run
 from glassformer.config.schema import from_union, to_dict
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.distributed.ranks import Ranks
-from glassformer.errors import UserError
+from glassformer.errors import Log, UserError
 from glassformer.models.build import Network, build_model
 from glassformer.models.transforms import add_lora, merge_lora, similar, take_weights, token_rows
 from glassformer.seeds import Stream, seed_of
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import StoredModel, read_tokenizers, weights_of
 from glassformer.tasks.registry import trainable_task
-from glassformer.tasks.task import RunData, needed_special_tokens
+from glassformer.tasks.task import RunData
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from glassformer.training.host import Host
 from glassformer.training.run_folder import with_whole_paths
 from glassformer.training.trainer_state import read_progress
 
-Log = Callable[[str], None]
 _LAYER = re.compile(r"(?:(?P<stack>.*)\.)?(?:blocks\.(?P<block>\d+)\.|cells\.\w+?_l(?P<cells>\d+))")
 _INPUT = re.compile(r"(?:(?P<stack>.*?)\.)?(?:embeddings|tokens|score_bias)\.")
 
@@ -60,8 +59,8 @@ def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
     Raises `UserError` if the run names a different tokenizer, because its ids would not match the weights.
     """
     for config, theirs, name in (
-        (run.tokenizer, start.tokenizer, "tokenizer"),
-        (run.source_tokenizer, start.source_tokenizer, "source_tokenizer"),
+        (run.tokenizer, start.tokenizers.target, "tokenizer"),
+        (run.source_tokenizer, start.tokenizers.separate_source, "source_tokenizer"),
     ):
         if config is None or config.path is None:
             continue
@@ -70,9 +69,8 @@ def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
                 f"{name}.path: {config.path} differs from the tokenizer of {run.init.path}; leave it out to use that "
                 "model's tokenizer"
             )
-    return Tokenizers(
-        start.tokenizer.with_special_tokens(needed_special_tokens(trainable_task(run), run)), start.source_tokenizer
-    )
+    needed = trainable_task(run).special_tokens(run)
+    return replace(start.tokenizers, target=start.tokenizers.target.with_special_tokens(needed))
 
 
 def stored_tokenizers(checkpoint: Path, data: RunData, host: Host) -> Tokenizers:
@@ -84,7 +82,7 @@ def stored_tokenizers(checkpoint: Path, data: RunData, host: Host) -> Tokenizers
             f"{corpus.name} has changed since {checkpoint.parent.parent} was trained on it: restore the old data, or "
             f"start a new run from its weights with --init.path {checkpoint.parent.parent}"
         )
-    return Tokenizers(*read_tokenizers(checkpoint, Manifest.read(checkpoint)))
+    return read_tokenizers(checkpoint, Manifest.read(checkpoint))
 
 
 def completed(run: Run, tokenizers: Tokenizers, data: RunData, ranks: Ranks) -> Run:
@@ -139,10 +137,8 @@ def _weights_in_use(start: StoredModel) -> dict[str, Tensor]:
     """Return the pretrained weights without the table rows that only pad the vocabulary."""
     weights = weights_of(start.network)
     for name in token_rows(start.network):
-        tokenizer = start.tokenizer
-        if start.source_tokenizer is not None and name.startswith("encoder."):
-            tokenizer = start.source_tokenizer
-        if name in weights and tokenizer is not None:
+        tokenizer = start.tokenizers.source if name.startswith("encoder.") else start.tokenizers.target
+        if name in weights:
             weights[name] = weights[name][: tokenizer.vocab_size]
     return weights
 

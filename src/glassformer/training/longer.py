@@ -4,10 +4,9 @@ import shutil
 from pathlib import Path
 
 from glassformer.config.train import NEW_RUN, TrainConfig
-from glassformer.errors import UserError
+from glassformer.errors import Log, UserError
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
-from glassformer.tasks.task import Log
 from glassformer.training.schedules import schedule_factor
 from glassformer.training.trainer_state import read_progress
 

@@ -27,7 +27,6 @@ from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, StoredModel, read_model, read_run, write_model_files
 from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.registry import trainable_task
-from glassformer.tasks.task import label_names
 from glassformer.training import announce, init_from
 from glassformer.training.checkpointer import Checkpointer, republish
 from glassformer.training.checks import as_new
@@ -103,7 +102,7 @@ def assemble(
     fit = ranks.raise_together(lambda: way_that_fits(run, room))
     # Data and tokenizers
     run_data = trainable_task(run).open(run)
-    labels = label_names(run_data)
+    labels = run_data.labels
     if stored is None:
         tokenizers = init_from.learned_tokenizers(run, start, run_data, host)
         run = init_from.completed(run, tokenizers, run_data, ranks)
@@ -124,7 +123,7 @@ def assemble(
     in_background = run.train.background_saving
 
     def write_model(into: Path, weights: Tensors) -> None:
-        write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, labels)
+        write_model_files(into, weights, tokenizers, run, labels)
 
     checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=ranks, writes=writes)
     trainer = Trainer(run.train, network, optimizer, data, checkpointer, host)

@@ -69,7 +69,7 @@ def tokens_of(tokenizer: Tokenizer, n_rows: int) -> list[str]:
 
 def _name_tokens(spec: Any, stored: StoredModel, config: c.TransformerConfig) -> None:
     """Set the vocabularies, the special tokens and the epsilon of norms, which are stored in separate files."""
-    tokenizer, source = stored.tokenizer, stored.source_tokenizer or stored.tokenizer
+    tokenizer, source = stored.tokenizers.target, stored.tokenizers.source
     targets = tokens_of(tokenizer, config.vocab_size)
     spec.config.layer_norm_epsilon = config.norm_eps
     end = _end_id(stored, config)
@@ -88,7 +88,7 @@ def _name_tokens(spec: Any, stored: StoredModel, config: c.TransformerConfig) ->
 
 
 def _end_id(stored: StoredModel, config: c.TransformerConfig) -> int:
-    end = stored.tokenizer.eos_id if config.eos_id is None else config.eos_id
+    end = stored.tokenizers.target.eos_id if config.eos_id is None else config.eos_id
     if end is not None:
         return end
     if config.decoder is not None:
@@ -125,7 +125,7 @@ def _compare_decoder(model: Any, config: c.TransformerConfig, network: Transform
     rows = _random_rows(range(config.vocab_size), n_tokens, same_length=True)
     logits = torch.from_numpy(np.array(model.forward_batch(rows)))
     difference = _require_close(logits, network(torch.tensor(rows)), "logits")
-    names = tokens_of(stored.tokenizer, config.vocab_size)
+    names = tokens_of(stored.tokenizers.target, config.vocab_size)
     n_new = min(N_TOKENS, config.max_len - n_tokens)
     if n_new:
         found = model.generate_batch(
@@ -146,13 +146,13 @@ def _compare_decoder(model: Any, config: c.TransformerConfig, network: Transform
 def _compare_translator(
     model: Any, config: c.TransformerConfig, network: Transformer, stored: StoredModel
 ) -> list[str]:
-    source_tokenizer = stored.source_tokenizer or stored.tokenizer
+    source_tokenizer = stored.tokenizers.source
     source_names = tokens_of(source_tokenizer, config.encoder_vocab_size)
     special = set(source_tokenizer.special_tokens)  # CTranslate2 treats a source of these as empty
     ordinary = [i for i, name in enumerate(source_names) if name not in special]
     sources = _random_rows(ordinary, min(N_TOKENS, config.encoder_max_len))
     targets = _random_rows(range(config.vocab_size), min(N_TOKENS, config.max_len - 1), seed=1)
-    names = tokens_of(stored.tokenizer, config.vocab_size)
+    names = tokens_of(stored.tokenizers.target, config.vocab_size)
     ids = {name: i for i, name in enumerate(names)}
     read = [[source_names[i] for i in row] for row in sources]
     start, end = config.decoder_start_id, _end_id(stored, config)

@@ -81,7 +81,7 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
     require_fit(config, architecture)
     config, own = family.recast(config, weights_of(network))
     named = replace(config, bos_id=trained_start(stored))
-    numbers = model_numbers(config, architecture) | tokenizer_numbers(stored.tokenizer, named)
+    numbers = model_numbers(config, architecture) | tokenizer_numbers(stored.tokenizers.target, named)
     numbers |= {"general.name": stored.run.name, "general.file_type": int(gguf.LlamaFileType[IN_GGUF[dtype][1]])}
     tensors = Tensors(config, architecture, _keys(gguf, family, architecture, config))
     weights = {name: _rounded(name, x, dtype) for name, x in own.items()}

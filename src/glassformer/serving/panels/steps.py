@@ -5,8 +5,8 @@ from typing import Any
 import torch
 
 from glassformer.errors import UserError
-from glassformer.inference.text import never_written
 from glassformer.inference.sampling import log_softmax
+from glassformer.inference.text import never_written
 from glassformer.inspection.capture import capture
 from glassformer.serving import page_data
 from glassformer.serving.app import route

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from glassformer.inference.classify import Classifier, Tagger
 from glassformer.inference.sampling import log_softmax
 from glassformer.inspection.capture import encoded
 from glassformer.inspection.head_scores import random_trace
@@ -16,7 +17,6 @@ from glassformer.serving import page_data
 from glassformer.serving.app import route
 from glassformer.serving.inspector import Inspector
 from glassformer.serving.shown import Shown
-from glassformer.tasks.task import HasLabels
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ def _of_encoder(shown: Shown, logits: Tensor) -> dict[str, Any]:
         page_data.add_scores([source[i] for i in unmasked], logits[unmasked])
     elif model.is_regression:
         return {"source": source, "number": float(logits[0])}
-    elif isinstance(model.task, HasLabels):
-        probabilities = model.task.probabilities(model.run, logits)
+    elif isinstance(predictor := model.predictor, Classifier | Tagger):
+        probabilities = predictor.probabilities(logits)
         if probabilities.ndim == 1:
             pairs = zip(model.classes, probabilities.tolist(), strict=True)
             return {"source": source, "labels": [{"name": name, "probability": p} for name, p in pairs]}
