@@ -59,7 +59,7 @@ def test_the_measure_of_label_sets_is_the_sum_over_the_labels(tmp_path: Path) ->
 
 def test_a_set_of_one_label_has_the_divergence_of_its_label(tmp_path: Path) -> None:
     trained = trained_on(label_run(tmp_path, "regression"), tmp_path)
-    trained.network.output.mean, trained.network.output.std = 0.0, 1.0
+    trained.network.output.unit = (0.0, 1.0)
     run = replace(trained.run, data=LabelData(outputs="multi_label"))
     found, before, after = both(replace(trained, run=run, labels=("animal",)), "encoder.0")
     p, q = before["animal"], after["animal"]
