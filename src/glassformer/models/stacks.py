@@ -112,8 +112,8 @@ class _BlockStack(nn.Module):
     def _by_window(self, x: Tensor, inputs: BlockInputs, positions: Positions) -> dict[int, BlockInputs]:
         """Return the inputs of the blocks of each window, which share one mask."""
         by_window = {}
-        for window in set(self.windows):
-            attention = cast(Block, self.blocks[0]).self_attn  # the others have the same shape
+        for window, block in dict(zip(self.windows, self.blocks, strict=False)).items():  # one per window
+            attention = cast(Block, block).self_attn
             mask, n_keys = replace(inputs.mask, window=window), positions.of_keys.shape[-1]
             if inputs.tap is None:
                 mask = attention.prepare_mask(mask, x, n_keys)
