@@ -25,7 +25,7 @@ TYPES: dict[str, tuple[type, ...]] = {
     "text": (str,),
     "integer": (int,),
     "number": (int, float),
-    "true or false": (bool,),
+    "boolean": (bool,),
     "list": (list,),
     "null": (type(None),),
 }
@@ -39,7 +39,7 @@ def documented(verb: str) -> Keys:
     """Return the types of each key in the tables of a verb's section."""
     found: Keys = {}
     for key, words in re.findall(r"^\| `(.+?)` \| (.+?) \| .+ \|$", SECTIONS[verb], re.MULTILINE):
-        names = ["true or false"] if words == "true or false" else words.split(" or ")
+        names = re.sub("true or false|true, false", "boolean", words).split(" or ")
         found.setdefault(key, set()).update(*(TYPES[name] for name in names))
     return found
 

@@ -30,7 +30,10 @@ def test_generate_without_standard_input_asks_for_a_prompt(
 ) -> None:
     found = shell(f"glassformer generate {trained.folder} {close_}", environment, tmp_path)
     assert found.returncode == 2
-    assert found.stderr.startswith("glassformer: no prompt given: give --prompt TEXT") and found.stderr.count("\n") == 1
+    assert (
+        found.stderr.startswith("glassformer: no prompt given: give a text or --input FILE")
+        and found.stderr.count("\n") == 1
+    )
 
 
 @pytest.mark.parametrize("verb", ["--help", "presets", "recipes copy-task", "generate {} --prompt a", "doctor {}"])

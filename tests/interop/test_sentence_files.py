@@ -21,7 +21,6 @@ from glassformer.config.transformer import VectorHead  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.store.manifest import Manifest  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
 from interop.checkpoints import model_directory, randomise, save, tensors  # noqa: E402
 from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
@@ -338,50 +337,6 @@ def test_sentence_encoders_of_other_families_are_refused(tmp_path: Path) -> None
     write(tmp_path / "hf", "modules.json", [])
     with pytest.raises(UserError, match="which is not supported for EuroBERT"):
         import_model(tmp_path / "hf", tmp_path / "again")
-
-
-def of_before(folder: Path) -> None:
-    """Rewrite a directory in the format of versions without `normalize` and `max_tokens`."""
-    config = json.loads((folder / "config.json").read_text())
-    del config["head"]["normalize"], config["head"]["max_tokens"]
-    (folder / "config.json").write_text(json.dumps(config))
-    recipe = (folder / "run.toml").read_text().splitlines()
-    kept = [line for line in recipe if not line.startswith(("normalize = ", "max_tokens = "))]
-    assert len(kept) == len(recipe) - 2
-    (folder / "run.toml").write_text("\n".join(kept) + "\n")
-    names = [path.name for path in folder.iterdir() if path.name != "manifest.json"]
-    Manifest.of(folder, "model", 0, names).write(folder)
-
-
-@pytest.mark.parametrize(
-    ("head", "now"),
-    [
-        (VectorHead("mean"), VectorHead("mean")),
-        (VectorHead("first"), VectorHead("mean")),
-        (VectorHead("first", "tanh"), VectorHead("mean", "unused")),
-    ],
-)
-def test_older_directories_still_give_the_mean(tmp_path: Path, head: VectorHead, now: VectorHead) -> None:
-    """`embed` gave the mean of the last hidden states for every head; the pooler's weights are kept."""
-    config = replace(CONFIGS["vectors_mean"], head=head)
-    folder = model_directory(config, tmp_path / "ours", objective=NoObjective())
-    before = glassformer.load(folder, device="cpu")
-    text = "to be or not"
-    with torch.no_grad():
-        mean = before.network.hidden(torch.tensor([before.text_ids(text)])).mean(1).numpy()
-    of_before(folder)
-    model = glassformer.load(folder, device="cpu")
-    assert model.network.config.head == model.run.model.head == now  # type: ignore[union-attr]
-    assert model.network.state_dict().keys() == before.network.state_dict().keys()
-    messages: list[str] = []
-    np.testing.assert_allclose(model.embed([text], log=messages.append), mean, rtol=1e-5, atol=1e-6)
-    assert not messages
-    vectors = model.embed(TEXTS, log=messages.append)
-    again = glassformer.load(model.save(tmp_path / "again"), device="cpu")
-    assert np.array_equal(again.embed(TEXTS, log=messages.append), vectors)
-    export(folder, tmp_path / "hf")
-    back, _ = imported(tmp_path / "hf", tmp_path / "back")
-    assert back.network.config.head == now
 
 
 def test_a_recipe_uses_its_head_of_vectors() -> None:

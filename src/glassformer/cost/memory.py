@@ -92,7 +92,7 @@ def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 
     A Transformer stores keys and values of every slot (and of one more, for padding) and of the source; a recurrent
     model stores its state and the source.
 
-    >>> from glassformer.config.transformer import Stack
+    >>> from glassformer.config.transformer import Stack, TransformerConfig
     >>> cache_bytes(TransformerConfig(decoder=Stack(2, 4), d_model=8), n_rows=1, max_len=9)
     1280
     """

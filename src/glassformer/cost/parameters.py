@@ -43,7 +43,8 @@ class ParameterCounts:
 def with_least_sizes(config: ModelConfig) -> ModelConfig:
     """Return `config` with the smallest vocabulary that holds its special ids, and one label, if the data decides them.
 
-    >>> with_least_sizes(TransformerConfig(pad_id=3)).vocab_size
+    >>> from glassformer.config.transformer import Stack
+    >>> with_least_sizes(TransformerConfig(decoder=Stack(), pad_id=3)).vocab_size
     4
     """
     ids = [getattr(config, name) for name in SPECIAL_IDS if getattr(config, name) is not None]
