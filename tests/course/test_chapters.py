@@ -6,15 +6,24 @@ kernel for each. `make docs` runs them in full, and checks what they state about
 
 import ast
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from matplotlib.figure import Figure
 
 jupytext = pytest.importorskip("jupytext")
 
 CHAPTERS = sorted((Path(__file__).parents[2] / "docs" / "course").glob("[0-9][0-9]-*.md"))
+
+
+@pytest.fixture
+def default_printing() -> Iterator[None]:
+    """Undo a chapter's number of printed digits: doctests of the same process compare printed tensors."""
+    yield
+    torch.set_printoptions(profile="default")
 
 
 def show(value: Any) -> None:
@@ -39,6 +48,7 @@ def test_the_course_has_thirteen_chapters() -> None:
     assert [path.name[:2] for path in CHAPTERS] == [f"{n:02}" for n in range(1, 14)]
 
 
+@pytest.mark.usefixtures("default_printing")
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_a_chapter_runs(chapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLASSFORMER_COURSE", "short")

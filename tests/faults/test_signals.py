@@ -198,7 +198,8 @@ class Told(Silent):
 
     def log(self, text: str) -> None:
         if "a second signal ends it at once" in text:
-            self.place.write_text(text)
+            (complete := self.place.with_suffix(".part")).write_text(text)
+            complete.replace(self.place)
 
 
 @pytest.mark.parametrize("is_second", [False, True], ids=["one signal", "two signals"])
