@@ -71,6 +71,6 @@ def tiny_recipe(tmp_path: Path) -> Path:
     path.write_text(
         'name = "tiny"\n[model]\nd_model = 16\nmax_len = 32\n[model.decoder]\nn_layers = 2\nn_heads = 2\nd_ff = 32\n'
         "[tokenizer]\nvocab_size = 290\n[train]\nmax_steps = 20\nbatch_size = 3\neval_every = 10\n"
-        "[generation]\nmax_new_tokens = 12\n[result]\nat_most = 9.0\n"
+        "[generation]\nmax_new_tokens = 3\n[result]\nat_most = 9.0\n"
     )
     return path

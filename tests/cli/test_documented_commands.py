@@ -82,7 +82,6 @@ SMALLER = {
     "plot alignment": ["--target", "1987"],
     "train multi30k-en-de-tiny": [*FEW_STEPS, *ONE_LAYER, "--model.encoder.n-layers", "1"],
     "train reverse-": [*FEW_STEPS, "--data.path", "words.tsv"],
-    "train reverse-bahdanau --data.path dates.tsv": FEW_STEPS,
     "demo": [*FEW_STEPS, *ONE_LAYER, "--data.path", "mybook.txt"],
     "reproduce": FEW_STEPS,
     "resume runs/steady": ["--train.max-steps", "4"],

@@ -86,7 +86,8 @@ class Visit:
     # waiting
 
     def settle(self) -> None:
-        """Wait until no panel waits for the server and all changes are drawn."""
+        """Wait until no panel waits for the server and all changes are drawn, which a tab behind another does slowly."""
+        self.page.bring_to_front()
         self.page.wait_for_function(CALM, timeout=WAIT_MS)
 
     def until(self, condition: str, argument: Any = None) -> None:

@@ -132,9 +132,9 @@ def _dispatch(argv: list[str]) -> int:
         print(USAGE.format(verbs="\n".join(f"  {verb:<11}{text}" for verb, text in (VERBS | foreign).items())))
         return 0 if argv else 2
     if argv[0] == "--version":
-        from glassformer import __version__
+        from importlib.metadata import version
 
-        print(f"glassformer {__version__}")
+        print(f"glassformer {version('glassformer')}")
         return 0
     if argv[0] == "help":
         from glassformer.cli.arguments import Group

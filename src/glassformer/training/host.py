@@ -5,13 +5,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from glassformer import __version__
 from glassformer.config.run import Run
 from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.room import Room, room_of_machine
@@ -88,7 +88,7 @@ def made_with(device: torch.device, n_processes: int) -> dict[str, Any]:
     """Return the versions and the hardware that determine the bits of a run, besides configuration and data."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {
-        "glassformer": __version__,
+        "glassformer": version("glassformer"),
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
