@@ -95,6 +95,8 @@ def test_settings_without_instructions_are_skipped_by_name(
     ]
     benchmark = catalogue.Benchmark("A title", made, rounds=1, share="matrix products", work="tokens", device="cpu")
     monkeypatch.setitem(run.BENCHMARKS, "learn", lambda: benchmark)
+    rates, small = run.rates, {"sizes": [64], "copied_bytes": 1 << 16}
+    monkeypatch.setattr(run, "rates", lambda arguments: rates({**arguments, **small}))
     path = tmp_path / "results.json"
     run.main(["learn", "--json", str(path)])
     run.machine.cache_clear()
