@@ -103,6 +103,7 @@ LINES = {
     "resume": "resume needs one folder",
     "resume nowhere": "no such run: nowhere",
     "resume folder": "folder has no intact checkpoint to resume from",
+    "resume lost": "lost has no intact checkpoint to resume from: lost/checkpoints/step-20 is damaged: model.safe",
     "resume locked": "locked is being trained by process",
     "resume locked --verify": "locked is being trained by process",
     "resume model --train.max-time soon": "train.max_time must be number, not 'soon'",
@@ -359,6 +360,9 @@ def results(trained: Outcome, tmp_path_factory: pytest.TempPathFactory) -> dict[
     config = (folder / "changed" / "config.json").read_text()
     (folder / "changed" / "config.json").write_text(config.replace("{", "[", 1))
     (folder / "broken" / "manifest.json").write_text("{")
+    shutil.copytree(trained.folder, folder / "lost")
+    for weights in (folder / "lost" / "checkpoints").glob("*/model.safetensors"):
+        os.truncate(weights, 1000)
     with locked(folder / "locked"):
         before = set(folder.rglob("*"))
         done = subprocess.run(

@@ -103,6 +103,20 @@ def newest(run_folder: Path, log: Callable[[str], None]) -> Path:
     raise UserError(f"{run_folder} has no intact checkpoint to resume from")
 
 
+def require_one(run_folder: Path) -> None:
+    """Raise `UserError` if no checkpoint has the files and sizes of its manifest; `newest` compares their content."""
+    damage: list[str] = []
+    for step in reversed(steps(run_folder)):
+        try:
+            find(run_folder, step)
+        except UserError as error:
+            damage.append(str(error))
+        else:
+            return
+    newest_is = f": {damage[0]}" if damage else ""
+    raise UserError(f"{run_folder} has no intact checkpoint to resume from{newest_is}")
+
+
 def is_intact(run_folder: Path, step: int, log: Callable[[str], None], so: str = "it is skipped") -> bool:
     """Return True if a checkpoint matches its manifest; otherwise report the damage and the action `so` to `log`."""
     path = path_of(run_folder, step)

@@ -77,8 +77,7 @@ def check_stored_run(folder: Path) -> None:
     require_run(folder)
     if is_first():
         lock.require_free(folder)
-    if not checkpoint.steps(folder):
-        raise UserError(f"{folder} has no intact checkpoint to resume from")
+    checkpoint.require_one(folder)
 
 
 def require_effect(run: Run) -> None:
