@@ -122,9 +122,10 @@ class ModelDrafter:
                     drawn_from[number].append(q)
             for number, token in zip(active, chosen.tolist(), strict=True):
                 drafted[number].append(token)
-        if sampler.is_greedy:
-            return [Draft(ids) for ids in drafted]
-        return [Draft(ids, torch.stack(q) if q else None) for ids, q in zip(drafted, drawn_from, strict=True)]
+        drafts = []
+        for ids, q in zip(drafted, drawn_from, strict=True):
+            drafts.append(Draft(ids, torch.stack(q)) if q else Draft(ids))
+        return drafts
 
     def _begin(self, length: int) -> int:
         """Return the first position that the model reads, if context and draft together have this length."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from glassformer.data.batching import NOT_SCORED, Batch, Example, pad
+from glassformer.data.batching import NOT_SCORED, Batch, Example, pad, padded
 from glassformer.objectives.loss import TokenObjective
 
 
@@ -27,7 +27,7 @@ class CausalObjective(TokenObjective):
         >>> batch.token_ids.tolist(), batch.labels.tolist(), batch.n_targets
         ([[5, 6], [8, 0]], [[6, 7], [9, -100]], 3)
         """
-        token_ids, mask = pad([e.token_ids[:-1] for e in examples], 0)
+        token_ids, mask = padded([e.token_ids[:-1] for e in examples])
         labels, _ = pad([e.token_ids[1:] for e in examples], NOT_SCORED)
         if self.start_id is not None:
             labels = labels.masked_fill(labels == self.start_id, NOT_SCORED)
@@ -40,7 +40,7 @@ class CausalObjective(TokenObjective):
             positions, _ = pad([_positions(d[:-1]) for d in documents], 0)
         return Batch(
             token_ids=token_ids,
-            attention_mask=None if bool(mask.all()) else mask,
+            attention_mask=mask,
             labels=labels,
             n_targets=int((labels != NOT_SCORED).sum()),
             positions=positions,

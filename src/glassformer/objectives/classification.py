@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.data.batching import Batch, Example, pad
+from glassformer.data.batching import Batch, Example, pad, padded
 from glassformer.objectives.loss import Forward, LossSums, TokenObjective
 
 
@@ -90,14 +90,15 @@ class TaggingObjective(TokenObjective):
 
 
 def _batch(examples: Sequence[Example], labels: Tensor, n_targets: int) -> Batch:
-    token_ids, mask = pad([e.token_ids for e in examples], 0)
+    token_ids, mask = padded([e.token_ids for e in examples])
     types = [e.token_types for e in examples if e.token_types is not None]
+    token_types, _ = padded(types) if types else (None, None)
     return Batch(
         token_ids=token_ids,
-        attention_mask=None if bool(mask.all()) else mask,
+        attention_mask=mask,
         labels=labels,
         n_targets=n_targets,
-        token_types=pad(types, 0)[0] if types else None,
+        token_types=token_types,
     )
 
 
