@@ -130,7 +130,8 @@ class TrainStep:
 
         self.loss: Callable[[Batch], LossSums] = loss
         if self.compiled:
-            self.loss = torch.compile(loss, dynamic=None if has_one_shape else True)
+            dynamic = None if has_one_shape else True
+            self.loss = torch.compile(loss, dynamic=dynamic)
 
     def __call__(self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None = None) -> StepResult:
         """Take a step and wait for its result; raise `NonFinite` if the loss or the gradient is NaN or Inf."""

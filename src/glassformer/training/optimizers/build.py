@@ -65,7 +65,8 @@ def parameter_groups(
     `nn.Embedding`, independent of its name, and so is a head tied to it. Norms and biases have one dimension.
     `matrices_and_embeddings` decays all parameters except norms and biases, as nanoGPT does.
     """
-    named = trained_parameters(model) if named is None else named
+    if named is None:
+        named = trained_parameters(model)
     spared = embedding_tables(model) if config.decay == "matrices" else set()
     decayed = [(name, p) for name, p in named if p.ndim >= 2 and id(p) not in spared]
     others = [(name, p) for name, p in named if p.ndim < 2 or id(p) in spared]

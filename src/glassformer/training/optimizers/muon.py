@@ -237,16 +237,20 @@ def orthogonalize(matrices: Sequence[Tensor], ns_steps: int = 5, dtype: torch.dt
         stacks.setdefault(tuple(sorted(matrix.shape)), []).append(index)
     results = list(matrices)
     for indices in stacks.values():
-        turned = [matrices[i].shape[0] > matrices[i].shape[1] for i in indices]
-        x = torch.stack([matrices[i].mT if turn else matrices[i] for i, turn in zip(indices, turned, strict=True)])
+        x = torch.stack([_wide(matrices[i]) for i in indices])
         own = x.dtype
         x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=_SMALLEST_NORM)).to(dtype)  # (N, R, C), R ≤ C
         for _ in range(ns_steps):
             gram = x @ x.mT  # (N, R, R)
             x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-        for index, turn, result in zip(indices, turned, x.to(own), strict=True):
-            results[index] = result.mT if turn else result
+        for i, result in zip(indices, x.to(own), strict=True):
+            results[i] = result if matrices[i].shape == result.shape else result.mT
     return results
+
+
+def _wide(matrix: Tensor) -> Tensor:
+    """Return the matrix, transposed if it has more rows than columns."""
+    return matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
 
 
 def _fast_dtype(device_type: str, weights: torch.dtype) -> torch.dtype:
