@@ -33,7 +33,7 @@ from glassformer.data.batching import batches_by_length, pad, padded
 from glassformer.errors import UserError, require_integer
 from glassformer.fitting import InParts
 from glassformer.inference.contexts import Ids, SourceBatch
-from glassformer.inference.decodable import Branching, Decodable
+from glassformer.inference.decodable import Decodable, branched
 from glassformer.inference.sampling import all_ends, log_softmax
 from glassformer.kernels.packed import PackedWeights
 
@@ -203,8 +203,8 @@ def beam_search(
             SentenceSearch(search, limit, list(prefix), log_prob, observer and partial(observer, i))
             for i, (limit, prefix, log_prob) in enumerate(zip(limits, prefixes, forced, strict=True))
         ]
-        if search.config.beam > 1 and isinstance(state, Branching):
-            state = state.branched()
+        if search.config.beam > 1:
+            state = branched(state)
 
         # The candidates per row: those that end may free their places, and an observer sees some that are not chosen
         n_candidates = search.config.beam

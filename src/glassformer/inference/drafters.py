@@ -107,11 +107,11 @@ class ModelDrafter:
         drafted: list[list[int]] = [[] for _ in rows]
         drawn_from: list[list[Tensor]] = [[] for _ in rows]
         contexts = [row.context[self._begin(row.n_context + n) :] for row, n in zip(rows, n_tokens, strict=True)]
-        for place in range(max(n_tokens)):
+        for n_drafted in range(max(n_tokens)):
             so_far = [[*ids, *more] for ids, more in zip(contexts, drafted, strict=True)]
             logits = self.reader.read(dict(zip(rows, so_far, strict=True)), [1] * len(rows))
             shaped = sampler.shape(logits, so_far)
-            active = [number for number, n in enumerate(n_tokens) if n > place]
+            active = [number for number, n in enumerate(n_tokens) if n > n_drafted]
             if sampler.is_greedy:
                 chosen = choose(shaped[active], None)
             else:

@@ -147,6 +147,7 @@ def continuation_scores(
             for n, values, bests in zip(lengths, log_probs, is_best, strict=True)
         ]
 
+    # Batches of similar length
     for i, score in InParts().each(batches_by_length(sizes, max_tokens), scores_of):
         scores[i] = score
     return scores

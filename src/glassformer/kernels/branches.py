@@ -126,7 +126,7 @@ class Compaction:
         n_groups, n_slots, n_heads = *self.slots.shape, buffer.shape[1]
         heads = self.groups[:, None] * n_heads + torch.arange(n_heads, device=buffer.device)  # (N, G)
         rows = heads[:, :, None] * buffer.shape[2] + self.slots[:, None]  # (N, G, S)
-        kept = buffer.flatten(0, 2).index_select(0, rows.flatten())
+        moved = buffer.flatten(0, 2).index_select(0, rows.flatten())
         buffer = buffer[:n_groups]
-        buffer[:, :, :n_slots] = kept.view(n_groups, n_heads, n_slots, -1)
+        buffer[:, :, :n_slots] = moved.view(n_groups, n_heads, n_slots, -1)
         return buffer

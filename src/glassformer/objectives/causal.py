@@ -33,7 +33,7 @@ class CausalObjective(TokenObjective):
             labels = labels.masked_fill(labels == self.start_id, NOT_SCORED)
         positions = document_ids = None
         if any(e.document_ids is not None for e in examples):
-            documents = [np.zeros_like(e.token_ids) if e.document_ids is None else e.document_ids for e in examples]
+            documents = [_documents(e) for e in examples]
             document_ids, _ = pad([d[:-1] for d in documents], -1)
             next_documents, _ = pad([d[1:] for d in documents], -1)
             labels = labels.masked_fill(document_ids != next_documents, NOT_SCORED)
@@ -48,8 +48,13 @@ class CausalObjective(TokenObjective):
         )
 
 
+def _documents(example: Example) -> np.ndarray:
+    """Return the document of each token; an example without documents is one."""
+    return np.zeros_like(example.token_ids) if example.document_ids is None else example.document_ids
+
+
 def _positions(documents: np.ndarray) -> np.ndarray:
     """Return each token's position in its document: [0, 0, 1, 1, 1] → [0, 1, 0, 1, 2]."""
-    place = np.arange(len(documents))
+    index = np.arange(len(documents))
     begins = np.concatenate(([True], documents[1:] != documents[:-1]))[: len(documents)]
-    return place - np.maximum.accumulate(np.where(begins, place, 0))
+    return index - np.maximum.accumulate(np.where(begins, index, 0))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.config.train import AdamConfig, AdamWConfig, OptimizerConfig
-from glassformer.distributed.parts import own
+from glassformer.distributed.parts import local_part
 
 Group = dict[str, Any]
 NamedParameters = list[tuple[str, nn.Parameter]]
@@ -92,7 +92,9 @@ def can_fuse(parameters: Iterable[Tensor]) -> bool:
 
     The kernels ignore strides: they would update other numbers of the memory of which a parameter is a sparse view.
     """
-    return all(p.device.type in _FUSED_DEVICES and p.is_floating_point() and _is_dense(own(p)) for p in parameters)
+    return all(
+        p.device.type in _FUSED_DEVICES and p.is_floating_point() and _is_dense(local_part(p)) for p in parameters
+    )
 
 
 def _is_dense(x: Tensor) -> bool:
