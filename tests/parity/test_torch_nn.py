@@ -139,7 +139,7 @@ def test_cross_attention(d_memory: int, padded: bool) -> None:
 
 
 def block(cross: bool, norm_first: bool, activation: str, bias: bool) -> Block:
-    attention = functools.partial(MultiHeadAttention, D, HEADS, qkv_bias=bias, out_bias=bias)
+    attention = functools.partial(MultiHeadAttention, D, HEADS, projections=Projections(qkv_bias=bias, out_bias=bias))
     return Block(
         D,
         self_attn=attention(),

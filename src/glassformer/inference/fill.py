@@ -49,7 +49,7 @@ class Filling:
 
 
 def mask_token(tokenizer: Tokenizer) -> str:
-    """Return the mask token of a tokenizer; `[MASK]` if it has none."""
+    """Return the mask token of a tokenizer, or `[MASK]` for a tokenizer without one."""
     return MASK if tokenizer.mask_id is None else tokenizer.id_to_token(tokenizer.mask_id)
 
 
