@@ -104,3 +104,9 @@ class InParts:
             warn(f"a batch did not fit in memory: batches are now computed in {n:,} parts, with the same results")
             self.n = n
         return found
+
+    def each(self, batches: Iterable[Sequence[int]], work: Callable[[Any], Iterable[R]]) -> Iterator[tuple[int, R]]:
+        """Yield the number and the result of each item of `batches`; `work` returns one result per item of a part."""
+        for batch in batches:
+            results = (result for part in self(batch, work) for result in part)
+            yield from zip(batch, results, strict=True)

@@ -29,8 +29,8 @@ from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import choose, shape_logits
+from glassformer.models.state import TransformerState
 from glassformer.nn import kv_cache
-from glassformer.nn.kv_cache import TransformerState
 
 GREEDY = GenerationConfig(max_new_tokens=10, temperature=0.0)
 DRAWN = GenerationConfig(max_new_tokens=10, temperature=1.3, top_k=12, top_p=0.95, repetition_penalty=1.2, seed=5)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from glassformer.kernels import attention, blocked_attention, processor
 from glassformer.kernels.blocked_attention import attention_blocked
+from glassformer.kernels.score_rules import ScoreRules
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.masks import Mask
 
@@ -52,7 +53,7 @@ def test_context_and_gradients_equal_the_reference(case: str) -> None:
     mask = mask or Mask(causal=is_causal)
     bias = None if case == "padding" else added
     expected, _, _ = attention_reference(*qkv, replace(mask, bias=bias))  # type: ignore[arg-type]
-    found = attention_blocked(*qkv, added, is_causal=is_causal)  # type: ignore[arg-type]
+    found = attention_blocked(*qkv, ScoreRules(is_causal=is_causal, bias=added))
     for one, other in zip(with_gradients(expected, qkv), with_gradients(found, qkv), strict=True):
         torch.testing.assert_close(other, one)
 
@@ -60,7 +61,7 @@ def test_context_and_gradients_equal_the_reference(case: str) -> None:
 @pytest.mark.usefixtures("block")
 def test_dropout_keeps_the_mean_and_gives_exact_gradients() -> None:
     qkv = inputs()
-    function = lambda *x: attention_blocked(*x, is_causal=True, dropout=0.4)  # noqa: E731
+    function = lambda *x: attention_blocked(*x, ScoreRules(is_causal=True, dropout=0.4))  # noqa: E731
 
     def seeded(*x: Tensor) -> Tensor:
         torch.manual_seed(3)
@@ -69,7 +70,7 @@ def test_dropout_keeps_the_mean_and_gives_exact_gradients() -> None:
     small = [x[:1, :1, :8].detach().clone().requires_grad_() for x in qkv]
     assert torch.autograd.gradcheck(seeded, small)
     mean = torch.stack([function(*qkv).detach() for _ in range(400)]).mean(0)
-    assert (mean - attention_blocked(*qkv, is_causal=True)).abs().mean() < 0.05
+    assert (mean - attention_blocked(*qkv, ScoreRules(is_causal=True))).abs().mean() < 0.05
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from configs import Recorder, randomise
 from glassformer.kernels import attention as kernels
-from glassformer.nn.attention import MultiHeadAttention
+from glassformer.nn.attention import HeadSizes, MultiHeadAttention, Projections
 from glassformer.nn.attention_functions import (
     additive_scores,
     attention_fused,
@@ -279,7 +279,10 @@ def test_adjacent_query_heads_share_keys() -> None:
 
 
 def attention(**changes: object) -> MultiHeadAttention:
-    made = MultiHeadAttention(12, 4, **changes).double().eval()  # type: ignore[arg-type]
+    sizes = {name: changes.pop(name) for name in ("n_kv_heads", "d_head", "d_value") if name in changes}
+    parts = {name: changes.pop(name) for name in list(changes) if name not in ("scale", "dropout")}
+    made = MultiHeadAttention(12, 4, sizes=HeadSizes(**sizes), projections=Projections(**parts), **changes)  # type: ignore[arg-type]
+    made = made.double().eval()
     randomise(made)
     return made
 

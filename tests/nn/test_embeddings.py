@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from glassformer.config.transformer import Stack, TransformerConfig
-from glassformer.nn.embeddings import Embeddings
+from glassformer.nn.embeddings import Embeddings, EmbeddingTables
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward, relu2
 from glassformer.nn.norms import LayerNorm
 from glassformer.nn.positions import LearnedPositions
@@ -17,13 +17,16 @@ IDS, POSITIONS, TYPES = torch.tensor([[3, 1, 3]]), torch.tensor([0, 2, 4]), torc
 
 
 def test_tokens_alone() -> None:
-    embeddings = Embeddings(nn.Embedding(5, 4), None, None, None, d_model=4)
+    embeddings = Embeddings(EmbeddingTables(nn.Embedding(5, 4)), d_model=4)
     assert torch.equal(embeddings(IDS, POSITIONS), embeddings.tokens.weight[IDS])
 
 
 def test_all_parts_in_order() -> None:
     embeddings = Embeddings(
-        nn.Embedding(5, 4), LearnedPositions(6, 4), nn.Embedding(2, 4), LayerNorm(4), d_model=9, scale=True
+        EmbeddingTables(nn.Embedding(5, 4), LearnedPositions(6, 4), nn.Embedding(2, 4)),
+        d_model=9,
+        norm=LayerNorm(4),
+        scale=True,
     )
     assert embeddings.projection is not None
     x = embeddings.tokens.weight[IDS] * math.sqrt(9)
@@ -36,7 +39,9 @@ def test_all_parts_in_order() -> None:
 
 def test_token_dropout_drops_whole_embeddings_and_keeps_positions() -> None:
     torch.manual_seed(0)
-    embeddings = Embeddings(nn.Embedding(5, 4), LearnedPositions(400, 4), None, None, d_model=4, token_dropout=0.25)
+    embeddings = Embeddings(
+        EmbeddingTables(nn.Embedding(5, 4), LearnedPositions(400, 4)), d_model=4, token_dropout=0.25
+    )
     ids, places = torch.randint(5, (8, 400)), torch.arange(400)
     words = embeddings(ids, places) - embeddings.positions.table.weight
     expected = embeddings.tokens.weight[ids] / 0.75
@@ -50,7 +55,7 @@ def test_token_dropout_drops_whole_embeddings_and_keeps_positions() -> None:
 
 def test_types_without_a_table_of_types_are_refused() -> None:
     with pytest.raises(ValueError, match="n_token_types"):
-        Embeddings(nn.Embedding(5, 4), None, None, None, d_model=4)(IDS, POSITIONS, TYPES)
+        Embeddings(EmbeddingTables(nn.Embedding(5, 4)), d_model=4)(IDS, POSITIONS, TYPES)
 
 
 @pytest.mark.parametrize("gated", [False, True])

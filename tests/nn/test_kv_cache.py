@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from configs import random_ids, random_model
-from glassformer.nn.kv_cache import LayerCache, Slots, TransformerState
+from glassformer.models.state import TransformerState
+from glassformer.nn.kv_cache import LayerCache, Slots
 
 N_ROWS, G, MAX_LEN, K, W = 3, 2, 6, 4, 5
 

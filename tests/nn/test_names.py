@@ -16,13 +16,11 @@ INNER = {
     "Stepper",
     "cache_dtype",
     "in_order",
-    "join_masks",
-    "join_rows",
     "reading_order",
     "run",
     "run_masked",
 }
-INNER |= {"scoped", "stacked", "tapped", "where"}
+INNER |= {"on_tensors", "scoped", "stacked", "tapped", "where"}
 """Parts of the caches, of the recurrent loop and of fused layers that no other code needs."""
 
 

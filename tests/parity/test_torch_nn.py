@@ -13,7 +13,7 @@ from configs import GPT, Recorder, randomise
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.models.blocks import Block, BlockInputs, Residual, post_norm, pre_norm
 from glassformer.models.build import build_model
-from glassformer.nn.attention import MultiHeadAttention
+from glassformer.nn.attention import MultiHeadAttention, Projections
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import LayerNorm
@@ -108,7 +108,7 @@ def copied(pairs: Pairs) -> Pairs:
 @pytest.mark.parametrize("fused_qkv", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_self_attention(mask: str, fused_qkv: bool, bias: bool) -> None:
-    ours = MultiHeadAttention(D, HEADS, qkv_bias=bias, out_bias=bias, fused_qkv=fused_qkv)
+    ours = MultiHeadAttention(D, HEADS, projections=Projections(qkv_bias=bias, out_bias=bias, fused_qkv=fused_qkv))
     theirs = nn.MultiheadAttention(D, HEADS, bias=bias, batch_first=True)
     pairs = Pairs(ours, theirs)
     pair_attention(pairs, "", "")
@@ -126,7 +126,7 @@ def test_self_attention(mask: str, fused_qkv: bool, bias: bool) -> None:
 @pytest.mark.parametrize("d_memory", [D, 7])
 @pytest.mark.parametrize("padded", [False, True])
 def test_cross_attention(d_memory: int, padded: bool) -> None:
-    ours = MultiHeadAttention(D, HEADS, d_memory=d_memory)
+    ours = MultiHeadAttention(D, HEADS, projections=Projections(d_memory=d_memory))
     theirs = nn.MultiheadAttention(D, HEADS, kdim=d_memory, vdim=d_memory, batch_first=True)
     pairs = Pairs(ours, theirs)
     pair_attention(pairs, "", "")
@@ -139,7 +139,7 @@ def test_cross_attention(d_memory: int, padded: bool) -> None:
 
 
 def block(cross: bool, norm_first: bool, activation: str, bias: bool) -> Block:
-    attention = functools.partial(MultiHeadAttention, D, HEADS, qkv_bias=bias, out_bias=bias)
+    attention = functools.partial(MultiHeadAttention, D, HEADS, projections=Projections(qkv_bias=bias, out_bias=bias))
     return Block(
         D,
         self_attn=attention(),

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from configs import CROSS, GENERATORS, bytes_of, random_ids, random_model
+from glassformer.models.state import TransformerState
 from glassformer.models.transformer import Transformer
-from glassformer.nn.kv_cache import TransformerState
 
 GENERATED = pytest.mark.parametrize("name", GENERATORS)
 LENGTHS = (3, 7, 1)

@@ -30,7 +30,7 @@ from glassformer.inference.beam import Search, beam_search, length_penalty
 from glassformer.inference.score import forced_scores
 from glassformer.models import init
 from glassformer.models.build import build_model
-from glassformer.nn.attention import MultiHeadAttention
+from glassformer.nn.attention import HeadSizes, MultiHeadAttention
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import LayerNorm
@@ -122,7 +122,7 @@ def test_pitfall_06_true_means_may_attend(fused: bool) -> None:
 
 @pytest.mark.parametrize("d_head", [None, 9])
 def test_pitfall_07_scores_are_scaled_by_the_head_width(d_head: int | None) -> None:
-    attention, tap = MultiHeadAttention(16, 4, d_head=d_head), Recorder()
+    attention, tap = MultiHeadAttention(16, 4, sizes=HeadSizes(d_head=d_head)), Recorder()
     attention(torch.randn(1, 5, 16), tap=tap)
     raw = tap.seen["query"] @ tap.seen["key"].mT
     torch.testing.assert_close(tap.seen["scores"], raw / (d_head or 4) ** 0.5)
@@ -343,7 +343,7 @@ def test_pitfall_16_widths_that_do_not_divide_are_refused_by_name() -> None:
         n_heads = 4 if kwargs else 3
         pattern = ".*".join(re.escape(str(n)) for n in numbers)
         with pytest.raises(ValueError, match=pattern):
-            MultiHeadAttention(16, n_heads, **kwargs)
+            MultiHeadAttention(16, n_heads, sizes=HeadSizes(**kwargs))
         with pytest.raises(UserError, match=pattern):
             TransformerConfig(decoder=Stack(1, n_heads, **kwargs), d_model=16, vocab_size=9)
 

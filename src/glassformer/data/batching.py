@@ -151,6 +151,16 @@ def pad(sequences: Sequence[npt.ArrayLike], pad_value: int) -> tuple[Tensor, Ten
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
+def padded(sequences: Sequence[npt.ArrayLike], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor | None]:
+    """Pad rows with 0 as `pad` does, on a device; the mask is `None` if all tokens are real.
+
+    >>> padded([[5, 6], [7, 8]])[1] is None
+    True
+    """
+    ids, mask = pad(sequences, 0)
+    return ids.to(device), None if bool(mask.all()) else mask.to(device)
+
+
 class Windows:
     """Random windows over one stream of tokens: each batch has `batch_size` rows of context + 1 ids.
 

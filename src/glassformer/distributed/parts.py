@@ -27,7 +27,7 @@ def part_of(whole_one: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(whole_one.to(like.device), placed.device_mesh, placed.placements, src_data_rank=None)
 
 
-def own(x: Tensor) -> Tensor:
+def local_part(x: Tensor) -> Tensor:
     """Return the part of a tensor that is on this process."""
     local: Callable[[], Tensor] | None = getattr(x, "to_local", None)
     return x if local is None else local()
@@ -102,4 +102,4 @@ def _unwritten(folder: Path, error: BaseException) -> UserError:
 
 
 def _is_part_of(x: Tensor, stored: Tensor) -> bool:
-    return x.shape == stored.shape and bool((own(part_of(stored, x)).to(x.device) == own(x)).all())
+    return x.shape == stored.shape and bool((local_part(part_of(stored, x)).to(x.device) == local_part(x)).all())

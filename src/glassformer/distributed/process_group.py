@@ -113,13 +113,18 @@ class ProcessGroup(Ranks):
 
     def _text_from(self, source: int, text: str | None, group: Any = None) -> str:
         """Return the text of one process on all processes; if it is `None`, raise `UserError` on the others."""
-        data = b"" if text is None or self.rank != source else text.encode()
-        size = torch.tensor([_FAILED if text is None else len(data)])
+        # The length
+        data, n_bytes = b"", _FAILED
+        if text is not None and self.rank == source:
+            data = text.encode()
+            n_bytes = len(data)
+        size = torch.tensor([n_bytes])
         dist.broadcast(size, source, group)
         if self.rank == source and text is None:
             return ""
         if int(size) == _FAILED:
             raise UserError(f"process {self.rank} of {self.n} stops because process 0 failed; see its error")
+        # The text
         buffer = torch.zeros(int(size), dtype=torch.uint8)
         if data:
             buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -151,8 +156,10 @@ class Sharded(ProcessGroup):
         policy: dict[str, Any] = {
             "mesh": self._mesh(),
             "mp_policy": MixedPrecisionPolicy(autocast_dtype(config.precision), reduce_dtype=torch.float32),
-            "offload_policy": CPUOffloadPolicy() if self.config.cpu_offload else OffloadPolicy(),
+            "offload_policy": OffloadPolicy(),
         }
+        if self.config.cpu_offload:
+            policy["offload_policy"] = CPUOffloadPolicy()
         for module in network.modules():
             if isinstance(module, nn.ModuleList):
                 for block in module:

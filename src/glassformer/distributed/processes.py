@@ -47,7 +47,8 @@ def processes(config: ParallelConfig, train: TrainConfig, device: torch.device) 
         torch.cuda.set_device(device)
     _join(config, device)
     try:
-        yield Replicated(config, device) if config.strategy == "ddp" else Sharded(config, device)
+        kind = Replicated if config.strategy == "ddp" else Sharded
+        yield kind(config, device)
     except UserError as error:
         with suppress(RuntimeError, ValueError):  # the store is lost, or the process group was never complete
             _default_store().set(_FAILURE, f"{os.environ['RANK']} failed: {error}")
@@ -85,8 +86,8 @@ def _join(config: ParallelConfig, device: torch.device) -> None:
     one_machine = os.environ.get("GROUP_WORLD_SIZE") == "1"
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and one_machine:
         # The agent's store outlives an attempt, but the addresses in it do not: each attempt has its own key prefix.
-        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = TCPStore(*place, is_master=False, timeout=timeout)
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = TCPStore(*address, is_master=False, timeout=timeout)
         attempt = PrefixStore(f"attempt{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
         rank, n = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         dist.init_process_group(backend, store=attempt, rank=rank, world_size=n, timeout=timeout)

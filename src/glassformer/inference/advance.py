@@ -40,8 +40,8 @@ class OneId:
 
     def next_ids(self, rows: Sequence[Row]) -> dict[Row, list[int]]:
         before, live = list(self._begins), set(rows)
-        stay = [place for place, row in enumerate(before) if row in live and row.begin == self._begins[row]]
-        cached = [before[place] for place in stay]
+        stay = [i for i, row in enumerate(before) if row in live and row.begin == self._begins[row]]
+        cached = [before[i] for i in stay]
         unread = [row for row in rows if self._begins.get(row) != row.begin]
         logits = []
 
@@ -128,15 +128,15 @@ def verified(draft: Draft, probabilities: Tensor, draws: np.random.Generator) ->
     is replaced by one from max(0, p - q) / Σ max(0, p - q), and the draft ends. So each id has the distribution p
     (Leviathan 2023, Algorithm 1 and appendix A.1; Chen 2023, theorem 1).
     """
-    for place, token in enumerate(draft.ids):
-        p = probabilities[place]
+    for i, token in enumerate(draft.ids):
+        p = probabilities[i]
         if draft.probabilities is None:
             q = torch.zeros_like(p)
             q[token] = 1
         else:
-            q = draft.probabilities[place]
+            q = draft.probabilities[i]
         if draws.random() * q[token] >= p[token]:
-            return [*draft.ids[:place], _drawn(remainder(p, q), draws)]
+            return [*draft.ids[:i], _drawn(remainder(p, q), draws)]
     return [*draft.ids, _drawn(probabilities[len(draft.ids)], draws)]
 
 

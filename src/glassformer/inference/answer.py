@@ -87,14 +87,14 @@ def windows(tokenizer: Tokenizer, question: str, context_ids: Sequence[int], max
             f"the question has {len(asked):,} tokens, and the model reads at most {max_len:,} with the context: "
             "shorten the question"
         )
-    found = []
+    parts = []
     step = room - min(MAX_OVERLAP, room // 2)
     for first in range(0, max(1, len(context_ids) - room + step), step):
         part = context_ids[first : first + room]
         ids, types = frame.around_pair(asked, part)
         row = Example(np.array(ids, dtype=np.int64), token_types=np.array(types, dtype=np.int64))
-        found.append(Window(row, len(frame.before) + len(asked) + len(frame.between), first, len(part)))
-    return found
+        parts.append(Window(row, len(frame.before) + len(asked) + len(frame.between), first, len(part)))
+    return parts
 
 
 def best_span(logits: torch.Tensor, max_tokens: int) -> tuple[float, int, int]:

@@ -29,11 +29,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.config.run import BeamConfig
-from glassformer.data.batching import batches_by_length, pad
+from glassformer.data.batching import batches_by_length, pad, padded
 from glassformer.errors import UserError, require_integer
 from glassformer.fitting import InParts
 from glassformer.inference.contexts import Ids, SourceBatch
-from glassformer.inference.decodable import Branching, Decodable
+from glassformer.inference.decodable import Decodable, branched
 from glassformer.inference.sampling import all_ends, log_softmax
 from glassformer.kernels.packed import PackedWeights
 
@@ -203,27 +203,27 @@ def beam_search(
             SentenceSearch(search, limit, list(prefix), log_prob, observer and partial(observer, i))
             for i, (limit, prefix, log_prob) in enumerate(zip(limits, prefixes, forced, strict=True))
         ]
-        if search.config.beam > 1 and isinstance(state, Branching):
-            state = state.branched()
+        if search.config.beam > 1:
+            state = branched(state)
 
         # The candidates per row: those that end may free their places, and an observer sees some that are not chosen
-        n_looked_at = search.config.beam
+        n_candidates = search.config.beam
         if search.finished_leave:
-            n_looked_at += len(search.ends)
+            n_candidates += len(search.ends)
         if observer is not None:
-            n_looked_at += search.config.beam
+            n_candidates += search.config.beam
 
         # Step by step, with the rows of all live hypotheses
-        suppressed, going = tensor(search.suppress_ids), sentences
+        suppressed, unfinished = tensor(search.suppress_ids), sentences
         while True:
-            candidates = _continuations(log_probs.index_fill_(1, suppressed, -torch.inf), n_looked_at)
-            rows = _advance(going, candidates)
-            going = [sentence for sentence in going if not sentence.is_done]
-            if not going:
+            candidates = _continuations(log_probs.index_fill_(1, suppressed, -torch.inf), n_candidates)
+            rows = _advance(unfinished, candidates)
+            unfinished = [sentence for sentence in unfinished if not sentence.is_done]
+            if not unfinished:
                 return [sentence.result() for sentence in sentences]
             if rows != list(range(len(log_probs))):
                 state = state.select(tensor(rows))
-            last = tensor([ids[-1] for sentence in going for ids, _ in sentence.live])
+            last = tensor([ids[-1] for sentence in unfinished for ids, _ in sentence.live])
             logits, state = model.step(last[:, None], state)
             log_probs = log_softmax(logits[:, -1])
 
@@ -315,17 +315,21 @@ def _continuations(log_probs: Tensor, n: int) -> tuple[list[int], list[int], lis
     The n chunks with the largest maxima contain at least n tokens that are not below the smallest of these maxima. So
     all tokens below it are dropped without sorting the whole row, and ties are never cut.
     """
+    # The chunks
     size = CHUNK if n * CHUNK <= log_probs.shape[1] else 1
     missing = -log_probs.shape[1] % size
-    padded = F.pad(log_probs, (0, missing), value=-torch.inf) if missing else log_probs
-    chunks = padded.unflatten(1, (-1, size))  # (R, C, size)
+    if missing:
+        log_probs = F.pad(log_probs, (0, missing), value=-torch.inf)
+    chunks = log_probs.unflatten(1, (-1, size))  # (R, C, size)
     maxima = chunks.amax(dim=2)
     threshold = maxima.topk(min(n, maxima.shape[1])).values[:, -1:]
-    rows, places = (maxima >= threshold).nonzero(as_tuple=True)
-    inside = chunks[rows, places]
-    which, offsets = ((inside >= threshold[rows]) & (inside > -torch.inf)).nonzero(as_tuple=True)
-    values = inside[which, offsets]
-    numbers = [x.to(values.dtype) for x in (rows[which], places[which] * size + offsets)]  # exact below 2^24
+    # The tokens that are not below the smallest maximum
+    rows, numbers_of_chunks = (maxima >= threshold).nonzero(as_tuple=True)
+    best = chunks[rows, numbers_of_chunks]
+    which, offsets = ((best >= threshold[rows]) & (best > -torch.inf)).nonzero(as_tuple=True)
+    values = best[which, offsets]
+    token_ids = numbers_of_chunks[which] * size + offsets
+    numbers = [x.to(values.dtype) for x in (rows[which], token_ids)]  # exact below 2^24
     rows_of, ids, log_p = torch.stack([*numbers, values]).cpu()  # one copy
     return rows_of.long().tolist(), ids.long().tolist(), log_p.tolist()
 
@@ -334,13 +338,13 @@ def _read(
     model: Decodable, state: Any, inputs: Sequence[Ids], prefixes: Sequence[Ids], device: torch.device
 ) -> tuple[Tensor, list[float], Any]:
     """Read start ids and prefixes; return log p (N, V) of the next id, log p of each prefix, and the state."""
-    token_ids, real = (x.to(device) for x in pad(inputs, 0))  # (N, T)
+    token_ids, real = padded(inputs, device)  # (N, T)
     forced_ids, is_forced = (x.to(device) for x in pad(prefixes, 0))  # (N, T or T - 1)
-    logits, state = model.step(token_ids, state, None if bool(real.all()) else real)
+    logits, state = model.step(token_ids, state, real)
     log_probs = log_softmax(logits)  # (N, T, V)
     of_forced = log_probs[:, : forced_ids.shape[1]].gather(2, forced_ids[:, :, None]).squeeze(2)
     sums = of_forced.masked_fill(~is_forced, 0.0).cpu().double().sum(dim=1)  # MPS has no double precision
-    last = real.sum(dim=1) - 1
+    last = torch.tensor([len(ids) - 1 for ids in inputs], device=device)
     return log_probs[torch.arange(len(inputs), device=device), last], sums.tolist(), state
 
 
@@ -375,16 +379,14 @@ def decode_sorted(
     n_done, in_parts = 0, InParts()
 
     def results_of(batch: Sequence[int]) -> list[list[Hypothesis]]:
-        source_ids, mask = pad([sources[i] for i in batch], 0)
-        in_batch = source_ids.to(device), None if bool(mask.all()) else mask.to(device)
+        in_batch = padded([sources[i] for i in batch], device)
         return beam_search(model, in_batch, search, prefixes=[prefix] * len(batch))
 
     batches = batches_by_length([len(source) for source in sources], MAX_TOKENS // search.config.beam)
     for number, batch in enumerate(batches):
         if takes is not None and not takes(number):
             continue
-        results = (result for part in in_parts(batch, results_of) for result in part)
-        for i, result in zip(batch, results, strict=True):
+        for i, result in in_parts.each([batch], results_of):
             hypotheses[i] = result
         n_done += len(batch)
         if progress is not None:

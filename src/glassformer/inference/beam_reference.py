@@ -22,11 +22,13 @@ def beam_search_reference(
         """Return log-probabilities (T, V): row t is for the id after the first t ids."""
         return forward(torch.tensor([[search.start_id, *ids]]), source_ids=source_ids[None])[0].log_softmax(dim=-1)
 
+    # One hypothesis: the prefix
     limit = search.limit(len(source_ids))
     live = [(list(prefix), sum(float(log_probs(prefix)[t, token]) for t, token in enumerate(prefix)))]
     finished: list[Hypothesis] = []
     beaten = False
     while live and len(live[0][0]) < limit:
+        # All continuations of all live hypotheses, best first
         continuations = [
             (log_prob + more, parent, token)
             for parent, (ids, log_prob) in enumerate(live)
@@ -36,6 +38,7 @@ def beam_search_reference(
         if not continuations:
             break
         continuations.sort(key=lambda c: (-c[0], c[1], c[2]))
+        # The best of them: finished, or live
         former, live = live, []
         n_chosen = search.n_continuations
         if not search.finished_leave:
@@ -50,6 +53,7 @@ def beam_search_reference(
         if live and len(live[0][0]) < limit and _is_over(live[0], finished, limit, search):
             beaten = True
             break
+    # The ranking
     unfinished = [search.hypothesis(ids, log_prob, ended=False) for ids, log_prob in live]
     if not search.finished_leave:
         ranked = [*finished, *sorted(unfinished, key=lambda h: -h.score)]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.config.run import LabelData
-from glassformer.data.batching import Example, evaluation_places, example_rows, pad
+from glassformer.data.batching import Example, evaluation_places, example_rows, pad, padded
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.devices import evaluation_mode
 from glassformer.errors import Log, UserError
@@ -128,8 +128,7 @@ def predict(
 
     If `takes` is given, batches for whose number it returns False are skipped, and their rows have empty logits.
     """
-    found: list[Tensor] = [torch.empty(0)] * len(rows)
-
+    logits: list[Tensor] = [torch.empty(0)] * len(rows)
     n_types = getattr(getattr(network, "config", None), "n_token_types", 0)
 
     def values_of(inputs: Inputs, mask: Tensor) -> Tensor:
@@ -139,10 +138,12 @@ def predict(
         return values
 
     with evaluation_mode(network):
-        for place, values in of_rows(values_of, rows, device, takes):
-            labels = rows[place].labels
-            found[place] = values if labels is None else values[torch.from_numpy(np.flatnonzero(labels != -100))]
-    return found
+        for number, values in of_rows(values_of, rows, device, takes):
+            labels = rows[number].labels
+            if labels is not None:
+                values = values[torch.from_numpy(np.flatnonzero(labels != -100))]
+            logits[number] = values
+    return logits
 
 
 def of_rows(
@@ -156,17 +157,18 @@ def of_rows(
     `forward` maps the inputs of the network and the mask of real tokens (B, T) to B results. A batch that does not fit
     in memory is computed in parts. `takes` is that of `predict`.
     """
-    in_parts = InParts()
 
-    def results(places: Sequence[int]) -> Tensor:
-        examples = [rows[place] for place in places]
-        token_ids, mask = pad([e.token_ids for e in examples], 0)
+    def results(numbers: Sequence[int]) -> Tensor:
+        examples = [rows[number] for number in numbers]
+        token_ids, mask = (x.to(device) for x in pad([e.token_ids for e in examples], 0))
         types = [e.token_types for e in examples if e.token_types is not None]
-        inputs = {"token_ids": token_ids} | ({} if mask.all() else {"attention_mask": mask})
-        inputs |= {"token_types": pad(types, 0)[0]} if types else {}
-        return forward({name: x.to(device) for name, x in inputs.items()}, mask.to(device)).float().cpu()
+        inputs = {"token_ids": token_ids}
+        if not mask.all():
+            inputs["attention_mask"] = mask
+        if types:
+            inputs["token_types"], _ = padded(types, device)
+        return forward(inputs, mask).float().cpu()
 
-    for number, places in enumerate(evaluation_places(example_rows(rows, "texts"), BATCH_TOKENS)):
-        if takes is None or takes(number):
-            found = (result for part in in_parts(places, results) for result in part)
-            yield from zip(places, found, strict=True)
+    batches = enumerate(evaluation_places(example_rows(rows, "texts"), BATCH_TOKENS))
+    chosen = (batch for number, batch in batches if takes is None or takes(number))
+    yield from InParts().each(chosen, results)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from glassformer.data.batching import pad
+from glassformer.data.batching import padded
 from glassformer.inference.decodable import Croppable, Decodable, joined, read_at
 
 Ids = Sequence[int]
@@ -55,7 +55,9 @@ def read_contexts(
     else:
         ids, mask = sources
         numbers = torch.tensor([context.source for context in different], device=ids.device)
-        state = model.start(len(different), max_len, ids[numbers], None if mask is None else mask[numbers])
+        if mask is not None:
+            mask = mask[numbers]
+        state = model.start(len(different), max_len, ids[numbers], mask)
     logits, state = read_more(model, [context.ids for context in different], state, device)
     if len(different) < len(contexts):
         rows = torch.tensor(of_contexts, device=device)
@@ -72,16 +74,17 @@ def read_more(model: Decodable, rows: Sequence[Ids], state: Any, device: torch.d
     last = torch.empty(len(rows), 0, device=device)
     if not any(rows):
         return last, state
-    token_ids, mask = (x.to(device) for x in pad(rows, 0))
-    lengths, longest = mask.sum(dim=1), mask.shape[1]
-    is_uneven = not bool(mask.all())
+    token_ids, mask = padded(rows, device)
+    lengths, longest = torch.tensor([len(ids) for ids in rows], device=device), token_ids.shape[1]
     for begin in range(0, longest, PREFILL):
         end = min(begin + PREFILL, longest)
-        here = (lengths > begin) & (lengths <= end)
         at = (lengths - 1 - begin).clamp(0, end - begin - 1)
-        part_mask = mask[:, begin:end] if is_uneven else None
+        part_mask = mask[:, begin:end] if mask is not None else None
         logits, state = read_at(model, token_ids[:, begin:end], state, part_mask, at)
-        last = logits if begin == 0 else torch.where(here[:, None], logits, last)
+        if begin > 0:
+            ends_here = (lengths > begin) & (lengths <= end)
+            logits = torch.where(ends_here[:, None], logits, last)
+        last = logits
     return last, state
 
 
@@ -120,14 +123,13 @@ class Reader:
 
         # Read the last ids, with their logits
         last = [ids[begin:] for ids, begin in zip(rows.values(), begins, strict=True)]
-        token_ids, mask = (x.to(self.device) for x in pad(last, 0))
-        is_uneven = len(set(n_last)) > 1
-        logits, self._state = self.model.step(token_ids, self._state, mask if is_uneven else None)
+        token_ids, mask = padded(last, self.device)
+        logits, self._state = self.model.step(token_ids, self._state, mask)
         self._ids = dict(rows)
-        return logits[mask]
+        return logits.flatten(0, 1) if mask is None else logits[mask]
 
     def _drop(self, rows: Mapping[Any, Ids]) -> None:
-        stay = [place for place, row in enumerate(self._ids) if row in rows]
+        stay = [number for number, row in enumerate(self._ids) if row in rows]
         if 0 < len(stay) < len(self._ids):
             self._state = self._state.select(torch.tensor(stay, device=self.device))
         self._ids = {row: ids for row, ids in self._ids.items() if row in rows}

@@ -55,6 +55,11 @@ class Reading(Protocol):
         """Read as `step` does; return the logits (B, V) of one token per row, number `at` (B,), and the new state."""
 
 
+def branched(state: Any) -> Any:
+    """Return the state ready to branch; itself if it is not `Branching`."""
+    return state.branched() if isinstance(state, Branching) else state
+
+
 def joined(state: Any, other: Any) -> Any:
     """Return the state with the rows of `state`, then those of `other`; raise `TypeError` if it is not `Joinable`."""
     if not isinstance(state, Joinable):

@@ -107,11 +107,11 @@ class ModelDrafter:
         drafted: list[list[int]] = [[] for _ in rows]
         drawn_from: list[list[Tensor]] = [[] for _ in rows]
         contexts = [row.context[self._begin(row.n_context + n) :] for row, n in zip(rows, n_tokens, strict=True)]
-        for place in range(max(n_tokens)):
+        for n_drafted in range(max(n_tokens)):
             so_far = [[*ids, *more] for ids, more in zip(contexts, drafted, strict=True)]
             logits = self.reader.read(dict(zip(rows, so_far, strict=True)), [1] * len(rows))
             shaped = sampler.shape(logits, so_far)
-            active = [number for number, n in enumerate(n_tokens) if n > place]
+            active = [number for number, n in enumerate(n_tokens) if n > n_drafted]
             if sampler.is_greedy:
                 chosen = choose(shaped[active], None)
             else:
@@ -122,9 +122,10 @@ class ModelDrafter:
                     drawn_from[number].append(q)
             for number, token in zip(active, chosen.tolist(), strict=True):
                 drafted[number].append(token)
-        if sampler.is_greedy:
-            return [Draft(ids) for ids in drafted]
-        return [Draft(ids, torch.stack(q) if q else None) for ids, q in zip(drafted, drawn_from, strict=True)]
+        drafts = []
+        for ids, q in zip(drafted, drawn_from, strict=True):
+            drafts.append(Draft(ids, torch.stack(q)) if q else Draft(ids))
+        return drafts
 
     def _begin(self, length: int) -> int:
         """Return the first position that the model reads, if context and draft together have this length."""

@@ -63,9 +63,9 @@ def embed(
     hidden states over the tokens of a row, special ones included, without the first `n_before` if the row has more.
     """
     assert isinstance(network, Transformer)
-    found = np.zeros((len(rows), network.config.d_model), dtype=np.float32)
+    vectors = np.zeros((len(rows), network.config.d_model), dtype=np.float32)
 
-    def vectors(inputs: Inputs, mask: Tensor) -> Tensor:
+    def vectors_of(inputs: Inputs, mask: Tensor) -> Tensor:
         if isinstance(network.config.head, VectorHead):
             return network(**inputs)
         types = inputs.get("token_types")
@@ -73,9 +73,9 @@ def embed(
         return pool(hidden, _without_first(mask, n_before), "mean")
 
     with evaluation_mode(network):
-        for place, vector in of_rows(vectors, rows, device):
-            found[place] = vector.numpy()
-    return found
+        for number, vector in of_rows(vectors_of, rows, device):
+            vectors[number] = vector.numpy()
+    return vectors
 
 
 def _without_first(mask: Tensor, n: int) -> Tensor:
@@ -97,10 +97,14 @@ def described(head: Head, *, is_causal: bool = False) -> str:
     if not isinstance(head, VectorHead):
         whose = "the text's own tokens" if is_causal else "all tokens"
         return f"the mean of the last hidden states over {whose}"
-    found = _POOLED[head.pooling]
-    found += f", then a dense layer and {head.pooler}" if head.pooler not in ("none", "unused") else ""
-    found += ", divided by its length" if head.normalize else ""
-    return found + (f"; texts are cut to {head.max_tokens:,} tokens" if head.max_tokens else "")
+    text = _POOLED[head.pooling]
+    if head.pooler not in ("none", "unused"):
+        text += f", then a dense layer and {head.pooler}"
+    if head.normalize:
+        text += ", divided by its length"
+    if head.max_tokens:
+        text += f"; texts are cut to {head.max_tokens:,} tokens"
+    return text
 
 
 _POOLED = {
@@ -120,4 +124,4 @@ def nearest(vectors: Vectors, query: Vectors, n: int) -> list[tuple[int, float]]
     lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
     cosines = (vectors @ query) / np.where(lengths == 0, 1, lengths)
     best = np.argsort(-cosines, kind="stable")[:n].tolist()
-    return [(place, float(cosines[place])) for place in best]
+    return [(number, float(cosines[number])) for number in best]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.errors import UserError
-from glassformer.inference.decodable import Branching, read_at
+from glassformer.inference.decodable import branched, read_at
 from glassformer.inference.sampling import mean_log_probs
 from glassformer.models.build import Network
 
@@ -29,10 +29,10 @@ class EnsembleState:
         return EnsembleState([member.select(rows) for member in self.members])
 
     def joined(self, other: "EnsembleState") -> "EnsembleState":
-        return EnsembleState([mine.joined(its) for mine, its in zip(self.members, other.members, strict=True)])
+        return EnsembleState([one.joined(two) for one, two in zip(self.members, other.members, strict=True)])
 
     def branched(self) -> "EnsembleState":
-        return EnsembleState([m.branched() if isinstance(m, Branching) else m for m in self.members])
+        return EnsembleState([branched(member) for member in self.members])
 
 
 Mean = Callable[[list[Tensor]], Tensor]

@@ -48,12 +48,17 @@ class Filling:
         return text + notebook.frame(rows) if rows else text
 
 
+def mask_token(tokenizer: Tokenizer) -> str:
+    """Return the mask token of a tokenizer, or `[MASK]` for a tokenizer without one."""
+    return MASK if tokenizer.mask_id is None else tokenizer.id_to_token(tokenizer.mask_id)
+
+
 def with_masks(tokenizer: Tokenizer, text: str) -> str:
     """Replace every `[MASK]` by the mask token of the tokenizer; raise `UserError` if the text has no mask.
 
     A mask includes the space before it, because a byte-level token has its own leading space.
     """
-    mask = MASK if tokenizer.mask_id is None else tokenizer.id_to_token(tokenizer.mask_id)
+    mask = mask_token(tokenizer)
     text = text.replace(MASK, mask)
     if mask not in text:
         raise UserError(f"the text has no {MASK} to fill: {quoted(text)}; add one")
@@ -101,10 +106,9 @@ class MaskFiller(Filler):
         _require_room(row, network.config.max_len)
 
         # Predict all masks in one forward
-        places = [place for place, token in enumerate(row) if token == tokenizer.mask_id]
-        logits = network(
-            torch.tensor([row], device=device), loss_positions=torch.tensor(places, device=device)
-        )  # (N, V)
+        positions = [i for i, token in enumerate(row) if token == tokenizer.mask_id]
+        loss_positions = torch.tensor(positions, device=device)
+        logits = network(torch.tensor([row], device=device), loss_positions=loss_positions)  # (N, V)
         suppress_ids = never_written(tokenizer, network.config.vocab_size)
         if tokenizer.eos_id is not None:
             suppress_ids.append(tokenizer.eos_id)
@@ -117,8 +121,8 @@ class MaskFiller(Filler):
             for values, tokens in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         ]
         filled = list(row)
-        for place, of_mask in zip(places, candidates, strict=True):
-            filled[place] = of_mask[0].token_id
+        for position, of_mask in zip(positions, candidates, strict=True):
+            filled[position] = of_mask[0].token_id
         return Filling(tokenizer.decode(filled), candidates)
 
 
@@ -167,13 +171,12 @@ def source_with_masks(tokenizer: Tokenizer, text: str, sentinel_ids: Sequence[in
     """
     if not sentinel_ids:
         return masked_ids(tokenizer, text)
-    mask = MASK if tokenizer.mask_id is None else tokenizer.id_to_token(tokenizer.mask_id)
-    parts = with_masks(tokenizer, text).split(mask)
+    parts = with_masks(tokenizer, text).split(mask_token(tokenizer))
     if len(parts) - 1 > len(sentinel_ids):
         raise UserError(f"the text has {len(parts) - 1} masks and the model can fill {len(sentinel_ids)}: remove some")
-    source: list[int] = []
-    for number, part in enumerate(parts):
-        source += [*([sentinel_ids[number - 1]] if number else []), *tokenizer.encode(part)]
+    source = tokenizer.encode(parts[0])
+    for sentinel, part in zip(sentinel_ids, parts[1:], strict=False):
+        source += [sentinel, *tokenizer.encode(part)]
     return source
 
 
@@ -194,7 +197,10 @@ def restore_spans(source: Sequence[int], target: Sequence[int], sentinel_ids: Se
             latest = spans.setdefault(token, [])
         else:
             latest.append(token)
-    return [i for token in source for i in (spans.get(token, []) if token in sentinel_ids else [token])]
+    row: list[int] = []
+    for token in source:
+        row += spans.get(token, []) if token in sentinel_ids else [token]
+    return row
 
 
 def _require_room(ids: Sequence[int], longest: int) -> None:

@@ -51,7 +51,9 @@ def keep_min_p(logits: Tensor, min_p: float) -> Tensor:
     >>> keep_min_p(torch.tensor([[0.6, 0.3, 0.1]]).log(), 0.4).exp().round(decimals=1)
     tensor([[0.6000, 0.3000, 0.0000]])
     """
-    floor = logits.amax(dim=-1, keepdim=True) + (math.log(min_p) if min_p else -math.inf)
+    if not min_p:
+        return logits
+    floor = logits.amax(dim=-1, keepdim=True) + math.log(min_p)
     return logits.masked_fill(logits < floor, -math.inf)
 
 
@@ -83,7 +85,7 @@ def shape_logits(logits: Tensor, config: GenerationConfig, seen: Tensor | None =
         logits = keep_top_k(logits, config.top_k)
     if config.top_p < 1:
         logits = keep_top_p(logits, config.top_p)
-    return keep_min_p(logits, config.min_p) if config.min_p else logits
+    return keep_min_p(logits, config.min_p)
 
 
 class Sampler:
@@ -103,8 +105,8 @@ class Sampler:
         seen = None
         if self.config.repetition_penalty != 1:
             seen = torch.zeros_like(logits, dtype=torch.bool)
-            for place, history in enumerate(histories):
-                seen[place, torch.tensor(history, device=logits.device)] = True
+            for row, history in enumerate(histories):
+                seen[row, torch.tensor(history, device=logits.device)] = True
         logits = logits.float()
         if len(self._suppressed):
             logits = logits.index_fill(-1, self._suppressed, -math.inf)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from glassformer import notebook
-from glassformer.data.batching import batches_by_length, pad
+from glassformer.data.batching import batches_by_length, pad, padded
 from glassformer.errors import Log, UserError
 from glassformer.fitting import InParts
 from glassformer.inference.contexts import Context, Ids, SourceBatch, distinct, read_contexts
@@ -122,15 +122,13 @@ def continuation_scores(
     of_sources = sources or [()] * len(contexts)
     sizes = [sum(map(len, row)) for row in zip(of_sources, contexts, targets, strict=True)]
     scores: list[ForcedScore] = [ForcedScore([]) for _ in targets]
-    in_parts = InParts()
 
     def scores_of(batch: Sequence[int]) -> list[ForcedScore]:
         # Read each context once
         different, numbers = distinct(tuple(of_sources[i]) for i in batch)
         source: SourceBatch | None = None
         if sources is not None:
-            source_ids, source_mask = pad(different, 0)
-            source = source_ids.to(device), None if bool(source_mask.all()) else source_mask.to(device)
+            source = padded(different, device)
         read = [Context(tuple(contexts[i]), number) for i, number in zip(batch, numbers, strict=True)]
         longest = max(len(contexts[i]) + len(targets[i]) for i in batch)
         first, state = read_contexts(model, read, longest, device, source)
@@ -138,9 +136,9 @@ def continuation_scores(
         # Judge the first id of each target by the context, and the others by the target without its last id
         labels, _ = pad([targets[i] for i in batch], 0)  # (B, T)
         parts = [_judge(first[:, None], labels[:, :1].to(device))]
-        inputs, mask = pad([targets[i][:-1] for i in batch], 0)
+        inputs, mask = padded([targets[i][:-1] for i in batch], device)
         if inputs.shape[1]:
-            rest, _ = model.step(inputs.to(device), state, None if bool(mask.all()) else mask.to(device))
+            rest, _ = model.step(inputs, state, mask)
             parts.append(_judge(rest, labels[:, 1:].to(device)))
         log_probs, is_best = (torch.cat(half, dim=1).tolist() for half in zip(*parts, strict=True))
         lengths = [len(targets[i]) for i in batch]
@@ -149,10 +147,9 @@ def continuation_scores(
             for n, values, bests in zip(lengths, log_probs, is_best, strict=True)
         ]
 
-    for batch in batches_by_length(sizes, max_tokens):
-        of_batch = (score for part in in_parts(batch, scores_of) for score in part)
-        for i, score in zip(batch, of_batch, strict=True):
-            scores[i] = score
+    # Batches of similar length
+    for i, score in InParts().each(batches_by_length(sizes, max_tokens), scores_of):
+        scores[i] = score
     return scores
 
 
@@ -178,23 +175,28 @@ def text_scores(
     `windows`.
     """
     max_len = network.config.max_len
+    contexts: Sequence[str]
+    encoded: Sequence[tuple[Ids, Ids]]
     rows: list[list[tuple[Ids, Ids]]]
+    # The rows of each text, and the texts of contexts and targets
     if targets is None:
-        encoded = tokenizer.encode_batch(texts)
-        rows = [list(windows(ids, start, max_len)) for ids in encoded]
-        unscored = [[] if start else ids[:1] for ids in encoded]
+        contexts, scored = [""] * len(texts), texts
+        encoded = [((), ids) for ids in tokenizer.encode_batch(texts)]
+        rows = [list(windows(ids, start, max_len)) for _, ids in encoded]
     else:
-        pairs = [split_pair(tokenizer, text, target) for text, target in zip(texts, targets, strict=True)]
-        rows = [[fit_context(*with_context([*start, *context], target), max_len)] for context, target in pairs]
-        unscored = [[] if start or context else target[:1] for context, target in pairs]
+        contexts, scored = texts, targets
+        encoded = [split_pair(tokenizer, text, target) for text, target in zip(texts, targets, strict=True)]
+        rows = [[fit_context(*with_context([*start, *context], target), max_len)] for context, target in encoded]
     flat = [pair for row in rows for pair in row]
     scores = iter(continuation_scores(network, [c for c, _ in flat], [t for _, t in flat], device=device))
+    # The sums of each text
     results = []
-    contexts, scored = ([""] * len(texts), texts) if targets is None else (texts, targets)
-    for context, text, row, left_out in zip(contexts, scored, rows, unscored, strict=True):
+    for context, text, row, (context_ids, ids) in zip(contexts, scored, rows, encoded, strict=True):
         log_prob = sum(next(scores).log_prob for _ in row)
         n_bytes, n_before = len(text.encode("utf-8")), len(context.encode("utf-8"))
-        n_bytes = min(n_bytes, n_before + n_bytes - tokenizer.n_bytes_of(left_out))  # space may come from the context
+        if not start and not context_ids:  # the first token is not scored
+            n_before -= tokenizer.n_bytes_of(ids[:1])
+        n_bytes = min(n_bytes, n_before + n_bytes)  # space may come from the context
         results.append(Score(float(log_prob), sum(len(target) for _, target in row), n_bytes))
     return results
 
@@ -256,8 +258,9 @@ def windows(ids: Ids, start: Ids, max_len: int) -> Iterator[tuple[Ids, Ids]]:
     """
     start = list(start)[-max_len:]
     row = [*start, *ids]
-    first = n_start = max(1, len(start))
+    first = max(1, len(start))
+    end = max_len + 1  # the last target is not read
     while first < len(row):
-        end = min(first + max_len - (n_start - 1 if first == n_start else 0), len(row))
+        end = min(end, len(row))
         yield row[max(0, end - max_len - 1) : first], row[first:end]
-        first = end
+        first, end = end, end + max_len

@@ -5,7 +5,7 @@ Letters: B batch, H heads, G key-value heads, T query length, S key length, K ke
 
 import math
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,29 +14,14 @@ from torch.nn import functional as F
 from glassformer.kernels import processor
 from glassformer.kernels.blocked_attention import attention_blocked
 from glassformer.kernels.linear import is_transformed
+from glassformer.kernels.score_rules import ScoreRules
 
 _HALVES = (torch.bfloat16, torch.float16)
 MIN_WEIGHTS = 48 * 48
 """Number of weights per head from which blocks in bfloat16 are faster than the kernel in fp32."""
 
 
-@dataclass(frozen=True)
-class ScoreRules:
-    """Rules for the scores before the softmax."""
-
-    allowed: Tensor | None = None
-    """(B or 1, 1, T, S) bool, True = may attend; None if no pair is hidden, or by the causal rule only."""
-    is_causal: bool = False
-    """True if the only rule is that query t sees keys up to t, with T = S."""
-    bias: Tensor | None = None
-    """(B or 1, H, T, S), added to the scores."""
-    may_leave_a_row_empty: bool = False
-    """True if `allowed` may hide all keys of a query."""
-
-
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, rules: ScoreRules, scale: float | None = None, dropout: float = 0.0
-) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, rules: ScoreRules) -> Tensor:
     """Return softmax(scale · q kᵀ + bias) v over the allowed keys, (B, H, T, W); a query without a key gets zeros.
 
     `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W). On a CPU in half precision, the backward of the
@@ -44,17 +29,19 @@ def attend(
     blocks in bfloat16 if there are enough keys, otherwise in fp32. Keys and values of a cache may be in fp32 beside
     queries in half precision; the context is like the queries.
     """
-    rules, empty = _without_empty_rows(rules)
+    rules, empty = rules.without_empty_rows()
     if _pays_by_blocks(query, key, rules.bias):
-        context = _by_blocks(query, key.to(query.dtype), value.to(query.dtype), rules, scale, dropout)
+        context = _by_blocks(query, key.to(query.dtype), value.to(query.dtype), rules)
     elif _pays_in_fp32(query, key):
         # Entering the block costs as much as the kernel.
         with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext():
-            context = _by_fused_kernel(query.float(), key.float(), value.float(), rules, scale, dropout)
+            context = _by_fused_kernel(query.float(), key.float(), value.float(), rules)
         context = context.to(query.dtype)
     else:
-        context = _by_fused_kernel(query, key, value, rules, scale, dropout)
-    return context if empty is None else context.masked_fill(empty, 0.0)
+        context = _by_fused_kernel(query, key, value, rules)
+    if empty is not None:
+        context = context.masked_fill(empty, 0.0)
+    return context
 
 
 def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
@@ -81,10 +68,8 @@ def _pays_in_fp32(query: Tensor, key: Tensor) -> bool:
     return is_half_on_cpu and (query.requires_grad or query.shape[2] == 1 or key.dtype != query.dtype)
 
 
-def _by_fused_kernel(
-    query: Tensor, key: Tensor, value: Tensor, rules: ScoreRules, scale: float | None, dropout: float
-) -> Tensor:
-    attn_mask, n_heads = _added(rules, query), query.shape[1]
+def _by_fused_kernel(query: Tensor, key: Tensor, value: Tensor, rules: ScoreRules) -> Tensor:
+    attn_mask, n_heads = rules.mask_of_kernel(query.dtype), query.shape[1]
     if not _kernel_takes_groups(query, value, attn_mask is not None):
         key, value = repeat_kv(key, n_heads), repeat_kv(value, n_heads)
     is_grouped = key.shape[1] != n_heads
@@ -93,40 +78,19 @@ def _by_fused_kernel(
         key,
         value,
         attn_mask=attn_mask,
-        dropout_p=dropout,
+        dropout_p=rules.dropout,
         is_causal=rules.is_causal,
-        scale=scale,
+        scale=rules.scale,
         enable_gqa=is_grouped,
     )
 
 
-def _by_blocks(
-    query: Tensor, key: Tensor, value: Tensor, rules: ScoreRules, scale: float | None, dropout: float
-) -> Tensor:
-    added, n_heads = _added(rules, query), query.shape[1]
-    if added is not None and added.dtype == torch.bool:
-        added = query.new_zeros(added.shape).masked_fill_(~added, -math.inf)
+def _by_blocks(query: Tensor, key: Tensor, value: Tensor, rules: ScoreRules) -> Tensor:
+    bias, n_heads = rules.mask_of_kernel(query.dtype), query.shape[1]
+    if bias is not None and bias.dtype == torch.bool:
+        bias = query.new_zeros(bias.shape).masked_fill_(~bias, -math.inf)
     key, value = repeat_kv(key, n_heads), repeat_kv(value, n_heads)
-    return attention_blocked(query, key, value, added, rules.is_causal, scale, dropout)
-
-
-def _without_empty_rows(rules: ScoreRules) -> tuple[ScoreRules, Tensor | None]:
-    """Unmask the rows that hide all keys, because a softmax over only -inf is NaN; return them too, (B or 1, 1, T, 1).
-
-    The caller sets their context to zero.
-    """
-    if rules.allowed is None or not rules.may_leave_a_row_empty:
-        return rules, None
-    empty = ~rules.allowed.any(dim=-1, keepdim=True)
-    return replace(rules, allowed=rules.allowed | empty), empty
-
-
-def _added(rules: ScoreRules, query: Tensor) -> Tensor | None:
-    """Return the mask or masked bias for a kernel, (B or 1, H or 1, T, S)."""
-    if rules.bias is None:
-        return rules.allowed
-    bias = rules.bias.to(query.dtype)
-    return bias if rules.allowed is None else bias.masked_fill(~rules.allowed, -math.inf)
+    return attention_blocked(query, key, value, replace(rules, allowed=None, bias=bias))
 
 
 def _kernel_takes_groups(query: Tensor, value: Tensor, is_masked: bool) -> bool:

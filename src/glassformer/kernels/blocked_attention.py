@@ -9,11 +9,14 @@ Letters: B batch, H heads, T query length, S key length, K key width, W value wi
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from glassformer.kernels.score_rules import ScoreRules
 
 BLOCK = 1 << 21
 """Number of weights of a block: 4 MiB in bfloat16."""
@@ -21,22 +24,13 @@ MIN_QUERIES = 128
 """Smallest number of queries that a block of one row is divided into."""
 
 
-def attention_blocked(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    added: Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
-    """Return softmax(scale · q kᵀ + added) v, (B, H, T, W), in the dtype of `query`, with gradients of q, k and v.
+def attention_blocked(query: Tensor, key: Tensor, value: Tensor, rules: ScoreRules) -> Tensor:
+    """Return softmax(scale · q kᵀ + bias) v, (B, H, T, W), in the dtype of `query`, with gradients of q, k and v.
 
-    `query` (B, H, T, K), `key` (B, H, S, K), `value` (B, H, S, W); `added` is a bias or 0 and -inf of a mask, and
-    broadcasts to (B, H, T, S). With `is_causal`, T = S and a query sees no later key.
+    `query` (B, H, T, K), `key` (B, H, S, K), `value` (B, H, S, W). The rules have no `allowed`: a mask is a bias of 0
+    and -inf, which broadcasts to (B, H, T, S).
     """
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    context: Tensor = _Blocked.apply(query, key, value, added, is_causal, scale, dropout)
+    context: Tensor = _Blocked.apply(query, key, value, rules.bias, rules)
     return context
 
 
@@ -61,17 +55,19 @@ def _blocks(shape: tuple[int, int, int, int], is_causal: bool) -> Iterator[_Bloc
     for row in range(0, n_rows, rows):
         for begin in range(0, n_queries, queries):
             end = min(begin + queries, n_queries)
-            yield _Block(slice(row, min(row + rows, n_rows)), slice(begin, end), slice(0, end if is_causal else n_keys))
+            if is_causal:
+                n_keys = end
+            yield _Block(slice(row, min(row + rows, n_rows)), slice(begin, end), slice(0, n_keys))
 
 
 class _Weights:
     """Weights of one block after another, written to one buffer: fresh memory costs more time than the products."""
 
-    def __init__(self, query: Tensor, key: Tensor, added: Tensor | None, is_causal: bool, scale: float) -> None:
-        self.query, self.key, self.added = query, key, added
-        self.is_causal, self.scale = is_causal, scale
+    def __init__(self, query: Tensor, key: Tensor, rules: ScoreRules) -> None:
+        self.query, self.key, self.rules = query, key, rules
+        self.scale = rules.factor(query.shape[-1])
         self.shape = (*query.shape[:3], key.shape[2])
-        self.blocks = list(_blocks(self.shape, is_causal))
+        self.blocks = list(_blocks(self.shape, rules.is_causal))
         self.size = max(math.prod(self.shape_of(block)) for block in self.blocks)
         self.buffer = query.new_empty(self.size)
 
@@ -84,30 +80,22 @@ class _Weights:
         shape = self.shape_of(block)
         weights = self.buffer[: math.prod(shape)].view(shape)
         query, key = self.query[block.rows, :, block.queries], self.key[block.rows, :, block.keys]
-        bias = self._bias(block)
-        is_biased = bias is not None
-        torch.baddbmm(
-            weights if bias is None else bias,
-            query.flatten(0, 1),
-            key.flatten(0, 1).mT,
-            beta=int(is_biased),
-            alpha=self.scale,
-            out=weights,
-        )
+        added, beta = self._bias(block), 1
+        if added is None:
+            added, beta = weights, 0
+        products = query.flatten(0, 1), key.flatten(0, 1).mT
+        torch.baddbmm(added, *products, beta=beta, alpha=self.scale, out=weights)
         return torch.softmax(weights, dim=-1, out=weights)
 
     def _bias(self, block: _Block) -> Tensor | None:
         """Return what is added to the scores of a block."""
-        bias = None
-        if self.added is not None:
-            rows, queries = block.rows, block.queries
-            if self.added.shape[0] == 1:
-                rows = slice(None)
-            if self.added.shape[2] == 1:
-                queries = slice(None)
+        bias = self.rules.bias
+        if bias is not None:
+            rows = slice(None) if bias.shape[0] == 1 else block.rows
+            queries = slice(None) if bias.shape[2] == 1 else block.queries
             n_rows = block.rows.stop - block.rows.start
-            bias = self.added[rows, :, queries, block.keys].expand(n_rows, self.shape[1], -1, -1).flatten(0, 1)
-        if self.is_causal:
+            bias = bias[rows, :, queries, block.keys].expand(n_rows, self.shape[1], -1, -1).flatten(0, 1)
+        if self.rules.is_causal:
             n_queries, n_keys = self.shape_of(block)[1:]
             later = self.query.new_full((n_queries, n_keys), -math.inf).triu(block.queries.start + 1)
             bias = later if bias is None else bias + later
@@ -116,11 +104,10 @@ class _Weights:
 
 class _Blocked(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, added: Tensor | None, *settings: Any) -> Tensor:
-        is_causal, scale, dropout = settings
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, rules: ScoreRules) -> Tensor:
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         context = query.new_empty(*query.shape[:3], value.shape[3])
-        weights, factors = _Weights(query, key, added, is_causal, scale), []
+        weights, factors, dropout = _Weights(query, key, rules), [], rules.dropout
         for block in weights.blocks:
             of_block = weights.of(block)
             if dropout:
@@ -128,15 +115,16 @@ class _Blocked(torch.autograd.Function):
                 of_block *= factors[-1]
             of_queries = of_block @ value[block.rows, :, block.keys].flatten(0, 1)
             context[block.rows, :, block.queries] = of_queries.unflatten(0, (-1, context.shape[1]))
-        ctx.save_for_backward(query, key, value, added, *factors)
-        ctx.is_causal, ctx.scale = is_causal, scale
+        ctx.save_for_backward(query, key, value, bias, *factors)
+        ctx.rules = replace(rules, bias=None)  # only the saved tensors keep memory
         return context
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        query, key, value, added, *factors = ctx.saved_tensors
-        weights, n_heads = _Weights(query, key, added, ctx.is_causal, ctx.scale), query.shape[1]
+        query, key, value, bias, *factors = ctx.saved_tensors
+        rules: ScoreRules = replace(ctx.rules, bias=bias)
+        weights, n_heads = _Weights(query, key, rules), query.shape[1]
         grad_query, grad_key, grad_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
         buffer = query.new_empty(weights.size)
         for number, block in enumerate(weights.blocks):
@@ -150,6 +138,6 @@ class _Blocked(torch.autograd.Function):
                 of_scores *= factors[number]
             # Gradient of a softmax: w · (g - Σ w g), the sum over the keys.
             torch._softmax_backward_data(of_scores, of_block, -1, of_block.dtype, grad_input=of_scores)
-            grad_query[of_queries] = (of_scores @ k).mul_(ctx.scale).unflatten(0, (-1, n_heads))
-            grad_key[of_keys] += (of_scores.mT @ q).mul_(ctx.scale).unflatten(0, (-1, n_heads))
-        return grad_query, grad_key, grad_value, None, None, None, None
+            grad_query[of_queries] = (of_scores @ k).mul_(weights.scale).unflatten(0, (-1, n_heads))
+            grad_key[of_keys] += (of_scores.mT @ q).mul_(weights.scale).unflatten(0, (-1, n_heads))
+        return grad_query, grad_key, grad_value, None, None

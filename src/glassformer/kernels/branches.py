@@ -47,9 +47,11 @@ class Grid:
         rows = [first.get(group, 0) for group in range(n_groups) for _ in range(width)]
         for row, cell in enumerate(cells):
             rows[cell] = row
-        in_order = cells == list(range(n_groups * width))
-        of_rows, of_cells = (None if in_order else torch.tensor(x, device=device) for x in (cells, rows))
-        return cls(n_groups, width, torch.tensor(columns, device=device), of_rows, of_cells)
+        of_columns = torch.tensor(columns, device=device)
+        if cells == list(range(n_groups * width)):
+            return cls(n_groups, width, of_columns, None, None)
+        of_rows, of_cells = (torch.tensor(x, device=device) for x in (cells, rows))
+        return cls(n_groups, width, of_columns, of_rows, of_cells)
 
     def fold(self, x: Tensor) -> Tensor:
         """Arrange (R, 1, …) or (R, 1) as (groups, width, …)."""
@@ -124,7 +126,7 @@ class Compaction:
         n_groups, n_slots, n_heads = *self.slots.shape, buffer.shape[1]
         heads = self.groups[:, None] * n_heads + torch.arange(n_heads, device=buffer.device)  # (N, G)
         rows = heads[:, :, None] * buffer.shape[2] + self.slots[:, None]  # (N, G, S)
-        kept = buffer.flatten(0, 2).index_select(0, rows.flatten())
+        moved = buffer.flatten(0, 2).index_select(0, rows.flatten())
         buffer = buffer[:n_groups]
-        buffer[:, :, :n_slots] = kept.view(n_groups, n_heads, n_slots, -1)
+        buffer[:, :, :n_slots] = moved.view(n_groups, n_heads, n_slots, -1)
         return buffer

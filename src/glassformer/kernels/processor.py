@@ -53,11 +53,11 @@ def detect() -> Processor:
     is_x86 = platform.machine().lower() in ("x86_64", "amd64")
     packs_bfloat16 = hasattr(onednn, "_is_mkldnn_bf16_supported") and bool(onednn._is_mkldnn_bf16_supported())
     can: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing in older releases of torch
-    multiplies = tuple(name for name in ("avx512_bf16", "amx_bf16") if can.get(name))
+    multiplies = tuple(name for name in ("avx512_bf16", "amx_bf16") if can.get(name) and packs_bfloat16)
     return Processor(
         vendor=next((vendor for vendor in (_AMD, _INTEL) if vendor in vendors), ""),
         name=" ".join([platform.machine(), *model.split(), torch.backends.cpu.get_cpu_capability()]),
-        bfloat16=multiplies if packs_bfloat16 else (),
+        bfloat16=multiplies,
         packs_bfloat16=packs_bfloat16,
         has_mkl=torch.backends.mkl.is_available(),
         has_onednn=is_x86 and torch.backends.mkldnn.is_available() and hasattr(onednn, "_linear_pointwise"),

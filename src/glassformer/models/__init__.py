@@ -5,6 +5,7 @@ from glassformer.models.build import build_model
 from glassformer.models.heads import PositionLogits, SequenceLogits, SequenceVector, TokenLogits, TokenTransform, pool
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.stacks import Decoder, Encoder
+from glassformer.models.state import TransformerState
 from glassformer.models.transformer import Transformer
 from glassformer.models.transforms import LoraLinear, add_lora, merge_lora
 
@@ -22,6 +23,7 @@ __all__ = [
     "TokenLogits",
     "TokenTransform",
     "Transformer",
+    "TransformerState",
     "add_lora",
     "build_model",
     "merge_lora",

@@ -19,7 +19,9 @@ Connect = Callable[[Tensor, Sublayer, nn.Module, nn.Module | None, Sublayer], Te
 def pre_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module, out_norm: nn.Module | None, dropout: Sublayer) -> Tensor:
     """Return x + dropout(sublayer(norm(x))); `out_norm`, if given, normalises the added term (sandwich, Ding 2021)."""
     added = dropout(sublayer(norm(x)))
-    return x + (added if out_norm is None else out_norm(added))
+    if out_norm is not None:
+        added = out_norm(added)
+    return x + added
 
 
 def post_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module, out_norm: nn.Module | None, dropout: Sublayer) -> Tensor:
@@ -103,10 +105,6 @@ class Block(nn.Module):
         return tapped(tap, "residual", x)
 
     def dropout(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.residual.dropout, self.training) if self.residual.dropout else x
-
-    def fuse(self) -> None:
-        """Join the matrices of the self-attention and of the feed-forward layer, in place; for inference only."""
-        for layer in (self.self_attn, self.ff):
-            if layer is not None and hasattr(layer, "fuse"):
-                layer.fuse()
+        if not self.residual.dropout:
+            return x
+        return F.dropout(x, self.residual.dropout, self.training)

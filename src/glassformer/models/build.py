@@ -1,7 +1,6 @@
 """The single place that builds models: it reads the configuration, so that `forward` methods branch only on None."""
 
 import functools
-from contextlib import nullcontext
 from typing import Any, overload
 
 import torch
@@ -21,9 +20,10 @@ from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.transformer import Transformer
 from glassformer.nn import positions as p
-from glassformer.nn.attention import Attention, MultiHeadAttention
-from glassformer.nn.embeddings import Embeddings
+from glassformer.nn.attention import Attention, HeadSizes, MultiHeadAttention, Projections
+from glassformer.nn.embeddings import Embeddings, EmbeddingTables
 from glassformer.nn.feedforward import ACTIVATIONS, Activation, FeedForward
+from glassformer.nn.linear_layers import Linear
 from glassformer.nn.norms import LayerNorm, NormFactory, RMSNorm
 from glassformer.nn.recurrence import CellStep, gru_step, lstm_step, rnn_step
 from glassformer.nn.single_head_attention import SingleHeadAttention
@@ -64,17 +64,17 @@ def build_model(config: ModelConfig | str, device: str | torch.device = "cpu") -
         raise UserError(f'config must be a TransformerConfig, or a preset such as "gpt2", not {config!r:.60}')
     if config.vocab_size < 1:
         raise UserError("model.vocab_size is 0 and must be at least 1: set it, or train with a tokenizer that sets it")
-    on_meta = torch.device(device).type == "meta"
-    with torch.device(device), _NothingDrawn() if on_meta else nullcontext():
+    if torch.device(device).type == "meta":
+        with torch.device(device), _NothingDrawn():
+            return _recurrent(config) if isinstance(config, RecurrentConfig) else _transformer(config)
+    with torch.device(device):
         if isinstance(config, RecurrentConfig):
             recurrent = _recurrent(config)
-            if not on_meta:
-                init_recurrent_weights(recurrent, config)
+            init_recurrent_weights(recurrent, config)
             return recurrent
-        model = _transformer(config)
-        if not on_meta:
-            init_weights(model, config)
-        return model
+        transformer = _transformer(config)
+        init_weights(transformer, config)
+        return transformer
 
 
 class _NothingDrawn(TorchFunctionMode):
@@ -116,12 +116,12 @@ def _stack(
     """Build the parts of an encoder or decoder, in the order of the constructor's arguments."""
     norm, width = _norm(config), config.table_width
     added, rotary, score_bias = build_positions(config, stack, n_positions, causal)
+    token_types = nn.Embedding(config.n_token_types, width) if config.n_token_types else None
+    embedding_norm = norm(width) if config.embedding_norm else None
     embeddings = Embeddings(
-        table,
-        positions=added,
-        token_types=nn.Embedding(config.n_token_types, width) if config.n_token_types else None,
-        norm=norm(width) if config.embedding_norm else None,
-        d_model=config.d_model,
+        EmbeddingTables(table, added, token_types),
+        config.d_model,
+        norm=embedding_norm,
         scale=config.scale_embeddings,
         dropout=config.embedding_dropout,
         token_dropout=config.token_dropout,
@@ -129,25 +129,27 @@ def _stack(
     blocks = [_block(config, stack, cross) for _ in range(stack.n_layers)]
     pattern = stack.window_pattern or (0,)
     windows = [pattern[i % len(pattern)] for i in range(stack.n_layers)]
-    return embeddings, blocks, windows, norm(config.d_model) if config.final_norm else None, rotary, score_bias
+    final_norm = norm(config.d_model) if config.final_norm else None
+    return embeddings, blocks, windows, final_norm, rotary, score_bias
 
 
 def build_attention(config: c.TransformerConfig, stack: c.Stack, *, is_self: bool = True) -> Attention:
     """Build the self-attention or cross-attention of a block."""
     widths = config.attention_widths(stack)
+    qk_norm = _norm(config) if config.qk_norm else None
     return MultiHeadAttention(
         config.d_model,
         stack.n_heads,
-        n_kv_heads=widths.n_kv_heads,
-        d_head=widths.d_head,
-        d_value=widths.d_value,
-        qkv_bias=config.qkv_bias,
-        fused_qkv=is_self and config.fused_qkv,
-        out_proj=config.attn_out_proj,
-        out_bias=config.attn_out_bias,
+        sizes=HeadSizes(widths.n_kv_heads, widths.d_head, widths.d_value),
+        projections=Projections(
+            qkv_bias=config.qkv_bias,
+            fused_qkv=is_self and config.fused_qkv,
+            out_proj=config.attn_out_proj,
+            out_bias=config.attn_out_bias,
+            qk_norm=qk_norm,
+        ),
         scale=config.attention_scale,
         dropout=config.attention_dropout,
-        qk_norm=_norm(config) if config.qk_norm else None,
     )
 
 
@@ -162,17 +164,15 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
             bias=config.ff_bias,
             dropout=config.ff_dropout,
         )
+    self_attn = build_attention(config, stack)
+    cross_attn = build_attention(config, stack, is_self=False) if cross else None
+    connect = post_norm if config.norm_order == "post" else pre_norm
     return Block(
         config.d_model,
-        self_attn=build_attention(config, stack),
-        cross_attn=build_attention(config, stack, is_self=False) if cross else None,
-        ff=feed_forward,
-        residual=Residual(
-            _norm(config),
-            post_norm if config.norm_order == "post" else pre_norm,
-            norm_outputs=config.norm_order == "sandwich",
-            dropout=config.residual_dropout,
-        ),
+        self_attn,
+        cross_attn,
+        feed_forward,
+        Residual(_norm(config), connect, config.norm_order == "sandwich", config.residual_dropout),
     )
 
 
@@ -224,15 +224,16 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     transform = None
     if head.transform:
         transform = TokenTransform(config.d_model, width, ACTIVATIONS[config.activation], _norm(config)(width))
-    return TokenLogits(
-        config.d_model,
-        config.vocab_size,
-        d_embedding=width,
-        tied_to=table if config.tie_output else None,
-        transform=transform,
-        bias=head.bias,
-        scale=config.d_model**-0.5 if config.scale_logits else None,
-    )
+    scale = config.d_model**-0.5 if config.scale_logits else None
+    projection = _vocabulary_projection(config, width, table)
+    return TokenLogits(config.d_model, projection, transform=transform, bias=head.bias, scale=scale)
+
+
+def _vocabulary_projection(config: ModelConfig, width: int, table: nn.Embedding) -> Linear:
+    projection = Linear(width, config.vocab_size, bias=False)
+    if config.tie_output:
+        projection.weight = table.weight
+    return projection
 
 
 def _recurrent(config: RecurrentConfig) -> RecurrentModel:
@@ -247,7 +248,7 @@ def _recurrent(config: RecurrentConfig) -> RecurrentModel:
     bridge = None
     if config.bidirectional or config.d_encoder != config.d_decoder:
         bridge = r.Bridge(config.d_memory, config.d_decoder, config.n_layers, has_cell=config.cell == "lstm")
-    output = TokenLogits(config.d_readout, config.vocab_size, tied_to=target_table if config.tie_output else None)
+    output = TokenLogits(config.d_readout, _vocabulary_projection(config, config.d_readout, target_table))
     return RecurrentModel(config, encoder, bridge, _recurrent_decoder(config, target_table), output)
 
 

@@ -26,8 +26,8 @@ class TokenTransform(nn.Module):
 class TokenLogits(nn.Module):
     """Head that maps hidden states to logits over the vocabulary.
 
-    `tied_to` is the embedding whose table is also the projection: one parameter with two names. If the table is
-    narrower than the model, `narrow` (or the transform) reduces the width first.
+    The projection `proj` may have the weight of an embedding: one parameter with two names. If it is narrower than the
+    model, `narrow` (or the transform) reduces the width first.
     """
 
     bias: Tensor | None
@@ -35,35 +35,38 @@ class TokenLogits(nn.Module):
     def __init__(
         self,
         d_model: int,
-        vocab_size: int,
+        proj: nn.Linear,
         *,
-        d_embedding: int | None = None,
-        tied_to: nn.Embedding | None = None,
         transform: TokenTransform | None = None,
         bias: str = "none",
         scale: float | None = None,
     ) -> None:
         super().__init__()
-        d_embedding = d_embedding or d_model
         self.transform = transform
-        needs_narrow = transform is None and d_embedding != d_model
-        self.narrow = Linear(d_model, d_embedding, bias=False) if needs_narrow else None
-        self.proj = Linear(d_embedding, vocab_size, bias=False)
-        if tied_to is not None:
-            self.proj.weight = tied_to.weight
+        self.narrow = None
+        if transform is None and proj.in_features != d_model:
+            self.narrow = Linear(d_model, proj.in_features, bias=False)
+        self.proj = proj
         if bias == "learned":
-            self.bias = nn.Parameter(torch.zeros(vocab_size))
+            self.bias = nn.Parameter(torch.zeros(proj.out_features))
+        elif bias == "constant":
+            self.register_buffer("bias", torch.zeros(proj.out_features))
         else:
-            self.register_buffer("bias", torch.zeros(vocab_size) if bias == "constant" else None)
+            self.register_buffer("bias", None)
         self.scale = scale
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden states (…, D) to logits (…, V)."""
-        x = hidden if self.transform is None else self.transform(hidden)
-        x = x if self.narrow is None else self.narrow(x)
-        x = x if self.scale is None else x * self.scale
-        logits = self.proj(x)
-        return logits if self.bias is None else logits + self.bias
+        if self.transform is not None:
+            hidden = self.transform(hidden)
+        if self.narrow is not None:
+            hidden = self.narrow(hidden)
+        if self.scale is not None:
+            hidden = hidden * self.scale
+        logits = self.proj(hidden)
+        if self.bias is not None:
+            logits = logits + self.bias
+        return logits
 
 
 class PositionLogits(nn.Module):

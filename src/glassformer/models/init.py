@@ -100,5 +100,7 @@ def _draw_matrix(weight: Tensor, scheme: Init, is_residual: bool, is_head: bool,
         bound = 0.0 if zero else math.sqrt(3 / weight.shape[1])
         weight.uniform_(-bound, bound)
     else:
-        scale = {"same": 1.0, "scaled": 1 / math.sqrt(max(n_residual, 1)), "zero": 0.0}[scheme.residual]
-        nn.init.normal_(weight, std=scheme.std * (scale if is_residual else 1.0))
+        std = scheme.std
+        if is_residual:
+            std *= {"same": 1.0, "scaled": 1 / math.sqrt(max(n_residual, 1)), "zero": 0.0}[scheme.residual]
+        nn.init.normal_(weight, std=std)

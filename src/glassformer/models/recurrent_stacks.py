@@ -11,10 +11,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.models.state import join_masks, join_rows
 from glassformer.nn.attention import Tap, scoped, tapped
-from glassformer.nn.kv_cache import join_masks, join_rows
 from glassformer.nn.linear_layers import Linear
-from glassformer.nn.recurrence import CellStep, States, Stepper, in_order, reading_order, run, run_masked, where
+from glassformer.nn.recurrence import (
+    CellStep,
+    States,
+    Stepper,
+    in_order,
+    on_tensors,
+    reading_order,
+    run,
+    run_masked,
+    where,
+)
 from glassformer.nn.single_head_attention import SingleHeadAttention
 
 
@@ -72,7 +82,9 @@ class Bridge(nn.Module):
     def __init__(self, d_memory: int, d_decoder: int, n_layers: int, has_cell: bool) -> None:
         super().__init__()
         self.hidden = nn.ModuleList(Linear(d_memory, d_decoder) for _ in range(n_layers))
-        self.cell = nn.ModuleList(Linear(d_memory, d_decoder) for _ in range(n_layers if has_cell else 0))
+        self.cell = nn.ModuleList()
+        if has_cell:
+            self.cell.extend(Linear(d_memory, d_decoder) for _ in range(n_layers))
 
     def forward(self, last: States) -> States:
         hidden = [torch.tanh(proj(layer[0])) for proj, layer in zip(self.hidden, last, strict=True)]
@@ -92,6 +104,10 @@ class SourceMemory:
     """Keys and values for the attention, (B, S, ·), if the decoder has attention."""
     mask: Tensor | None = None
     """(B, S) True = a real source token."""
+
+    def select(self, rows: Tensor) -> "SourceMemory":
+        """Return the sources of `rows`."""
+        return SourceMemory(*on_tensors(lambda x: x[rows], (self.summary, self.memory, self.mask)))
 
     def joined(self, other: "SourceMemory") -> "SourceMemory":
         """Return the sources of this one, then those of `other`, padded to the larger size."""
@@ -117,39 +133,20 @@ class RecurrentState:
 
     def select(self, rows: Tensor) -> "RecurrentState":
         """Return the state whose row i is row `rows[i]` of this one: expand, reorder or drop rows."""
-        source = self.source
-        return RecurrentState(
-            lengths=self.lengths[rows],
-            layers=tuple(tuple(part[rows] for part in layer) for layer in self.layers),
-            attentional=None if self.attentional is None else self.attentional[rows],
-            source=SourceMemory(
-                summary=source.summary[rows],
-                memory=None if source.memory is None else (source.memory[0][rows], source.memory[1][rows]),
-                mask=None if source.mask is None else source.mask[rows],
-            ),
-        )
+        layers, attentional = on_tensors(lambda x: x[rows], (self.layers, self.attentional))
+        return RecurrentState(self.lengths[rows], layers, attentional, self.source.select(rows))
 
     def joined(self, other: "RecurrentState") -> "RecurrentState":
         """Return the state with the rows of this one, then those of `other`; their sources may differ in size."""
-        attentional = self.attentional
-        if attentional is not None and other.attentional is not None:
-            attentional = torch.cat((attentional, other.attentional))
-        return RecurrentState(
-            lengths=torch.cat((self.lengths, other.lengths)),
-            layers=tuple(
-                tuple(torch.cat(parts) for parts in zip(*both, strict=True))
-                for both in zip(self.layers, other.layers, strict=True)
-            ),
-            attentional=attentional,
-            source=self.source.joined(other.source),
-        )
+        both = (self.layers, self.attentional), (other.layers, other.attentional)
+        layers, attentional = on_tensors(lambda *x: torch.cat(x), *both)
+        lengths = torch.cat((self.lengths, other.lengths))
+        return RecurrentState(lengths, layers, attentional, self.source.joined(other.source))
 
     def or_else(self, old: "RecurrentState", rows: Tensor) -> "RecurrentState":
         """Return this state in the rows (B,) that are True, and `old`, of the same source, in the others."""
-        attentional = self.attentional
-        if attentional is not None and old.attentional is not None:
-            attentional = torch.where(rows[:, None], attentional, old.attentional)
-        return replace(self, layers=where(rows, self.layers, old.layers), attentional=attentional)
+        layers, attentional = where(rows, (self.layers, self.attentional), (old.layers, old.attentional))
+        return replace(self, layers=layers, attentional=attentional)
 
 
 class MaxoutReadout(nn.Module):
@@ -213,7 +210,7 @@ class RecurrentDecoder(nn.Module, ABC):
         dtype = self.cells.all_weights[0][0].dtype
         return RecurrentState(
             lengths=torch.zeros(encoding.memory.shape[0], dtype=torch.long, device=encoding.memory.device),
-            layers=tuple(tuple(part.to(dtype) for part in layer) for layer in first),
+            layers=on_tensors(lambda part: part.to(dtype), first),
             attentional=None,
             source=SourceMemory(encoding.summary.to(dtype), mask=mask),
         )
@@ -241,8 +238,9 @@ class RecurrentDecoder(nn.Module, ABC):
     ) -> tuple[Tensor, Tensor, RecurrentState]:
         step = Stepper(self.cells, self.cell_step, x.shape[2])
         reads, contexts = [], []
-        for t, projected in enumerate(step.project(x)):
-            read, context, state = self.advance(step, projected, state, None if real is None else real[:, t], tap)
+        is_real = [None] * x.shape[1] if real is None else real.unbind(dim=1)
+        for projected, in_rows in zip(step.project(x), is_real, strict=True):
+            read, context, state = self.advance(step, projected, state, in_rows, tap)
             reads.append(read)
             contexts.append(context)
         return torch.cat(reads, dim=1), torch.cat(contexts, dim=1), state
@@ -265,8 +263,11 @@ class RecurrentDecoder(nn.Module, ABC):
             hidden, *cell = layers[-1]
             layers = (*layers[:-1], (tap("hidden", hidden[:, None])[:, 0], *cell))
         read, context = self.read(layers[-1][0][:, None], fed, state.source, tap)
-        after = replace(state, layers=layers, attentional=None if state.attentional is None else read[:, 0])
-        return read, context, after if real is None else after.or_else(state, real)
+        attentional = None if state.attentional is None else read[:, 0]
+        after = replace(state, layers=layers, attentional=attentional)
+        if real is not None:
+            after = after.or_else(state, real)
+        return read, context, after
 
     def _at_once(self, x: Tensor, state: RecurrentState, real: Tensor | None) -> tuple[Tensor, Tensor, RecurrentState]:
         fed = self.fed(state)
@@ -348,7 +349,9 @@ class AttendAfterDecoder(_AttendingDecoder):
 
     def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
         state = super().start(encoding, first, mask)
-        return replace(state, attentional=torch.zeros_like(state.layers[-1][0])) if self.steps_alone else state
+        if self.steps_alone:
+            state = replace(state, attentional=torch.zeros_like(state.layers[-1][0]))
+        return state
 
     def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
         return state.attentional

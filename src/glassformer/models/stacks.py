@@ -10,11 +10,26 @@ from torch.utils.checkpoint import checkpoint
 
 from glassformer.kernels.branches import Branches
 from glassformer.models.blocks import Block, BlockInputs
+from glassformer.models.state import TransformerState
 from glassformer.nn.attention import Tap, tapped
 from glassformer.nn.embeddings import Embeddings
-from glassformer.nn.kv_cache import CacheStep, Slots, TransformerState
+from glassformer.nn.kv_cache import CacheStep, Slots
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.positions import LearnedPositions
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens that a stack reads, (B, T), and what is known of each; see `Batch` for the same names."""
+
+    token_ids: Tensor
+    attention_mask: Tensor | None = None
+    """True = a real token; `None` if all are real."""
+    token_types: Tensor | None = None
+    positions: Tensor | None = None
+    """`None` = positions among the real tokens of each row."""
+    document_ids: Tensor | None = None
+    """Documents of a packed row; no token sees another document."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +85,19 @@ class _BlockStack(nn.Module):
         *,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
-        token_types: Tensor | None = None,
-        positions: Tensor | None = None,
-        document_ids: Tensor | None = None,
         tap: Tap | None = None,
+        **of_tokens: Tensor | None,
     ) -> Tensor:
-        """Return states (B, T, D) of `token_ids` (B, T), `memory` (B, S, D); masks (B, T) and (B, S), True = real."""
-        positions = self.token_positions(token_ids, attention_mask, positions)
-        documents = None if document_ids is None else (document_ids, document_ids)
+        """Return states (B, T, D) of `token_ids` (B, T), `memory` (B, S, D); masks (B, T) and (B, S), True = real.
+
+        `of_tokens` are the other fields of `Tokens`: token_types, positions, document_ids.
+        """
+        tokens = Tokens(token_ids, attention_mask, **of_tokens)
+        positions, documents = self.token_positions(tokens), None
+        if tokens.document_ids is not None:
+            documents = (tokens.document_ids, tokens.document_ids)
         mask = Mask(causal=self.causal, keys=attention_mask, documents=documents)
-        x = self.embeddings(token_ids, positions, token_types)
+        x = self.embeddings(token_ids, positions, tokens.token_types)
         inputs = BlockInputs(mask, memory=memory, memory_mask=_memory_mask(memory_mask, x, memory), tap=tap)
         return self.run_blocks(x, inputs, Positions(positions, positions))
 
@@ -106,7 +124,8 @@ class _BlockStack(nn.Module):
             else:
                 x = block(x, of_block)
         # Final norm.
-        x = x if self.final_norm is None else self.final_norm(x)
+        if self.final_norm is not None:
+            x = self.final_norm(x)
         return tapped(tap, "final", x)
 
     def _by_window(self, x: Tensor, inputs: BlockInputs, positions: Positions) -> dict[int, BlockInputs]:
@@ -122,14 +141,15 @@ class _BlockStack(nn.Module):
             by_window[window] = replace(inputs, mask=mask)
         return by_window
 
-    def token_positions(self, token_ids: Tensor, attention_mask: Tensor | None, positions: Tensor | None) -> Tensor:
-        """Return the given positions, else positions among the real tokens of each row, else 0 … T-1."""
-        if positions is not None:
-            return positions
-        self.check_length(token_ids.shape[1])
-        if attention_mask is not None:
-            return positions_from_mask(attention_mask)
-        return torch.arange(token_ids.shape[1], device=token_ids.device)
+    def token_positions(self, tokens: Tokens) -> Tensor:
+        """Return the positions of the tokens, by default those among the real tokens of each row."""
+        if tokens.positions is not None:
+            return tokens.positions
+        n_tokens = tokens.token_ids.shape[1]
+        self.check_length(n_tokens)
+        if tokens.attention_mask is not None:
+            return positions_from_mask(tokens.attention_mask)
+        return torch.arange(n_tokens, device=tokens.token_ids.device)
 
     def check_length(self, n_tokens: int) -> None:
         """Raise `ValueError` if learned positions are too few for `n_tokens`: clearer than the error of a lookup."""
@@ -173,9 +193,12 @@ class Decoder(_BlockStack):
         state.make_room(slots.n_filled)
         # Slots are positions: the causal rule alone hides both the future and slots that only longer rows have filled.
         key_positions = torch.arange(slots.n_filled, device=token_ids.device)
-        mask = Mask(causal=True, query_index=None if slots.start == 0 else positions)
         if slots.start is not None and n_new == 1 and not any(self.windows):
             mask = Mask()  # one query that sees all filled slots
+        elif slots.start == 0:
+            mask = Mask(causal=True)
+        else:
+            mask = Mask(causal=True, query_index=positions)
         x = self.embeddings(token_ids, positions)
         inputs = BlockInputs(mask, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
         x = self.run_blocks(x, inputs, Positions(positions, key_positions), Past(state, slots))

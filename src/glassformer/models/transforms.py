@@ -16,7 +16,9 @@ from glassformer.kernels.linear import linear
 from glassformer.models.blocks import Block
 from glassformer.models.heads import TokenLogits
 from glassformer.models.transformer import Transformer
-from glassformer.nn.linear_layers import Int8Linear, Linear
+from glassformer.nn.attention import MultiHeadAttention
+from glassformer.nn.feedforward import FeedForward
+from glassformer.nn.linear_layers import Int8Linear, Linear, stacked
 
 # Low-rank adaptation
 
@@ -195,10 +197,48 @@ def fuse(network: nn.Module) -> None:
     if any(isinstance(module, Int8Linear) for module in network.modules()):
         raise ValueError("fuse: expected weights that are not in int8; fuse first, then convert")
     merge_lora(network)
-    for module in list(network.modules()):
-        if isinstance(module, Block):
-            module.fuse()
+    for block in [module for module in network.modules() if isinstance(module, Block)]:
+        if isinstance(block.self_attn, MultiHeadAttention):
+            block.self_attn.fuse()
+        if block.ff is not None and getattr(block.ff, "gate_proj", None) is not None:
+            block.ff = FusedFeedForward(block.ff)
     network.config = replace(network.config, fused_qkv=True)
+
+
+FUSED, APART = "gate_up_proj.", ("gate_proj.", "up_proj.")
+
+
+class FusedFeedForward(FeedForward):
+    """Gated feed-forward layer with one matrix for gate and up projection; its stored names are those of both."""
+
+    def __init__(self, base: FeedForward) -> None:
+        nn.Module.__init__(self)  # FeedForward.__init__ would draw weights
+        assert base.gate_proj is not None
+        self.gate_up_proj = stacked([base.gate_proj, base.up_proj])
+        self.down_proj, self.activation, self.dropout = base.down_proj, base.activation, base.dropout
+        self.train(base.training)
+        self.register_state_dict_post_hook(_store_apart)
+        self.register_load_state_dict_pre_hook(_load_together)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(F.dropout(self.activation(gate) * up, self.dropout, self.training))
+
+
+def _store_apart(module: nn.Module, state: dict[str, Tensor], prefix: str, metadata: object) -> None:
+    """Store two layers: each part is a half of a tensor of the fused layer."""
+    for name in [name for name in state if name.startswith(prefix + FUSED)]:
+        part = name.removeprefix(prefix + FUSED)
+        for half, x in zip(APART, state.pop(name).chunk(2), strict=True):
+            state[prefix + half + part] = x
+
+
+def _load_together(module: nn.Module, state: dict[str, Tensor], prefix: str, *others: object) -> None:
+    """Invert `_store_apart`."""
+    gate, up = (prefix + half for half in APART)
+    for name in [name for name in state if name.startswith(gate) and up + name.removeprefix(gate) in state]:
+        part = name.removeprefix(gate)
+        state[prefix + FUSED + part] = torch.cat([state.pop(gate + part), state.pop(up + part)])
 
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8}
@@ -213,7 +253,8 @@ def weights_dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in DTYPES:
         raise UserError(f"dtype is {str(name)!r} and must be fp32, bf16, fp16 or int8")
     try:
-        x = torch.ones(2, 2, dtype=torch.bfloat16 if name == "int8" else DTYPES[name], device=device)
+        dtype = torch.bfloat16 if name == "int8" else DTYPES[name]
+        x = torch.ones(2, 2, dtype=dtype, device=device)
         (x @ x).relu().float()
     except (RuntimeError, TypeError) as error:
         raise UserError(f"dtype {name} does not work on the device {device}: {first_line(error)}; use fp32") from error

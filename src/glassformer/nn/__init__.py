@@ -11,7 +11,7 @@ Letters in the docstrings: B batch, T query length, S key length, D d_model, H h
 """
 
 from glassformer.kernels.attention import repeat_kv
-from glassformer.nn.attention import Attention, AttentionCost, MultiHeadAttention, Tap
+from glassformer.nn.attention import Attention, AttentionCost, HeadSizes, MultiHeadAttention, Projections, Tap
 from glassformer.nn.attention_functions import (
     additive_scores,
     attention_fused,
@@ -20,9 +20,9 @@ from glassformer.nn.attention_functions import (
     multiplicative_scores,
     scaled_dot_product_scores,
 )
-from glassformer.nn.embeddings import Embeddings
+from glassformer.nn.embeddings import Embeddings, EmbeddingTables
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward, gelu_tanh, relu2
-from glassformer.nn.kv_cache import Cache, CacheStep, LayerCache, Slots, TransformerState
+from glassformer.nn.kv_cache import Cache, CacheStep, LayerCache, Slots
 from glassformer.nn.linear_layers import Int8Linear, Linear
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.norms import LayerNorm, RMSNorm, layer_norm_reference, rms_norm_reference
@@ -51,8 +51,10 @@ __all__ = [
     "AttentionCost",
     "Cache",
     "CacheStep",
+    "EmbeddingTables",
     "Embeddings",
     "FeedForward",
+    "HeadSizes",
     "Int8Linear",
     "LayerCache",
     "LayerNorm",
@@ -60,6 +62,7 @@ __all__ = [
     "Linear",
     "Mask",
     "MultiHeadAttention",
+    "Projections",
     "RMSNorm",
     "RelativeBias",
     "Rotary",
@@ -67,7 +70,6 @@ __all__ = [
     "SinusoidalPositions",
     "Slots",
     "Tap",
-    "TransformerState",
     "additive_scores",
     "alibi_slopes",
     "apply_rotary",

@@ -80,6 +80,33 @@ class Attention(Protocol):
         """Return the size of the attention of `n_queries` tokens to `n_keys` tokens."""
 
 
+@dataclass(frozen=True)
+class HeadSizes:
+    """Sizes of the heads besides H, the number of query heads."""
+
+    n_kv_heads: int | None = None
+    """G, the number of key-value heads; `None` = H."""
+    d_head: int | None = None
+    """K, the width of a query and a key; `None` = D / H."""
+    d_value: int | None = None
+    """W, the width of a value; `None` = K."""
+
+
+@dataclass(frozen=True)
+class Projections:
+    """The matrices of an attention, by default W_Q, W_K, W_V and W_O with biases."""
+
+    qkv_bias: bool = True
+    fused_qkv: bool = False
+    """True if one matrix holds W_Q, W_K and W_V."""
+    out_proj: bool = True
+    out_bias: bool = True
+    d_memory: int | None = None
+    """Width of the input of keys and values; `None` = D."""
+    qk_norm: NormFactory | None = None
+    """Norm of each query and key."""
+
+
 class MultiHeadAttention(nn.Module):
     """Multi-head attention: MultiHead(Q, K, V) = Concat(head₁ … head_H) W_O (Vaswani 2017, section 3.2.2).
 
@@ -93,43 +120,43 @@ class MultiHeadAttention(nn.Module):
         d_model: int,
         n_heads: int,
         *,
-        n_kv_heads: int | None = None,
-        d_head: int | None = None,
-        d_value: int | None = None,
-        d_memory: int | None = None,
-        qkv_bias: bool = True,
-        fused_qkv: bool = False,
-        out_proj: bool = True,
-        out_bias: bool = True,
+        sizes: HeadSizes = HeadSizes(),
+        projections: Projections = Projections(),
         scale: float | None = None,
         dropout: float = 0.0,
-        qk_norm: NormFactory | None = None,
     ) -> None:
         super().__init__()
-        if d_head is None and d_model % n_heads:
+        # Sizes of the heads
+        if sizes.d_head is None and d_model % n_heads:
             raise ValueError(f"d_model {d_model} is not divisible by n_heads {n_heads}")
         self.d_model, self.n_heads = d_model, n_heads
-        self.n_kv_heads = n_kv_heads or n_heads
+        self.n_kv_heads = sizes.n_kv_heads or n_heads
         if n_heads % self.n_kv_heads:
-            raise ValueError(f"n_heads {n_heads} is not divisible by n_kv_heads {n_kv_heads}")
-        self.d_head = d_head or d_model // n_heads
-        self.d_value = d_value or self.d_head
-        self.scale = 1 / math.sqrt(self.d_head) if scale is None else scale
-        self.dropout = dropout
-        # Output widths of queries, keys and values, in the order of the fused matrix if there is one.
+            raise ValueError(f"n_heads {n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
+        self.d_head = sizes.d_head or d_model // n_heads
+        self.d_value = sizes.d_value or self.d_head
+        # W_Q, W_K and W_V; their output widths are in the order of the fused matrix
         self.split_sizes = (n_heads * self.d_head, self.n_kv_heads * self.d_head, self.n_kv_heads * self.d_value)
-        if fused_qkv:
-            self.qkv_proj = Linear(d_model, sum(self.split_sizes), bias=qkv_bias)
+        self.fused_qkv, bias = projections.fused_qkv, projections.qkv_bias
+        if self.fused_qkv:
+            self.qkv_proj = Linear(d_model, sum(self.split_sizes), bias=bias)
             self.qkv_proj.parts = self.split_sizes
         else:
-            d_memory = d_memory or d_model
-            self.q_proj = Linear(d_model, self.split_sizes[0], bias=qkv_bias)
-            self.k_proj = Linear(d_memory, self.split_sizes[1], bias=qkv_bias)
-            self.v_proj = Linear(d_memory, self.split_sizes[2], bias=qkv_bias)
-        self.q_norm = None if qk_norm is None else qk_norm(self.d_head)
-        self.k_norm = None if qk_norm is None else qk_norm(self.d_head)
-        self.out_proj = Linear(n_heads * self.d_value, d_model, bias=out_bias) if out_proj else None
-        self.fused_qkv = fused_qkv
+            d_memory = projections.d_memory or d_model
+            self.q_proj = Linear(d_model, self.split_sizes[0], bias=bias)
+            self.k_proj = Linear(d_memory, self.split_sizes[1], bias=bias)
+            self.v_proj = Linear(d_memory, self.split_sizes[2], bias=bias)
+        # Norms of queries and keys
+        self.q_norm = self.k_norm = None
+        if projections.qk_norm is not None:
+            self.q_norm = projections.qk_norm(self.d_head)
+            self.k_norm = projections.qk_norm(self.d_head)
+        # W_O
+        self.out_proj = None
+        if projections.out_proj:
+            self.out_proj = Linear(n_heads * self.d_value, d_model, bias=projections.out_bias)
+        self.dropout = dropout
+        self.scale = 1 / math.sqrt(self.d_head) if scale is None else scale
 
     def forward(
         self,
@@ -147,13 +174,18 @@ class MultiHeadAttention(nn.Module):
         its slots, and queries attend to all filled slots. Raises `TypeError` if `mask` is not a `Mask`, and
         `ValueError` if the width of `x` is not D.
         """
-        mask = self._checked(x, mask)
+        if mask is None:
+            mask = Mask()
+        elif not isinstance(mask, Mask):
+            raise TypeError(f"mask must be a glassformer.nn.Mask, such as Mask(causal=True), not {type(mask).__name__}")
+        if x.shape[-1] != self.d_model:
+            raise ValueError(f"x: expected width {self.d_model} (d_model), got {x.shape[-1]}")
         # Projections, split into heads.
         query, key, value = self.project(x, memory, rotary)
         if step is not None:
             key, value = step.cache.append(key, value, step.slots)
         # Scores, mask, softmax, weighted values: one fused kernel, or the formulas one by one.
-        dropout = self.dropout if self.training else 0.0
+        dropout = self._active_dropout
         if tap is None:
             context = attention_fused(query, key, value, mask, self.scale, dropout)  # (B, H, T, W)
         else:
@@ -163,7 +195,9 @@ class MultiHeadAttention(nn.Module):
             context = context.to(dtype)
         # Concatenated heads, output projection.
         context = context.transpose(1, 2).flatten(2)  # (B, T, H·W)
-        return context if self.out_proj is None else self.out_proj(context)
+        if self.out_proj is not None:
+            context = self.out_proj(context)
+        return context
 
     def project(
         self, x: Tensor, memory: Memory | None = None, rotary: tuple[Tensor, Tensor] | None = None
@@ -172,8 +206,10 @@ class MultiHeadAttention(nn.Module):
         if memory is None:
             query, key, value = self.project_self(x)
         else:
+            if isinstance(memory, Tensor):
+                memory = self.project_memory(memory)
             query = self.heads(self.q_proj(x), self.q_norm)
-            key, value = self.project_memory(memory) if isinstance(memory, Tensor) else memory
+            key, value = memory
         if rotary is not None:
             query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
         return query, key, value
@@ -194,12 +230,13 @@ class MultiHeadAttention(nn.Module):
     def heads(self, x: Tensor, norm: nn.Module | None, width: int | None = None) -> Tensor:
         """Split (B, T, H·K) into heads (B, H, T, K), and apply `norm` to each head."""
         x = x.view(x.shape[0], x.shape[1], -1, width or self.d_head)  # (B, T, H, K)
-        return (x if norm is None else norm(x)).transpose(1, 2)
+        if norm is not None:
+            x = norm(x)
+        return x.transpose(1, 2)
 
     def prepare_mask(self, mask: Mask, x: Tensor, n_keys: int) -> Mask:
         """Return the mask with blocks for FlexAttention, or with its dense matrix, if the kernel reads one of them."""
-        dropout = self.dropout if self.training else 0.0
-        if mask.can_be_blocks and prefers_flex(x, (self.d_head, self.d_value), dropout):
+        if mask.can_be_blocks and prefers_flex(x, (self.d_head, self.d_value), self._active_dropout):
             return mask.as_blocks()
         return mask.materialized(x.shape[1], n_keys, x.device)
 
@@ -210,9 +247,10 @@ class MultiHeadAttention(nn.Module):
     def cost(self, n_queries: int, n_keys: int) -> AttentionCost:
         """Return the size of the attention of `n_queries` tokens to `n_keys` tokens."""
         of_query, *of_memory = self.split_sizes
-        of_context = 0 if self.out_proj is None else self.n_heads * self.d_value
+        if self.out_proj is not None:
+            of_query += self.n_heads * self.d_value
         return AttentionCost(
-            products=self.d_model * (n_queries * (of_query + of_context) + n_keys * sum(of_memory)),
+            products=self.d_model * (n_queries * of_query + n_keys * sum(of_memory)),
             scores=n_queries * n_keys * self.n_heads * (self.d_head + self.d_value),
             cached=n_keys * sum(of_memory),
         )
@@ -224,9 +262,6 @@ class MultiHeadAttention(nn.Module):
         self.qkv_proj, self.fused_qkv = stacked([self.q_proj, self.k_proj, self.v_proj]), True
         del self.q_proj, self.k_proj, self.v_proj
 
-    def _checked(self, x: Tensor, mask: Mask | None) -> Mask:
-        if mask is not None and not isinstance(mask, Mask):
-            raise TypeError(f"mask must be a glassformer.nn.Mask, such as Mask(causal=True), not {type(mask).__name__}")
-        if x.shape[-1] != self.d_model:
-            raise ValueError(f"x: expected width {self.d_model} (d_model), got {x.shape[-1]}")
-        return Mask() if mask is None else mask
+    @property
+    def _active_dropout(self) -> float:
+        return self.dropout if self.training else 0.0

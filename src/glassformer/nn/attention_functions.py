@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.kernels.attention import ScoreRules, attend, repeat_kv
+from glassformer.kernels.attention import attend, repeat_kv
 from glassformer.kernels.flex_attention import attention_flex
+from glassformer.kernels.score_rules import ScoreRules
 from glassformer.nn.masks import Mask
 
 
@@ -84,8 +85,8 @@ def attention_fused(
     allowed = None
     if not is_causal and not mask.is_trivial:
         allowed = mask.dense(n_queries, n_keys, query.device)
-    rules = ScoreRules(allowed, is_causal, mask.bias, mask.may_leave_a_row_empty)
-    return attend(query, key, value, rules, scale, dropout)
+    rules = ScoreRules(allowed, is_causal, mask.bias, mask.may_leave_a_row_empty, scale, dropout)
+    return attend(query, key, value, rules)
 
 
 def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:

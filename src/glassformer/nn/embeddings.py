@@ -1,12 +1,23 @@
 """Embedding layer: token ids to the first hidden states."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.nn.linear_layers import Linear
+
+
+@dataclass(frozen=True)
+class EmbeddingTables:
+    """The tables of an embedding layer, whose rows are added for each token; all have one width."""
+
+    tokens: nn.Embedding
+    positions: nn.Module | None = None
+    """Module that returns a vector for each position."""
+    token_types: nn.Embedding | None = None
 
 
 class Embeddings(nn.Module):
@@ -20,24 +31,25 @@ class Embeddings(nn.Module):
 
     def __init__(
         self,
-        tokens: nn.Embedding,
-        positions: nn.Module | None,
-        token_types: nn.Embedding | None,
-        norm: nn.Module | None,
+        tables: EmbeddingTables,
         d_model: int,
+        *,
+        norm: nn.Module | None = None,
         scale: bool = False,
         dropout: float = 0.0,
         token_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        d_embedding = tokens.embedding_dim
-        self.tokens = tokens
-        self.positions = positions
-        self.token_types = token_types
+        self.tokens = tables.tokens
+        self.positions = tables.positions
+        self.token_types = tables.token_types
         self.norm = norm
-        self.projection = None if d_embedding == d_model else Linear(d_embedding, d_model, bias=False)
+        self.projection = None
+        if self.tokens.embedding_dim != d_model:
+            self.projection = Linear(self.tokens.embedding_dim, d_model, bias=False)
         self.scale = math.sqrt(d_model) if scale else None
-        self.dropout, self.token_dropout = dropout, token_dropout
+        self.dropout = dropout
+        self.token_dropout = token_dropout
 
     def forward(self, token_ids: Tensor, positions: Tensor, token_types: Tensor | None = None) -> Tensor:
         """Embed `token_ids` (B, T) at `positions` (T,) or (B, T); return (B, T, d_model)."""
@@ -47,7 +59,9 @@ class Embeddings(nn.Module):
         if self.scale is not None:
             x = x * self.scale
         if self.token_types is not None:
-            x = x + self.token_types(torch.zeros_like(token_ids) if token_types is None else token_types)
+            if token_types is None:
+                token_types = torch.zeros_like(token_ids)
+            x = x + self.token_types(token_types)
         elif token_types is not None:
             raise ValueError("token_types: expected None, because this model has n_token_types 0; leave it out")
         if self.positions is not None:
@@ -56,4 +70,6 @@ class Embeddings(nn.Module):
             x = self.norm(x)
         if self.dropout:
             x = F.dropout(x, self.dropout, self.training)
-        return x if self.projection is None else self.projection(x)
+        if self.projection is not None:
+            x = self.projection(x)
+        return x

@@ -126,7 +126,7 @@ def yarn_scaled(
     # Contexts of a few tokens give high < low; the formula is kept, to match other implementations.
     ramp = ((torch.arange(n, dtype=torch.float32) - low) / ((high - low) or 1e-3)).clamp(0, 1)
     scaled = frequencies * (1 - ramp) + frequencies / factor * ramp
-    return scaled, (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
+    return scaled, 0.1 * math.log(max(factor, 1.0)) + 1.0
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

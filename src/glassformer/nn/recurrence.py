@@ -6,6 +6,7 @@ tensors (B, D): (h,), or (h, c) for an LSTM. The state of a module is a tuple of
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -128,8 +129,9 @@ def reading_order(real: Tensor, reverse: bool = False) -> Tensor:
     ([[1, 2, 0], [0, 2, 1]], [[2, 1, 0], [2, 0, 1]])
     """
     n_tokens = real.shape[1]
-    place = torch.arange(n_tokens, device=real.device)
-    turn = n_tokens - 1 - place if reverse else place
+    turn = torch.arange(n_tokens, device=real.device)
+    if reverse:
+        turn = n_tokens - 1 - turn
     return torch.where(real, turn, n_tokens).argsort(dim=1, stable=True)
 
 
@@ -138,12 +140,22 @@ def in_order(x: Tensor, order: Tensor) -> Tensor:
     return x.gather(1, order[:, :, None].expand(-1, -1, x.shape[2]))
 
 
-def where(rows: Tensor, new: States, old: States) -> States:
+def where(rows: Tensor, new: Any, old: Any) -> Any:
     """Return `new` in the rows (B,) that are True, and `old` in the others."""
-    return tuple(
-        tuple(torch.where(rows[:, None], n, o) for n, o in zip(*parts, strict=True))
-        for parts in zip(new, old, strict=True)
-    )
+    return on_tensors(lambda n, o: torch.where(rows[:, None], n, o), new, old)
+
+
+def on_tensors(function: Callable[..., Tensor], *parts: Any) -> Any:
+    """Apply a function to the tensors of equally nested tuples; a part may also be `None`.
+
+    >>> on_tensors(torch.add, (torch.ones(1), None), (torch.ones(1), None))
+    (tensor([2.]), None)
+    """
+    if parts[0] is None:
+        return None
+    if isinstance(parts[0], Tensor):
+        return function(*parts)
+    return tuple(on_tensors(function, *items) for items in zip(*parts, strict=True))
 
 
 @contextmanager
@@ -171,8 +183,8 @@ def _joined(states: States | None) -> Tensor | tuple[Tensor, ...] | None:
     """Stack states for PyTorch's modules: (n_layers, B, D), and a pair of those for an LSTM."""
     if states is None:
         return None
-    joined = tuple(torch.stack(parts) for parts in zip(*states, strict=True))
-    return joined if len(joined) > 1 else joined[0]
+    hidden, *cell = (torch.stack(parts) for parts in zip(*states, strict=True))
+    return (hidden, *cell) if cell else hidden
 
 
 def _apart(cells: nn.RNNBase, last: Tensor | tuple[Tensor, ...]) -> States:

@@ -61,8 +61,10 @@ class SingleHeadAttention(nn.Module):
 
         A row without a real token gets zeros. The tap receives scores and weights (B, 1, T, S), context (B, 1, T, W).
         """
+        if mask is not None:
+            mask = mask[:, None]  # (B, 1, S)
         scores = _tapped(tap, "scores", self.scores(self.q_proj(query), keys))
-        weights = _tapped(tap, "weights", functions.masked_softmax(scores, None if mask is None else mask[:, None]))
+        weights = _tapped(tap, "weights", functions.masked_softmax(scores, mask))
         return _tapped(tap, "context", weights @ values)
 
     def scores(self, query: Tensor, keys: Tensor) -> Tensor:

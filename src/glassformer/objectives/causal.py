@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from glassformer.data.batching import NOT_SCORED, Batch, Example, pad
+from glassformer.data.batching import NOT_SCORED, Batch, Example, pad, padded
 from glassformer.objectives.loss import TokenObjective
 
 
@@ -27,20 +27,20 @@ class CausalObjective(TokenObjective):
         >>> batch.token_ids.tolist(), batch.labels.tolist(), batch.n_targets
         ([[5, 6], [8, 0]], [[6, 7], [9, -100]], 3)
         """
-        token_ids, mask = pad([e.token_ids[:-1] for e in examples], 0)
+        token_ids, mask = padded([e.token_ids[:-1] for e in examples])
         labels, _ = pad([e.token_ids[1:] for e in examples], NOT_SCORED)
         if self.start_id is not None:
             labels = labels.masked_fill(labels == self.start_id, NOT_SCORED)
         positions = document_ids = None
         if any(e.document_ids is not None for e in examples):
-            documents = [np.zeros_like(e.token_ids) if e.document_ids is None else e.document_ids for e in examples]
+            documents = [_documents(e) for e in examples]
             document_ids, _ = pad([d[:-1] for d in documents], -1)
             next_documents, _ = pad([d[1:] for d in documents], -1)
             labels = labels.masked_fill(document_ids != next_documents, NOT_SCORED)
             positions, _ = pad([_positions(d[:-1]) for d in documents], 0)
         return Batch(
             token_ids=token_ids,
-            attention_mask=None if bool(mask.all()) else mask,
+            attention_mask=mask,
             labels=labels,
             n_targets=int((labels != NOT_SCORED).sum()),
             positions=positions,
@@ -48,8 +48,13 @@ class CausalObjective(TokenObjective):
         )
 
 
+def _documents(example: Example) -> np.ndarray:
+    """Return the document of each token; an example without documents is one."""
+    return np.zeros_like(example.token_ids) if example.document_ids is None else example.document_ids
+
+
 def _positions(documents: np.ndarray) -> np.ndarray:
     """Return each token's position in its document: [0, 0, 1, 1, 1] → [0, 1, 0, 1, 2]."""
-    place = np.arange(len(documents))
+    index = np.arange(len(documents))
     begins = np.concatenate(([True], documents[1:] != documents[:-1]))[: len(documents)]
-    return place - np.maximum.accumulate(np.where(begins, place, 0))
+    return index - np.maximum.accumulate(np.where(begins, index, 0))

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.data.batching import Batch, Example, pad
+from glassformer.data.batching import Batch, Example, pad, padded
 from glassformer.objectives.loss import Forward, LossSums, TokenObjective
 
 
@@ -28,7 +28,7 @@ class ClassificationObjective(TokenObjective):
         >>> batch.token_ids.tolist(), batch.labels.tolist()
         ([[5, 6], [7, 0]], [1, 0])
         """
-        return _batch(examples, torch.tensor([_label(e) for e in examples], dtype=torch.long), len(examples))
+        return _batch(examples, torch.tensor(_each(examples, "label"), dtype=torch.long), len(examples))
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class RegressionObjective:
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Make a batch of rows of ids with one number each."""
-        return _batch(examples, torch.tensor([_label(e) for e in examples], dtype=torch.float32), len(examples))
+        return _batch(examples, torch.tensor(_each(examples, "label"), dtype=torch.float32), len(examples))
 
     def loss(self, model: Forward, batch: Batch) -> LossSums:
         """Return the summed negative log-likelihood of a batch from `collate`."""
@@ -62,7 +62,7 @@ class MultiLabelObjective:
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Make a batch of rows of ids with one 0 or 1 per label."""
-        return _batch(examples, torch.from_numpy(np.stack([_label_set(e) for e in examples])), len(examples))
+        return _batch(examples, torch.from_numpy(np.stack(_each(examples, "label_set"))), len(examples))
 
     def loss(self, model: Forward, batch: Batch) -> LossSums:
         """Return the summed binary cross-entropy of all labels, in nats; the divisor is the number of texts."""
@@ -85,35 +85,26 @@ class TaggingObjective(TokenObjective):
         >>> batch.labels.tolist(), batch.n_targets
         ([[1, -100, 0]], 2)
         """
-        labels, _ = pad([_tags(e) for e in examples], -100)
+        labels, _ = pad(_each(examples, "labels"), -100)
         return _batch(examples, labels, int((labels != -100).sum()))
 
 
 def _batch(examples: Sequence[Example], labels: Tensor, n_targets: int) -> Batch:
-    token_ids, mask = pad([e.token_ids for e in examples], 0)
+    token_ids, mask = padded([e.token_ids for e in examples])
     types = [e.token_types for e in examples if e.token_types is not None]
+    token_types, _ = padded(types) if types else (None, None)
     return Batch(
         token_ids=token_ids,
-        attention_mask=None if bool(mask.all()) else mask,
+        attention_mask=mask,
         labels=labels,
         n_targets=n_targets,
-        token_types=pad(types, 0)[0] if types else None,
+        token_types=token_types,
     )
 
 
-def _label(example: Example) -> float:
-    if example.label is None:
-        raise ValueError("example.label is missing: give every example a label")
-    return example.label
-
-
-def _label_set(example: Example) -> np.ndarray:
-    if example.label_set is None:
-        raise ValueError("example.label_set is missing: give every example a 0 or 1 per label")
-    return example.label_set
-
-
-def _tags(example: Example) -> np.ndarray:
-    if example.labels is None:
-        raise ValueError("example.labels is missing: give every example a tag per token")
-    return example.labels
+def _each(examples: Sequence[Example], name: str) -> list[Any]:
+    """Return a field of all examples."""
+    values = [getattr(example, name) for example in examples]
+    if any(value is None for value in values):
+        raise ValueError(f"example.{name} is missing: give one to every example")
+    return values

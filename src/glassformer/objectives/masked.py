@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glassformer.data.batching import NOT_SCORED, Batch, Example, pad
+from glassformer.data.batching import NOT_SCORED, Batch, Example, pad, padded
 from glassformer.objectives.loss import Forward, LossSums, token_cross_entropy
 from glassformer.objectives.noise import mask_tokens
 from glassformer.tokenization.special_tokens_template import Frame
@@ -31,12 +31,12 @@ class MaskedObjective:
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Make a batch of rows `[CLS]` ids `[SEP]` with some ids masked, and the original ids as labels."""
         masked = [self._masked(self.whole(e.token_ids), rng) for e in examples]
-        token_ids, mask = pad([ids for ids, _ in masked], 0)
+        token_ids, mask = padded([ids for ids, _ in masked])
         labels, _ = pad([labels for _, labels in masked], NOT_SCORED)
         loss_positions = (labels.flatten() != NOT_SCORED).nonzero().squeeze(1)
         return Batch(
             token_ids=token_ids,
-            attention_mask=None if bool(mask.all()) else mask,
+            attention_mask=mask,
             labels=labels,
             n_targets=len(loss_positions),
             loss_positions=loss_positions,

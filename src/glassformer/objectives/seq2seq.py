@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from glassformer.config.recurrent import ModelConfig
-from glassformer.data.batching import NOT_SCORED, Batch, Example, pad
+from glassformer.data.batching import NOT_SCORED, Batch, Example, pad, padded
 from glassformer.errors import UserError
 from glassformer.objectives.loss import Forward, LossSums, TokenObjective
 from glassformer.objectives.noise import corrupt_spans, infill, permute_sentences
@@ -41,17 +41,17 @@ class Seq2SeqObjective(TokenObjective):
         >>> batch.source_ids.tolist(), batch.token_ids.tolist(), batch.labels.tolist()
         ([[7, 2], [9, 2]], [[1, 5, 6], [1, 8, 0]], [[5, 6, 2], [8, 2, -100]])
         """
-        source_ids, source_mask = pad([self.source(e) for e in examples], 0)
+        source_ids, source_mask = padded([self.source(e) for e in examples])
         targets = [_framed(self.target_frame, e.token_ids) for e in examples]
-        token_ids, mask = pad([np.concatenate(([self.start_id], target[:-1])) for target in targets], 0)
+        token_ids, mask = padded([np.concatenate(([self.start_id], target[:-1])) for target in targets])
         labels, _ = pad(targets, NOT_SCORED)
         return Batch(
             token_ids=token_ids,
-            attention_mask=None if bool(mask.all()) else mask,
+            attention_mask=mask,
             labels=labels,
             n_targets=sum(map(len, targets)),
             source_ids=source_ids,
-            source_attention_mask=None if bool(source_mask.all()) else source_mask,
+            source_attention_mask=source_mask,
         )
 
     def source(self, example: Example) -> np.ndarray:
@@ -105,9 +105,11 @@ def infilling(edges: WordBoundaries, mask_id: int, noise_density: float, mean_le
     """Return noise that infills spans and may permute sentences; the target is the whole text (Lewis 2020)."""
 
     def noise(token_ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        left = permute_sentences(token_ids, rng, ends_sentence=edges.ends_sentence[token_ids]) if permute else token_ids
-        holes = infill(left, rng, mask_id=mask_id, noise_density=noise_density, mean_span_length=mean_length)
-        return holes, token_ids
+        source = token_ids
+        if permute:
+            source = permute_sentences(source, rng, ends_sentence=edges.ends_sentence[source])
+        source = infill(source, rng, mask_id=mask_id, noise_density=noise_density, mean_span_length=mean_length)
+        return source, token_ids
 
     return noise
 

@@ -82,6 +82,7 @@ def train_module(
     >>> report.loss < 0.01, report.n_tokens
     (True, 8)
     """
+    # Settings and device
     config = replace(config or TrainConfig(), **settings)
     folder, reporter = files.as_path(out, "out"), reporter or Silent()
     advice = f"lower config.batch_size, or make the batches smaller; earlier checkpoints stay in {folder}"
@@ -90,6 +91,7 @@ def train_module(
         reporter.log(note)
     _check(config, module, folder, valid, resume)
     require_storable(module, config)
+    # Data
     source = source_of(data, config, collate, batched, "data")
     evaluations = {}
     if valid is not None:
@@ -101,6 +103,7 @@ def train_module(
         save_tensors(weights, into / WEIGHTS)
         files.write_json(into / SETTINGS, to_dict(config))
 
+    # Training, from the first step or from a checkpoint
     with enough_memory(advice), holding(folder, is_first=True, is_new=not resume):
         module.to(host.device)
         optimizer = build_optimizer(module, config.optimizer)
@@ -148,6 +151,7 @@ def require_storable(module: nn.Module, config: TrainConfig) -> None:
     """Raise `UserError` for a tensor of the module that a checkpoint cannot store, restore or average."""
     parameters = {id(p) for p in module.parameters()}
     buffers = {id(x) for x in module.buffers()}
+    # What a file cannot hold, or a module cannot restore
     for name, x in module.state_dict(keep_vars=True).items():
         if id(x) not in parameters | buffers:
             raise UserError(
@@ -165,11 +169,13 @@ def require_storable(module: nn.Module, config: TrainConfig) -> None:
             )
         if id(x) in parameters and repeated_dims(x):
             raise UserError(f"the parameter {name} is an expanded view, which cannot be updated: clone it")
+        # What has no average
         is_number = x.is_floating_point() or x.is_complex()
         if config.select == "average" and not is_number:
             raise UserError(f"{name} is an integer tensor, which cannot be averaged: set select to best or last")
         if config.ema_decay and id(x) in parameters and not is_number:
             raise UserError(f"the parameter {name} has integers, which cannot be averaged: set ema_decay to 0")
+    # Memory that an average would change twice
     if config.ema_decay:
         memory = {p.untyped_storage().data_ptr(): name for name, p in module.named_parameters() if p.numel()}
         for name, x in module.named_buffers():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import files
-from glassformer.distributed.parts import own, part_of
+from glassformer.distributed.parts import local_part, part_of
 from glassformer.errors import UserError, shown
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import CONFIG, WEIGHTS, model_files
@@ -34,7 +34,7 @@ class ExponentialAverage:
         self._averages = {name: p.detach().clone() for name, p in self._parameters.items()}
         groups: dict[object, list[str]] = {}  # parameters may be views of one memory
         for name, p in self._parameters.items():
-            groups.setdefault(own(p).untyped_storage().data_ptr(), []).append(name)
+            groups.setdefault(local_part(p).untyped_storage().data_ptr(), []).append(name)
         self._groups = list(groups.values())
         self._swapped = False
 
@@ -95,10 +95,10 @@ class ExponentialAverage:
     def _exchange(self) -> None:
         # In place: compiled steps and optimizers keep references to the parameters' memory.
         for names in self._groups:
-            kept = [self._parameters[name].clone() for name in names]
+            parameters = [self._parameters[name].clone() for name in names]
             for name in names:
                 self._parameters[name].copy_(self._averages[name])
-            for name, value in zip(names, kept, strict=True):
+            for name, value in zip(names, parameters, strict=True):
                 self._averages[name].copy_(value)
 
     def _refuse_while_swapped(self, verb: str) -> None:

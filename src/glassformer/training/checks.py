@@ -56,15 +56,17 @@ def as_new(run: Run) -> Run:
         return run
     folder = files.as_path(run.init.path, "init.path")
     checkpoint.find(folder)
-    theirs = read_run(folder)
+    start = read_run(folder)
     run = replace(run, init=replace(run.init, path=str(folder.absolute())))
     if run.tokenizer.path is None:
-        run = replace(run, tokenizer=theirs.tokenizer)
+        run = replace(run, tokenizer=start.tokenizer)
     if run.init.model == "recipe":
         return run
     model, _ = read_config(folder)
-    kept = [field.name for field in fields(model) if field.name.endswith("dropout") and hasattr(run.model, field.name)]
-    changes: dict[str, Any] = {name: getattr(run.model, name) for name in kept}
+    dropouts = [
+        field.name for field in fields(model) if field.name.endswith("dropout") and hasattr(run.model, field.name)
+    ]
+    changes: dict[str, Any] = {name: getattr(run.model, name) for name in dropouts}
     if isinstance(model, TransformerConfig) and isinstance(run.model, TransformerConfig):
         changes["n_token_types"] = max(model.n_token_types, run.model.n_token_types)
         if not (isinstance(run.model.head, TokenHead) and isinstance(model.head, TokenHead)):

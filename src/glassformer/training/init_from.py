@@ -173,11 +173,11 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> list[str]:
     by_name = dict(network.named_parameters(remove_duplicate=False))
     frozen = set()
     for pattern in patterns:
-        found = {p for name, p in by_name.items() if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}
-        if not found:
+        matches = {p for name, p in by_name.items() if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}
+        if not matches:
             modules = [name for name, m in network.named_modules() if name and any(True for _ in m.parameters())]
             raise UserError(f"init.freeze: no parameter matches {pattern}; similar names: {similar(pattern, modules)}")
-        frozen |= found
+        frozen |= matches
     if all(p in frozen or not p.requires_grad for p in by_name.values()):
         raise UserError(f"init.freeze {' '.join(patterns)} freezes every parameter: leave some of them trainable")
     for parameter in frozen:

@@ -34,11 +34,11 @@ def checkpoint_for(
         return newest
     for step in reversed(checkpoint.steps(folder)):
         if step < done and checkpoint.is_intact(folder, step, log):
-            found = checkpoint.path_of(folder, step)
-            best = read_progress(found).best_step
+            path = checkpoint.path_of(folder, step)
+            best = read_progress(path).best_step
             if old.select != "best" or best is None or checkpoint.path_of(folder, best).is_dir():
                 log(f"steps {step + 1} to {done} are repeated: a run of {n_steps:,} steps does not end there")
-                return found
+                return path
     raise UserError(
         f"train.max_steps cannot change: the run was evaluated at its end, step {done}, and no checkpoint before it is "
         f"left; {instead}"

@@ -17,7 +17,7 @@ from glassformer import files
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Batch
 from glassformer.devices import freed_memory_kept, numerics
-from glassformer.distributed.parts import own, part_of
+from glassformer.distributed.parts import local_part, part_of
 from glassformer.errors import Interrupted, UserError, enough_memory
 from glassformer.evaluation.loss import LossReport
 from glassformer.reporting import OwnsProcess
@@ -311,7 +311,7 @@ class Trainer:
         """Save a checkpoint; the run folder publishes its weights if they are the chosen ones."""
         self._count(self.step.flush())
         progress = self.progress
-        if self.ranks.any(not all(bool(own(p).isfinite().all()) for p in self.network.parameters())):
+        if self.ranks.any(not all(bool(local_part(p).isfinite().all()) for p in self.network.parameters())):
             raise NonFinite("weights are not finite", progress.step, is_of_step=False)
         if is_scheduled:
             progress.scheduled = [*progress.scheduled, progress.step][-self.config.keep_checkpoints :]

@@ -50,8 +50,8 @@ class MetricsLog(NoLog):
 
     def _opened(self, step: int) -> TextIO:
         """Drop the lines of later steps, and open the file to append more."""
-        kept = [line for line in read_lines(self._path) if line["step"] <= step]
-        files.write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
+        lines = [line for line in read_lines(self._path) if line["step"] <= step]
+        files.write_text(self._path, "".join(json.dumps(line) + "\n" for line in lines))
         return open(self._path, "a", encoding="utf-8", newline="\n")
 
     def __enter__(self) -> Self:

@@ -86,8 +86,8 @@ def _state(
     """Return the state for `load_state_dict`; raise `UserError` if it is that of another optimizer."""
     if options.kind != type(optimizer).__name__:
         raise UserError(f"the checkpoint is of the optimizer {options.kind}, not {type(optimizer).__name__}")
-    names, own = _parameters(module, optimizer), optimizer.state_dict()["param_groups"]
-    if [group.get("params") for group in options.groups] != [[names[i][0] for i in x["params"]] for x in own]:
+    names, new_groups = _parameters(module, optimizer), optimizer.state_dict()["param_groups"]
+    if [group.get("params") for group in options.groups] != [[names[i][0] for i in x["params"]] for x in new_groups]:
         raise UserError("the optimizer of the checkpoint has other parameters or groups: build it in the same way")
     parts, parameters = {**options.values, **tensors}, dict(names)
     _require_fit(parts, parameters)
@@ -98,21 +98,22 @@ def _state(
         if isinstance(value, Tensor) and value.dim():
             value = laid_out_as(parameters[of], value)
         state.setdefault(indices[of], {})[key] = value
-    groups = [
-        group
-        | {key: tuple(x) if isinstance(group.get(key), tuple) else x for key, x in stored.items() if key != "params"}
-        for group, stored in zip(own, options.groups, strict=True)
-    ]
-    return {"state": state, "param_groups": groups}
+    for group, stored in zip(new_groups, options.groups, strict=True):
+        for key, x in stored.items():
+            if isinstance(group.get(key), tuple):
+                group[key] = tuple(x)  # JSON has only lists
+            elif key != "params":
+                group[key] = x
+    return {"state": state, "param_groups": new_groups}
 
 
 def _parameters(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple[str, Tensor]]:
     """Return the parameters of the optimizer, in the order of its groups, with their names in the module."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
-    found = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not all(id(parameter) in names for parameter in found):
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not all(id(parameter) in names for parameter in parameters):
         raise UserError("the optimizer has a parameter that is not of this module: give the module that it trains")
-    return [(names[id(parameter)], parameter) for parameter in found]
+    return [(names[id(parameter)], parameter) for parameter in parameters]
 
 
 def _require_fit(parts: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> None:

@@ -124,11 +124,11 @@ def paths_of(data: DataConfig) -> dict[str, str]:
 
     Raises `UserError` for a path that a `run.toml` cannot store.
     """
-    found = {name: path for name in _PATHS if (path := getattr(data, name, None)) is not None}
-    for path in found.values():
+    paths = {name: path for name in _PATHS if (path := getattr(data, name, None)) is not None}
+    for path in paths.values():
         if not path.isprintable():
             raise UserError(f"the path {path!r} contains non-printable characters: rename the file")
-    return found
+    return paths
 
 
 def with_whole_paths(data: DataConfig) -> DataConfig:

@@ -115,7 +115,7 @@ class Plateau:
 
     def observe(self, metric: float) -> float:
         """Record the metric of one evaluation; return the factor for the next steps. NaN is never better."""
-        if metric < (math.inf if self._best is None else self._best):
+        if metric < math.inf and (self._best is None or metric < self._best):
             self._best, self._n_worse = metric, 0
         else:
             self._n_worse += 1

@@ -57,12 +57,12 @@ class Pending:
         """Wait for the numbers."""
         if self.copied is not None:
             self.copied.synchronize()
-        *own, nats, norm = self.numbers.tolist()
+        *of_batches, nats, norm = self.numbers.tolist()
         if math.isfinite(nats) and math.isfinite(norm):
             return StepResult(nats, self.n_targets, norm)
         non_finite = None
         if not math.isfinite(nats):
-            bad = (batch for batch, x in zip(self.micro_batches, own, strict=True) if not math.isfinite(x))
+            bad = (batch for batch, x in zip(self.micro_batches, of_batches, strict=True) if not math.isfinite(x))
             non_finite = NonFinite(f"the loss is {nats}", self.step, next(bad, None))
         elif not self.overflowed:
             non_finite = NonFinite(f"the gradient is {norm}", self.step)
@@ -130,7 +130,8 @@ class TrainStep:
 
         self.loss: Callable[[Batch], LossSums] = loss
         if self.compiled:
-            self.loss = torch.compile(loss, dynamic=None if has_one_shape else True)
+            dynamic = None if has_one_shape else True
+            self.loss = torch.compile(loss, dynamic=dynamic)
 
     def __call__(self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None = None) -> StepResult:
         """Take a step and wait for its result; raise `NonFinite` if the loss or the gradient is NaN or Inf."""

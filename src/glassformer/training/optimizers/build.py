@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.config.train import AdamConfig, AdamWConfig, OptimizerConfig
-from glassformer.distributed.parts import own
+from glassformer.distributed.parts import local_part
 
 Group = dict[str, Any]
 NamedParameters = list[tuple[str, nn.Parameter]]
@@ -65,7 +65,8 @@ def parameter_groups(
     `nn.Embedding`, independent of its name, and so is a head tied to it. Norms and biases have one dimension.
     `matrices_and_embeddings` decays all parameters except norms and biases, as nanoGPT does.
     """
-    named = trained_parameters(model) if named is None else named
+    if named is None:
+        named = trained_parameters(model)
     spared = embedding_tables(model) if config.decay == "matrices" else set()
     decayed = [(name, p) for name, p in named if p.ndim >= 2 and id(p) not in spared]
     others = [(name, p) for name, p in named if p.ndim < 2 or id(p) in spared]
@@ -91,7 +92,9 @@ def can_fuse(parameters: Iterable[Tensor]) -> bool:
 
     The kernels ignore strides: they would update other numbers of the memory of which a parameter is a sparse view.
     """
-    return all(p.device.type in _FUSED_DEVICES and p.is_floating_point() and _is_dense(own(p)) for p in parameters)
+    return all(
+        p.device.type in _FUSED_DEVICES and p.is_floating_point() and _is_dense(local_part(p)) for p in parameters
+    )
 
 
 def _is_dense(x: Tensor) -> bool:

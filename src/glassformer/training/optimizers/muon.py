@@ -134,19 +134,19 @@ class Muon(torch.optim.Optimizer):
         gradients = [cast(Tensor, p.grad) for p in parameters]
         momenta = [self._moment(p, "momentum") for p in parameters]
         found_inf: Tensor | None = getattr(self, "found_inf", None)
-        kept = 1 - group["lr"] * group["weight_decay"]
+        factor = 1 - group["lr"] * group["weight_decay"]
         if found_inf is None:
             torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         else:
             is_bad = found_inf.bool()
             gradients = [torch.where(is_bad, 0.0, gradient) for gradient in gradients]
-            kept = torch.where(is_bad, 1.0, kept)
+            factor = torch.where(is_bad, 1.0, factor)
             weight = torch.where(is_bad, 0.0, 1 - group["momentum"])
             for momentum, gradient in zip(momenta, gradients, strict=True):
                 momentum.lerp_(gradient, weight.to(momentum.dtype))
         directions = torch._foreach_lerp(gradients, momenta, group["momentum"])
         if group["weight_decay"]:
-            torch._foreach_mul_(parameters, kept)
+            torch._foreach_mul_(parameters, factor)
         # The parts of a fused weight are views: an update of a part updates the weight.
         matrices = [part for p in parameters for part in self._parts(p, p)]
         pairs = zip(parameters, directions, strict=True)
@@ -237,16 +237,20 @@ def orthogonalize(matrices: Sequence[Tensor], ns_steps: int = 5, dtype: torch.dt
         stacks.setdefault(tuple(sorted(matrix.shape)), []).append(index)
     results = list(matrices)
     for indices in stacks.values():
-        turned = [matrices[i].shape[0] > matrices[i].shape[1] for i in indices]
-        x = torch.stack([matrices[i].mT if turn else matrices[i] for i, turn in zip(indices, turned, strict=True)])
-        own = x.dtype
+        x = torch.stack([_wide(matrices[i]) for i in indices])
+        dtype_of_matrices = x.dtype
         x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=_SMALLEST_NORM)).to(dtype)  # (N, R, C), R ≤ C
         for _ in range(ns_steps):
             gram = x @ x.mT  # (N, R, R)
             x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-        for index, turn, result in zip(indices, turned, x.to(own), strict=True):
-            results[index] = result.mT if turn else result
+        for i, result in zip(indices, x.to(dtype_of_matrices), strict=True):
+            results[i] = result if matrices[i].shape == result.shape else result.mT
     return results
+
+
+def _wide(matrix: Tensor) -> Tensor:
+    """Return the matrix, transposed if it has more rows than columns."""
+    return matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
 
 
 def _fast_dtype(device_type: str, weights: torch.dtype) -> torch.dtype:

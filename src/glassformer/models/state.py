@@ -1,0 +1,142 @@
+"""State of a Transformer between steps of generation: the cache of each attention, and the keys of the source."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glassformer.kernels.branches import Branches
+from glassformer.nn.kv_cache import Cache, LayerCache
+
+
+def join_rows(first: Tensor, second: Tensor, dim: int) -> Tensor:
+    """Return the rows of two tensors (B, …), then padded with 0 in dimension `dim` < 0 to the larger size.
+
+    >>> join_rows(torch.ones(1, 1), torch.ones(1, 3), -1)
+    tensor([[1., 0., 0.],
+            [1., 1., 1.]])
+    """
+    size = max(first.shape[dim], second.shape[dim])
+    return torch.cat([F.pad(x, (*[0, 0] * (-dim - 1), 0, size - x.shape[dim])) for x in (first, second)])
+
+
+def join_masks(first: Tensor | None, second: Tensor | None, keys: Tensor, others: Tensor) -> Tensor | None:
+    """Return the mask (B, S) of the joined rows of `keys` and `others` (B, …, S, ·); `None` if no key is padding."""
+    if first is None and second is None and keys.shape[-2] == others.shape[-2]:
+        return None
+    if first is None:
+        first = keys.new_ones(len(keys), keys.shape[-2], dtype=torch.bool)
+    if second is None:
+        second = others.new_ones(len(others), others.shape[-2], dtype=torch.bool)
+    return join_rows(first, second, -1)
+
+
+@dataclass(frozen=True)
+class TransformerState:
+    """State of a Transformer between generation steps.
+
+    The caches are written and grown in place: after `step`, use only the state that it returns.
+    """
+
+    layers: Sequence[Cache]
+    max_len: int
+    """Maximum number of tokens per row; memory depends on the slots in use, not on this limit."""
+    lengths: Tensor
+    """(B,) number of real tokens so far."""
+    longest: int
+    """Maximum of `lengths`, stored so that reading it needs no device synchronisation."""
+    uniform: bool = True
+    """True if all rows have length `longest`."""
+    memory: list[tuple[Tensor, ...]] | None = None
+    """Projected source of each layer, (B, G, S, ·): keys and values, computed once."""
+    memory_mask: Tensor | None = None
+    """(B, S) True = a real source token."""
+    branches: Branches | None = None
+    """If set, the rows of a group share their part of `layers` and `memory`."""
+
+    def select(self, rows: Tensor) -> "TransformerState":
+        """Return the state whose row i is row `rows[i]` of this one: expand, reorder or drop rows."""
+        if self.branches is not None:
+            return self._select_branches(self.branches, rows)
+        layers = [layer.select(rows, self.longest) for layer in self.layers]
+        return replace(self._select_memory(rows), layers=layers, lengths=self.lengths[rows])
+
+    def joined(self, other: "TransformerState") -> "TransformerState":
+        """Return the state with the rows of this one, then those of `other`; lengths and sources may differ in size."""
+        if self.branches is not None or other.branches is not None:
+            raise ValueError("joined: expected two states that have not branched")
+        pairs = zip(self.layers, other.layers, strict=True)
+        state = replace(
+            self,
+            layers=[one.joined(two, self.longest, other.longest) for one, two in pairs],
+            max_len=max(self.max_len, other.max_len),
+            lengths=torch.cat((self.lengths, other.lengths)),
+            longest=max(self.longest, other.longest),
+            uniform=self.uniform and other.uniform and self.longest == other.longest,
+        )
+        if self.memory is None or other.memory is None:
+            return state
+        memory = [
+            tuple(join_rows(x, y, -2) for x, y in zip(one, two, strict=True))
+            for one, two in zip(self.memory, other.memory, strict=True)
+        ]
+        mask = join_masks(self.memory_mask, other.memory_mask, self.memory[0][0], other.memory[0][0])
+        return replace(state, memory=memory, memory_mask=mask)
+
+    def crop(self, lengths: Sequence[int]) -> "TransformerState":
+        """Return the state of the first `lengths[i]` tokens of row i; later steps write over the slots of the others.
+
+        Raises `ValueError` for more tokens than the state has, for rows that have branched, and for a cache without
+        slots.
+        """
+        if self.branches is not None:
+            raise ValueError("crop: expected rows that have not branched, because branched rows share their slots")
+        if len(self._slotted) < len(self.layers):
+            raise ValueError("crop: expected a slot for each token, because other caches cannot drop tokens")
+        longest = max(lengths)
+        if longest > self.longest:
+            raise ValueError(f"lengths: expected at most {self.longest} tokens, got {longest}")
+        cropped = torch.tensor(lengths, device=self.lengths.device)
+        return replace(self, lengths=cropped, longest=longest, uniform=min(lengths) == longest)
+
+    def branched(self) -> "TransformerState":
+        """Return the same rows, ready to branch: then `select` moves no keys, and a step adds one token per row.
+
+        A cache without slots cannot be shared by several rows; then this is the state itself.
+        """
+        slotted = self._slotted
+        if len(slotted) < len(self.layers):
+            return self
+        layers = [layer.branched(self.longest) for layer in slotted]
+        return replace(self, layers=layers, branches=Branches.at(self.lengths, self.longest))
+
+    def make_room(self, n_filled: int) -> None:
+        """Grow the caches in place until `n_filled` tokens fit.
+
+        Rows that have not branched need at most `max_len` slots plus the one for padding.
+        """
+        max_slots = self.max_len + 1 if self.branches is None else None
+        for layer in self._slotted:
+            layer.make_room(n_filled, max_slots)
+
+    @property
+    def _slotted(self) -> list[LayerCache]:
+        return [layer for layer in self.layers if isinstance(layer, LayerCache)]
+
+    def _select_branches(self, branches: Branches, rows: Tensor) -> "TransformerState":
+        lengths = self.lengths[rows]
+        branches, compaction = branches.select(rows)
+        state = replace(self, lengths=lengths, longest=int(lengths.max()), branches=branches)
+        if compaction is None:
+            return state
+        layers = [layer.compacted(compaction) for layer in self._slotted]
+        return replace(state._select_memory(compaction.groups), layers=layers)
+
+    def _select_memory(self, rows: Tensor) -> "TransformerState":
+        if self.memory is None:
+            return self
+        memory = [tuple(x.index_select(0, rows) for x in layer) for layer in self.memory]
+        mask = None if self.memory_mask is None else self.memory_mask[rows]
+        return replace(self, memory=memory, memory_mask=mask)
