@@ -3,10 +3,9 @@
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from glassformer.errors import UserError, shown
+from glassformer.errors import UserError, listed, shown
 
 T = TypeVar("T")
-MAX_LISTED = 8
 UNKNOWN = "is not a known key"
 
 _SAYS_NOTHING = """
@@ -102,13 +101,16 @@ class HFConfig:
     def maybe(self, key: str, kind: type[T]) -> T | None:
         """Return the value of a key; None if it is missing or null."""
         self._seen.add(key)
-        return None if self.table.get(key) is None else self.take(key, kind)
+        if self.table.get(key) is None:
+            return None
+        return self.take(key, kind)
 
     def choose(self, key: str, meanings: Mapping[Any, T], default: Any) -> T:
         """Return the meaning of a key's value; record a problem and return the first meaning if it is unsupported."""
         self._seen.add(key)
         value = self.table.get(key)
-        value = default if value is None else value
+        if value is None:
+            value = default
         if isinstance(value, (list, dict)) or value not in meanings:
             self.problem(f"{key} {shown(str(value))} is not supported (known: {', '.join(map(str, meanings))})")
             return next(iter(meanings.values()))
@@ -118,9 +120,10 @@ class HFConfig:
         """Require a key to have one of the `allowed` values, or to be missing or null."""
         self._seen.add(key)
         value = self.table.get(key)
-        if value is not None and value not in allowed:
-            known = f" (known: {', '.join(map(str, allowed))})" if allowed else ""
-            self.problem(f"{key} {shown(str(value))} is not supported{known}")
+        if value is None or value in allowed:
+            return
+        supported = f" (known: {', '.join(map(str, allowed))})" if allowed else ""
+        self.problem(f"{key} {shown(str(value))} is not supported{supported}")
 
     def pass_over(self, *keys: str) -> None:
         """Mark keys that have no effect for this family."""
@@ -133,10 +136,10 @@ class HFConfig:
     def done(self) -> None:
         """Raise `UserError` if a key is unknown or a value is not supported."""
         if problems := self.problems():
-            more = f" … and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
-            unknown = any(problem.endswith(UNKNOWN) for problem in problems)
-            hint = "; --ignore-keys NAME ignores a key that does not affect outputs" if unknown else ""
-            raise UserError(f"{self.where} cannot be imported exactly: {'; '.join(problems[:MAX_LISTED])}{more}{hint}")
+            hint = ""
+            if any(problem.endswith(UNKNOWN) for problem in problems):
+                hint = "; --ignore-keys NAME ignores a key that does not affect outputs"
+            raise UserError(f"{self.where} cannot be imported exactly: {listed(problems)}{hint}")
 
     def problems(self) -> list[str]:
         """Return all problems, including unrecognised keys."""

@@ -39,52 +39,52 @@ REPEATS = {
 DERIVED = ("model.encoder.version", "model.decoder.version")
 
 
-def read_bart(given: HFConfig, architecture: str) -> TransformerConfig:
-    given.only("extra_pos_embeddings", 2)
-    given.only("static_position_embeddings", False)
-    given.only("normalize_embedding", True)
-    tied = given.take("tie_word_embeddings", bool, True)
+def read_bart(hf: HFConfig, architecture: str) -> TransformerConfig:
+    hf.only("extra_pos_embeddings", 2)
+    hf.only("static_position_embeddings", False)
+    hf.only("normalize_embedding", True)
+    tied = hf.take("tie_word_embeddings", bool, True)
     if architecture == BARE and not tied:
-        given.problem(f"tie_word_embeddings: expected true for {BARE}, which has no head, got false")
+        hf.problem(f"tie_word_embeddings: expected true for {BARE}, which has no head, got false")
     return replace(
-        read_common(given),
-        vocab_size=given.take("vocab_size", int),
+        read_common(hf),
+        vocab_size=hf.take("vocab_size", int),
         share_embeddings=tied,
         tie_output=tied,
         positions=LearnedPositions(offset=2),
         embedding_norm=True,
-        activation=given.choose("activation_function", ACTIVATIONS, "gelu"),
+        activation=hf.choose("activation_function", ACTIVATIONS, "gelu"),
         head=HEADS.get(architecture, TokenHead()),
     )
 
 
-def read_common(given: HFConfig) -> TransformerConfig:
+def read_common(hf: HFConfig) -> TransformerConfig:
     """Read the keys that BART and Marian share."""
-    given.only("normalize_before", False)
-    given.only("add_final_layer_norm", False)
-    given.only("add_bias_logits", False)
+    hf.only("normalize_before", False)
+    hf.only("add_final_layer_norm", False)
+    hf.only("add_bias_logits", False)
     # Keys of training, of distillation, and of generation (forced tokens are in its own file); duplicate sizes.
-    given.pass_over("encoder_layerdrop", "decoder_layerdrop", "classif_dropout", "num_hidden_layers", "_num_labels")
-    given.pass_over("save_step", "replacing_rate", "student_encoder_layers", "student_decoder_layers")
-    given.pass_over("force_bos_token_to_be_generated")
-    dropout = given.take("dropout", float, 0.1)
+    hf.pass_over("encoder_layerdrop", "decoder_layerdrop", "classif_dropout", "num_hidden_layers", "_num_labels")
+    hf.pass_over("save_step", "replacing_rate", "student_encoder_layers", "student_decoder_layers")
+    hf.pass_over("force_bos_token_to_be_generated")
+    dropout = hf.take("dropout", float, 0.1)
     return TransformerConfig(
-        encoder=_stack(given, "encoder"),
-        decoder=_stack(given, "decoder"),
-        d_model=given.take("d_model", int),
-        max_len=given.take("max_position_embeddings", int, 1024),
+        encoder=_stack(hf, "encoder"),
+        decoder=_stack(hf, "decoder"),
+        d_model=hf.take("d_model", int),
+        max_len=hf.take("max_position_embeddings", int, 1024),
         norm_order="post",
         final_norm=False,
-        scale_embeddings=given.take("scale_embedding", bool, False),
+        scale_embeddings=hf.take("scale_embedding", bool, False),
         embedding_dropout=dropout,
         residual_dropout=dropout,
-        attention_dropout=given.take("attention_dropout", float, 0.0),
-        ff_dropout=given.take("activation_dropout", float, 0.0),
+        attention_dropout=hf.take("attention_dropout", float, 0.0),
+        ff_dropout=hf.take("activation_dropout", float, 0.0),
     )
 
 
-def _stack(given: HFConfig, name: str) -> Stack:
-    n_layers, n_heads, d_ff = (given.take(f"{name}_{key}", int) for key in ("layers", "attention_heads", "ffn_dim"))
+def _stack(hf: HFConfig, name: str) -> Stack:
+    n_layers, n_heads, d_ff = (hf.take(f"{name}_{key}", int) for key in ("layers", "attention_heads", "ffn_dim"))
     return Stack(n_layers, n_heads, d_ff=d_ff)
 
 

@@ -25,42 +25,42 @@ SPAN = "qa_outputs"
 """Name of the projection to the start and end of an answer, in every family."""
 
 
-def read_bert(given: HFConfig, architecture: str) -> c.TransformerConfig:
+def read_bert(hf: HFConfig, architecture: str) -> c.TransformerConfig:
     # Keys of the original implementation, for other heads; the pooler is the same.
-    given.pass_over("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
-    given.pass_over("pooler_size_per_head", "pooler_type")
+    hf.pass_over("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
+    hf.pass_over("pooler_size_per_head", "pooler_type")
     kind = architecture.removeprefix("Bert")
-    return _read(given, "ForMaskedLM" if kind == "ForPreTraining" else kind, offset=0)
+    return _read(hf, "ForMaskedLM" if kind == "ForPreTraining" else kind, offset=0)
 
 
-def read_roberta(given: HFConfig, architecture: str) -> c.TransformerConfig:
+def read_roberta(hf: HFConfig, architecture: str) -> c.TransformerConfig:
     kind = architecture.removeprefix("Roberta")
     if kind == "ForMaskedLM":  # its transform always has GELU
-        given.only("hidden_act", "gelu")
-    return _read(given, kind, offset=given.take("pad_token_id", int, 1) + 1)
+        hf.only("hidden_act", "gelu")
+    return _read(hf, kind, offset=hf.take("pad_token_id", int, 1) + 1)
 
 
-def _read(given: HFConfig, kind: str, offset: int) -> c.TransformerConfig:
-    given.only("position_embedding_type", "absolute")
-    has_pooler = kind != "Model" or given.holds("pooler.dense.weight")
-    dropout = given.take("hidden_dropout_prob", float, 0.1)
-    n_layers, n_heads = given.take("num_hidden_layers", int), given.take("num_attention_heads", int)
+def _read(hf: HFConfig, kind: str, offset: int) -> c.TransformerConfig:
+    hf.only("position_embedding_type", "absolute")
+    has_pooler = kind != "Model" or hf.holds("pooler.dense.weight")
+    dropout = hf.take("hidden_dropout_prob", float, 0.1)
+    n_layers, n_heads = hf.take("num_hidden_layers", int), hf.take("num_attention_heads", int)
     return c.TransformerConfig(
-        encoder=c.Stack(n_layers, n_heads, d_ff=given.take("intermediate_size", int)),
-        d_model=given.take("hidden_size", int),
-        vocab_size=given.take("vocab_size", int),
-        n_token_types=given.take("type_vocab_size", int, 2),
-        max_len=given.take("max_position_embeddings", int) - offset,
-        tie_output=given.take("tie_word_embeddings", bool, True),
+        encoder=c.Stack(n_layers, n_heads, d_ff=hf.take("intermediate_size", int)),
+        d_model=hf.take("hidden_size", int),
+        vocab_size=hf.take("vocab_size", int),
+        n_token_types=hf.take("type_vocab_size", int, 2),
+        max_len=hf.take("max_position_embeddings", int) - offset,
+        tie_output=hf.take("tie_word_embeddings", bool, True),
         positions=c.LearnedPositions(offset),
-        norm_eps=given.take("layer_norm_eps", float, 1e-12),
+        norm_eps=hf.take("layer_norm_eps", float, 1e-12),
         norm_order="post",
         final_norm=False,
         embedding_norm=True,
-        activation=given.choose("hidden_act", ACTIVATIONS, "gelu"),
+        activation=hf.choose("hidden_act", ACTIVATIONS, "gelu"),
         embedding_dropout=dropout,
         residual_dropout=dropout,
-        attention_dropout=given.take("attention_probs_dropout_prob", float, 0.1),
+        attention_dropout=hf.take("attention_probs_dropout_prob", float, 0.1),
         head=HEADS[kind] if has_pooler else c.VectorHead(pooling="mean"),
         init=c.NormalInit(0.02),
     )

@@ -18,25 +18,25 @@ HEADS: dict[str, c.Head] = {
 NORM_EPS = 1e-12
 
 
-def read_distilbert(given: HFConfig, architecture: str) -> c.TransformerConfig:
+def read_distilbert(hf: HFConfig, architecture: str) -> c.TransformerConfig:
     # Sinusoids are stored as an ordinary table; the key only freezes them in training.
-    given.pass_over("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_")
-    dropout = given.take("dropout", float, 0.1)
+    hf.pass_over("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_")
+    dropout = hf.take("dropout", float, 0.1)
     return c.TransformerConfig(
-        encoder=c.Stack(given.take("n_layers", int), given.take("n_heads", int), d_ff=given.take("hidden_dim", int)),
-        d_model=given.take("dim", int),
-        vocab_size=given.take("vocab_size", int),
-        max_len=given.take("max_position_embeddings", int),
-        tie_output=given.take("tie_word_embeddings", bool, True),
+        encoder=c.Stack(hf.take("n_layers", int), hf.take("n_heads", int), d_ff=hf.take("hidden_dim", int)),
+        d_model=hf.take("dim", int),
+        vocab_size=hf.take("vocab_size", int),
+        max_len=hf.take("max_position_embeddings", int),
+        tie_output=hf.take("tie_word_embeddings", bool, True),
         positions=c.LearnedPositions(),
         norm_eps=NORM_EPS,
         norm_order="post",
         final_norm=False,
         embedding_norm=True,
-        activation=given.choose("activation", ACTIVATIONS, "gelu"),
+        activation=hf.choose("activation", ACTIVATIONS, "gelu"),
         embedding_dropout=dropout,
         residual_dropout=dropout,
-        attention_dropout=given.take("attention_dropout", float, 0.1),
+        attention_dropout=hf.take("attention_dropout", float, 0.1),
         head=HEADS[architecture],
         init=c.NormalInit(0.02),
     )

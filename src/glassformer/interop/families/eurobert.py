@@ -20,16 +20,16 @@ POOLINGS: dict[str, Any] = {"bos": "first", "mean": "mean"}
 POOLING_NAMES = {ours: theirs for theirs, ours in POOLINGS.items()}
 
 
-def read_eurobert(given: HFConfig, architecture: str) -> TransformerConfig:
-    bias, ff_bias = given.take("attention_bias", bool, False), given.take("mlp_bias", bool, False)
-    given.pass_over("classifier_pooling", "clf_pooling")  # only a classifier reads them
+def read_eurobert(hf: HFConfig, architecture: str) -> TransformerConfig:
+    bias, ff_bias = hf.take("attention_bias", bool, False), hf.take("mlp_bias", bool, False)
+    hf.pass_over("classifier_pooling", "clf_pooling")  # only a classifier reads them
     head = HEADS[architecture]
     if isinstance(head, TokenHead):
         head = TokenHead(bias="learned" if ff_bias else "none")
     elif isinstance(head, SequenceHead):
-        head = replace(head, pooling=given.choose("classifier_pooling", POOLINGS, "late"))
+        head = replace(head, pooling=hf.choose("classifier_pooling", POOLINGS, "late"))
     biases: dict[str, Any] = {"qkv_bias": bias, "attn_out_bias": bias, "ff_bias": ff_bias}
-    return llama.read_common(given, norm_eps=1e-5, side="encoder", head=head, **biases)
+    return llama.read_common(hf, norm_eps=1e-5, side="encoder", head=head, **biases)
 
 
 def fit_eurobert(config: TransformerConfig) -> list[str]:

@@ -25,31 +25,31 @@ HEADS: dict[str, Head] = {
 }
 
 
-def read_gpt2(given: HFConfig, architecture: str) -> TransformerConfig:
-    d_model, max_len = given.take("n_embd", int), given.take("n_positions", int)
-    given.only("scale_attn_by_inverse_layer_idx", False)
-    if given.take("n_ctx", int, max_len) != max_len:
-        given.problem(f"n_ctx {given.table['n_ctx']} differs from n_positions {max_len}")
-    given.only("n_special", 0)
+def read_gpt2(hf: HFConfig, architecture: str) -> TransformerConfig:
+    d_model, max_len = hf.take("n_embd", int), hf.take("n_positions", int)
+    hf.only("scale_attn_by_inverse_layer_idx", False)
+    if hf.take("n_ctx", int, max_len) != max_len:
+        hf.problem(f"n_ctx {hf.table['n_ctx']} differs from n_positions {max_len}")
+    hf.only("n_special", 0)
     # Keys of a head that is not supported, and of scores in fp32: they do not change the forward pass.
-    given.pass_over("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout")
-    given.pass_over("summary_proj_to_labels", "reorder_and_upcast_attn", "predict_special_tokens")
-    n_layers, n_heads = given.take("n_layer", int), given.take("n_head", int)
+    hf.pass_over("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout")
+    hf.pass_over("summary_proj_to_labels", "reorder_and_upcast_attn", "predict_special_tokens")
+    n_layers, n_heads = hf.take("n_layer", int), hf.take("n_head", int)
     return TransformerConfig(
-        decoder=Stack(n_layers, n_heads, d_ff=given.take("n_inner", int, 4 * d_model)),
+        decoder=Stack(n_layers, n_heads, d_ff=hf.take("n_inner", int, 4 * d_model)),
         d_model=d_model,
-        vocab_size=given.take("vocab_size", int),
+        vocab_size=hf.take("vocab_size", int),
         max_len=max_len,
-        tie_output=given.take("tie_word_embeddings", bool, True),
+        tie_output=hf.take("tie_word_embeddings", bool, True),
         positions=LearnedPositions(),
-        norm_eps=given.take("layer_norm_epsilon", float, 1e-5),
-        activation=given.choose("activation_function", ACTIVATIONS, "gelu_new"),
+        norm_eps=hf.take("layer_norm_epsilon", float, 1e-5),
+        activation=hf.choose("activation_function", ACTIVATIONS, "gelu_new"),
         fused_qkv=True,
         head=HEADS[architecture],
-        attention_scale=None if given.take("scale_attn_weights", bool, True) else 1.0,
-        embedding_dropout=given.take("embd_pdrop", float, 0.1),
-        residual_dropout=given.take("resid_pdrop", float, 0.1),
-        attention_dropout=given.take("attn_pdrop", float, 0.1),
+        attention_scale=None if hf.take("scale_attn_weights", bool, True) else 1.0,
+        embedding_dropout=hf.take("embd_pdrop", float, 0.1),
+        residual_dropout=hf.take("resid_pdrop", float, 0.1),
+        attention_dropout=hf.take("attn_pdrop", float, 0.1),
         init=NormalInit(0.02, residual="scaled"),
     )
 

@@ -38,7 +38,7 @@ DERIVED = ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv
 
 
 def read_common(
-    given: HFConfig,
+    hf: HFConfig,
     n_kv_heads: int = 0,
     d_head: int = 0,
     norm_eps: float = 1e-6,
@@ -46,77 +46,77 @@ def read_common(
     **differences: Any,
 ) -> TransformerConfig:
     """Read the shared keys; the defaults are `n_kv_heads` (0 = n_heads), `d_head` (0 = D / n_heads) and `norm_eps`."""
-    d_model, n_heads = given.take("hidden_size", int), given.take("num_attention_heads", int)
-    max_len = given.take("max_position_embeddings", int)
-    kv_heads = given.maybe("num_key_value_heads", int)
+    d_model, n_heads = hf.take("hidden_size", int), hf.take("num_attention_heads", int)
+    max_len = hf.take("max_position_embeddings", int)
+    kv_heads = hf.maybe("num_key_value_heads", int)
     if kv_heads is None:  # null means n_heads; a missing key means the family's default
-        kv_heads = n_heads if "num_key_value_heads" in given.table else n_kv_heads or n_heads
+        kv_heads = n_heads if "num_key_value_heads" in hf.table else n_kv_heads or n_heads
     stack = Stack(
-        n_layers=given.take("num_hidden_layers", int),
+        n_layers=hf.take("num_hidden_layers", int),
         n_heads=n_heads,
         n_kv_heads=kv_heads,
-        d_head=given.take("head_dim", int, d_head or d_model // max(n_heads, 1)),
-        d_ff=given.take("intermediate_size", int),
+        d_head=hf.take("head_dim", int, d_head or d_model // max(n_heads, 1)),
+        d_ff=hf.take("intermediate_size", int),
         window_pattern=differences.pop("window_pattern", ()),
     )
     fields: dict[str, Any] = {side: stack, "qkv_bias": False, "attn_out_bias": False, "ff_bias": False} | differences
     return TransformerConfig(
         d_model=d_model,
-        vocab_size=given.take("vocab_size", int),
+        vocab_size=hf.take("vocab_size", int),
         max_len=max_len,
-        tie_output=given.take("tie_word_embeddings", bool, False),
-        positions=read_rotary(given, max_len),
+        tie_output=hf.take("tie_word_embeddings", bool, False),
+        positions=read_rotary(hf, max_len),
         norm="rmsnorm",
-        norm_eps=given.take("rms_norm_eps", float, norm_eps),
-        activation=given.choose("hidden_act", ACTIVATIONS, "silu"),
+        norm_eps=hf.take("rms_norm_eps", float, norm_eps),
+        activation=hf.choose("hidden_act", ACTIVATIONS, "silu"),
         gated_ff=True,
-        attention_dropout=given.take("attention_dropout", float, 0.0),
+        attention_dropout=hf.take("attention_dropout", float, 0.0),
         init=NormalInit(0.02),
         **fields,
     )
 
 
-def read_llama(given: HFConfig, architecture: str) -> TransformerConfig:
-    bias, ff_bias = given.take("attention_bias", bool, False), given.take("mlp_bias", bool, False)
-    return read_common(given, qkv_bias=bias, attn_out_bias=bias, ff_bias=ff_bias)
+def read_llama(hf: HFConfig, architecture: str) -> TransformerConfig:
+    bias, ff_bias = hf.take("attention_bias", bool, False), hf.take("mlp_bias", bool, False)
+    return read_common(hf, qkv_bias=bias, attn_out_bias=bias, ff_bias=ff_bias)
 
 
-def read_mistral(given: HFConfig, architecture: str) -> TransformerConfig:
-    window = _window(given)
-    return read_common(given, n_kv_heads=8, window_pattern=() if window is None else (window,))
+def read_mistral(hf: HFConfig, architecture: str) -> TransformerConfig:
+    window = _window(hf)
+    return read_common(hf, n_kv_heads=8, window_pattern=() if window is None else (window,))
 
 
-def read_qwen2(given: HFConfig, architecture: str) -> TransformerConfig:
-    return read_common(given, n_kv_heads=32, qkv_bias=True, window_pattern=_windows(given))
+def read_qwen2(hf: HFConfig, architecture: str) -> TransformerConfig:
+    return read_common(hf, n_kv_heads=32, qkv_bias=True, window_pattern=_windows(hf))
 
 
-def read_qwen3(given: HFConfig, architecture: str) -> TransformerConfig:
-    bias = given.take("attention_bias", bool, False)
-    windows = _windows(given)
-    return read_common(given, 32, 128, qkv_bias=bias, attn_out_bias=bias, qk_norm=True, window_pattern=windows)
+def read_qwen3(hf: HFConfig, architecture: str) -> TransformerConfig:
+    bias = hf.take("attention_bias", bool, False)
+    windows = _windows(hf)
+    return read_common(hf, 32, 128, qkv_bias=bias, attn_out_bias=bias, qk_norm=True, window_pattern=windows)
 
 
-def _window(given: HFConfig) -> int | None:
+def _window(hf: HFConfig) -> int | None:
     """Return the attention window, in tokens; None = all."""
-    window = given.maybe("sliding_window", int)
-    window = 4096 if "sliding_window" not in given.table else window
+    window = hf.maybe("sliding_window", int)
+    window = 4096 if "sliding_window" not in hf.table else window
     if window is not None and window < 1:
-        given.problem(f"sliding_window: expected at least 1, got {window}")
+        hf.problem(f"sliding_window: expected at least 1, got {window}")
     return window
 
 
-def _windows(given: HFConfig) -> tuple[int, ...]:
+def _windows(hf: HFConfig) -> tuple[int, ...]:
     """Return `window_pattern`: windows in the layers from `max_window_layers` on, or in those of `layer_types`."""
-    n_layers, first = given.take("num_hidden_layers", int), given.take("max_window_layers", int, 28)
-    window = _window(given) if given.take("use_sliding_window", bool, False) else None
-    given.pass_over("sliding_window")
-    kinds = given.maybe("layer_types", list)
+    n_layers, first = hf.take("num_hidden_layers", int), hf.take("max_window_layers", int, 28)
+    window = _window(hf) if hf.take("use_sliding_window", bool, False) else None
+    hf.pass_over("sliding_window")
+    kinds = hf.maybe("layer_types", list)
     if kinds is None:
         kinds = [FULL if window is None or i < first else SLIDING for i in range(min(n_layers, MAX_LAYERS))]
     if len(kinds) != n_layers or any(kind not in (FULL, SLIDING) for kind in kinds):
-        given.problem(f"layer_types must name {n_layers} layers, each {FULL} or {SLIDING}")
+        hf.problem(f"layer_types must name {n_layers} layers, each {FULL} or {SLIDING}")
     if SLIDING in kinds and window is None:
-        given.problem(f"layer_types has {SLIDING}, but sliding_window is not used")
+        hf.problem(f"layer_types has {SLIDING}, but sliding_window is not used")
     return _shortest([window or 0 if kind == SLIDING else 0 for kind in kinds])
 
 
@@ -287,8 +287,8 @@ def _family(
 ) -> Family:
     heads = {f"{name}{kind}": head for kind, head in HEADS.items()}
 
-    def read_with_head(given: HFConfig, architecture: str) -> TransformerConfig:
-        return replace(read(given, architecture), head=heads[architecture])
+    def read_with_head(hf: HFConfig, architecture: str) -> TransformerConfig:
+        return replace(read(hf, architecture), head=heads[architecture])
 
     common: dict[str, Any] = {"recast": recast_common, "repeats": REPEATS, "derived": DERIVED, "prefix": "model."}
     common |= {"bare": frozenset({f"{name}Model"}), "other_heads": {"vectors": ("lm_head.weight",)}}

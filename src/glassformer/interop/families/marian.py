@@ -17,24 +17,24 @@ from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfi
 from glassformer.nn.positions import sinusoid
 
 
-def read_marian(given: HFConfig, architecture: str) -> TransformerConfig:
-    given.only("static_position_embeddings", True)
-    given.only("normalize_embedding", False)
-    given.pass_over("extra_pos_embeddings")  # sinusoids have no rows to skip
-    tied = given.take("tie_word_embeddings", bool, True)
-    share = given.take("share_encoder_decoder_embeddings", bool, True)
-    n_source = given.take("vocab_size", int)
-    n_target = given.take("decoder_vocab_size", int, n_source)
+def read_marian(hf: HFConfig, architecture: str) -> TransformerConfig:
+    hf.only("static_position_embeddings", True)
+    hf.only("normalize_embedding", False)
+    hf.pass_over("extra_pos_embeddings")  # sinusoids have no rows to skip
+    tied = hf.take("tie_word_embeddings", bool, True)
+    share = hf.take("share_encoder_decoder_embeddings", bool, True)
+    n_source = hf.take("vocab_size", int)
+    n_target = hf.take("decoder_vocab_size", int, n_source)
     if share and n_target != n_source:
-        given.problem(f"decoder_vocab_size: expected vocab_size ({n_source}) for a shared table, got {n_target}")
+        hf.problem(f"decoder_vocab_size: expected vocab_size ({n_source}) for a shared table, got {n_target}")
     return replace(
-        bart.read_common(given),
+        bart.read_common(hf),
         vocab_size=n_target,
         source_vocab_size=0 if share or n_source == n_target else n_source,
         share_embeddings=share and tied,
         tie_output=tied,
         positions=SinusoidalPositions("halves"),
-        activation=given.choose("activation_function", ACTIVATIONS, "gelu"),
+        activation=hf.choose("activation_function", ACTIVATIONS, "gelu"),
         head=TokenHead(bias="constant"),
     )
 

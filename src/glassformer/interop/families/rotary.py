@@ -15,9 +15,9 @@ LENGTH_BOUND = ("dynamic", "longrope", "su")
 """Kinds whose frequencies change with the length of the text, which makes cached keys stale."""
 
 
-def read_rotary(given: HFConfig, max_len: int) -> c.RotaryPositions:
-    """Read the rotary positions; record in `given` the settings that glassformer cannot represent exactly."""
-    rope = given.part(_in_one_table(given), "rope_parameters")
+def read_rotary(hf: HFConfig, max_len: int) -> c.RotaryPositions:
+    """Read the rotary positions; record in `hf` the settings that glassformer cannot represent exactly."""
+    rope = hf.part(_in_one_table(hf), "rope_parameters")
     rope.only("partial_rotary_factor", 1.0)  # these models ignore the key, or fail
     base = rope.take("rope_theta", float, 10000.0)
     scaling: c.Scaling | None = None
@@ -30,7 +30,7 @@ def read_rotary(given: HFConfig, max_len: int) -> c.RotaryPositions:
     else:
         scaling = _scaling(rope, max_len)
     for problem in rope.problems():
-        given.problem(f"rope_parameters: {problem}")
+        hf.problem(f"rope_parameters: {problem}")
     return c.RotaryPositions(base=base, scaling=scaling)
 
 
@@ -53,16 +53,16 @@ def fit_rotary(fit: Compatibility, config: c.TransformerConfig) -> None:
         fit.misfits.append(f"model.positions.fraction: expected 1, got {positions.fraction}")
 
 
-def _in_one_table(given: HFConfig) -> dict[str, Any]:
+def _in_one_table(hf: HFConfig) -> dict[str, Any]:
     """Merge both formats into one table with the keys of `rope_parameters`; record keys that disagree."""
-    tables = [given.maybe("rope_parameters", dict) or {}, given.maybe("rope_scaling", dict) or {}]
-    outside = {"rope_theta": given.maybe("rope_theta", float)}
-    outside["partial_rotary_factor"] = given.maybe("partial_rotary_factor", float)
+    tables = [hf.maybe("rope_parameters", dict) or {}, hf.maybe("rope_scaling", dict) or {}]
+    outside = {"rope_theta": hf.maybe("rope_theta", float)}
+    outside["partial_rotary_factor"] = hf.maybe("partial_rotary_factor", float)
     found: dict[str, Any] = {}
     for table in [*map(_renamed, tables), outside]:
         for key, value in table.items():
             if value is not None and found.setdefault(key, value) != value:
-                given.problem(f"rope_parameters, rope_scaling and rope_theta disagree about {key}")
+                hf.problem(f"rope_parameters, rope_scaling and rope_theta disagree about {key}")
     return found
 
 

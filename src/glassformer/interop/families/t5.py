@@ -27,44 +27,44 @@ FEED_FORWARD_NAMES = {meaning: name for name, meaning in reversed(FEED_FORWARDS.
 """(activation, gated) → `feed_forward_proj`; a gate with the exact GELU has no name."""
 
 
-def read_t5(given: HFConfig, architecture: str) -> TransformerConfig:
-    scale_logits, tie_output = _head(given)
-    return replace(_read(given, "relu"), scale_logits=scale_logits, tie_output=tie_output)
+def read_t5(hf: HFConfig, architecture: str) -> TransformerConfig:
+    scale_logits, tie_output = _head(hf)
+    return replace(_read(hf, "relu"), scale_logits=scale_logits, tie_output=tie_output)
 
 
-def read_mt5(given: HFConfig, architecture: str) -> TransformerConfig:
-    given.pass_over("tie_word_embeddings")  # transformers ignores it: a head that is not tied is among the weights
-    return replace(_read(given, "gated-gelu"), tie_output=HEAD not in given.tensors)
+def read_mt5(hf: HFConfig, architecture: str) -> TransformerConfig:
+    hf.pass_over("tie_word_embeddings")  # transformers ignores it: a head that is not tied is among the weights
+    return replace(_read(hf, "gated-gelu"), tie_output=HEAD not in hf.tensors)
 
 
-def read_encoder(given: HFConfig, architecture: str) -> TransformerConfig:
-    config = read_t5(given, architecture)
+def read_encoder(hf: HFConfig, architecture: str) -> TransformerConfig:
+    config = read_t5(hf, architecture)
     return replace(config, decoder=None, share_embeddings=False, head=VectorHead(pooling="mean"))
 
 
-def _read(given: HFConfig, feed_forward: str) -> TransformerConfig:
+def _read(hf: HFConfig, feed_forward: str) -> TransformerConfig:
     """Read the keys that T5 and mT5 share; `feed_forward` is the default of `feed_forward_proj`."""
-    n_heads, d_head, d_ff = given.take("num_heads", int), given.take("d_kv", int), given.take("d_ff", int)
-    n_layers = given.take("num_layers", int)
-    n_decoder_layers = given.take("num_decoder_layers", int, n_layers)
-    activation, gated = given.choose("feed_forward_proj", FEED_FORWARDS, feed_forward)
+    n_heads, d_head, d_ff = hf.take("num_heads", int), hf.take("d_kv", int), hf.take("d_ff", int)
+    n_layers = hf.take("num_layers", int)
+    n_decoder_layers = hf.take("num_decoder_layers", int, n_layers)
+    activation, gated = hf.choose("feed_forward_proj", FEED_FORWARDS, feed_forward)
     # transformers derives these keys from feed_forward_proj, and writes them too.
-    given.only("dense_act_fn", *(name for name, ours in ACTIVATIONS.items() if ours == activation))
-    given.only("is_gated_act", gated)
-    dropout = given.take("dropout_rate", float, 0.1)
+    hf.only("dense_act_fn", *(name for name, ours in ACTIVATIONS.items() if ours == activation))
+    hf.only("is_gated_act", gated)
+    dropout = hf.take("dropout_rate", float, 0.1)
     return TransformerConfig(
         encoder=Stack(n_layers, n_heads, d_head=d_head, d_ff=d_ff),
         decoder=Stack(n_decoder_layers, n_heads, d_head=d_head, d_ff=d_ff),
-        d_model=given.take("d_model", int),
-        vocab_size=given.take("vocab_size", int),
-        max_len=given.take("n_positions", int, 512),
+        d_model=hf.take("d_model", int),
+        vocab_size=hf.take("vocab_size", int),
+        max_len=hf.take("n_positions", int, 512),
         share_embeddings=True,
         positions=RelativePositions(
-            given.take("relative_attention_num_buckets", int, 32),
-            given.take("relative_attention_max_distance", int, 128),
+            hf.take("relative_attention_num_buckets", int, 32),
+            hf.take("relative_attention_max_distance", int, 128),
         ),
         norm="rmsnorm",
-        norm_eps=given.take("layer_norm_epsilon", float, 1e-6),
+        norm_eps=hf.take("layer_norm_epsilon", float, 1e-6),
         activation=activation,
         gated_ff=gated,
         qkv_bias=False,
@@ -79,15 +79,15 @@ def _read(given: HFConfig, feed_forward: str) -> TransformerConfig:
     )
 
 
-def _head(given: HFConfig) -> tuple[bool, bool]:
+def _head(hf: HFConfig) -> tuple[bool, bool]:
     """Return two flags: True if logits are scaled, and True if the head is tied.
 
     `tie_word_embeddings` once defined both. transformers 5 defines scaling with `scale_decoder_outputs`, and always
     sets `tie_word_embeddings` to true. A head that is not tied is then among the weights.
     """
-    tied, scaled = given.maybe("tie_word_embeddings", bool), given.maybe("scale_decoder_outputs", bool)
+    tied, scaled = hf.maybe("tie_word_embeddings", bool), hf.maybe("scale_decoder_outputs", bool)
     says_tied = tied is not False and scaled is None
-    return (tied is not False if scaled is None else scaled), says_tied or HEAD not in given.tensors
+    return (tied is not False if scaled is None else scaled), says_tied or HEAD not in hf.tensors
 
 
 def fit_t5(config: TransformerConfig) -> list[str]:
