@@ -34,30 +34,38 @@ WRITTEN_FOR = "5.23.0"
 
 def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> list[str]:
     """Write configuration, weights and tokenizer, read them back and compare; return the lines of the report."""
-    config, network = stored.config, stored.network
-    if not isinstance(config, TransformerConfig) or not isinstance(network, Transformer):
-        raise UserError("transformers has no recurrent encoder-decoder: export this model to onnx instead")
+    config, network = transformer_of(stored, "transformers")
+    # Write
     family = choose_family(config, stored.run.architecture)
-    config, own = family.recast(config, weights_of(network))
+    config, ours = family.recast(config, weights_of(network))
     architecture = family.architecture(config)
-    weights = to_theirs(family, config, own)
+    weights = to_theirs(family, config, ours)
     n_bytes = write_weights(weights.items(), folder, max_shard_bytes)
     tokenizer_files.write_tokenizers(stored, folder)
-    said = [f"{family.name} ({architecture}): {len(weights):,} tensors, {n_bytes:,} bytes"]
-    said += write_settings(stored, family, config, folder)
+    report = [f"{family.name} ({architecture}): {len(weights):,} tensors, {n_bytes:,} bytes"]
+    report += write_settings(stored, family, config, folder)
     if isinstance(config.head, VectorHead) and family.drawn and config.head.pooler == "none":
-        said.append("no pooler is stored: transformers initialises one randomly; sentence vectors do not use it")
+        report.append("no pooler is stored: transformers initialises one randomly; sentence vectors do not use it")
     if config != stored.config:
-        said.append(f"rewritten as an equivalent model: {', '.join(changes(stored.config, config))}")
+        report.append(f"rewritten as an equivalent model: {', '.join(changes(stored.config, config))}")
+    # Read back and compare
     compare_weights(folder, weights)
-    del own, weights  # as large as the model, each
+    del ours, weights  # as large as the model, each
     difference = compare_read_back(folder, network)
     what = "vectors" if architecture in family.bare else "logits"
-    said.append(f"read back: all tensors are identical, and {what} differ by at most {difference:.1e}")
+    report.append(f"read back: all tensors are identical, and {what} differ by at most {difference:.1e}")
+    # Load with transformers and compare
     with_theirs = compare_with_transformers(folder, family, architecture, network)
     if with_theirs is None:
-        return [*said, "transformers is not installed: the comparison with it was skipped"]
-    return [*said, f"loaded with transformers: {what} differ by at most {with_theirs:.1e}"]
+        return [*report, "transformers is not installed: the comparison with it was skipped"]
+    return [*report, f"loaded with transformers: {what} differ by at most {with_theirs:.1e}"]
+
+
+def transformer_of(stored: StoredModel, program: str) -> tuple[TransformerConfig, Transformer]:
+    """Return configuration and network; raise `UserError` for a recurrent model, which `program` cannot represent."""
+    if not isinstance(stored.config, TransformerConfig) or not isinstance(stored.network, Transformer):
+        raise UserError(f"{program} has no recurrent encoder-decoder: export this model to onnx instead")
+    return stored.config, stored.network
 
 
 def write_settings(stored: StoredModel, family: Family, config: TransformerConfig, folder: Path) -> list[str]:
@@ -85,8 +93,9 @@ def changes(before: ModelConfig, after: ModelConfig) -> list[str]:
 
 def _value(value: Any) -> str:
     """Format a value as TOML, on one line."""
-    table = {key: x for key, x in value.items() if x is not None} if isinstance(value, dict) else None
-    return toml_value(value) if table is None else f"({', '.join(f'{k} {_value(x)}' for k, x in table.items())})"
+    if not isinstance(value, dict):
+        return toml_value(value)
+    return f"({', '.join(f'{key} {_value(x)}' for key, x in value.items() if x is not None)})"
 
 
 def choose_family(config: TransformerConfig, architecture: str = "") -> Family:
@@ -108,12 +117,13 @@ def choose_family(config: TransformerConfig, architecture: str = "") -> Family:
 
 def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Convert all tensors of a model to those of transformers."""
-    found: dict[str, Tensor] = {}
+    theirs: dict[str, Tensor] = {}
     for key in family.keys(config):
-        found |= zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True)
-    found |= {name: found[copied].clone() for name, copied in family.unread(config).items()}
-    bare = family.architecture(config) in family.bare
-    return {name.removeprefix(family.prefix) if bare else name: x for name, x in found.items()}
+        theirs |= zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True)
+    theirs |= {name: theirs[copied].clone() for name, copied in family.unread(config).items()}
+    if family.architecture(config) in family.bare:
+        return {name.removeprefix(family.prefix): x for name, x in theirs.items()}
+    return theirs
 
 
 def their_config(family: Family, config: TransformerConfig, labels: tuple[str, ...]) -> dict[str, Any]:
@@ -148,10 +158,10 @@ def compare_read_back(folder: Path, network: Transformer) -> float:
     config, _ = read_config(written, family, architecture)
     config = replace(config, decoder_start_id=network.config.decoder_start_id)
     again = build_model(config).eval()
-    own = weights_of(again)
+    parameters = weights_of(again)
     with torch.no_grad():
         for name, x in read_weights(written, family, config).items():
-            own[name].copy_(x)
+            parameters[name].copy_(x)
         inputs = example_inputs(network.config)[0]
         return _compare(network, again, lambda: _own_outputs(again, inputs), "outputs of the model read back")
 
@@ -175,8 +185,9 @@ def compare_with_transformers(folder: Path, family: Family, architecture: str, n
                 "nothing was exported"
             )
         theirs.eval()
-        is_bare, inputs = architecture in family.bare, example_inputs(network.config)[1]
-        what = f"{'vectors' if is_bare else 'logits'} of transformers"
+        inputs = example_inputs(network.config)[1]
+        is_bare = architecture in family.bare
+        what = "vectors of transformers" if is_bare else "logits of transformers"
         return _compare(network, theirs, lambda: _their_outputs(theirs, network.config, inputs), what, is_bare)
 
 
@@ -199,8 +210,8 @@ def _compare(
     return difference
 
 
-def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> tuple[float, bool]:
-    pairs = list(zip(found, expected, strict=False))  # transformers may lack the sentence vector
+def _difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> tuple[float, bool]:
+    pairs = list(zip(ours, theirs, strict=False))  # transformers may lack the sentence vector
     differences = [(float((x - y).abs().max()), float(y.abs().max())) for x, y in pairs]
     return max(d for d, _ in differences), all(d <= TOLERANCE * max(1.0, largest) for d, largest in differences)
 
@@ -209,18 +220,21 @@ def _own_outputs(network: Transformer, inputs: dict[str, Any], is_bare: bool = F
     """Return the logits; without a head the last hidden states, and the vectors of a vector head."""
     if isinstance(network.config.head, VectorHead):
         return [network.hidden(**inputs), network(**inputs)]
-    return [network.hidden(**inputs) if is_bare else network(**inputs)]
+    if is_bare:
+        return [network.hidden(**inputs)]
+    return [network(**inputs)]
 
 
 def _their_outputs(theirs: Any, config: TransformerConfig, inputs: dict[str, Any]) -> list[Tensor]:
     """Return the logits; without a head the last hidden states, and the pooler's output if the vector head uses it."""
-    found = theirs(**inputs)
-    if "logits" in found:
-        return [found["logits"]]
-    if "start_logits" in found:
-        return [torch.stack([found["start_logits"], found["end_logits"]], dim=-1)]
-    applies_pooler = isinstance(config.head, VectorHead) and config.head.pooler in ("tanh", "relu")
-    return [found["last_hidden_state"], *([found["pooler_output"]] if applies_pooler else [])]
+    outputs = theirs(**inputs)
+    if "logits" in outputs:
+        return [outputs["logits"]]
+    if "start_logits" in outputs:
+        return [torch.stack([outputs["start_logits"], outputs["end_logits"]], dim=-1)]
+    if isinstance(config.head, VectorHead) and config.head.pooler in ("tanh", "relu"):
+        return [outputs["last_hidden_state"], outputs["pooler_output"]]
+    return [outputs["last_hidden_state"]]
 
 
 def example_inputs(config: TransformerConfig) -> tuple[dict[str, Any], dict[str, Any]]:

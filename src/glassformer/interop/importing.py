@@ -25,7 +25,7 @@ from glassformer.interop.tokenizer_files import TOKENIZER_CONFIG
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import require_rows, write_model_files
 from glassformer.tasks.registry import HOMES, task_of_kind
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 NUMBER = re.compile(r"-?[\d,.]*\d(?:e[+-]?\d+)?|-?inf|nan")
 PROBLEMS = ("single_label_classification", "regression")
@@ -68,7 +68,7 @@ def import_model(
     tokenizer = tokenizers.target
     ends = _end_tokens(folder, config, log)
     config = _with_special_ids(config, folder, tokenizer, ends, log)
-    require_rows(tokenizers, config, folder.path)
+    require_rows(Tokenizers(tokenizer, tokenizers.source), config, folder.path)
     # Weights and generation defaults
     weights = read_weights(folder, family, config, ignore_tensors, log)
     defaults = folder.config | folder.table(GENERATION) | {"eos_token_id": ends}

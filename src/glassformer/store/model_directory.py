@@ -208,8 +208,9 @@ def read_model(folder: Path) -> StoredModel:
 
 def require_rows(tokenizers: "Tokenizers", config: ModelConfig, folder: Path) -> None:
     """Raise `UserError` if a tokenizer has more tokens than its embedding table has rows."""
-    for tokenizer, n_rows in ((tokenizers.target, config.vocab_size), (tokenizers.source, config.encoder_vocab_size)):
-        if tokenizer.vocab_size > n_rows:
+    sides = ((tokenizers.target, config.vocab_size), (tokenizers.separate_source, config.encoder_vocab_size))
+    for tokenizer, n_rows in sides:
+        if tokenizer is not None and tokenizer.vocab_size > n_rows:
             raise UserError(
                 f"{folder}: the tokenizer has {tokenizer.vocab_size:,} tokens, but the model only {n_rows:,}"
             )
