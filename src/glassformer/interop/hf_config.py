@@ -1,6 +1,7 @@
 """Strict reader of `config.json`: every key is used or known to have no effect, and any other key is an error."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from glassformer.errors import UserError, listed, shown
@@ -56,6 +57,33 @@ ACTIVATIONS: dict[str, Any] = {
 ACTIVATION_NAMES = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu", "relu2": "relu2"}
 
 
+@dataclass(frozen=True)
+class Setting:
+    """A key of `config.json` that has the value of a field in glassformer."""
+
+    key: str
+    kind: type
+    default: Any
+    """Value if the key is missing; None: the key is required."""
+
+
+Settings = dict[str, Setting]
+"""Field in glassformer → key of `config.json`, in both directions. Activations have other names (`ACTIVATIONS`)."""
+
+
+def settings(kind: type, default: Any = None, **keys: str) -> Settings:
+    """Return settings of one kind, with the same default, as FIELD="KEY"."""
+    return {name: Setting(key, kind, default) for name, key in keys.items()}
+
+
+def written(table: Settings, config: Any) -> dict[str, Any]:
+    """Return the keys of `config.json` with the values of a configuration: the inverse of `HFConfig.fields`."""
+    values = {setting.key: getattr(config, name) for name, setting in table.items()}
+    if "activation" in table:
+        values[table["activation"].key] = ACTIVATION_NAMES[config.activation]
+    return values
+
+
 class HFConfig:
     """Reader of a `config.json`, key by key; `done` raises one `UserError` that lists all problems.
 
@@ -97,6 +125,14 @@ class HFConfig:
         if type(value) is not kind:
             raise UserError(f"{self.where}: {key}: expected {kind.__name__}, got {shown(str(value))}")
         return value
+
+    def fields(self, table: Settings) -> dict[str, Any]:
+        """Return the fields of glassformer whose values are those of keys."""
+        plain = {name: setting for name, setting in table.items() if name != "activation"}
+        values = {name: self.take(setting.key, setting.kind, setting.default) for name, setting in plain.items()}
+        if "activation" in table:
+            values["activation"] = self.choose(table["activation"].key, ACTIVATIONS, table["activation"].default)
+        return values
 
     def maybe(self, key: str, kind: type[T]) -> T | None:
         """Return the value of a key; None if it is missing or null."""

@@ -23,7 +23,7 @@ from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
 from glassformer.interop.families.rotary import fit_rotary, read_rotary, write_rotary
 from glassformer.interop.family import Family, Rule, attention_lines, rule
-from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.hf_config import HFConfig, settings, written
 from glassformer.interop.vocabulary_files import qwen_byte_level
 
 HEADS: dict[str, Head] = {
@@ -32,6 +32,11 @@ HEADS: dict[str, Head] = {
     "Model": VectorHead(pooling="mean"),
 }
 """Class name without the family → glassformer head."""
+SIZES = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="intermediate_size")
+SETTINGS = settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len="max_position_embeddings")
+SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout")
+SETTINGS |= settings(bool, False, tie_output="tie_word_embeddings")
+SETTINGS |= settings(str, "silu", activation="hidden_act")
 FULL, SLIDING = "full_attention", "sliding_attention"
 REPEATS = {"lm_head.weight": "model.embed_tokens.weight"}
 DERIVED = ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
@@ -46,32 +51,25 @@ def read_common(
     **differences: Any,
 ) -> TransformerConfig:
     """Read the shared keys; the defaults are `n_kv_heads` (0 = n_heads), `d_head` (0 = D / n_heads) and `norm_eps`."""
-    d_model, n_heads = hf.take("hidden_size", int), hf.take("num_attention_heads", int)
-    max_len = hf.take("max_position_embeddings", int)
+    shared, sizes = hf.fields(SETTINGS), hf.fields(SIZES)
+    n_heads = sizes["n_heads"]
     kv_heads = hf.maybe("num_key_value_heads", int)
     if kv_heads is None:  # null means n_heads; a missing key means the family's default
         kv_heads = n_heads if "num_key_value_heads" in hf.table else n_kv_heads or n_heads
     stack = Stack(
-        n_layers=hf.take("num_hidden_layers", int),
-        n_heads=n_heads,
         n_kv_heads=kv_heads,
-        d_head=hf.take("head_dim", int, d_head or d_model // max(n_heads, 1)),
-        d_ff=hf.take("intermediate_size", int),
+        d_head=hf.take("head_dim", int, d_head or shared["d_model"] // max(n_heads, 1)),
         window_pattern=differences.pop("window_pattern", ()),
+        **sizes,
     )
     fields: dict[str, Any] = {side: stack, "qkv_bias": False, "attn_out_bias": False, "ff_bias": False} | differences
     return TransformerConfig(
-        d_model=d_model,
-        vocab_size=hf.take("vocab_size", int),
-        max_len=max_len,
-        tie_output=hf.take("tie_word_embeddings", bool, False),
-        positions=read_rotary(hf, max_len),
+        positions=read_rotary(hf, shared["max_len"]),
         norm="rmsnorm",
         norm_eps=hf.take("rms_norm_eps", float, norm_eps),
-        activation=hf.choose("hidden_act", ACTIVATIONS, "silu"),
         gated_ff=True,
-        attention_dropout=hf.take("attention_dropout", float, 0.0),
         init=NormalInit(0.02),
+        **shared,
         **fields,
     )
 
@@ -83,7 +81,8 @@ def read_llama(hf: HFConfig, architecture: str) -> TransformerConfig:
 
 def read_mistral(hf: HFConfig, architecture: str) -> TransformerConfig:
     window = _window(hf)
-    return read_common(hf, n_kv_heads=8, window_pattern=() if window is None else (window,))
+    pattern = () if window is None else (window,)
+    return read_common(hf, n_kv_heads=8, window_pattern=pattern)
 
 
 def read_qwen2(hf: HFConfig, architecture: str) -> TransformerConfig:
@@ -99,7 +98,8 @@ def read_qwen3(hf: HFConfig, architecture: str) -> TransformerConfig:
 def _window(hf: HFConfig) -> int | None:
     """Return the attention window, in tokens; None = all."""
     window = hf.maybe("sliding_window", int)
-    window = 4096 if "sliding_window" not in hf.table else window
+    if "sliding_window" not in hf.table:
+        window = 4096
     if window is not None and window < 1:
         hf.problem(f"sliding_window: expected at least 1, got {window}")
     return window
@@ -211,21 +211,14 @@ def fit_qwen3(config: TransformerConfig) -> list[str]:
 
 def write_common(config: TransformerConfig) -> dict[str, Any]:
     """Return the keys that all have in common."""
-    stack, widths = config.head_stack, config.attention_widths(config.head_stack)
+    widths = config.attention_widths(config.head_stack)
     assert isinstance(config.positions, RotaryPositions)  # it fits
     return {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model,
-        "intermediate_size": stack.d_ff,
-        "num_hidden_layers": stack.n_layers,
-        "num_attention_heads": stack.n_heads,
+        **written(SETTINGS, config),
+        **written(SIZES, config.head_stack),
         "num_key_value_heads": widths.n_kv_heads,
         "head_dim": widths.d_head,
-        "max_position_embeddings": config.max_len,
-        "hidden_act": ACTIVATION_NAMES[config.activation],
         "rms_norm_eps": config.norm_eps,
-        "attention_dropout": config.attention_dropout,
-        "tie_word_embeddings": config.tie_output,
         **write_rotary(config.positions),
     }
 

@@ -13,7 +13,7 @@ from glassformer.config.transformer import SinusoidalPositions, TokenHead, Trans
 from glassformer.interop.equivalent import with_halves
 from glassformer.interop.families import bart
 from glassformer.interop.family import Family
-from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.hf_config import HFConfig
 from glassformer.nn.positions import sinusoid
 
 
@@ -34,7 +34,6 @@ def read_marian(hf: HFConfig, architecture: str) -> TransformerConfig:
         share_embeddings=share and tied,
         tie_output=tied,
         positions=SinusoidalPositions("halves"),
-        activation=hf.choose("activation_function", ACTIVATIONS, "gelu"),
         head=TokenHead(bias="constant"),
     )
 
@@ -52,22 +51,24 @@ def fit_marian(config: TransformerConfig) -> list[str]:
 
 
 def write_marian(config: TransformerConfig) -> dict[str, Any]:
-    return bart.write_common(config) | {
+    keys = bart.write_common(config) | {
         "vocab_size": config.encoder_vocab_size,
         "decoder_vocab_size": config.vocab_size,
         "share_encoder_decoder_embeddings": config.share_embeddings,
         "max_position_embeddings": max(config.max_len, config.source_max_len),
-        "activation_function": "swish" if config.activation == "silu" else ACTIVATION_NAMES[config.activation],
         "static_position_embeddings": True,
         "normalize_embedding": False,
         "tie_word_embeddings": config.tie_output,
     }
+    if config.activation == "silu":
+        keys["activation_function"] = "swish"
+    return keys
 
 
 def positions(config: TransformerConfig) -> dict[str, Tensor]:
     """Return the tables of sinusoids, which older files contain."""
-    found = sinusoid(torch.arange(config.max_len), config.d_model, "halves")
-    return {f"model.{stack}.embed_positions.weight": found for stack in ("encoder", "decoder")}
+    table = sinusoid(torch.arange(config.max_len), config.d_model, "halves")
+    return {f"model.{stack}.embed_positions.weight": table for stack in ("encoder", "decoder")}
 
 
 MARIAN = Family(

@@ -58,19 +58,21 @@ def _in_one_table(hf: HFConfig) -> dict[str, Any]:
     tables = [hf.maybe("rope_parameters", dict) or {}, hf.maybe("rope_scaling", dict) or {}]
     outside = {"rope_theta": hf.maybe("rope_theta", float)}
     outside["partial_rotary_factor"] = hf.maybe("partial_rotary_factor", float)
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for table in [*map(_renamed, tables), outside]:
         for key, value in table.items():
-            if value is not None and found.setdefault(key, value) != value:
+            if value is not None and merged.setdefault(key, value) != value:
                 hf.problem(f"rope_parameters, rope_scaling and rope_theta disagree about {key}")
-    return found
+    return merged
 
 
 def _renamed(table: Mapping[str, Any]) -> dict[str, Any]:
     """Rename the key `type` of older files to `rope_type`."""
     table = dict(table)
     kind = table.pop("type", None)
-    return {"rope_type": kind} | table if table or kind else {}
+    if not table and not kind:
+        return {}
+    return {"rope_type": kind} | table
 
 
 def _scaling(rope: HFConfig, max_len: int) -> c.Scaling | None:
@@ -87,12 +89,14 @@ def _scaling(rope: HFConfig, max_len: int) -> c.Scaling | None:
             rope.problem(f"low_freq_factor {low} must be below high_freq_factor {high}")
         return c.Llama3Scaling(factor, low, high, original)
     rope.only("truncate", True)
-    own = _warmth(factor)
-    told, mscale, all_dim = (rope.maybe(key, float) for key in ("attention_factor", "mscale", "mscale_all_dim"))
-    if told is None:
-        told = _warmth(factor, mscale) / (_warmth(factor, all_dim) or math.inf) if mscale and all_dim else own
-    if not math.isclose(told, own, rel_tol=1e-9):
-        rope.problem(f"attention_factor: expected 0.1·ln(factor) + 1 = {own:.6g}, got {told:.6g}")
+    expected = _warmth(factor)
+    attention, mscale, all_dim = (rope.maybe(key, float) for key in ("attention_factor", "mscale", "mscale_all_dim"))
+    if attention is None:
+        attention = expected
+        if mscale and all_dim:
+            attention = _warmth(factor, mscale) / (_warmth(factor, all_dim) or math.inf)
+    if not math.isclose(attention, expected, rel_tol=1e-9):
+        rope.problem(f"attention_factor: expected 0.1·ln(factor) + 1 = {expected:.6g}, got {attention:.6g}")
     # transformers, too, replaces 0 and null by the defaults
     fast, slow = rope.maybe("beta_fast", float) or 32.0, rope.maybe("beta_slow", float) or 1.0
     return c.YarnScaling(factor, original, fast, slow)

@@ -17,7 +17,7 @@ from glassformer.config.transformer import (
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import with_norm_scales
 from glassformer.interop.family import Family, Rule, attention_lines, rule
-from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig, settings, written
 
 HEAD, SHARED = "lm_head.weight", "shared.weight"
 FEED_FORWARDS = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
@@ -25,6 +25,12 @@ FEED_FORWARDS |= {f"gated-{name}": (ours, True) for name, ours in ACTIVATIONS.it
 FEED_FORWARDS["gated-gelu"] = ("gelu_tanh", True)  # in 1.1 the name means the tanh approximation
 FEED_FORWARD_NAMES = {meaning: name for name, meaning in reversed(FEED_FORWARDS.items())}
 """(activation, gated) → `feed_forward_proj`; a gate with the exact GELU has no name."""
+SETTINGS = settings(int, d_model="d_model", vocab_size="vocab_size") | settings(int, 512, max_len="n_positions")
+SETTINGS |= settings(float, 1e-6, norm_eps="layer_norm_epsilon")
+DROPOUTS = ("embedding_dropout", "attention_dropout", "ff_dropout", "residual_dropout")  # the last one is written
+SETTINGS |= settings(float, 0.1, **dict.fromkeys(DROPOUTS, "dropout_rate"))
+RELATIVE = settings(int, 32, n_buckets="relative_attention_num_buckets")
+RELATIVE |= settings(int, 128, max_distance="relative_attention_max_distance")
 
 
 def read_t5(hf: HFConfig, architecture: str) -> TransformerConfig:
@@ -44,6 +50,7 @@ def read_encoder(hf: HFConfig, architecture: str) -> TransformerConfig:
 
 def _read(hf: HFConfig, feed_forward: str) -> TransformerConfig:
     """Read the keys that T5 and mT5 share; `feed_forward` is the default of `feed_forward_proj`."""
+    # Sizes
     n_heads, d_head, d_ff = hf.take("num_heads", int), hf.take("d_kv", int), hf.take("d_ff", int)
     n_layers = hf.take("num_layers", int)
     n_decoder_layers = hf.take("num_decoder_layers", int, n_layers)
@@ -51,31 +58,20 @@ def _read(hf: HFConfig, feed_forward: str) -> TransformerConfig:
     # transformers derives these keys from feed_forward_proj, and writes them too.
     hf.only("dense_act_fn", *(name for name, ours in ACTIVATIONS.items() if ours == activation))
     hf.only("is_gated_act", gated)
-    dropout = hf.take("dropout_rate", float, 0.1)
     return TransformerConfig(
         encoder=Stack(n_layers, n_heads, d_head=d_head, d_ff=d_ff),
         decoder=Stack(n_decoder_layers, n_heads, d_head=d_head, d_ff=d_ff),
-        d_model=hf.take("d_model", int),
-        vocab_size=hf.take("vocab_size", int),
-        max_len=hf.take("n_positions", int, 512),
         share_embeddings=True,
-        positions=RelativePositions(
-            hf.take("relative_attention_num_buckets", int, 32),
-            hf.take("relative_attention_max_distance", int, 128),
-        ),
+        positions=RelativePositions(**hf.fields(RELATIVE)),
         norm="rmsnorm",
-        norm_eps=hf.take("layer_norm_epsilon", float, 1e-6),
         activation=activation,
         gated_ff=gated,
         qkv_bias=False,
         attn_out_bias=False,
         ff_bias=False,
         attention_scale=1.0,
-        embedding_dropout=dropout,
-        residual_dropout=dropout,
-        attention_dropout=dropout,
-        ff_dropout=dropout,
         init=NormalInit(0.02),
+        **hf.fields(SETTINGS),
     )
 
 
@@ -132,32 +128,27 @@ def _fit(config: TransformerConfig, has_decoder: bool) -> Compatibility:
 
 def write_t5(config: TransformerConfig) -> dict[str, Any]:
     stack, encoder = config.head_stack, config.encoder
-    assert encoder is not None and isinstance(config.positions, RelativePositions)  # it fits
+    assert encoder is not None  # it fits
     return {
-        "vocab_size": config.vocab_size,
-        "d_model": config.d_model,
+        **written(SETTINGS, config),
+        **written(RELATIVE, config.positions),
         "d_kv": config.attention_widths(stack).d_head,
         "d_ff": stack.d_ff,
         "num_layers": encoder.n_layers,
         "num_decoder_layers": stack.n_layers,
         "num_heads": stack.n_heads,
-        "relative_attention_num_buckets": config.positions.n_buckets,
-        "relative_attention_max_distance": config.positions.max_distance,
-        "dropout_rate": config.residual_dropout,
-        "layer_norm_epsilon": config.norm_eps,
         "feed_forward_proj": FEED_FORWARD_NAMES[config.activation, config.gated_ff],
         "is_gated_act": config.gated_ff,
         "dense_act_fn": ACTIVATION_NAMES[config.activation],
-        "n_positions": config.max_len,
         "scale_decoder_outputs": config.scale_logits,
         "tie_word_embeddings": config.scale_logits,  # before transformers 5, this key scales the logits
     }
 
 
 def write_mt5(config: TransformerConfig) -> dict[str, Any]:
-    found = write_t5(config) | {"tie_word_embeddings": config.tie_output}
-    del found["scale_decoder_outputs"]
-    return found
+    keys = write_t5(config) | {"tie_word_embeddings": config.tie_output}
+    del keys["scale_decoder_outputs"]
+    return keys
 
 
 def table_t5(config: TransformerConfig) -> list[Rule]:
