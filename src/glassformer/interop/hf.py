@@ -30,6 +30,11 @@ TOLERANCE = 1e-5
 """Allowed difference of logits, × max(1, largest logit): the effect of the order of summation in fp32."""
 WRITTEN_FOR = "5.23.0"
 """Version of transformers that the files are written for."""
+Inputs = dict[str, Tensor]
+ONE_TEXT = {"token_ids": "input_ids", "attention_mask": "attention_mask", "token_types": "token_type_ids"}
+PAIR = {"source_ids": "input_ids", "source_attention_mask": "attention_mask"}
+PAIR |= {"token_ids": "decoder_input_ids", "attention_mask": "decoder_attention_mask"}
+"""Argument of a network → its name in transformers: of a model that reads one text, and of one that reads a pair."""
 
 
 def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> list[str]:
@@ -162,7 +167,7 @@ def compare_read_back(folder: Path, network: Transformer) -> float:
     with torch.no_grad():
         for name, x in read_weights(written, family, config).items():
             parameters[name].copy_(x)
-        inputs = example_inputs(network.config)[0]
+        inputs = example_inputs(network.config)
         return _compare(network, again, lambda: _own_outputs(again, inputs), "outputs of the model read back")
 
 
@@ -185,7 +190,7 @@ def compare_with_transformers(folder: Path, family: Family, architecture: str, n
                 "nothing was exported"
             )
         theirs.eval()
-        inputs = example_inputs(network.config)[1]
+        inputs = their_inputs(example_inputs(network.config))
         is_bare = architecture in family.bare
         what = "vectors of transformers" if is_bare else "logits of transformers"
         return _compare(network, theirs, lambda: _their_outputs(theirs, network.config, inputs), what, is_bare)
@@ -199,7 +204,7 @@ def _compare(
     `what` names the outputs in the error. If `is_bare`, hidden states are compared, since the model has no logits.
     Large weights cause larger rounding errors: then both networks are compared again in double precision.
     """
-    inputs = example_inputs(network.config)[0]
+    inputs = example_inputs(network.config)
     difference, is_fine = _difference(_own_outputs(network, inputs, is_bare), outputs())
     if not is_fine:
         network.double(), other.double()
@@ -237,8 +242,8 @@ def _their_outputs(theirs: Any, config: TransformerConfig, inputs: dict[str, Any
     return [outputs["last_hidden_state"]]
 
 
-def example_inputs(config: TransformerConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return random ids with a fixed seed, as arguments of glassformer and as arguments of transformers."""
+def example_inputs(config: TransformerConfig) -> Inputs:
+    """Return random ids with a fixed seed, as arguments of the network."""
     draw = torch.Generator().manual_seed(1)
     n_rows, n_tokens = 3, min(17, config.max_len)
     ids = torch.randint(config.vocab_size, (n_rows, n_tokens), generator=draw)
@@ -248,19 +253,19 @@ def example_inputs(config: TransformerConfig) -> tuple[dict[str, Any], dict[str,
         ids[ids == config.eos_id] = (config.eos_id + 1) % config.vocab_size
         ids[:, -1] = config.eos_id
     if config.reads_text_twice or not config.is_encoder_decoder:
-        mask = torch.ones_like(ids, dtype=torch.bool)
-        mine, other = {"token_ids": ids, "attention_mask": mask}, {"input_ids": ids, "attention_mask": mask.long()}
+        inputs = {"token_ids": ids, "attention_mask": torch.ones_like(ids, dtype=torch.bool)}
         if config.n_token_types:
-            types = torch.randint(config.n_token_types, ids.shape, generator=draw)
-            mine["token_types"] = other["token_type_ids"] = types
-        return mine, other
+            inputs["token_types"] = torch.randint(config.n_token_types, ids.shape, generator=draw)
+        return inputs
     n_source = min(n_tokens, config.encoder_max_len)
     source = torch.randint(config.encoder_vocab_size, (n_rows, n_source), generator=draw)
-    mask = torch.ones_like(source, dtype=torch.bool)
-    return (
-        {"token_ids": ids, "source_ids": source, "source_attention_mask": mask},
-        {"input_ids": source, "attention_mask": mask.long(), "decoder_input_ids": ids},
-    )
+    return {"token_ids": ids, "source_ids": source, "source_attention_mask": torch.ones_like(source, dtype=torch.bool)}
+
+
+def their_inputs(inputs: Inputs) -> Inputs:
+    """Rename the arguments of a network to those of transformers and ONNX graphs, and make masks of integers."""
+    names = PAIR if "source_ids" in inputs else ONE_TEXT
+    return {names[name]: x.long() for name, x in inputs.items()}
 
 
 @contextmanager

@@ -54,17 +54,18 @@ def read_head(folder: HFFolder, config: TransformerConfig) -> VectorHead:
     head = config.head
     if has_modules(folder):
         pooling, normalize = _read_modules(folder)
-        is_stored = head.pooler != "none"
-        head = VectorHead(
-            _read_pooling(folder, pooling, config.d_model), "unused" if is_stored else "none", normalize is not None
-        )
+        head = VectorHead(_read_pooling(folder, pooling, config.d_model), "none", normalize is not None)
+        if config.head.pooler != "none":  # it is stored, and no module applies it
+            head = replace(head, pooler="unused")
         if normalize is not None:  # it must normalise the sentence vector
             hf = HFConfig(folder.table(f"{normalize}/config.json"), str(folder.path / normalize / "config.json"))
             hf.only("module_input_name", "sentence_embedding")
             hf.only("module_output_name", "sentence_embedding")
             hf.done()
-    n = _read_length(folder)
-    return replace(head, max_tokens=n if n is not None and n < config.max_len else 0)
+    length = _read_length(folder)
+    if length is None or length >= config.max_len:
+        length = 0
+    return replace(head, max_tokens=length)
 
 
 def _read_modules(folder: HFFolder) -> tuple[str, str | None]:
@@ -73,7 +74,8 @@ def _read_modules(folder: HFFolder) -> tuple[str, str | None]:
     modules = files.read_json(where)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise UserError(f"{where} must be a list of modules; {WITHOUT}")
-    kinds, paths = [str(module.get("type")) for module in modules], [str(module.get("path")) for module in modules]
+    kinds = [str(module.get("type")) for module in modules]
+    paths = [str(module.get("path")) for module in modules]
     if others := [kind for kind in kinds if not kind.startswith(PACKAGE)]:
         raise UserError(f"{where} requires custom code ({shown(others[0])}), which is never run; {WITHOUT}")
     names = [kind.rpartition(".")[2] for kind in kinds]
@@ -101,8 +103,11 @@ def _read_pooling(folder: HFFolder, path: str, d_model: int) -> Any:
         hf.problem(f"embedding_dimension: expected {d_model} (the model's width), got {width}")
     old = [mode for key, mode in OLD_POOLINGS.items() if hf.maybe(key, bool)] or ["mean"]
     hf.pass_over("pooling_mode")
-    new = hf.table.get("pooling_mode")
-    modes = old if new is None else new if isinstance(new, list) else [new]
+    modes: Any = hf.table.get("pooling_mode")
+    if modes is None:
+        modes = old
+    elif not isinstance(modes, list):
+        modes = [modes]
     if len(modes) != 1 or modes[0] not in list(POOLINGS):  # a value may be of any type
         hf.problem(
             f"the pooling {shown(' + '.join(map(str, modes)))} is not supported (known: one of {', '.join(POOLINGS)})"
@@ -133,10 +138,12 @@ def _read_length(folder: HFFolder) -> int | None:
     if length is not None and length < 1:
         hf.problem(f"max_seq_length: expected at least 1, got {length}")
     hf.done()
-    if length is None:
-        said: Any = folder.table("tokenizer_config.json").get("model_max_length")
-        length = int(said) if type(said) in (int, float) and 1 <= said < float("inf") else None
-    return length
+    if length is not None:
+        return length
+    limit: Any = folder.table("tokenizer_config.json").get("model_max_length")
+    if type(limit) in (int, float) and 1 <= limit < float("inf"):
+        return int(limit)
+    return None
 
 
 def _lowercases(folder: HFFolder) -> bool:
@@ -158,11 +165,10 @@ def log_not_imported(folder: HFFolder, log: Callable[[str], None]) -> None:
     hf.done()
     prompts = {name: prompt for name, prompt in prompts.items() if prompt}
     if default in prompts:
-        said = shown(repr(prompts[default]))
-        log(f"the default prompt {said} is not imported: add it before each text yourself")
+        log(f"the default prompt {shown(repr(prompts[default]))} is not imported: add it before each text yourself")
     elif prompts:
-        said = ", ".join(f"{name} {prompt!r}" for name, prompt in prompts.items())
-        log(f"the prompts ({shown(said)}) are not imported: add them before a text yourself")
+        names = ", ".join(f"{name} {prompt!r}" for name, prompt in prompts.items())
+        log(f"the prompts ({shown(names)}) are not imported: add them before a text yourself")
 
 
 def write_modules(head: VectorHead, config: TransformerConfig, folder: Path) -> list[str]:
@@ -172,7 +178,9 @@ def write_modules(head: VectorHead, config: TransformerConfig, folder: Path) -> 
             f"{MODULES} is not written: sentence-transformers has no module for the pooler; it would load the folder "
             "with mean pooling, which gives another vector"
         ]
-    kinds = [("", "Transformer"), (POOLING, "Pooling"), *([(NORMALIZE, "Normalize")] if head.normalize else [])]
+    kinds = [("", "Transformer"), (POOLING, "Pooling")]
+    if head.normalize:
+        kinds.append((NORMALIZE, "Normalize"))
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"{PACKAGE}models.{kind}"}
         for i, (path, kind) in enumerate(kinds)
