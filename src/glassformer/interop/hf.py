@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import files
-from glassformer.config.recurrent import ModelConfig
+from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.schema import to_dict, toml_value
 from glassformer.config.transformer import PositionHead, SequenceHead, TokenHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError
@@ -54,9 +54,8 @@ def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD
     if config != stored.config:
         report.append(f"rewritten as an equivalent model: {', '.join(changes(stored.config, config))}")
     # Read back and compare
-    compare_weights(folder, weights)
-    del ours, weights  # as large as the model, each
-    difference = compare_read_back(folder, network)
+    del weights  # as large as the model
+    difference = compare_read_back(folder, network, ours)
     what = "vectors" if architecture in family.bare else "logits"
     report.append(f"read back: all tensors are identical, and {what} differ by at most {difference:.1e}")
     # Load with transformers and compare
@@ -148,25 +147,22 @@ def their_config(family: Family, config: TransformerConfig, labels: tuple[str, .
     return common | family.write(config)
 
 
-def compare_weights(folder: Path, ours: Mapping[str, Tensor]) -> None:
-    """Raise `UserError` unless reading the folder, as an import does, returns every written tensor unchanged."""
-    written = HFFolder.open(folder)
-    with written.reading() as take:  # one tensor at a time
-        if ours.keys() != written.tensors.keys() or not all(torch.equal(x, take(n)) for n, x in ours.items()):
-            raise UserError("the file read back differs from the data written: nothing was exported; check the disk")
+def compare_read_back(folder: Path, network: Transformer, ours: Mapping[str, Tensor]) -> float:
+    """Import the folder, and return the largest difference of logits.
 
-
-def compare_read_back(folder: Path, network: Transformer) -> float:
-    """Return the largest difference of logits to an import of the folder; raise `UserError` if it is too large."""
+    Raises `UserError` if it is too large, or unless the import returns each of the tensors `ours` unchanged.
+    """
     written = HFFolder.open(folder)
     family, architecture = find_family(written)
     config, _ = read_config(written, family, architecture)
-    config = replace(config, decoder_start_id=network.config.decoder_start_id)
-    again = build_model(config).eval()
-    parameters = weights_of(again)
+    read = read_weights(written, family, config)
+    if read.keys() != ours.keys() or not all(torch.equal(x, read[name]) for name, x in ours.items()):
+        raise UserError("the file read back differs from the data written: nothing was exported; check the disk")
+    again = build_model(replace(config, decoder_start_id=network.config.decoder_start_id)).eval()
     with torch.no_grad():
-        for name, x in read_weights(written, family, config).items():
-            parameters[name].copy_(x)
+        for name, x in weights_of(again).items():
+            x.copy_(read[name])
+        del read
         inputs = example_inputs(network.config)
         return _compare(network, again, lambda: _own_outputs(again, inputs), "outputs of the model read back")
 
@@ -242,24 +238,52 @@ def _their_outputs(theirs: Any, config: TransformerConfig, inputs: dict[str, Any
     return [outputs["last_hidden_state"]]
 
 
-def example_inputs(config: TransformerConfig) -> Inputs:
-    """Return random ids with a fixed seed, as arguments of the network."""
-    draw = torch.Generator().manual_seed(1)
-    n_rows, n_tokens = 3, min(17, config.max_len)
-    ids = torch.randint(config.vocab_size, (n_rows, n_tokens), generator=draw)
+def example_inputs(
+    config: ModelConfig, n_rows: int = 3, n_tokens: int = 17, n_source: int = 17, padded: bool = False
+) -> Inputs:
+    """Return random arguments of a network with a fixed seed, within its maximum lengths.
+
+    If `padded`, odd rows have padding at the end, even rows at the beginning; row 0 has none, and neither has the
+    target of a Transformer that reads a source.
+    """
+    generator = torch.Generator().manual_seed(1)
+
+    def ids(n_ids: int, length: int) -> Tensor:
+        return torch.randint(n_ids, (n_rows, length), generator=generator)
+
+    def mask(length: int) -> Tensor:
+        column, row = torch.arange(length), torch.arange(n_rows)[:, None]
+        n_padding = row.clamp(max=length - 1) if padded else torch.zeros_like(row)
+        return torch.where(row % 2 == 1, column < length - n_padding, column >= n_padding)
+
+    # Ids
+    n_tokens, n_source = min(n_tokens, config.max_len), min(n_source, config.encoder_max_len)
+    token_ids = ids(config.vocab_size, n_tokens)
     if config.pad_id is not None:  # transformers may treat it as padding at any position
-        ids[ids == config.pad_id] = (config.pad_id + 1) % config.vocab_size
-    if config.reads_text_twice and config.eos_id is not None:  # BART reads the vector of the last end token
-        ids[ids == config.eos_id] = (config.eos_id + 1) % config.vocab_size
-        ids[:, -1] = config.eos_id
-    if config.reads_text_twice or not config.is_encoder_decoder:
-        inputs = {"token_ids": ids, "attention_mask": torch.ones_like(ids, dtype=torch.bool)}
-        if config.n_token_types:
-            inputs["token_types"] = torch.randint(config.n_token_types, ids.shape, generator=draw)
-        return inputs
-    n_source = min(n_tokens, config.encoder_max_len)
-    source = torch.randint(config.encoder_vocab_size, (n_rows, n_source), generator=draw)
-    return {"token_ids": ids, "source_ids": source, "source_attention_mask": torch.ones_like(source, dtype=torch.bool)}
+        token_ids[token_ids == config.pad_id] = (config.pad_id + 1) % config.vocab_size
+    if reads_text_twice(config) and config.eos_id is not None:  # BART reads the vector of the last end token
+        token_ids[token_ids == config.eos_id] = (config.eos_id + 1) % config.vocab_size
+        token_ids[:, -1] = config.eos_id
+    # Masks and the second text
+    inputs = {"token_ids": token_ids}
+    if not has_source(config) or isinstance(config, RecurrentConfig):
+        inputs["attention_mask"] = mask(n_tokens)
+    if has_source(config):
+        inputs["source_ids"] = ids(config.encoder_vocab_size, n_source)
+        inputs["source_attention_mask"] = mask(n_source)
+    elif n_types := getattr(config, "n_token_types", 0):
+        inputs["token_types"] = ids(n_types, n_tokens)
+    return inputs
+
+
+def reads_text_twice(config: ModelConfig) -> bool:
+    """Return True if a network reads one text with its encoder and its decoder."""
+    return isinstance(config, TransformerConfig) and config.reads_text_twice
+
+
+def has_source(config: ModelConfig) -> bool:
+    """Return True if a network reads a source besides the target."""
+    return config.is_encoder_decoder and not reads_text_twice(config)
 
 
 def their_inputs(inputs: Inputs) -> Inputs:

@@ -27,13 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import files
-from glassformer.config.recurrent import ModelConfig, RecurrentConfig
+from glassformer.config.recurrent import ModelConfig
 from glassformer.config.schema import to_dict
 from glassformer.config.transformer import SpanHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError, first_line, needs
 from glassformer.interop import tokenizer_files
 from glassformer.interop.directory import CONFIG
-from glassformer.interop.hf import PAIR, Inputs, choose_family, their_inputs, write_settings
+from glassformer.interop.hf import PAIR, Inputs, choose_family, example_inputs, has_source, their_inputs, write_settings
 from glassformer.interop.runtimes.recurrent_scan import ScannedRecurrent
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
@@ -197,18 +197,12 @@ def output_names(config: ModelConfig) -> tuple[str, ...]:
     return "logits", "last_hidden_state"
 
 
-def is_divided(config: ModelConfig) -> bool:
-    """Return True if encoder and decoder are two graphs."""
-    return isinstance(config, TransformerConfig) and config.is_encoder_decoder and not config.reads_text_twice
-
-
 def graphs_of(network: Transformer | RecurrentModel) -> list[Graph]:
     """Return the graphs of a network."""
     config = network.config
-    inputs, outputs = their_inputs(made_up_inputs(config, *TRACED)), output_names(config)
-    if not is_divided(config):
+    inputs, outputs = their_inputs(example_inputs(config, *TRACED, padded=True)), output_names(config)
+    if isinstance(network, RecurrentModel) or not has_source(config):
         return [Graph(GRAPH, _Forward(network).eval(), inputs, outputs)]
-    assert isinstance(network, Transformer)
     source = {name: inputs[name] for name in ("input_ids", "attention_mask")}
     target = {"input_ids": inputs["decoder_input_ids"], MEMORY_MASK: inputs["attention_mask"]}
     target[MEMORY] = torch.randn(*source["input_ids"].shape, network.config.d_model)
@@ -216,34 +210,6 @@ def graphs_of(network: Transformer | RecurrentModel) -> list[Graph]:
         Graph(ENCODER, _Encode(network).eval(), source, ("last_hidden_state",)),
         Graph(DECODER, _Decode(network).eval(), target, outputs),
     ]
-
-
-def made_up_inputs(config: ModelConfig, n_rows: int, n_tokens: int, n_source: int) -> Inputs:
-    """Return random arguments of the network: odd rows have padding at the end, even rows at the beginning.
-
-    Row 0 has no padding, and neither has the target of a graph of its own. Lengths are limited to the maximum lengths
-    of the model.
-    """
-    generator = torch.Generator().manual_seed(0)
-
-    def ids(n: int, length: int) -> Tensor:
-        return torch.randint(n, (n_rows, length), generator=generator)
-
-    def mask(length: int) -> Tensor:
-        column, row = torch.arange(length), torch.arange(n_rows)[:, None]
-        n_padding = row.clamp(max=length - 1)
-        return torch.where(row % 2 == 1, column < length - n_padding, column >= n_padding)
-
-    n_tokens, n_source = min(n_tokens, config.max_len), min(n_source, config.encoder_max_len)
-    inputs = {"token_ids": ids(config.vocab_size, n_tokens)}
-    if not is_divided(config):
-        inputs["attention_mask"] = mask(n_tokens)
-    if is_divided(config) or isinstance(config, RecurrentConfig):
-        inputs["source_ids"] = ids(config.encoder_vocab_size, n_source)
-        inputs["source_attention_mask"] = mask(n_source)
-    elif config.n_token_types:
-        inputs["token_types"] = ids(config.n_token_types, n_tokens)
-    return inputs
 
 
 @torch.no_grad()
@@ -302,7 +268,7 @@ def _difference(network: Transformer | RecurrentModel, sessions: Mapping[str, An
     """Return the largest difference of the outputs at real tokens, and the network's largest output."""
     differences, sizes = [], []
     for shape in CHECKED:
-        inputs = made_up_inputs(network.config, *shape)
+        inputs = example_inputs(network.config, *shape, padded=True)
         try:
             outputs = run_graphs(sessions, their_inputs(inputs))
         except Exception as error:  # onnxruntime's exceptions have no common base class
