@@ -54,8 +54,9 @@ def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD
     if config != stored.config:
         report.append(f"rewritten as an equivalent model: {', '.join(changes(stored.config, config))}")
     # Read back and compare
-    del weights  # as large as the model
-    difference = compare_read_back(folder, network, ours)
+    compare_weights(folder, weights)
+    del ours, weights  # as large as the model, each
+    difference = compare_read_back(folder, network)
     what = "vectors" if architecture in family.bare else "logits"
     report.append(f"read back: all tensors are identical, and {what} differ by at most {difference:.1e}")
     # Load with transformers and compare
@@ -147,22 +148,25 @@ def their_config(family: Family, config: TransformerConfig, labels: tuple[str, .
     return common | family.write(config)
 
 
-def compare_read_back(folder: Path, network: Transformer, ours: Mapping[str, Tensor]) -> float:
-    """Import the folder, and return the largest difference of logits.
+def compare_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Raise `UserError` unless reading the folder, as an import does, returns every written tensor unchanged."""
+    written = HFFolder.open(folder)
+    with written.reading() as take:  # one tensor at a time
+        if weights.keys() != written.tensors.keys() or not all(torch.equal(x, take(n)) for n, x in weights.items()):
+            raise UserError("the file read back differs from the data written: nothing was exported; check the disk")
 
-    Raises `UserError` if it is too large, or unless the import returns each of the tensors `ours` unchanged.
-    """
+
+def compare_read_back(folder: Path, network: Transformer) -> float:
+    """Return the largest difference of logits to an import of the folder; raise `UserError` if it is too large."""
     written = HFFolder.open(folder)
     family, architecture = find_family(written)
     config, _ = read_config(written, family, architecture)
-    read = read_weights(written, family, config)
-    if read.keys() != ours.keys() or not all(torch.equal(x, read[name]) for name, x in ours.items()):
-        raise UserError("the file read back differs from the data written: nothing was exported; check the disk")
-    again = build_model(replace(config, decoder_start_id=network.config.decoder_start_id)).eval()
+    config = replace(config, decoder_start_id=network.config.decoder_start_id)
+    again = build_model(config).eval()
+    parameters = weights_of(again)
     with torch.no_grad():
-        for name, x in weights_of(again).items():
-            x.copy_(read[name])
-        del read
+        for name, x in read_weights(written, family, config).items():
+            parameters[name].copy_(x)
         inputs = example_inputs(network.config)
         return _compare(network, again, lambda: _own_outputs(again, inputs), "outputs of the model read back")
 
