@@ -84,7 +84,7 @@ class Key:
         return x.mT if self.transposed and x.dim() == 2 else x
 
     def _cut(self, tensors: list[Tensor], n_parts: int) -> list[Tensor]:
-        """Divide one tensor by rows into `n_parts`, or join several to one; as many as `n_parts` stay as they are."""
+        """Divide one tensor by rows into `n_parts`, or join several to one; `n_parts` tensors are unchanged."""
         if len(tensors) == n_parts:
             return [x.contiguous() for x in tensors]
         if n_parts == 1:

@@ -54,7 +54,7 @@ def read_generation(
     """
     defaults = {key: value for key, value in defaults.items() if value is not None}
     further = tuple(end for end in end_tokens(defaults, where) if end != config.eos_id)
-    # Settings with a counterpart, and those that have none
+    # Settings with a counterpart, and the others
     if config.is_encoder_decoder:
         settings = _read_beam(defaults, config, where)
         others = NEUTRAL.keys() - BEAM.keys() - {"max_length"}

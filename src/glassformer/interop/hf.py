@@ -247,8 +247,8 @@ def example_inputs(
 ) -> Inputs:
     """Return random arguments of a network with a fixed seed, within its maximum lengths.
 
-    If `padded`, odd rows have padding at the end, even rows at the beginning; row 0 has none, and neither has the
-    target of a Transformer that reads a source.
+    If `padded`, odd rows have padding at the end, even rows at the beginning. Row 0 and the target of a
+    Transformer that reads a source have no padding.
     """
     generator = torch.Generator().manual_seed(1)
 

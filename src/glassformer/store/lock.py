@@ -59,7 +59,7 @@ def _acquired(folder: Path) -> "BaseFileLock":
 
 
 def owner(folder: Path) -> dict[str, Any]:
-    """Return the contents of the owner file: pid, host, since and the facts of `locked`; empty if there is none."""
+    """Return the contents of the owner file: pid, host, since and the facts of `locked`; empty without a trainer."""
     try:
         facts = json.loads((folder / OWNER).read_text("utf-8"))
     except (OSError, ValueError):
