@@ -88,7 +88,8 @@ def _read_modules(folder: HFFolder) -> tuple[str, str | None]:
         raise UserError(f"{where}: the Transformer is in {shown(paths[0])}; move its files next to {MODULES}")
     if any(Path(path).name != path or path in ("", ".", "..") or "\\" in path or "\0" in path for path in paths[1:]):
         raise UserError(f"{where}: path must name a subfolder for every module except the first")
-    return paths[1], paths[2] if len(paths) > 2 else None
+    _, pooling, *normalize = paths
+    return pooling, next(iter(normalize), None)
 
 
 def _read_pooling(folder: HFFolder, path: str, d_model: int) -> Any:

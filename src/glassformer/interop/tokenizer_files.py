@@ -51,7 +51,9 @@ def read_tokenizers(
     """
     if (folder.path / sentencepiece_files.SOURCE).is_file():
         target, source = sentencepiece_files.read_pair(folder.path, roles(folder), log)
-        return Tokenizers(target, None if source.fingerprint == target.fingerprint else source)
+        if source.fingerprint == target.fingerprint:
+            return Tokenizers(target)
+        return Tokenizers(target, source)
     built = None
     if builder is not None and not (folder.path / TOKENIZER).is_file():
         all_roles = _roles_by_default(folder, usual or {}) | roles(folder)

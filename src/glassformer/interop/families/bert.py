@@ -38,8 +38,8 @@ def read_bert(hf: HFConfig, architecture: str) -> c.TransformerConfig:
     # Keys of the original implementation, for other heads; the pooler is the same.
     hf.pass_over("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
     hf.pass_over("pooler_size_per_head", "pooler_type")
-    kind = architecture.removeprefix("Bert")
-    return _read(hf, "ForMaskedLM" if kind == "ForPreTraining" else kind, offset=0)
+    kind = architecture.removeprefix("Bert").replace("ForPreTraining", "ForMaskedLM")
+    return _read(hf, kind, offset=0)
 
 
 def read_roberta(hf: HFConfig, architecture: str) -> c.TransformerConfig:

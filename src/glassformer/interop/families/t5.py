@@ -82,8 +82,10 @@ def _head(hf: HFConfig) -> tuple[bool, bool]:
     sets `tie_word_embeddings` to true. A head that is not tied is then among the weights.
     """
     tied, scaled = hf.maybe("tie_word_embeddings", bool), hf.maybe("scale_decoder_outputs", bool)
-    says_tied = tied is not False and scaled is None
-    return (tied is not False if scaled is None else scaled), says_tied or HEAD not in hf.tensors
+    has_head = HEAD in hf.tensors
+    if scaled is None:
+        return tied is not False, tied is not False or not has_head
+    return scaled, not has_head
 
 
 def fit_t5(config: TransformerConfig) -> list[str]:
@@ -155,7 +157,9 @@ def table_t5(config: TransformerConfig) -> list[Rule]:
     lines = [rule("encoder.embeddings.tokens", "shared"), rule("output.proj", "lm_head")]
     for half in config.stacks:
         ours, theirs = f"{half}.blocks.{{i}}.", f"{half}.block.{{i}}.layer."
-        attentions = {"self_attn": "0.SelfAttention"} | ({"cross_attn": "1.EncDecAttention"} if half[0] == "d" else {})
+        attentions = {"self_attn": "0.SelfAttention"}
+        if half == "decoder":
+            attentions["cross_attn"] = "1.EncDecAttention"
         for mine, other in attentions.items():
             parts = (f"{theirs}{other}.{part}" for part in "qkvo")
             lines.append(rule(f"{ours}{mine}_norm", f"{theirs}{other[0]}.layer_norm"))

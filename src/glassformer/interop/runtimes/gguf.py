@@ -272,10 +272,11 @@ def _compare(gguf: ModuleType, path: Path, numbers: Mapping[str, Any], tensors: 
     reader = gguf.GGUFReader(path)
     written = {name: float(np.float32(x)) if isinstance(x, float) else x for name, x in numbers.items()}
     read = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
-    same = read == written and tensors.keys() == {stored.name for stored in reader.tensors}
-    for stored in reader.tensors if same else ():
+    problem = UserError("the file read back differs from the data written: nothing was exported; check the disk")
+    if read != written or tensors.keys() != {stored.name for stored in reader.tensors}:
+        raise problem
+    for stored in reader.tensors:
         x = gguf.quants.dequantize(stored.data, stored.tensor_type)
         x = torch.from_numpy(x.reshape(stored.shape.tolist()[::-1]).copy())  # last dimension first
-        same = same and torch.equal(x, tensors[stored.name])
-    if not same:
-        raise UserError("the file read back differs from the data written: nothing was exported; check the disk")
+        if not torch.equal(x, tensors[stored.name]):
+            raise problem
