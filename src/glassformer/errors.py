@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
@@ -58,6 +58,16 @@ def quoted(text: str) -> str:
     'a short one'
     """
     return repr(text if len(text) <= 40 else text[:37] + "…")
+
+
+def listed(problems: Sequence[str], most: int = 8) -> str:
+    """Join problems for a message; those after the first `most` are only counted.
+
+    >>> print(listed(["a is missing", "b is missing", "c is missing"], most=2))
+    a is missing; b is missing … and 1 more
+    """
+    text = "; ".join(problems[:most])
+    return text if len(problems) <= most else f"{text} … and {len(problems) - most:,} more"
 
 
 def first_line(error: BaseException) -> str:

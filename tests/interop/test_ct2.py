@@ -34,6 +34,7 @@ from glassformer.errors import UserError  # noqa: E402
 from glassformer.inference.beam import Search, beam_search  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.runtimes import ct2  # noqa: E402
+from glassformer.interop.tokenizer_files import row_names  # noqa: E402
 from glassformer.models.transformer import Transformer  # noqa: E402
 from glassformer.store.model_directory import StoredModel, read_model  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
@@ -159,7 +160,7 @@ def test_beam_search_equals_glassformer(tmp_path: Path, config: TransformerConfi
     stored, out = sharp(config, tmp_path / "ours"), tmp_path / "out"
     out.mkdir()
     ct2.write_ct2(stored, out)
-    network, names = stored.network, ct2.tokens_of(stored.tokenizers.target, VOCAB)
+    network, names = stored.network, row_names(stored.tokenizers.target, VOCAB)
     translator, end = ctranslate2.Translator(str(out), intra_threads=1), stored.tokenizers.target.eos_id
     assert isinstance(network, Transformer) and end is not None
     # CTranslate2 treats a source of only special tokens as empty, with an empty target.
@@ -264,7 +265,7 @@ def test_the_end_token_comes_from_the_configuration(tmp_path: Path, config: Tran
 
 def test_every_row_has_a_unique_name() -> None:
     tokenizer = tiny_tokenizer()
-    names = ct2.tokens_of(tokenizer, VOCAB)
+    names = row_names(tokenizer, VOCAB)
     assert len(set(names)) == VOCAB and names[: tokenizer.vocab_size] == list(tokenizer.vocab)
 
 

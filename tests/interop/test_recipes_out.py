@@ -102,7 +102,7 @@ def test_every_recipe_is_exported_or_refused_with_its_reason(name: str, tmp_path
     assert messages[0].startswith(FAMILY_OF[name])
     import_model(tmp_path / "hf", tmp_path / "again", log=lambda text: None)
     networks = [read_model(tmp_path / place).network for place in ("ours", "again")]
-    inputs = example_inputs(networks[0].config)[0]  # type: ignore[arg-type]
+    inputs = example_inputs(networks[0].config)  # type: ignore[arg-type]
     with torch.inference_mode():
         expected, found = (network(**inputs) for network in networks)
     bound = 1e-5 * max(1.0, float(expected.abs().max()))

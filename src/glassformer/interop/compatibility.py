@@ -42,8 +42,8 @@ class Compatibility:
         value = getattr(self.config, name)
         fine = value in allowed
         whole = any(type(one) is type(value) for one in allowed)  # same kind, other settings
-        must = " or ".join(dict.fromkeys(_said(one, whole) for one in allowed))
-        self.check(name, fine, f"model.{name}: expected {must}, got {_said(value, whole)}")
+        must = " or ".join(dict.fromkeys(_formatted(one, whole) for one in allowed))
+        self.check(name, fine, f"model.{name}: expected {must}, got {_formatted(value, whole)}")
 
     def needs(self, **fields: Any) -> None:
         """Require each of these fields of the model to have the given value."""
@@ -64,7 +64,8 @@ class Compatibility:
         """Require a stack to be present or absent; `holds` names its optional fields that the family supports."""
         stack: Stack | None = getattr(self.config, name)
         if stack is None or not present:
-            self.check(name, (stack is not None) == present, NEEDS[name] if present else HAS[name])
+            misfit = NEEDS[name] if present else HAS[name]
+            self.check(name, (stack is not None) == present, misfit)
             return
         self._seen.add(name)
         if not stack.d_ff:
@@ -87,10 +88,11 @@ class Compatibility:
         if not same_kind:
             kinds = " or ".join(one.kind for one in allowed)
             self.misfits.append(f"model.head.kind: expected {kinds}, got {head.kind}")
-        for field in dataclasses.fields(same_kind[0]) if same_kind else ():
+            return
+        for field in dataclasses.fields(head):
             value, must = getattr(head, field.name), getattr(same_kind[0], field.name)
             if field.name != "n_labels" and value != must:
-                self.misfits.append(f"model.head.{field.name}: expected {_said(must)}, got {_said(value)}")
+                self.misfits.append(f"model.head.{field.name}: expected {_formatted(must)}, got {_formatted(value)}")
 
     def heads(self, heads: Iterable[Head], *poolers: str) -> None:
         """Require the head to be one of `heads`; if logits over tokens may have a bias, any or none fits.
@@ -100,8 +102,8 @@ class Compatibility:
         """
         head, allowed = self.config.head, []
         for one in heads:
-            if isinstance(one, TokenHead) and isinstance(head, TokenHead):
-                one = dataclasses.replace(one, bias="none" if one.bias == "none" else head.bias)
+            if isinstance(one, TokenHead) and isinstance(head, TokenHead) and one.bias != "none":
+                one = dataclasses.replace(one, bias=head.bias)
             elif isinstance(one, VectorHead) and isinstance(head, VectorHead):
                 one = head if head.pooler in poolers else dataclasses.replace(one, max_tokens=head.max_tokens)
             allowed.append(one)
@@ -115,12 +117,12 @@ class Compatibility:
         return self.misfits
 
 
-def _said(value: Any, whole: bool = False) -> str:
+def _formatted(value: Any, whole: bool = False) -> str:
     """Format the value of a field; format a table as its kind, followed by all its fields if `whole`."""
     kind = getattr(value, "kind", None)
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if kind is None:
         return str(value)
-    fields = [f"{field.name} {_said(getattr(value, field.name))}" for field in dataclasses.fields(value) if whole]
-    return f"{kind} ({', '.join(fields)})" if fields else str(kind)
+    fields = [f"{field.name} {_formatted(getattr(value, field.name))}" for field in dataclasses.fields(value)]
+    return f"{kind} ({', '.join(fields)})" if whole and fields else str(kind)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from glassformer import files
 from glassformer.data import hub
 from glassformer.data.addresses import local_path
-from glassformer.errors import UserError, first_line, shown
+from glassformer.errors import UserError, first_line, listed, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,8 +51,8 @@ class HFFolder:
         config = read_config(path)
         from glassformer.store.tensors import read_shapes  # imports torch
 
-        found = {name: Stored(file, x) for file in weight_files(path) for name, x in read_shapes(file).items()}
-        return cls(path, config, found)
+        tensors = {name: Stored(file, x) for file in weight_files(path) for name, x in read_shapes(file).items()}
+        return cls(path, config, tensors)
 
     def table(self, name: str) -> dict[str, Any]:
         """Return the contents of a JSON file in the folder; empty if the file is missing."""
@@ -119,14 +119,10 @@ def weight_files(path: Path) -> list[Path]:
 def _require_index_true(path: Path, names: Mapping[str, str]) -> None:
     from glassformer.store.tensors import read_shapes
 
-    held = {name: shard for shard in set(names.values()) for name in read_shapes(path / shard)}
-    wrong = [name for name in names if held.get(name) != names[name]] + [name for name in held if name not in names]
-    if wrong:
-        raise UserError(
-            f"{path / INDEX} has wrong entries: {shown(wrong[0])}"
-            + (f" and {len(wrong) - 1} more" if len(wrong) > 1 else "")
-            + "; the shards contain other tensors than it lists"
-        )
+    shards = {name: shard for shard in set(names.values()) for name in read_shapes(path / shard)}
+    if wrong := [name for name in {**names, **shards} if names.get(name) != shards.get(name)]:
+        entries = listed([shown(name) for name in wrong], most=1)
+        raise UserError(f"{path / INDEX} has wrong entries: {entries}; the shards contain other tensors than it lists")
 
 
 def _table(path: Path) -> dict[str, Any]:
@@ -166,9 +162,9 @@ def write_weights(tensors: "Iterable[tuple[str, Tensor]]", folder: Path, max_sha
 
 def local(source: str | Path) -> Path:
     """Return the local folder of a source; `hf:OWNER/NAME` is downloaded from the hub if it is not cached."""
-    place = local_path(str(source), "source")
-    if place is not None:
-        return place
+    path = local_path(str(source), "source")
+    if path is not None:
+        return path
     if not str(source).startswith(hub.PREFIX):
         raise UserError(f"{source} is no checkpoint; give the folder that contains config.json, or hf:OWNER/NAME")
     name = str(source).removeprefix(hub.PREFIX)

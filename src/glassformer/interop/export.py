@@ -61,8 +61,8 @@ def export(
     stored = read_model(path)
     _require_plain(stored.run, folder)
     with files.new_folder(out) as new:
-        said = write_checked(stored, new, to, dtype)
-    return Exported(out, tuple(said))
+        report = write_checked(stored, new, to, dtype)
+    return Exported(out, tuple(report))
 
 
 def _export_loaded(model: "Model", out: str | Path, to: Target, step: int | None, dtype: "Dtype") -> Exported:
@@ -73,8 +73,8 @@ def _export_loaded(model: "Model", out: str | Path, to: Target, step: int | None
     if step is not None:
         raise UserError("step selects a checkpoint of a run folder: pass the folder, or use load(folder, step=…)")
     _require_plain(model.run, model.name)
-    with tempfile.TemporaryDirectory() as place:  # the weights in memory
-        return export(model.save(Path(place) / "model"), out, to, dtype=dtype)
+    with tempfile.TemporaryDirectory() as folder:  # the weights in memory
+        return export(model.save(Path(folder) / "model"), out, to, dtype=dtype)
 
 
 def _require_plain(run: Run, name: str | Path) -> None:
@@ -85,8 +85,10 @@ def _require_plain(run: Run, name: str | Path) -> None:
 def write_checked(stored: StoredModel, folder: Path, to: Target, dtype: "Dtype" = "float32") -> list[str]:
     """Write the export into an existing, empty folder; return the lines of the report."""
     options = {} if dtype == "float32" else {"dtype": dtype}
-    said: list[str] = getattr(import_module(TARGETS[to]), f"write_{to}")(stored, folder, **options)
+    report: list[str] = getattr(import_module(TARGETS[to]), f"write_{to}")(stored, folder, **options)
     if to in ("gguf", "ct2") and stored.generation.end_ids:
         ends = ", ".join(map(str, stored.generation.end_ids))
-        said.append(f"the files name one end token: give the ids of the others ({ends}) to the program that generates")
-    return said
+        report.append(
+            f"the files name one end token: give the ids of the others ({ends}) to the program that generates"
+        )
+    return report

@@ -55,9 +55,10 @@ class Key:
 
     def to_ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
         """Convert tensors of transformers, in the order of `theirs`, to those of glassformer."""
-        found = [x.mT if self.transposed and x.dim() == 2 else x for x in theirs]
-        found = [x[0] if self.is_row else x for x in found]
-        return self._cut(found, len(self.ours))
+        parts = [self._transposed(x) for x in theirs]
+        if self.is_row:
+            parts = [x[0] for x in parts]
+        return self._cut(parts, len(self.ours))
 
     def to_theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
         """Convert tensors of glassformer, in the order of `ours`, to those of transformers: the inverse of `to_ours`.
@@ -69,20 +70,26 @@ class Key:
         >>> [x.tolist() for x in key.to_ours([torch.tensor([[1, 3], [2, 4]])])]
         [[[1, 2]], [[3, 4]]]
         """
-        found = self._cut(list(ours), len(self.theirs))
-        found = [x[None] if self.is_row else x for x in found]
-        return [x.mT.contiguous() if self.transposed and x.dim() == 2 else x for x in found]
+        parts = self._cut(list(ours), len(self.theirs))
+        if self.is_row:
+            parts = [x[None] for x in parts]
+        return [self._transposed(x).contiguous() for x in parts]
 
     def shapes_of_theirs(self, shapes: Shapes) -> list[tuple[int, ...]]:
         """Return the shapes of the transformers tensors, given those of the glassformer tensors."""
         ours = [torch.empty(tuple(shapes[name]), device="meta") for name in self.ours]
         return [tuple(x.shape) for x in self.to_theirs(ours)]
 
-    def _cut(self, found: list[Tensor], n_parts: int) -> list[Tensor]:
-        if len(found) == n_parts:
-            return [x.contiguous() for x in found]
-        parts = [part.contiguous() for x in found for part in x.split_with_sizes(self.rows)] if n_parts > 1 else found
-        return parts if n_parts > 1 else [torch.cat(parts)]
+    def _transposed(self, x: Tensor) -> Tensor:
+        return x.mT if self.transposed and x.dim() == 2 else x
+
+    def _cut(self, tensors: list[Tensor], n_parts: int) -> list[Tensor]:
+        """Divide one tensor by rows into `n_parts`, or join several to one; `n_parts` tensors are unchanged."""
+        if len(tensors) == n_parts:
+            return [x.contiguous() for x in tensors]
+        if n_parts == 1:
+            return [torch.cat(tensors)]
+        return [part.contiguous() for x in tensors for part in x.split_with_sizes(self.rows)]
 
 
 def keys(
@@ -93,19 +100,21 @@ def keys(
     `n_layers` returns the number of layers of a name's stack; `rows` returns the rows of queries, keys and values in a
     fused matrix. Raises `ValueError` if the table maps a tensor twice or not at all, which is a bug in the table.
     """
-    found: list[Key] = []
+    filled: list[Key] = []
     for entry in table:
-        for i in range(n_layers(entry.ours[0]) if "{i}" in entry.ours[0] else 1):
+        n_blocks = n_layers(entry.ours[0]) if "{i}" in entry.ours[0] else 1
+        for i in range(n_blocks):
             for part in ("", ".weight", ".bias"):
                 ours = tuple(name.format(i=i) + part for name in entry.ours)
-                if all(name in shapes for name in ours):
-                    theirs = tuple(name.format(i=i) + part for name in entry.theirs)
-                    parts = [shapes[name][0] for name in ours] if len(theirs) == 1 else rows(ours[0])
-                    found.append(Key(ours, theirs, tuple(parts), entry.transposed, entry.is_row))
-    named = [name for key in found for name in key.ours]
+                if not all(name in shapes for name in ours):
+                    continue
+                theirs = tuple(name.format(i=i) + part for name in entry.theirs)
+                n_rows = [shapes[name][0] for name in ours] if len(theirs) == 1 else rows(ours[0])
+                filled.append(Key(ours, theirs, tuple(n_rows), entry.transposed, entry.is_row))
+    named = [name for key in filled for name in key.ours]
     if set(named) != set(shapes) or len(named) != len(set(named)):
         raise ValueError(f"the table must map each tensor once: {sorted(set(shapes) ^ set(named)) or sorted(named)}")
-    return found
+    return filled
 
 
 def renamed(name: str, old: Mapping[str, str]) -> str:

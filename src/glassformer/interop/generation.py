@@ -46,71 +46,89 @@ NOT_TAKEN_OVER = "not imported from the generation defaults"
 
 
 def read_generation(
-    said: Mapping[str, Any], config: TransformerConfig, tokenizer: Tokenizer, where: str, log: Log
+    defaults: Mapping[str, Any], config: TransformerConfig, tokenizer: Tokenizer, where: str, log: Log
 ) -> GenerationConfig | BeamConfig:
     """Convert generation defaults of transformers; `log` receives a message about each unsupported setting.
 
     If they set neither sampling nor beams, which means greedy in transformers, the defaults of glassformer apply.
     """
-    said = {key: value for key, value in said.items() if value is not None}
-    further = tuple(end for end in end_tokens(said, where) if end != config.eos_id)
-    found: dict[str, Any] = {}
+    defaults = {key: value for key, value in defaults.items() if value is not None}
+    further = tuple(end for end in end_tokens(defaults, where) if end != config.eos_id)
+    # Settings with a counterpart, and the others
     if config.is_encoder_decoder:
-        found = {ours: said[theirs] for theirs, ours in BEAM.items() if theirs in said}
-        found = {"max_new_tokens": _new_tokens(said, config.max_len)} | found
-        left = NEUTRAL.keys() - BEAM.keys() - {"max_length"}
-        stopping = said.get("early_stopping", False)  # the default of transformers
-        if not (isinstance(stopping, str | bool) and stopping in STOPPING):
-            raise UserError(f"{where}: early_stopping: expected true, false or never, got {shown(str(stopping))}")
-        if found.get("beam", 1) != 1:
-            found["early_stopping"] = STOPPING[stopping]
+        settings = _read_beam(defaults, config, where)
+        others = NEUTRAL.keys() - BEAM.keys() - {"max_length"}
     else:
-        if said.get("do_sample") is True:
-            found = {"top_k": 50}  # the default of transformers
-            found |= {key: said[key] for key in ("max_new_tokens", *SAMPLING) if key in said}
-        found |= {"prompt_lookup": said[LOOKUP]} if LOOKUP in said else {}
-        left = NEUTRAL.keys() - found.keys() - {LOOKUP}
-        left -= {"max_length"} if said.get("max_length") == config.max_len else set()
+        settings = _read_sampling(defaults)
+        others = NEUTRAL.keys() - settings.keys() - {LOOKUP}
+        if defaults.get("max_length") == config.max_len:
+            others = others - {"max_length"}
+    # Suppressed ids that glassformer never writes either
     never = never_written(tokenizer, config.vocab_size)
-    suppressed = said.get("suppress_tokens")
+    suppressed = defaults.get("suppress_tokens")
     if isinstance(suppressed, list) and all(token in never for token in suppressed):
-        del said["suppress_tokens"]
-    if said.get("bad_words_ids") == [[config.pad_id]] and config.pad_id in never:
-        del said["bad_words_ids"]
-    for key in sorted(left & said.keys()):
-        if said[key] not in NEUTRAL[key]:
-            log(f"{NOT_TAKEN_OVER}: {key} = {shown(str(said[key]))}")
-    if config.is_encoder_decoder:
-        forced, before = said.get("forced_bos_token_id"), list(tokenizer.frames.target.before)
-        if before != ([] if forced is None else [forced]):
-            first = f"with {before}" if before else "without a forced token"
-            log(f"{NOT_TAKEN_OVER}: forced_bos_token_id = {forced}: glassformer starts a target {first}")
-        search = {"beam": 1, "length_penalty_type": "average", "early_stopping": "never"}
-        return replace(from_dict(BeamConfig, search | _numbers(found), where), end_ids=further)
-    return replace(from_dict(GenerationConfig, _numbers(found), where), end_ids=further)
+        del defaults["suppress_tokens"]
+    if defaults.get("bad_words_ids") == [[config.pad_id]] and config.pad_id in never:
+        del defaults["bad_words_ids"]
+    # Messages about the others
+    for key in sorted(others & defaults.keys()):
+        if defaults[key] not in NEUTRAL[key]:
+            log(f"{NOT_TAKEN_OVER}: {key} = {shown(str(defaults[key]))}")
+    if not config.is_encoder_decoder:
+        return replace(from_dict(GenerationConfig, _numbers(settings), where), end_ids=further)
+    forced, before = defaults.get("forced_bos_token_id"), list(tokenizer.frames.target.before)
+    expected = [] if forced is None else [forced]
+    if before != expected:
+        first = f"with {before}" if before else "without a forced token"
+        log(f"{NOT_TAKEN_OVER}: forced_bos_token_id = {forced}: glassformer starts a target {first}")
+    search = {"beam": 1, "length_penalty_type": "average", "early_stopping": "never"}
+    return replace(from_dict(BeamConfig, search | _numbers(settings), where), end_ids=further)
 
 
-def end_tokens(said: Mapping[str, Any], where: str) -> list[int]:
+def _read_beam(defaults: Mapping[str, Any], config: TransformerConfig, where: str) -> dict[str, Any]:
+    settings: dict[str, Any] = {"max_new_tokens": _new_tokens(defaults, config.max_len)}
+    settings |= {ours: defaults[theirs] for theirs, ours in BEAM.items() if theirs in defaults}
+    stopping = defaults.get("early_stopping", False)  # the default of transformers
+    if not (isinstance(stopping, str | bool) and stopping in STOPPING):
+        raise UserError(f"{where}: early_stopping: expected true, false or never, got {shown(str(stopping))}")
+    if settings.get("beam", 1) != 1:
+        settings["early_stopping"] = STOPPING[stopping]
+    return settings
+
+
+def _read_sampling(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if defaults.get("do_sample") is True:
+        settings = {"top_k": 50}  # the default of transformers
+        settings |= {key: defaults[key] for key in ("max_new_tokens", *SAMPLING) if key in defaults}
+    if LOOKUP in defaults:
+        settings["prompt_lookup"] = defaults[LOOKUP]
+    return settings
+
+
+def end_tokens(table: Mapping[str, Any], where: str) -> list[int]:
     """Return the ids of `eos_token_id`, which may be one id, a list or null."""
-    given = said.get("eos_token_id")
-    ends = given if isinstance(given, list) else [] if given is None else [given]
+    value = table.get("eos_token_id")
+    if value is None:
+        return []
+    ends = value if isinstance(value, list) else [value]
     if any(type(end) is not int for end in ends):
-        raise UserError(f"{where}: eos_token_id: expected an integer or a list of them, got {shown(str(given))}")
+        raise UserError(f"{where}: eos_token_id: expected an integer or a list of them, got {shown(str(value))}")
     return list(dict.fromkeys(ends))
 
 
-def _new_tokens(said: Mapping[str, Any], max_len: int) -> int:
+def _new_tokens(defaults: Mapping[str, Any], max_len: int) -> int:
     """Return the maximum length of a target: `max_length` without the start token, or by default 256 tokens."""
-    longest = said.get("max_length", UNSET_MAX_LENGTH)
+    longest = defaults.get("max_length", UNSET_MAX_LENGTH)
     if type(longest) is not int or longest == UNSET_MAX_LENGTH or longest < 2:
         return min(256, max_len)
     return min(longest - 1, max_len)
 
 
-def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
+def _numbers(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Convert integers to floats for the settings that are floats in glassformer."""
     floats = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
-    return {key: float(value) if key in floats and type(value) is int else value for key, value in found.items()}
+    return {**settings, **{key: float(settings[key]) for key in floats if type(settings.get(key)) is int}}
 
 
 def write_generation(
@@ -125,29 +143,37 @@ def write_generation(
     The beam search of transformers equals glassformer's, with the same rule of `early_stopping` and division by
     length^penalty. "shrink" is written as "never", and Wu's penalty (`gnmt`) as the penalty 1: the nearest ones.
     """
-    found: dict[str, Any] = {key: value for key, value in token_ids(config).items() if value is not None}
+    settings: dict[str, Any] = {key: value for key, value in token_ids(config).items() if value is not None}
     if generation.end_ids:
-        found["eos_token_id"] = [end for end in (config.eos_id, *generation.end_ids) if end is not None]
+        settings["eos_token_id"] = [end for end in (config.eos_id, *generation.end_ids) if end is not None]
     if isinstance(generation, BeamConfig):
-        penalty = generation.length_penalty if generation.length_penalty_type == "average" else 1.0
-        found |= {"num_beams": generation.beam, "max_length": min(generation.max_new_tokens + 1, config.max_len)}
-        before = tokenizer.frames.target.before
-        found |= {"forced_bos_token_id": before[0]} if len(before) == 1 else {}  # BART's `<s>`
-        written = {*before, *sentinel_ids(tokenizer), *generation.end_ids}  # T5 fills spans with sentinels
-        found |= _never(config, tokenizer, written)
-        if generation.beam > 1:  # without beams, transformers warns about both
-            names: dict[str, bool | str] = {ours: theirs for theirs, ours in STOPPING.items()}
-            found |= {"length_penalty": penalty, "early_stopping": names.get(generation.early_stopping, "never")}
-        return found
-    found |= _never(config, tokenizer, generation.end_ids)
+        return settings | _written_beam(config, generation, tokenizer)
+    settings |= _never(config, tokenizer, generation.end_ids)
     if generation.temperature == 0:
-        return found | {"do_sample": False}
-    return found | {"do_sample": True} | {key: getattr(generation, key) for key in SAMPLING}
+        return settings | {"do_sample": False}
+    return settings | {"do_sample": True} | {key: getattr(generation, key) for key in SAMPLING}
+
+
+def _written_beam(config: TransformerConfig, generation: BeamConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    before = tokenizer.frames.target.before
+    written = {*before, *sentinel_ids(tokenizer), *generation.end_ids}  # T5 fills spans with sentinels
+    settings = _never(config, tokenizer, written)
+    settings |= {"num_beams": generation.beam, "max_length": min(generation.max_new_tokens + 1, config.max_len)}
+    if len(before) == 1:  # BART's `<s>`
+        settings["forced_bos_token_id"] = before[0]
+    if generation.beam > 1:  # without beams, transformers warns about both
+        names: dict[str, bool | str] = {ours: theirs for theirs, ours in STOPPING.items()}
+        settings["early_stopping"] = names.get(generation.early_stopping, "never")
+        is_average = generation.length_penalty_type == "average"
+        settings["length_penalty"] = generation.length_penalty if is_average else 1.0
+    return settings
 
 
 def token_ids(config: TransformerConfig) -> dict[str, int | None]:
     """Return the ids of special tokens by their keys in `config.json`."""
-    names = ("pad", "bos", "eos", *(["decoder_start"] if config.is_encoder_decoder else []))
+    names = ["pad", "bos", "eos"]
+    if config.is_encoder_decoder:
+        names.append("decoder_start")
     return {f"{name}_token_id": getattr(config, f"{name}_id") for name in names}
 
 

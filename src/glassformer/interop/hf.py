@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import files
-from glassformer.config.recurrent import ModelConfig
+from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.schema import to_dict, toml_value
 from glassformer.config.transformer import PositionHead, SequenceHead, TokenHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError
@@ -30,34 +30,47 @@ TOLERANCE = 1e-5
 """Allowed difference of logits, × max(1, largest logit): the effect of the order of summation in fp32."""
 WRITTEN_FOR = "5.23.0"
 """Version of transformers that the files are written for."""
+Inputs = dict[str, Tensor]
+ONE_TEXT = {"token_ids": "input_ids", "attention_mask": "attention_mask", "token_types": "token_type_ids"}
+PAIR = {"source_ids": "input_ids", "source_attention_mask": "attention_mask"}
+PAIR |= {"token_ids": "decoder_input_ids", "attention_mask": "decoder_attention_mask"}
+"""Argument of a network → its name in transformers: of a model that reads one text, and of one that reads a pair."""
 
 
 def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> list[str]:
     """Write configuration, weights and tokenizer, read them back and compare; return the lines of the report."""
-    config, network = stored.config, stored.network
-    if not isinstance(config, TransformerConfig) or not isinstance(network, Transformer):
-        raise UserError("transformers has no recurrent encoder-decoder: export this model to onnx instead")
+    config, network = transformer_of(stored, "transformers")
+    # Write
     family = choose_family(config, stored.run.architecture)
-    config, own = family.recast(config, weights_of(network))
+    config, ours = family.recast(config, weights_of(network))
     architecture = family.architecture(config)
-    weights = to_theirs(family, config, own)
+    weights = to_theirs(family, config, ours)
     n_bytes = write_weights(weights.items(), folder, max_shard_bytes)
     tokenizer_files.write_tokenizers(stored, folder)
-    said = [f"{family.name} ({architecture}): {len(weights):,} tensors, {n_bytes:,} bytes"]
-    said += write_settings(stored, family, config, folder)
+    report = [f"{family.name} ({architecture}): {len(weights):,} tensors, {n_bytes:,} bytes"]
+    report += write_settings(stored, family, config, folder)
     if isinstance(config.head, VectorHead) and family.drawn and config.head.pooler == "none":
-        said.append("no pooler is stored: transformers initialises one randomly; sentence vectors do not use it")
+        report.append("no pooler is stored: transformers initialises one randomly; sentence vectors do not use it")
     if config != stored.config:
-        said.append(f"rewritten as an equivalent model: {', '.join(changes(stored.config, config))}")
+        report.append(f"rewritten as an equivalent model: {', '.join(changes(stored.config, config))}")
+    # Read back and compare
     compare_weights(folder, weights)
-    del own, weights  # as large as the model, each
+    del ours, weights  # as large as the model, each
     difference = compare_read_back(folder, network)
     what = "vectors" if architecture in family.bare else "logits"
-    said.append(f"read back: all tensors are identical, and {what} differ by at most {difference:.1e}")
+    report.append(f"read back: all tensors are identical, and {what} differ by at most {difference:.1e}")
+    # Load with transformers and compare
     with_theirs = compare_with_transformers(folder, family, architecture, network)
     if with_theirs is None:
-        return [*said, "transformers is not installed: the comparison with it was skipped"]
-    return [*said, f"loaded with transformers: {what} differ by at most {with_theirs:.1e}"]
+        return [*report, "transformers is not installed: the comparison with it was skipped"]
+    return [*report, f"loaded with transformers: {what} differ by at most {with_theirs:.1e}"]
+
+
+def transformer_of(stored: StoredModel, program: str) -> tuple[TransformerConfig, Transformer]:
+    """Return configuration and network; raise `UserError` for a recurrent model, which `program` cannot represent."""
+    if not isinstance(stored.config, TransformerConfig) or not isinstance(stored.network, Transformer):
+        raise UserError(f"{program} has no recurrent encoder-decoder: export this model to onnx instead")
+    return stored.config, stored.network
 
 
 def write_settings(stored: StoredModel, family: Family, config: TransformerConfig, folder: Path) -> list[str]:
@@ -85,8 +98,9 @@ def changes(before: ModelConfig, after: ModelConfig) -> list[str]:
 
 def _value(value: Any) -> str:
     """Format a value as TOML, on one line."""
-    table = {key: x for key, x in value.items() if x is not None} if isinstance(value, dict) else None
-    return toml_value(value) if table is None else f"({', '.join(f'{k} {_value(x)}' for k, x in table.items())})"
+    if not isinstance(value, dict):
+        return toml_value(value)
+    return f"({', '.join(f'{key} {_value(x)}' for key, x in value.items() if x is not None)})"
 
 
 def choose_family(config: TransformerConfig, architecture: str = "") -> Family:
@@ -108,12 +122,13 @@ def choose_family(config: TransformerConfig, architecture: str = "") -> Family:
 
 def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Convert all tensors of a model to those of transformers."""
-    found: dict[str, Tensor] = {}
+    theirs: dict[str, Tensor] = {}
     for key in family.keys(config):
-        found |= zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True)
-    found |= {name: found[copied].clone() for name, copied in family.unread(config).items()}
-    bare = family.architecture(config) in family.bare
-    return {name.removeprefix(family.prefix) if bare else name: x for name, x in found.items()}
+        theirs |= zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True)
+    theirs |= {name: theirs[copied].clone() for name, copied in family.unread(config).items()}
+    if family.architecture(config) in family.bare:
+        return {name.removeprefix(family.prefix): x for name, x in theirs.items()}
+    return theirs
 
 
 def their_config(family: Family, config: TransformerConfig, labels: tuple[str, ...]) -> dict[str, Any]:
@@ -133,11 +148,11 @@ def their_config(family: Family, config: TransformerConfig, labels: tuple[str, .
     return common | family.write(config)
 
 
-def compare_weights(folder: Path, ours: Mapping[str, Tensor]) -> None:
+def compare_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
     """Raise `UserError` unless reading the folder, as an import does, returns every written tensor unchanged."""
     written = HFFolder.open(folder)
     with written.reading() as take:  # one tensor at a time
-        if ours.keys() != written.tensors.keys() or not all(torch.equal(x, take(n)) for n, x in ours.items()):
+        if weights.keys() != written.tensors.keys() or not all(torch.equal(x, take(n)) for n, x in weights.items()):
             raise UserError("the file read back differs from the data written: nothing was exported; check the disk")
 
 
@@ -148,11 +163,11 @@ def compare_read_back(folder: Path, network: Transformer) -> float:
     config, _ = read_config(written, family, architecture)
     config = replace(config, decoder_start_id=network.config.decoder_start_id)
     again = build_model(config).eval()
-    own = weights_of(again)
+    parameters = weights_of(again)
     with torch.no_grad():
         for name, x in read_weights(written, family, config).items():
-            own[name].copy_(x)
-        inputs = example_inputs(network.config)[0]
+            parameters[name].copy_(x)
+        inputs = example_inputs(network.config)
         return _compare(network, again, lambda: _own_outputs(again, inputs), "outputs of the model read back")
 
 
@@ -175,8 +190,9 @@ def compare_with_transformers(folder: Path, family: Family, architecture: str, n
                 "nothing was exported"
             )
         theirs.eval()
-        is_bare, inputs = architecture in family.bare, example_inputs(network.config)[1]
-        what = f"{'vectors' if is_bare else 'logits'} of transformers"
+        inputs = their_inputs(example_inputs(network.config))
+        is_bare = architecture in family.bare
+        what = "vectors of transformers" if is_bare else "logits of transformers"
         return _compare(network, theirs, lambda: _their_outputs(theirs, network.config, inputs), what, is_bare)
 
 
@@ -188,7 +204,7 @@ def _compare(
     `what` names the outputs in the error. If `is_bare`, hidden states are compared, since the model has no logits.
     Large weights cause larger rounding errors: then both networks are compared again in double precision.
     """
-    inputs = example_inputs(network.config)[0]
+    inputs = example_inputs(network.config)
     difference, is_fine = _difference(_own_outputs(network, inputs, is_bare), outputs())
     if not is_fine:
         network.double(), other.double()
@@ -199,8 +215,8 @@ def _compare(
     return difference
 
 
-def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> tuple[float, bool]:
-    pairs = list(zip(found, expected, strict=False))  # transformers may lack the sentence vector
+def _difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> tuple[float, bool]:
+    pairs = list(zip(ours, theirs, strict=False))  # transformers may lack the sentence vector
     differences = [(float((x - y).abs().max()), float(y.abs().max())) for x, y in pairs]
     return max(d for d, _ in differences), all(d <= TOLERANCE * max(1.0, largest) for d, largest in differences)
 
@@ -209,44 +225,75 @@ def _own_outputs(network: Transformer, inputs: dict[str, Any], is_bare: bool = F
     """Return the logits; without a head the last hidden states, and the vectors of a vector head."""
     if isinstance(network.config.head, VectorHead):
         return [network.hidden(**inputs), network(**inputs)]
-    return [network.hidden(**inputs) if is_bare else network(**inputs)]
+    if is_bare:
+        return [network.hidden(**inputs)]
+    return [network(**inputs)]
 
 
 def _their_outputs(theirs: Any, config: TransformerConfig, inputs: dict[str, Any]) -> list[Tensor]:
     """Return the logits; without a head the last hidden states, and the pooler's output if the vector head uses it."""
-    found = theirs(**inputs)
-    if "logits" in found:
-        return [found["logits"]]
-    if "start_logits" in found:
-        return [torch.stack([found["start_logits"], found["end_logits"]], dim=-1)]
-    applies_pooler = isinstance(config.head, VectorHead) and config.head.pooler in ("tanh", "relu")
-    return [found["last_hidden_state"], *([found["pooler_output"]] if applies_pooler else [])]
+    outputs = theirs(**inputs)
+    if "logits" in outputs:
+        return [outputs["logits"]]
+    if "start_logits" in outputs:
+        return [torch.stack([outputs["start_logits"], outputs["end_logits"]], dim=-1)]
+    if isinstance(config.head, VectorHead) and config.head.pooler in ("tanh", "relu"):
+        return [outputs["last_hidden_state"], outputs["pooler_output"]]
+    return [outputs["last_hidden_state"]]
 
 
-def example_inputs(config: TransformerConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return random ids with a fixed seed, as arguments of glassformer and as arguments of transformers."""
-    draw = torch.Generator().manual_seed(1)
-    n_rows, n_tokens = 3, min(17, config.max_len)
-    ids = torch.randint(config.vocab_size, (n_rows, n_tokens), generator=draw)
+def example_inputs(
+    config: ModelConfig, n_rows: int = 3, n_tokens: int = 17, n_source: int = 17, padded: bool = False
+) -> Inputs:
+    """Return random arguments of a network with a fixed seed, within its maximum lengths.
+
+    If `padded`, odd rows have padding at the end, even rows at the beginning. Row 0 and the target of a
+    Transformer that reads a source have no padding.
+    """
+    generator = torch.Generator().manual_seed(1)
+
+    def ids(n_ids: int, length: int) -> Tensor:
+        return torch.randint(n_ids, (n_rows, length), generator=generator)
+
+    def mask(length: int) -> Tensor:
+        column, row = torch.arange(length), torch.arange(n_rows)[:, None]
+        n_padding = row.clamp(max=length - 1) if padded else torch.zeros_like(row)
+        return torch.where(row % 2 == 1, column < length - n_padding, column >= n_padding)
+
+    # Ids
+    n_tokens, n_source = min(n_tokens, config.max_len), min(n_source, config.encoder_max_len)
+    token_ids = ids(config.vocab_size, n_tokens)
     if config.pad_id is not None:  # transformers may treat it as padding at any position
-        ids[ids == config.pad_id] = (config.pad_id + 1) % config.vocab_size
-    if config.reads_text_twice and config.eos_id is not None:  # BART reads the vector of the last end token
-        ids[ids == config.eos_id] = (config.eos_id + 1) % config.vocab_size
-        ids[:, -1] = config.eos_id
-    if config.reads_text_twice or not config.is_encoder_decoder:
-        mask = torch.ones_like(ids, dtype=torch.bool)
-        mine, other = {"token_ids": ids, "attention_mask": mask}, {"input_ids": ids, "attention_mask": mask.long()}
-        if config.n_token_types:
-            types = torch.randint(config.n_token_types, ids.shape, generator=draw)
-            mine["token_types"] = other["token_type_ids"] = types
-        return mine, other
-    n_source = min(n_tokens, config.encoder_max_len)
-    source = torch.randint(config.encoder_vocab_size, (n_rows, n_source), generator=draw)
-    mask = torch.ones_like(source, dtype=torch.bool)
-    return (
-        {"token_ids": ids, "source_ids": source, "source_attention_mask": mask},
-        {"input_ids": source, "attention_mask": mask.long(), "decoder_input_ids": ids},
-    )
+        token_ids[token_ids == config.pad_id] = (config.pad_id + 1) % config.vocab_size
+    if reads_text_twice(config) and config.eos_id is not None:  # BART reads the vector of the last end token
+        token_ids[token_ids == config.eos_id] = (config.eos_id + 1) % config.vocab_size
+        token_ids[:, -1] = config.eos_id
+    # Masks and the second text
+    inputs = {"token_ids": token_ids}
+    if not has_source(config) or isinstance(config, RecurrentConfig):
+        inputs["attention_mask"] = mask(n_tokens)
+    if has_source(config):
+        inputs["source_ids"] = ids(config.encoder_vocab_size, n_source)
+        inputs["source_attention_mask"] = mask(n_source)
+    elif n_types := getattr(config, "n_token_types", 0):
+        inputs["token_types"] = ids(n_types, n_tokens)
+    return inputs
+
+
+def reads_text_twice(config: ModelConfig) -> bool:
+    """Return True if a network reads one text with its encoder and its decoder."""
+    return isinstance(config, TransformerConfig) and config.reads_text_twice
+
+
+def has_source(config: ModelConfig) -> bool:
+    """Return True if a network reads a source besides the target."""
+    return config.is_encoder_decoder and not reads_text_twice(config)
+
+
+def their_inputs(inputs: Inputs) -> Inputs:
+    """Rename the arguments of a network to those of transformers and ONNX graphs, and make masks of integers."""
+    names = PAIR if "source_ids" in inputs else ONE_TEXT
+    return {names[name]: x.long() for name, x in inputs.items()}
 
 
 @contextmanager

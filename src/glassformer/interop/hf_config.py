@@ -1,12 +1,12 @@
 """Strict reader of `config.json`: every key is used or known to have no effect, and any other key is an error."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from glassformer.errors import UserError, shown
+from glassformer.errors import UserError, listed, shown
 
 T = TypeVar("T")
-MAX_LISTED = 8
 UNKNOWN = "is not a known key"
 
 _SAYS_NOTHING = """
@@ -57,6 +57,33 @@ ACTIVATIONS: dict[str, Any] = {
 ACTIVATION_NAMES = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu", "relu2": "relu2"}
 
 
+@dataclass(frozen=True)
+class Setting:
+    """A key of `config.json` that has the value of a field in glassformer."""
+
+    key: str
+    kind: type
+    default: Any
+    """Value if the key is missing; None: the key is required."""
+
+
+Settings = dict[str, Setting]
+"""Field in glassformer → key of `config.json`, in both directions. Activations have other names (`ACTIVATIONS`)."""
+
+
+def settings(kind: type, default: Any = None, **keys: str) -> Settings:
+    """Return settings of one kind, with the same default, as FIELD="KEY"."""
+    return {name: Setting(key, kind, default) for name, key in keys.items()}
+
+
+def written(table: Settings, config: Any) -> dict[str, Any]:
+    """Return the keys of `config.json` with the values of a configuration: the inverse of `HFConfig.fields`."""
+    values = {setting.key: getattr(config, name) for name, setting in table.items()}
+    if "activation" in table:
+        values[table["activation"].key] = ACTIVATION_NAMES[config.activation]
+    return values
+
+
 class HFConfig:
     """Reader of a `config.json`, key by key; `done` raises one `UserError` that lists all problems.
 
@@ -99,16 +126,27 @@ class HFConfig:
             raise UserError(f"{self.where}: {key}: expected {kind.__name__}, got {shown(str(value))}")
         return value
 
+    def fields(self, table: Settings) -> dict[str, Any]:
+        """Return the fields of glassformer whose values are those of keys."""
+        plain = {name: setting for name, setting in table.items() if name != "activation"}
+        values = {name: self.take(setting.key, setting.kind, setting.default) for name, setting in plain.items()}
+        if "activation" in table:
+            values["activation"] = self.choose(table["activation"].key, ACTIVATIONS, table["activation"].default)
+        return values
+
     def maybe(self, key: str, kind: type[T]) -> T | None:
         """Return the value of a key; None if it is missing or null."""
         self._seen.add(key)
-        return None if self.table.get(key) is None else self.take(key, kind)
+        if self.table.get(key) is None:
+            return None
+        return self.take(key, kind)
 
     def choose(self, key: str, meanings: Mapping[Any, T], default: Any) -> T:
         """Return the meaning of a key's value; record a problem and return the first meaning if it is unsupported."""
         self._seen.add(key)
         value = self.table.get(key)
-        value = default if value is None else value
+        if value is None:
+            value = default
         if isinstance(value, (list, dict)) or value not in meanings:
             self.problem(f"{key} {shown(str(value))} is not supported (known: {', '.join(map(str, meanings))})")
             return next(iter(meanings.values()))
@@ -118,9 +156,10 @@ class HFConfig:
         """Require a key to have one of the `allowed` values, or to be missing or null."""
         self._seen.add(key)
         value = self.table.get(key)
-        if value is not None and value not in allowed:
-            known = f" (known: {', '.join(map(str, allowed))})" if allowed else ""
-            self.problem(f"{key} {shown(str(value))} is not supported{known}")
+        if value is None or value in allowed:
+            return
+        supported = f" (known: {', '.join(map(str, allowed))})" if allowed else ""
+        self.problem(f"{key} {shown(str(value))} is not supported{supported}")
 
     def pass_over(self, *keys: str) -> None:
         """Mark keys that have no effect for this family."""
@@ -133,10 +172,10 @@ class HFConfig:
     def done(self) -> None:
         """Raise `UserError` if a key is unknown or a value is not supported."""
         if problems := self.problems():
-            more = f" … and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
-            unknown = any(problem.endswith(UNKNOWN) for problem in problems)
-            hint = "; --ignore-keys NAME ignores a key that does not affect outputs" if unknown else ""
-            raise UserError(f"{self.where} cannot be imported exactly: {'; '.join(problems[:MAX_LISTED])}{more}{hint}")
+            hint = ""
+            if any(problem.endswith(UNKNOWN) for problem in problems):
+                hint = "; --ignore-keys NAME ignores a key that does not affect outputs"
+            raise UserError(f"{self.where} cannot be imported exactly: {listed(problems)}{hint}")
 
     def problems(self) -> list[str]:
         """Return all problems, including unrecognised keys."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from glassformer import files
 from glassformer.config import transformer as c
 from glassformer.config.run import LabelData, Run
-from glassformer.errors import Log, UserError, shown
+from glassformer.errors import Log, UserError, listed, shown
 from glassformer.inference.embed import described
 from glassformer.interop import sentence_files, tokenizer_files
 from glassformer.interop.directory import CONFIG, GENERATION, HFFolder, local
@@ -23,11 +23,10 @@ from glassformer.interop.generation import end_tokens, read_generation
 from glassformer.interop.hf_config import HFConfig
 from glassformer.interop.tokenizer_files import TOKENIZER_CONFIG
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import MODEL_FILES, SOME_FILES, write_model_files
+from glassformer.store.model_directory import require_rows, write_model_files
 from glassformer.tasks.registry import HOMES, task_of_kind
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
-MAX_LISTED = 8
 NUMBER = re.compile(r"-?[\d,.]*\d(?:e[+-]?\d+)?|-?inf|nan")
 PROBLEMS = ("single_label_classification", "regression")
 """`problem_type` of a classifier with several labels, and with one label: the defaults of transformers."""
@@ -60,24 +59,25 @@ def import_model(
     """
     out = files.as_path(out, "out")
     files.require_new_folder(out)
+    # The network's configuration
     folder = HFFolder.open(local(source))
     family, architecture = find_family(folder, ignore_tensors, ignore_keys, log)
     config, labels = read_config(folder, family, architecture, ignore_keys, log)
+    # Tokenizers, and the ids of special tokens
     tokenizers = tokenizer_files.read_tokenizers(folder, log, family.roles, family.builder, family.vocabulary)
     tokenizer = tokenizers.target
     ends = _end_tokens(folder, config, log)
     config = _with_special_ids(config, folder, tokenizer, ends, log)
-    for one, n_rows in ((tokenizer, config.vocab_size), (tokenizers.source, config.encoder_vocab_size)):
-        if one.vocab_size > n_rows:
-            raise UserError(
-                f"{folder.path}: the tokenizer has {one.vocab_size:,} tokens, but the model only {n_rows:,}"
-            )
+    require_rows(Tokenizers(tokenizer, tokenizers.source), config, folder.path)
+    # Weights and generation defaults
     weights = read_weights(folder, family, config, ignore_tensors, log)
-    said = folder.config | folder.table(GENERATION) | {"eos_token_id": ends}
-    generation = read_generation(said, config, tokenizer, str(folder.path / GENERATION), log)
-    _say_what_stays(folder, log)
+    defaults = folder.config | folder.table(GENERATION) | {"eos_token_id": ends}
+    generation = read_generation(defaults, config, tokenizer, str(folder.path / GENERATION), log)
+    # What is not imported
+    _log_not_imported(folder, log)
     if folder.config.get("auto_map"):
         log(f"{CONFIG} names custom code (auto_map), which is never run: the model is read as {architecture}")
+    # The model directory
     if isinstance(config.head, c.VectorHead):
         log(f"sentence vector: {described(config.head)}")
     run = Run(
@@ -92,18 +92,18 @@ def import_model(
         run = replace(run, data=LabelData(outputs="multi_label"))
     with files.new_folder(out) as new:
         write_model_files(new, weights, tokenizers, run, labels)
-        Manifest.of(new, "model", 0, [name for name in [*MODEL_FILES, *SOME_FILES] if (new / name).exists()]).write(new)
+        Manifest.of(new, "model", 0, sorted(path.name for path in new.iterdir())).write(new)
     return Imported(family.name, architecture, run, sum(x.numel() for x in weights.values()))
 
 
-def _say_what_stays(folder: HFFolder, log: Log) -> None:
+def _log_not_imported(folder: HFFolder, log: Log) -> None:
     """Log the settings of a folder that are not imported but affect how the model is used."""
     if (folder.path / "additional_chat_templates").is_dir():
         log("the templates of additional_chat_templates are not imported; the chat template is kept for exports")
     if folder.table(TOKENIZER_CONFIG).get("auto_map"):
         log(f"{TOKENIZER_CONFIG} requires custom code (auto_map), which is never run: only tokenizer.json is read")
     if sentence_files.has_modules(folder):
-        sentence_files.say_what_stays(folder, log)
+        sentence_files.log_not_imported(folder, log)
 
 
 def find_family(
@@ -118,10 +118,10 @@ def find_family(
     of_type = [family for family in FAMILIES if family.model_type == model_type]
     if not of_type:
         known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES))
-        code = ", and its custom code (auto_map) is never run" if folder.config.get("auto_map") else ""
-        raise UserError(
-            f"{folder.path / CONFIG}: model_type {shown(str(model_type))} is not supported (known: {known}){code}"
-        )
+        problem = f"{folder.path / CONFIG}: model_type {shown(str(model_type))} is not supported (known: {known})"
+        if folder.config.get("auto_map"):
+            problem += ", and its custom code (auto_map) is never run"
+        raise UserError(problem)
     classes = ", ".join(name for family in of_type for name in family.architectures)
     if architectures is None:
         for family in of_type:
@@ -134,14 +134,15 @@ def find_family(
             f"{folder.path / CONFIG} has no architectures, the class name of the model, and the tensors of the folder "
             f"are those of none of {classes}: add the class, or skip the tensors of another head with --ignore-tensors"
         )
+    names = architectures if isinstance(architectures, list) else [architectures]
     for family in of_type:
-        if isinstance(architectures, list) and len(architectures) == 1 and architectures[0] in family.architectures:
+        if len(names) == 1 and names[0] in family.architectures:
             if sentence_files.has_modules(folder) and family.bare:
                 return family, next(iter(family.bare))  # sentence-transformers ignores the head
-            return family, architectures[0]
-    said = ", ".join(map(str, architectures)) if isinstance(architectures, list) else str(architectures)
+            return family, names[0]
+    name = shown(", ".join(map(str, names)))
     raise UserError(
-        f"{folder.path / CONFIG}: architectures {shown(said)} is not supported for {of_type[0].name} (known: {classes})"
+        f"{folder.path / CONFIG}: architectures {name} is not supported for {of_type[0].name} (known: {classes})"
     )
 
 
@@ -164,18 +165,18 @@ def read_config(
 
     `log` receives a message about each unknown key in `ignore`; any other name in `ignore` is an error.
     """
-    given = HFConfig(folder.config, str(folder.path / CONFIG), folder.tensors.keys(), ignore)
+    hf = HFConfig(folder.config, str(folder.path / CONFIG), folder.tensors.keys(), ignore)
     try:
-        config = family.read(given, architecture)
+        config = family.read(hf, architecture)
     except UserError as error:
-        if str(error).startswith(given.where):
+        if str(error).startswith(hf.where):
             raise
-        keys = _keys_of_error(given, family, architecture, str(error))
-        raise UserError(": ".join([given.where, *keys, str(error)])) from error
-    given.done()
-    if wrong := [key for key in ignore if key not in given.ignored]:
+        keys = _keys_of_error(hf, family, architecture, str(error))
+        raise UserError(": ".join([hf.where, *keys, str(error)])) from error
+    hf.done()
+    if wrong := [key for key in ignore if key not in hf.ignored]:
         raise UserError(f"{folder.path / CONFIG} has no unknown key {shown(wrong[0])}: remove it from --ignore-keys")
-    for key, value in given.ignored.items():
+    for key, value in hf.ignored.items():
         log(f"ignored (--ignore-keys): {key} = {shown(str(value))} in {CONFIG}")
     if isinstance(config.head, c.VectorHead):
         return replace(config, head=sentence_files.read_head(folder, config)), _unused_labels(folder)
@@ -193,33 +194,33 @@ def read_config(
     return replace(config, head=replace(config.head, n_labels=len(labels))), labels
 
 
-def _keys_of_error(given: HFConfig, family: Family, architecture: str, message: str) -> list[str]:
+def _keys_of_error(hf: HFConfig, family: Family, architecture: str, message: str) -> list[str]:
     """Return the numbers of `config.json` that cause an error about a setting of glassformer, as [`key = value, …`].
 
     They are the numbers that, if another one is put in their place, change the numbers in the message or avoid it.
     """
 
     def message_with(path: tuple[str, ...], value: float) -> str | None:
-        table = dict(given.table)
-        table |= {path[0]: value if len(path) == 1 else table[path[0]] | {path[1]: value}}
+        *outer, key = path
+        changed: Any = {key: value}
+        for name in outer:
+            changed = {name: hf.table[name] | changed}
         try:
-            family.read(HFConfig(table, given.where, given.tensors), architecture)
+            family.read(HFConfig({**hf.table, **changed}, hf.where, hf.tensors), architecture)
         except UserError as error:
             return str(error)
         return None
 
-    numbers: dict[tuple[str, ...], float] = {}
-    numbers |= {(key,): value for key, value in given.table.items() if type(value) in (int, float)}
-    for key, part in given.table.items():
-        if isinstance(part, dict):
-            numbers |= {(key, inner): value for inner, value in part.items() if type(value) in (int, float)}
-    found = []
+    values: dict[tuple[str, ...], Any] = {(key,): value for key, value in hf.table.items()}
+    values |= {(key, inner): x for key, part in hf.table.items() if isinstance(part, dict) for inner, x in part.items()}
+    numbers = {path: value for path, value in values.items() if type(value) in (int, float)}
+    keys = []
     for path, value in numbers.items():
         others = {message_with(path, other) for other in (1, 2, 8, 64, 0.5) if type(other) is type(value)}
         same_rule = {text for text in others if text is None or NUMBER.sub("", text) == NUMBER.sub("", message)}
         if same_rule - {message}:
-            found.append(f"{'.'.join(path)} = {value}")
-    return [", ".join(found)] if found else []
+            keys.append(f"{'.'.join(path)} = {value}")
+    return [", ".join(keys)] if keys else []
 
 
 def _unused_labels(folder: HFFolder) -> tuple[str, ...]:
@@ -228,7 +229,9 @@ def _unused_labels(folder: HFFolder) -> tuple[str, ...]:
         names = _labels(folder)
     except UserError:
         return ()
-    return () if names == tuple(f"LABEL_{i}" for i in range(len(names))) else names
+    if names == tuple(f"LABEL_{i}" for i in range(len(names))):
+        return ()
+    return names
 
 
 def _labels(folder: HFFolder) -> tuple[str, ...]:
@@ -274,15 +277,14 @@ def read_weights(
             while first not in used:
                 first = family.repeats[first]
             if not torch.equal(take(names[copy]), take(names[first])):
-                untie = "set tie_word_embeddings to false if the model has both, or " if config.tie_output else ""
+                advice = f"skip it with --ignore-tensors {copy}"
+                if config.tie_output:
+                    advice = f"set tie_word_embeddings to false if the model has both, or {advice}"
                 raise UserError(
-                    f"{folder.path}: {copy} differs from {first}, and must be equal according to {CONFIG}: "
-                    f"{untie}skip it with --ignore-tensors {copy}"
+                    f"{folder.path}: {copy} differs from {first}, and must be equal according to {CONFIG}: {advice}"
                 )
     _require_finite(folder, all_keys, weights)
-    if n_wide := sum(
-        folder.tensors[names[name]].shape.dtype == torch.float64 for key in all_keys for name in key.theirs
-    ):
+    if n_wide := sum(folder.tensors[names[name]].shape.dtype == torch.float64 for name in used):
         log(f"{n_wide:,} float64 tensors are converted to float32")
     return weights
 
@@ -292,10 +294,9 @@ def _require_finite(folder: HFFolder, all_keys: Sequence[Key], weights: Mapping[
     theirs = {name: ", ".join(key.theirs) for key in all_keys for name in key.ours}
     counts = {name: x.numel() - int(x.isfinite().sum()) for name, x in weights.items()}
     if bad := [f"{theirs[name]} ({n:,} of {weights[name].numel():,} values)" for name, n in counts.items() if n]:
-        more = f" … and {len(bad) - MAX_LISTED:,} more" if len(bad) > MAX_LISTED else ""
         raise UserError(
-            f"{folder.path} has NaN or Inf in its weights (as float32): {'; '.join(bad[:MAX_LISTED])}{more}; the "
-            "checkpoint is damaged: download it again, or use another one"
+            f"{folder.path} has NaN or Inf in its weights (as float32): {listed(bad)}; the checkpoint is damaged: "
+            "download it again, or use another one"
         )
 
 
@@ -303,13 +304,15 @@ def _names_in_files(folder: HFFolder, family: Family, known: Collection[str]) ->
     """Return current tensor name → name in the files, which may be an old name, or lack the prefix of the network."""
     names: dict[str, str] = {}
     for name in folder.tensors:
-        today = renamed(name, family.old_names)
-        whole = family.prefix + today
-        is_bare = today not in known and (whole in known or matches(whole, family.derived))
-        today = whole if is_bare else today
-        if today in names:
-            raise UserError(f"{folder.path}: {shown(names[today])} and {shown(name)} are two names of the same tensor")
-        names[today] = name
+        current = renamed(name, family.old_names)
+        whole = family.prefix + current
+        if current not in known and (whole in known or matches(whole, family.derived)):
+            current = whole
+        if current in names:
+            raise UserError(
+                f"{folder.path}: {shown(names[current])} and {shown(name)} are two names of the same tensor"
+            )
+        names[current] = name
     for copy, first in family.repeats.items():
         if first not in names and copy in names:  # a file may store a tied tensor under either name
             names[first] = names[copy]
@@ -342,9 +345,8 @@ def require_fit(
     unknown = [name for name in names if name not in used and not matches(name, skipped)]
     problems += [f"{shown(name)} is not a tensor of this model" for name in unknown]
     if problems:
-        more = f" … and {len(problems) - MAX_LISTED:,} more" if len(problems) > MAX_LISTED else ""
         hint = f"; --ignore-tensors {shown(unknown[0])} skips a tensor that is not needed" if unknown else ""
-        raise UserError(f"{folder.path} does not match its {CONFIG}: {'; '.join(problems[:MAX_LISTED])}{more}{hint}")
+        raise UserError(f"{folder.path} does not match its {CONFIG}: {listed(problems)}{hint}")
     return all_keys, names
 
 
@@ -361,30 +363,32 @@ def _with_special_ids(
     of the generation settings. The `decoder_start_id` of a decoder-only model is the token that the tokenizer puts
     before a text: transformers puts no other token there.
     """
-    found: dict[str, Any] = {}
+    ids: dict[str, Any] = {}
+    configured = folder.table(GENERATION) | {key: x for key, x in folder.config.items() if x is not None}
     for name in c.SPECIAL_IDS:
         key = name.removesuffix("_id") + "_token_id"
-        both = (folder.config.get(key), folder.table(GENERATION).get(key))
-        said = both[1] if both[0] is None else both[0]
-        own = getattr(tokenizer, name, None)
+        token_id = configured.get(key)
+        ids[name] = getattr(tokenizer, name, None)
         if name == "eos_id":
-            said = own if own in ends else next(iter(ends), None)
-        if said is not None and type(said) is not int:
-            raise UserError(f"{folder.path / CONFIG}: {key}: expected an integer, got {shown(str(said))}")
-        if said is not None and not 0 <= said < config.vocab_size:  # -1, or the default of a larger vocabulary
-            log(f"{key} {said} is not an id of the vocabulary, and is ignored")
-            said = None
-        found[name] = own if said is None else said
+            token_id = ids[name] if ids[name] in ends else next(iter(ends), None)
+        if token_id is None:
+            continue
+        if type(token_id) is not int:
+            raise UserError(f"{folder.path / CONFIG}: {key}: expected an integer, got {shown(str(token_id))}")
+        if 0 <= token_id < config.vocab_size:
+            ids[name] = token_id
+        else:  # -1, or the default of a larger vocabulary
+            log(f"{key} {token_id} is not an id of the vocabulary, and is ignored")
     if config.encoder is None:
-        found["decoder_start_id"] = next(reversed(tokenizer.frames.prompt.before), None)
-    return replace(config, **found)
+        ids["decoder_start_id"] = next(reversed(tokenizer.frames.prompt.before), None)
+    return replace(config, **ids)
 
 
 def _end_tokens(folder: HFFolder, config: c.TransformerConfig, log: Log) -> list[int]:
     """Return the end tokens of `generation_config.json`, as `generate` of transformers, or else of `config.json`."""
     tables = {GENERATION: folder.table(GENERATION), CONFIG: folder.config}
-    found = [end_tokens(table, str(folder.path / name)) for name, table in tables.items()]
-    ends = found[0] or found[1]
+    of_generation, of_config = (end_tokens(table, str(folder.path / name)) for name, table in tables.items())
+    ends = of_generation or of_config
     for end in ends:
         if not 0 <= end < config.vocab_size:
             log(f"eos_token_id {end} is not an id of the vocabulary, and is ignored")

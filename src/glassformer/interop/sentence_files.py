@@ -54,17 +54,18 @@ def read_head(folder: HFFolder, config: TransformerConfig) -> VectorHead:
     head = config.head
     if has_modules(folder):
         pooling, normalize = _read_modules(folder)
-        is_stored = head.pooler != "none"
-        head = VectorHead(
-            _read_pooling(folder, pooling, config.d_model), "unused" if is_stored else "none", normalize is not None
-        )
+        head = VectorHead(_read_pooling(folder, pooling, config.d_model), "none", normalize is not None)
+        if config.head.pooler != "none":  # it is stored, and no module applies it
+            head = replace(head, pooler="unused")
         if normalize is not None:  # it must normalise the sentence vector
-            given = HFConfig(folder.table(f"{normalize}/config.json"), str(folder.path / normalize / "config.json"))
-            given.only("module_input_name", "sentence_embedding")
-            given.only("module_output_name", "sentence_embedding")
-            given.done()
-    n = _read_length(folder)
-    return replace(head, max_tokens=n if n is not None and n < config.max_len else 0)
+            hf = HFConfig(folder.table(f"{normalize}/config.json"), str(folder.path / normalize / "config.json"))
+            hf.only("module_input_name", "sentence_embedding")
+            hf.only("module_output_name", "sentence_embedding")
+            hf.done()
+    length = _read_length(folder)
+    if length is None or length >= config.max_len:
+        length = 0
+    return replace(head, max_tokens=length)
 
 
 def _read_modules(folder: HFFolder) -> tuple[str, str | None]:
@@ -73,7 +74,8 @@ def _read_modules(folder: HFFolder) -> tuple[str, str | None]:
     modules = files.read_json(where)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise UserError(f"{where} must be a list of modules; {WITHOUT}")
-    kinds, paths = [str(module.get("type")) for module in modules], [str(module.get("path")) for module in modules]
+    kinds = [str(module.get("type")) for module in modules]
+    paths = [str(module.get("path")) for module in modules]
     if others := [kind for kind in kinds if not kind.startswith(PACKAGE)]:
         raise UserError(f"{where} requires custom code ({shown(others[0])}), which is never run; {WITHOUT}")
     names = [kind.rpartition(".")[2] for kind in kinds]
@@ -86,7 +88,8 @@ def _read_modules(folder: HFFolder) -> tuple[str, str | None]:
         raise UserError(f"{where}: the Transformer is in {shown(paths[0])}; move its files next to {MODULES}")
     if any(Path(path).name != path or path in ("", ".", "..") or "\\" in path or "\0" in path for path in paths[1:]):
         raise UserError(f"{where}: path must name a subfolder for every module except the first")
-    return paths[1], paths[2] if len(paths) > 2 else None
+    _, pooling, *normalize = paths
+    return pooling, next(iter(normalize), None)
 
 
 def _read_pooling(folder: HFFolder, path: str, d_model: int) -> Any:
@@ -94,49 +97,54 @@ def _read_pooling(folder: HFFolder, path: str, d_model: int) -> Any:
     where = folder.path / path / "config.json"
     if not where.is_file():
         raise UserError(f"{where} is missing: it defines the pooling")
-    given = HFConfig(folder.table(f"{path}/config.json"), str(where))
-    width = given.maybe("embedding_dimension", int) or given.maybe("word_embedding_dimension", int)
-    given.pass_over("word_embedding_dimension")
+    hf = HFConfig(folder.table(f"{path}/config.json"), str(where))
+    width = hf.maybe("embedding_dimension", int) or hf.maybe("word_embedding_dimension", int)
+    hf.pass_over("word_embedding_dimension")
     if width != d_model:
-        given.problem(f"embedding_dimension: expected {d_model} (the model's width), got {width}")
-    old = [mode for key, mode in OLD_POOLINGS.items() if given.maybe(key, bool)] or ["mean"]
-    given.pass_over("pooling_mode")
-    new = given.table.get("pooling_mode")
-    modes = old if new is None else new if isinstance(new, list) else [new]
+        hf.problem(f"embedding_dimension: expected {d_model} (the model's width), got {width}")
+    old = [mode for key, mode in OLD_POOLINGS.items() if hf.maybe(key, bool)] or ["mean"]
+    hf.pass_over("pooling_mode")
+    modes: Any = hf.table.get("pooling_mode")
+    if modes is None:
+        modes = old
+    elif not isinstance(modes, list):
+        modes = [modes]
     if len(modes) != 1 or modes[0] not in list(POOLINGS):  # a value may be of any type
-        given.problem(
+        hf.problem(
             f"the pooling {shown(' + '.join(map(str, modes)))} is not supported (known: one of {', '.join(POOLINGS)})"
         )
-    given.only("include_prompt", True)
-    given.done()
+    hf.only("include_prompt", True)
+    hf.done()
     return POOLINGS[modes[0]]
 
 
 def _read_length(folder: HFFolder) -> int | None:
     """Return the maximum number of tokens of a text, with special tokens; None if no file defines it."""
     name = next((name for name in SETTINGS if (folder.path / name).is_file()), SETTINGS[0])
-    given = HFConfig(folder.table(name), str(folder.path / name))
-    length = given.maybe("max_seq_length", int)
-    if given.take("do_lower_case", bool, False) and not _lowercases(folder):
-        given.problem("do_lower_case true is not supported if tokenizer.json does not lowercase")
-    given.only("transformer_task", "feature-extraction")
-    given.only("module_output_name", "token_embeddings")
-    modalities = given.maybe("modality_config", dict)
+    hf = HFConfig(folder.table(name), str(folder.path / name))
+    length = hf.maybe("max_seq_length", int)
+    if hf.take("do_lower_case", bool, False) and not _lowercases(folder):
+        hf.problem("do_lower_case true is not supported if tokenizer.json does not lowercase")
+    hf.only("transformer_task", "feature-extraction")
+    hf.only("module_output_name", "token_embeddings")
+    modalities = hf.maybe("modality_config", dict)
     if modalities not in (None, TEXTS_ALONE):
-        given.problem(f"modality_config {shown(str(modalities))} is not supported (known: {TEXTS_ALONE})")
-    given.pass_over("unpad_inputs", "modality_config")
+        hf.problem(f"modality_config {shown(str(modalities))} is not supported (known: {TEXTS_ALONE})")
+    hf.pass_over("unpad_inputs", "modality_config")
     for key in ("query_length", "document_length", "query_expansion"):
-        given.only(key)
+        hf.only(key)
     for key in ("model", "tokenizer", "processor", "config", "processing"):
-        given.only(f"{key}_args", {})
-        given.only(f"{key}_kwargs", {})
+        hf.only(f"{key}_args", {})
+        hf.only(f"{key}_kwargs", {})
     if length is not None and length < 1:
-        given.problem(f"max_seq_length: expected at least 1, got {length}")
-    given.done()
-    if length is None:
-        said: Any = folder.table("tokenizer_config.json").get("model_max_length")
-        length = int(said) if type(said) in (int, float) and 1 <= said < float("inf") else None
-    return length
+        hf.problem(f"max_seq_length: expected at least 1, got {length}")
+    hf.done()
+    if length is not None:
+        return length
+    limit: Any = folder.table("tokenizer_config.json").get("model_max_length")
+    if type(limit) in (int, float) and 1 <= limit < float("inf"):
+        return int(limit)
+    return None
 
 
 def _lowercases(folder: HFFolder) -> bool:
@@ -148,21 +156,20 @@ def _lowercases(folder: HFFolder) -> bool:
     )
 
 
-def say_what_stays(folder: HFFolder, log: Callable[[str], None]) -> None:
+def log_not_imported(folder: HFFolder, log: Callable[[str], None]) -> None:
     """Log the prompts that sentence-transformers can put before a text: they are not imported."""
-    given = HFConfig(folder.table(PROMPTS), str(folder.path / PROMPTS))
-    prompts, default = given.maybe("prompts", dict) or {}, given.maybe("default_prompt_name", str)
-    given.only("model_type", "SentenceTransformer")
-    given.only("truncate_dim")
-    given.pass_over("__version__", "similarity_fn_name")
-    given.done()
+    hf = HFConfig(folder.table(PROMPTS), str(folder.path / PROMPTS))
+    prompts, default = hf.maybe("prompts", dict) or {}, hf.maybe("default_prompt_name", str)
+    hf.only("model_type", "SentenceTransformer")
+    hf.only("truncate_dim")
+    hf.pass_over("__version__", "similarity_fn_name")
+    hf.done()
     prompts = {name: prompt for name, prompt in prompts.items() if prompt}
     if default in prompts:
-        said = shown(repr(prompts[default]))
-        log(f"the default prompt {said} is not imported: add it before each text yourself")
+        log(f"the default prompt {shown(repr(prompts[default]))} is not imported: add it before each text yourself")
     elif prompts:
-        said = ", ".join(f"{name} {prompt!r}" for name, prompt in prompts.items())
-        log(f"the prompts ({shown(said)}) are not imported: add them before a text yourself")
+        names = ", ".join(f"{name} {prompt!r}" for name, prompt in prompts.items())
+        log(f"the prompts ({shown(names)}) are not imported: add them before a text yourself")
 
 
 def write_modules(head: VectorHead, config: TransformerConfig, folder: Path) -> list[str]:
@@ -172,7 +179,9 @@ def write_modules(head: VectorHead, config: TransformerConfig, folder: Path) -> 
             f"{MODULES} is not written: sentence-transformers has no module for the pooler; it would load the folder "
             "with mean pooling, which gives another vector"
         ]
-    kinds = [("", "Transformer"), (POOLING, "Pooling"), *([(NORMALIZE, "Normalize")] if head.normalize else [])]
+    kinds = [("", "Transformer"), (POOLING, "Pooling")]
+    if head.normalize:
+        kinds.append((NORMALIZE, "Normalize"))
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"{PACKAGE}models.{kind}"}
         for i, (path, kind) in enumerate(kinds)

@@ -6,15 +6,18 @@ not contain are the exception: a run of them is looked up in the table unchanged
 but not the whole run, transformers gives one unknown token, and glassformer finds the parts.)
 """
 
-import base64
 import json
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
 from glassformer import files
 from glassformer.errors import UserError, shown
+from glassformer.tokenization.special_tokens_template import Frame, template_processing
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES
 
@@ -60,50 +63,35 @@ def _description(
     model: Any, scores: Mapping[str, float], vocab: Mapping[str, int], roles: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the side's `tokenizer.json`."""
+    # Pieces: entries of the table that are not pieces of this side get a spelling that no text contains
     lowest = min(scores.values())  # the score of an unknown character is relative to it
     codes = [token for token in vocab if token.startswith(">>") and token.endswith("<<")]
     characters = {SPACE}.union(*scores)
-    known = {*scores, *roles.values(), *codes, *(piece for piece in vocab if characters.isdisjoint(piece))}
-    pieces = [[piece if piece in known else NOWHERE + piece, scores.get(piece, lowest)] for piece in vocab]
-    normalizers: list[dict[str, Any]] = []
-    rule = model.normalizer_spec
-    if rule.precompiled_charsmap:
-        charsmap = base64.b64encode(rule.precompiled_charsmap).decode()
-        normalizers.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
-    if rule.remove_extra_whitespaces:
-        normalizers.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-        normalizers.append({"type": "Strip", "strip_left": True, "strip_right": True})
-    spaces = {"replacement": SPACE, "prepend_scheme": "always" if rule.add_dummy_prefix else "never", "split": True}
-    eos = roles["eos"]
-    end = {"SpecialToken": {"id": eos, "type_id": 0}}
-    return {
-        "version": "1.0",
-        "added_tokens": [
-            *(_added(token, vocab[token], special=True) for token in roles.values()),
-            *(_added(token, vocab[token], special=False) for token in codes),
-        ],
-        "normalizer": {"type": "Sequence", "normalizers": normalizers},
-        "pre_tokenizer": {"type": "Metaspace", **spaces},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [{"Sequence": {"id": "A", "type_id": 0}}, end],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}, end],
-            "special_tokens": {eos: {"id": eos, "ids": [vocab[eos]], "tokens": [eos]}},
-        },
-        "decoder": {
-            "type": "Sequence",
-            "decoders": [
-                {"type": "Replace", "pattern": {"String": NOWHERE}, "content": ""},
-                {"type": "Metaspace", **spaces},
-            ],
-        },
-        "model": {"type": "Unigram", "unk_id": vocab[roles["unk"]], "vocab": pieces, "byte_fallback": False},
-    }
-
-
-def _added(token: str, token_id: int, special: bool) -> dict[str, Any]:
+    of_side = {*scores, *roles.values(), *codes, *(piece for piece in vocab if characters.isdisjoint(piece))}
+    pieces = [(piece if piece in of_side else NOWHERE + piece, scores.get(piece, lowest)) for piece in vocab]
+    rust = tokenizers.Tokenizer(models.Unigram(pieces, vocab[roles["unk"]], byte_fallback=False))
+    # Characters and spaces of a text
+    rules = model.normalizer_spec
+    steps: list[normalizers.Normalizer] = []
+    if rules.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(rules.precompiled_charsmap))
+    if rules.remove_extra_whitespaces:
+        steps += [normalizers.Replace(tokenizers.Regex(" {2,}"), " "), normalizers.Strip()]
+    rust.normalizer = normalizers.Sequence(steps)
+    prepend_scheme = "always" if rules.add_dummy_prefix else "never"
+    rust.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme)
+    rust.decoder = decoders.Sequence([decoders.Replace(NOWHERE, ""), decoders.Metaspace(SPACE, prepend_scheme)])
+    # Special tokens
+    description: dict[str, Any] = json.loads(rust.to_str())
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": token_id, "content": token, **flags, "special": special}
+    description["added_tokens"] = [
+        {"id": vocab[token], "content": token, **flags, "special": token in roles.values()}
+        for token in (*roles.values(), *codes)
+    ]
+    end = (vocab[roles["eos"]],)
+    frames = Frame(after=end), Frame(after=end, second_type=0)
+    description["post_processor"] = template_processing(*frames, list(vocab).__getitem__)
+    return description
 
 
 def _problem(model: Any) -> str | None:
@@ -118,7 +106,9 @@ def _problem(model: Any) -> str | None:
         return "its words do not begin with spaces (treat_whitespace_as_suffix, or no split_by_whitespace)"
     if not model.normalizer_spec.escape_whitespaces:
         return "it does not replace spaces with ▁ (escape_whitespaces)"
-    return None if any(piece.type == NORMAL for piece in model.pieces) else "it has no pieces"
+    if not any(piece.type == NORMAL for piece in model.pieces):
+        return "it has no pieces"
+    return None
 
 
 def _parsed(path: Path) -> Any:
@@ -145,7 +135,7 @@ def _vocab(path: Path, roles: Mapping[str, str]) -> dict[str, int]:
     if not path.is_file():
         raise UserError(f"{path.parent} has no {path.name}, which maps its pieces to ids")
     vocab = files.read_json(path)
-    ids = sorted(vocab.values(), key=str) if isinstance(vocab, dict) else []
+    ids = list(vocab.values()) if isinstance(vocab, dict) else []
     if not ids or not all(type(i) is int for i in ids) or sorted(ids) != list(range(len(ids))):
         raise UserError(f"{path} must map its tokens to the ids 0, 1, 2 …")
     for role, token in roles.items():

@@ -17,6 +17,7 @@ from glassformer.interop.vocabulary_files import SAVE_FAST, Builder, Parts, buil
 from glassformer.store.model_directory import StoredModel
 from glassformer.tasks.registry import task_of
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
+from glassformer.tokenization.special_tokens_template import template_processing
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, check_chat_template, tables
 
@@ -50,11 +51,13 @@ def read_tokenizers(
     """
     if (folder.path / sentencepiece_files.SOURCE).is_file():
         target, source = sentencepiece_files.read_pair(folder.path, roles(folder), log)
-        return Tokenizers(target, None if source.fingerprint == target.fingerprint else source)
+        if source.fingerprint == target.fingerprint:
+            return Tokenizers(target)
+        return Tokenizers(target, source)
     built = None
     if builder is not None and not (folder.path / TOKENIZER).is_file():
-        found = _unsaid(folder, usual or {}) | roles(folder)
-        built = build(Parts(folder.path, folder.table(TOKENIZER_CONFIG), found), builder, vocabulary)
+        all_roles = _roles_by_default(folder, usual or {}) | roles(folder)
+        built = build(Parts(folder.path, folder.table(TOKENIZER_CONFIG), all_roles), builder, vocabulary)
     if built is not None:
         log(f"no {TOKENIZER}: the tokenizer is built from {' and '.join(vocabulary)}")
     tokenizer = _read_tokenizer(folder, usual or {}, built)
@@ -71,13 +74,13 @@ def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str], built: str | Non
         pieces = sorted(path.name for path in folder.path.iterdir() if path.suffix in (".spm", ".model"))
         others = f", only the SentencePiece files {' and '.join(pieces)}" if pieces else ""
         raise UserError(f"{folder.path} has no {TOKENIZER}{others}: {SAVE_FAST}")
-    text = files.read_text(path, MAX_TOKENIZER_BYTES) if built is None else built
-    template = _chat_template(folder)
+    text = built or files.read_text(path, MAX_TOKENIZER_BYTES)
+    template, of_files = _chat_template(folder), roles(folder)
     try:
-        said = roles(folder)
-        tokenizer = Tokenizer.imported(text, said, template)
-        left = {role: token for role, token in _unsaid(folder, usual).items() if token in tokenizer.vocab}
-        tokenizer = Tokenizer.imported(text, said | left, template) if left else tokenizer
+        tokenizer = Tokenizer.imported(text, of_files, template)
+        defaults = _roles_by_default(folder, usual)
+        if missing := {role: token for role, token in defaults.items() if token in tokenizer.vocab}:
+            tokenizer = Tokenizer.imported(text, of_files | missing, template)
     except UserError as error:
         raise UserError(f"{path} cannot be used as a tokenizer: {error}") from error
     _require_agreement(folder, json.loads(text))
@@ -91,28 +94,31 @@ def _report_missing_bytes(tokenizer: Tokenizer, log: Callable[[str], None]) -> N
     if description["model"]["type"] != "BPE" or not any(part.get("type") == "ByteLevel" for part in parts):
         return
     missing = [byte for byte in OF_UTF8 if BYTE_TO_CHARACTER[byte] not in tokenizer.vocab]
-    if missing:
-        unknown = description["model"]["unk_token"]
-        listed = ", ".join(f"0x{byte:02X}" for byte in missing[:8]) + (" …" if len(missing) > 8 else "")
-        log(
-            f"the tokenizer's vocabulary lacks {len(missing)} of the bytes of UTF-8 text ({listed}): in a text, they "
-            + ("are dropped" if unknown is None else f"become {unknown}")
-            + ", as in transformers"
-        )
+    if not missing:
+        return
+    examples = ", ".join(f"0x{byte:02X}" for byte in missing[:8])
+    if len(missing) > 8:
+        examples += " …"
+    unknown = description["model"]["unk_token"]
+    effect = "are dropped" if unknown is None else f"become {unknown}"
+    log(
+        f"the tokenizer's vocabulary lacks {len(missing)} of the bytes of UTF-8 text ({examples}): in a text, they "
+        f"{effect}, as in transformers"
+    )
 
 
 def _require_agreement(folder: HFFolder, description: dict[str, Any]) -> None:
     """Raise `UserError` if the settings split a text differently from the file: transformers uses the settings."""
-    said = _said(folder)
-    if said.get("tokenizer_class") in ANY_CLASS:
+    settings = _settings(folder)
+    if settings.get("tokenizer_class") in ANY_CLASS:
         return
-    for place, kind, options in (
+    for step, kind, options in (
         ("normalizer", "BertNormalizer", OF_BERT),
         ("pre_tokenizer", "ByteLevel", {"add_prefix_space": "add_prefix_space"}),
     ):
-        parts = [part for part in tables(description.get(place)) if part.get("type") == kind]
+        parts = [part for part in tables(description.get(step)) if part.get("type") == kind]
         for option, field in options.items():
-            value = said.get(option)
+            value = settings.get(option)
             if value is not None and any(part.get(field) != value for part in parts):
                 raise UserError(
                     f"{folder.path / TOKENIZER_CONFIG}: {option} {shown(str(value))} differs from {TOKENIZER}: load "
@@ -122,14 +128,15 @@ def _require_agreement(folder: HFFolder, description: dict[str, Any]) -> None:
 
 def roles(folder: HFFolder) -> dict[str, str]:
     """Return role → token, from `tokenizer_config.json` or else from `special_tokens_map.json`."""
-    said = _said(folder)
-    found = {}
+    settings = _settings(folder)
+    tokens = {}
     for role in ROLES:
-        token = said.get(f"{role}_token")
-        token = token.get("content") if isinstance(token, dict) else token
+        token = settings.get(f"{role}_token")
+        if isinstance(token, dict):
+            token = token.get("content")
         if isinstance(token, str):
-            found[role] = token
-    return found
+            tokens[role] = token
+    return tokens
 
 
 def _chat_template(folder: HFFolder) -> Any:
@@ -145,18 +152,18 @@ def _chat_template(folder: HFFolder) -> Any:
     return template
 
 
-def _unsaid(folder: HFFolder, usual: Mapping[str, str]) -> dict[str, str]:
+def _roles_by_default(folder: HFFolder, usual: Mapping[str, str]) -> dict[str, str]:
     """Return the `usual` roles that no file of the folder defines, if its tokenizer class has special tokens.
 
     The published folders of BERT and GPT-2 need them.
     """
-    said = _said(folder)
-    if said.get("tokenizer_class") in ANY_CLASS:
+    settings = _settings(folder)
+    if settings.get("tokenizer_class") in ANY_CLASS:
         return {}
-    return {role: token for role, token in usual.items() if f"{role}_token" not in said}
+    return {role: token for role, token in usual.items() if f"{role}_token" not in settings}
 
 
-def _said(folder: HFFolder) -> dict[str, Any]:
+def _settings(folder: HFFolder) -> dict[str, Any]:
     return folder.table(SPECIAL) | folder.table(TOKENIZER_CONFIG)
 
 
@@ -174,18 +181,24 @@ def trained_start(stored: StoredModel) -> int | None:
     is_causal_lm = task_of(stored.run).predicts_next and not is_seq2seq
     if is_causal_lm and config.decoder_start_id is not None:
         return config.decoder_start_id
-    if stored.tokenizers.target.is_imported:
+    starts_target = is_seq2seq and config.bos_id == config.decoder_start_id
+    if stored.tokenizers.target.is_imported or starts_target:
         return config.bos_id
-    return config.bos_id if is_seq2seq and config.bos_id == config.decoder_start_id else None
+    return None
+
+
+def row_names(tokenizer: Tokenizer, n_rows: int) -> list[str]:
+    """Return a token for each row of an embedding table; rows beyond the vocabulary are called [UNUSED…]."""
+    return [*tokenizer.vocab, *(f"[UNUSED{i}]" for i in range(tokenizer.vocab_size, n_rows))]
 
 
 def write_tokenizers(stored: StoredModel, folder: Path) -> None:
     """Write the tokenizer; if source and target have separate ones, write the target's to the subfolder `target`."""
-    config, first = stored.config, stored.tokenizers.source
-    head = getattr(config, "head", None)
-    cut = head.max_tokens if isinstance(head, VectorHead) else 0
+    config, max_len = stored.config, stored.config.encoder_max_len
+    if isinstance(config, TransformerConfig) and isinstance(config.head, VectorHead):
+        max_len = config.head.max_tokens or max_len
     named = [role for role in ROLES if role != "bos" or trained_start(stored) is not None]
-    write_tokenizer(first, folder, config, cut or config.encoder_max_len, named)
+    write_tokenizer(stored.tokenizers.source, folder, config, max_len, named)
     if stored.tokenizers.separate_source is not None:
         (folder / TARGET).mkdir()
         write_tokenizer(stored.tokenizers.target, folder / TARGET, config, config.max_len, named)
@@ -217,15 +230,19 @@ def write_tokenizer(
         if token_id is not None:
             special[f"{role}_token"] = tokenizer.id_to_token(token_id)
     files.write_json(folder / SPECIAL, special)
-    has_types = getattr(config, "n_token_types", 0) > 1
+    inputs = ["input_ids", "attention_mask"]
+    if getattr(config, "n_token_types", 0) > 1:
+        inputs.insert(1, "token_type_ids")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_len,
-        "model_input_names": ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"],
+        "model_input_names": inputs,
         "clean_up_tokenization_spaces": False,
+        **special,
     }
-    template = {} if tokenizer.chat_template is None else {"chat_template": tokenizer.chat_template}
-    files.write_json(folder / TOKENIZER_CONFIG, settings | special | template)
+    if tokenizer.chat_template is not None:
+        settings["chat_template"] = tokenizer.chat_template
+    files.write_json(folder / TOKENIZER_CONFIG, settings)
 
 
 def _around(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any] | None:
@@ -237,21 +254,7 @@ def _around(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any] | None:
         one = two = tokenizer.frames.source  # the same as for a target
     if not one.n_added + two.n_added:
         return None
-
-    texts = {-1: "A", -2: "B"}  # negative numbers mean the two texts
-
-    def piece(i: int, kind: int = 0) -> dict[str, Any]:
-        if i in texts:
-            return {"Sequence": {"id": texts[i], "type_id": kind}}
-        return {"SpecialToken": {"id": tokenizer.id_to_token(i), "type_id": kind}}
-
-    used = {tokenizer.id_to_token(i): i for i in (*one.around([]), *two.around_pair([], [])[0])}
-    return {
-        "type": "TemplateProcessing",
-        "single": [piece(i) for i in one.around([-1])],
-        "pair": [piece(i, kind) for i, kind in zip(*two.around_pair([-1], [-2]), strict=True)],
-        "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in used.items()},
-    }
+    return template_processing(one, two, tokenizer.id_to_token)
 
 
 def _is_causal(config: ModelConfig) -> bool:

@@ -137,18 +137,19 @@ def _token(parts: Parts, role: str, rust: tokenizers.Tokenizer) -> tuple[str, in
 
 def _added_tokens(parts: Parts, vocab: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return the special tokens, and the tokens that were added after the vocabulary, sorted by id."""
-    ids = dict(files.read_json(parts.folder / ADDED)) if (parts.folder / ADDED).is_file() else {}
+    ids: dict[str, int] = {}
+    if (parts.folder / ADDED).is_file():
+        ids = dict(files.read_json(parts.folder / ADDED))
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    found = {token: flags | {"special": token in parts.roles.values(), "normalized": True} for token in ids}
+    options = {token: flags | {"special": token in parts.roles.values(), "normalized": True} for token in ids}
     for token in dict.fromkeys(parts.roles.values()):
         token_id = ids.get(token, vocab.get(token))
         if token_id is not None:
             ids[token] = token_id
             is_mask = token == parts.roles.get("mask") and WORDS not in {path.name for path in parts.folder.iterdir()}
-            found[token] = flags | {"special": True, "lstrip": is_mask}  # a byte-level mask includes its space
-    for token_id, said in (parts.settings.get("added_tokens_decoder") or {}).items():
-        ids[said["content"]] = int(token_id)
-        found[said["content"]] = {key: bool(said.get(key, False)) for key in (*flags, "special")}
-    return [
-        {"id": ids[token], "content": token} | found[token] for token in sorted(found, key=lambda token: ids[token])
-    ]
+            options[token] = flags | {"special": True, "lstrip": is_mask}  # a byte-level mask includes its space
+    for token_id, token in (parts.settings.get("added_tokens_decoder") or {}).items():
+        ids[token["content"]] = int(token_id)
+        options[token["content"]] = {key: bool(token.get(key, False)) for key in (*flags, "special")}
+    by_id = sorted(options, key=lambda token: ids[token])
+    return [{"id": ids[token], "content": token} | options[token] for token in by_id]

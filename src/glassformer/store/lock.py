@@ -50,33 +50,28 @@ def _acquired(folder: Path) -> "BaseFileLock":
         lock.acquire()
         return lock
     except Timeout as error:
-        raise UserError(f"{folder} is being trained by {_owner(folder)}: wait for it, or stop it first") from error
+        who = "another process"  # without an owner file: it has only just started, or is ending
+        if facts := owner(folder):
+            who = f"process {facts['pid']} on {facts['host']} since {facts['since']}"
+        raise UserError(f"{folder} is being trained by {who}: wait for it, or stop it first") from error
     except OSError as error:
         raise UserError(f"cannot write {folder}: {files.reason(error)}; choose a writable place") from error
 
 
-def _owner(folder: Path) -> str:
-    try:
-        owner = json.loads((folder / OWNER).read_text("utf-8"))
-        return f"process {owner['pid']} on {owner['host']} since {owner['since']}"
-    except (OSError, ValueError, KeyError, TypeError):  # the owner has only just started, or is ending
-        return "another process"
-
-
 def owner(folder: Path) -> dict[str, Any]:
-    """Return the contents of the owner file; empty if no trainer holds the lock."""
+    """Return the contents of the owner file: pid, host, since and the facts of `locked`; empty without a trainer."""
     try:
-        found = json.loads((folder / OWNER).read_text("utf-8"))
+        facts = json.loads((folder / OWNER).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(facts, dict) or type(facts.get("pid")) is not int or not {"host", "since"} <= facts.keys():
+        return {}
+    return facts
 
 
 def is_locked(folder: Path) -> bool:
     """Return True if a trainer holds the lock of a run folder; it is not acquired, so no trainer is disturbed."""
-    try:
-        owner = json.loads((folder / OWNER).read_text("utf-8"))
-        is_of_here = owner["host"] == socket.gethostname()
-        return not is_of_here or files.is_alive(owner["pid"]) is not False
-    except (OSError, ValueError, KeyError, TypeError):  # no owner
+    facts = owner(folder)
+    if not facts:
         return False
+    return facts["host"] != socket.gethostname() or files.is_alive(facts["pid"]) is not False

@@ -45,9 +45,9 @@ class Manifest:
                     f"{folder} is a Hugging Face checkpoint: run `glassformer import {folder} OUT`, or in Python "
                     f"glassformer.import_model({str(folder)!r}, 'OUT'), and use OUT"
                 )
-            for found in sorted(folder.iterdir()) if folder.is_dir() else ():
-                if found.is_file():
-                    files.refuse_objects(found)  # its message explains how to convert pickled weights
+            for file in sorted(folder.glob("*")):
+                if file.is_file():
+                    files.refuse_objects(file)  # its message explains how to convert pickled weights
             raise UserError(f"{folder} is not a model directory: it has no {NAME}")
         value: Any = files.read_json(path)
         try:

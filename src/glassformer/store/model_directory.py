@@ -192,13 +192,7 @@ def read_model(folder: Path) -> StoredModel:
     run = read_run(folder)
     config, lora = read_config(folder)
     tokenizers = read_tokenizers(folder, manifest)
-    n_source_rows = config.encoder_vocab_size  # two tokenizers may share one table
-    for side, tokenizer, n_rows in (
-        ("tokenizer", tokenizers.target, config.vocab_size),
-        ("source tokenizer", tokenizers.separate_source, n_source_rows),
-    ):
-        if tokenizer is not None and tokenizer.vocab_size > n_rows:
-            raise UserError(f"{folder}: the {side} has {tokenizer.vocab_size} tokens, but the model only {n_rows}")
+    require_rows(tokenizers, config, folder)
     labels = read_labels(folder, manifest)
     n_labels = getattr(getattr(config, "head", None), "n_labels", len(labels))
     if labels and len(labels) != n_labels:
@@ -210,6 +204,16 @@ def read_model(folder: Path) -> StoredModel:
     path = folder / GENERATION
     generation = from_union(GenerationConfig | BeamConfig, files.read_json(path), str(path))
     return StoredModel(network, config, tokenizers, generation, run, manifest, labels)
+
+
+def require_rows(tokenizers: "Tokenizers", config: ModelConfig, folder: Path) -> None:
+    """Raise `UserError` if a tokenizer has more tokens than its embedding table has rows."""
+    sides = ((tokenizers.target, config.vocab_size), (tokenizers.separate_source, config.encoder_vocab_size))
+    for tokenizer, n_rows in sides:
+        if tokenizer is not None and tokenizer.vocab_size > n_rows:
+            raise UserError(
+                f"{folder}: the tokenizer has {tokenizer.vocab_size:,} tokens, but the model only {n_rows:,}"
+            )
 
 
 def read_manifest(folder: Path, hashed_bytes: float = math.inf) -> Manifest:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from glassformer import files
-from glassformer.errors import UserError, shown
+from glassformer.errors import UserError, listed, shown
 
 DTYPES = {
     "F64": torch.float64,
@@ -41,8 +41,6 @@ DTYPES = {
 """Dtypes of weights and training states, by their names in the header."""
 PartOf = Callable[[Tensor, Tensor], Tensor]
 """Function of a whole tensor and of this process's (possibly sharded) tensor; returns this process's part."""
-MAX_LISTED = 8
-"""Maximum number of problems that a message lists; further problems are counted."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +67,14 @@ def save_tensors(tensors: dict[str, Tensor] | Path, path: Path) -> None:
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors as safetensors needs them: contiguous, without lazy conjugation, and in separate memory."""
-    found: dict[str, Tensor] = {}
+    separate: dict[str, Tensor] = {}
     used: set[int] = set()
     for name, x in tensors.items():
         x = x.detach().resolve_conj().resolve_neg().contiguous()
         memory = x.untyped_storage().data_ptr()
-        found[name] = x.clone() if memory in used else x
+        separate[name] = x.clone() if memory in used else x
         used.add(memory)
-    return found
+    return separate
 
 
 def read_shapes(path: Path) -> dict[str, StoredShape]:
@@ -96,8 +94,8 @@ def read_shapes(path: Path) -> dict[str, StoredShape]:
         end_of = {name: _extent(name, entry) for name, entry in header.items()}
         _require_no_gap(end_of, path.stat().st_size - 8 - n_header)
     except (ValueError, struct.error, OSError) as error:
-        said = files.reason(error) if isinstance(error, OSError) else error
-        raise UserError(f"{path} cannot be read: {said}") from error
+        reason = files.reason(error) if isinstance(error, OSError) else error
+        raise UserError(f"{path} cannot be read: {reason}") from error
     return {name: StoredShape(DTYPES[entry["dtype"]], tuple(entry["shape"])) for name, entry in header.items()}
 
 
@@ -124,8 +122,10 @@ def _extent(name: str, entry: Any) -> tuple[int, int]:
 def _require_no_gap(extents: Mapping[str, tuple[int, int]], n_bytes: int) -> None:
     at = 0
     for name, (begin, end) in sorted(extents.items(), key=lambda item: item[1]):
-        if begin != at:
-            raise ValueError(f"{shown(name)} {'overlaps the tensor before it' if begin < at else 'follows a gap'}")
+        if begin < at:
+            raise ValueError(f"{shown(name)} overlaps the tensor before it")
+        if begin > at:
+            raise ValueError(f"{shown(name)} follows a gap")
         at = end
     if at != n_bytes:
         raise ValueError(f"its tensors take {at:,} bytes, but it contains {n_bytes:,}")
@@ -157,8 +157,7 @@ def require_fit(wanted: Mapping[str, Tensor], path: Path) -> None:
         elif not _is_exact(other.dtype, own.dtype):
             problems.append(f"{name} has dtype {other.dtype}, expected {own.dtype}".replace("torch.", ""))
     if problems:
-        more = f" … and {len(problems) - MAX_LISTED:,} more" if len(problems) > MAX_LISTED else ""
-        raise UserError(f"{path} does not fit the model: {'; '.join(problems[:MAX_LISTED])}{more}")
+        raise UserError(f"{path} does not fit the model: {listed(problems)}")
 
 
 def _is_exact(stored: torch.dtype, own: torch.dtype) -> bool:

@@ -321,12 +321,13 @@ def learn_words(
         raise UserError("whole_words needs the special token [UNK] for all other words; add it to special_tokens")
     if not counts:
         raise UserError(NO_TEXT)
-    known = [word for word, n in counts.items() if n >= min_frequency and word not in special_tokens]
-    if not known:
+    words = [word for word, n in counts.items() if n >= min_frequency and word not in special_tokens]
+    if not words:
         raise UserError(f"no word of the text occurs {min_frequency} times; use more text or a lower min_frequency")
     check_room(vocab_size, 1, len(special_tokens))
-    known.sort(key=lambda word: (-counts[word], word))
-    known = known[: vocab_size - len(special_tokens)] if vocab_size else known
-    n_left_out = counts.total() - sum(counts[word] for word in known)
+    words.sort(key=lambda word: (-counts[word], word))
+    if vocab_size:
+        words = words[: vocab_size - len(special_tokens)]
+    n_left_out = counts.total() - sum(counts[word] for word in words)
     special = {token: n_left_out if token == "[UNK]" else 0 for token in special_tokens}
-    return special | {word: counts[word] for word in known}
+    return special | {word: counts[word] for word in words}

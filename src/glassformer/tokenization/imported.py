@@ -34,7 +34,9 @@ class ImportedCodec:
         self._added = {token["content"]: token for token in description["added_tokens"]}
         self._special = frozenset(token for token, flags in self._added.items() if flags["special"])
         model = description["model"]
-        unknown = model.get("unk_id") if model["type"] == "Unigram" else vocab.get(model.get("unk_token"))
+        unknown = vocab.get(model.get("unk_token"))
+        if model["type"] == "Unigram":
+            unknown = model.get("unk_id")
         self._never = {vocab[token] for token in self._special} - {unknown}
         self._encoder = lru_cache(maxsize=4)(self._make_encoder)
 
@@ -44,8 +46,8 @@ class ImportedCodec:
         for text in texts:
             check_text(text)
         with no_panic("the tokenizer cannot encode the text"):
-            found = self._encoder(allowed).encode_batch_fast(texts, add_special_tokens=False)
-        rows = [encoding.ids for encoding in found]
+            encodings = self._encoder(allowed).encode_batch_fast(texts, add_special_tokens=False)
+        rows = [encoding.ids for encoding in encodings]
         never = self._never.difference(self._vocab[token] for token in allowed)
         for row in rows:
             if not never.isdisjoint(row):
@@ -83,8 +85,8 @@ class ImportedCodec:
 
     def stream(self, skip_special: bool) -> "ImportedStream":
         """Return a streaming decoder, which takes one id at a time."""
-        skipped = {self._vocab[token] for token in self._special} if skip_special else set()
-        return ImportedStream(lambda ids: self.decode(ids, False), frozenset(skipped), self._bytes, len(self._vocab))
+        skipped = frozenset(self._vocab[token] for token in self._special if skip_special)
+        return ImportedStream(lambda ids: self.decode(ids, False), skipped, self._bytes, len(self._vocab))
 
     def show(self, token: str) -> str:
         """Return a token in readable form."""
@@ -92,7 +94,9 @@ class ImportedCodec:
             return token
         if self._has("ByteLevel"):
             return readable(_level_bytes(token))
-        return token if self._has("WordPiece") else token.replace(SPACE, " ")
+        if self._has("WordPiece"):
+            return token
+        return token.replace(SPACE, " ")
 
     @cached_property
     def pieces(self) -> list[bytes]:
@@ -108,8 +112,9 @@ class ImportedCodec:
             return bytes([int(token[3:5], 16)])
         for part in self._decoders:
             if part["type"] == "WordPiece":
-                prefix = part["prefix"]
-                return (token.removeprefix(prefix) if token.startswith(prefix) else f" {token}").encode("utf-8")
+                if token.startswith(part["prefix"]):
+                    return token.removeprefix(part["prefix"]).encode("utf-8")
+                return f" {token}".encode()
             if part["type"] == "BPEDecoder":
                 return token.replace(part["suffix"], " ").encode("utf-8")
         return token.replace(SPACE, " ").encode("utf-8")
@@ -171,7 +176,9 @@ class ImportedStream:
 
     def _alone(self, token_id: int) -> str:
         """Return the text of a token that can be decoded without the tokens before it, else ''."""
-        text = "" if token_id in self._of_bytes else self._decode([token_id])
+        if token_id in self._of_bytes:
+            return ""
+        text = self._decode([token_id])
         return "" if "\ufffd" in text else text
 
     def flush(self) -> str:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -88,8 +89,11 @@ def recognise(description: Mapping[str, Any]) -> Scheme | None:
         is_ours = is_ours and (model["unk_token"] is None or model["fuse_unk"])
     if not is_ours:
         return None
-    found = next((f for f in schemes if all(description[part] == value for part, value in _splitting(f).items())), None)
-    return None if found == "byte" and set(BYTE_TO_CHARACTER) - model["vocab"].keys() else found
+    for scheme in schemes:
+        if all(description[part] == value for part, value in _splitting(scheme).items()):
+            lacks_bytes = scheme == "byte" and set(BYTE_TO_CHARACTER) - model["vocab"].keys()
+            return None if lacks_bytes else scheme
+    return None
 
 
 _OTHER_MATCHES = ("lstrip", "rstrip", "single_word")
@@ -111,15 +115,20 @@ def check_special_tokens(special_tokens: Sequence[str]) -> None:
         raise UserError(f"a special token is given twice: {', '.join(special_tokens)}; remove one of them")
 
 
-def check(
-    vocab: Mapping[str, int],
-    merges: Iterable[tuple[str, str]],
-    special_tokens: Sequence[str],
-    unknown: str | None,
-    scheme: Scheme | None,
-    frequencies: Sequence[int] | None,
-) -> None:
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens of a tokenizer: their ids and merges, the special and the unknown ones, and optional counts by id."""
+
+    ids: Mapping[str, int]
+    merges: Sequence[tuple[str, str]]
+    special_tokens: Sequence[str]
+    unknown: str | None
+    frequencies: Sequence[int] | None
+
+
+def check(vocabulary: Vocabulary, scheme: Scheme | None) -> None:
     """Check the assumptions of this package about a tokenizer; raise `UserError` for an invalid one."""
+    vocab, special_tokens, frequencies = vocabulary.ids, vocabulary.special_tokens, vocabulary.frequencies
     if list(vocab.values()) != list(range(len(vocab))):
         raise UserError("its ids must be 0, 1, 2 … without a gap, because each id is a row of the embedding")
     if len(vocab) == len(special_tokens):
@@ -132,16 +141,16 @@ def check(
     ordinary = "".join(vocab.keys() - set(special_tokens))
     if scheme == "byte" and (others := set(ordinary) - set(BYTE_TO_CHARACTER)):
         raise UserError(f"its tokens contain {min(others)!r}, which represents no byte")
-    if unknown is not None and unknown not in special_tokens:
-        raise UserError(f"its unknown token {unknown} is not one of its special tokens")
-    if forged := [left + right for left, right in merges if left + right in special_tokens]:
+    if vocabulary.unknown is not None and vocabulary.unknown not in special_tokens:
+        raise UserError(f"its unknown token {vocabulary.unknown} is not one of its special tokens")
+    if forged := [left + right for left, right in vocabulary.merges if left + right in special_tokens]:
         raise UserError(f"its merges produce {forged[0]}, so ordinary text could become a special token")
 
 
 def add_special_tokens(rust: tokenizers.Tokenizer, tokens: Iterable[str]) -> None:
     """Add the special tokens that are not yet added tokens; a token that is not in the vocabulary gets the next id."""
-    known = {token.content for token in rust.get_added_tokens_decoder().values()}
-    new = [token for token in tokens if token not in known]
+    added = {token.content for token in rust.get_added_tokens_decoder().values()}
+    new = [token for token in tokens if token not in added]
     rust.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in new])
 
 

@@ -3,7 +3,7 @@
 import random
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property, partial
 from itertools import chain
 
@@ -14,34 +14,27 @@ from glassformer.tokenization.chunks import BORDER, Splitter, cut, in_blocks
 from glassformer.tokenization.decoding import TextStream, readable, token_bytes
 from glassformer.tokenization.pretokenize import END_OF_WORD, Scheme, check_text, symbols_of
 from glassformer.tokenization.reference import ReferenceEncoder
+from glassformer.tokenization.rust_tokenizer import Vocabulary
 from glassformer.tokenization.word_ids import CharacterIds, WordIds, split_rows
 
 
 class SchemeCodec:
     """Encoder and decoder of a tokenizer of one of the schemes; see the module docstring of `tokenizer.py`."""
 
-    def __init__(
-        self,
-        rust: tokenizers.Tokenizer,
-        scheme: Scheme,
-        vocab: Mapping[str, int],
-        merges: Sequence[tuple[str, str]],
-        special_tokens: Sequence[str],
-        unknown: str | None,
-        frequencies: Sequence[int] | None,
-    ) -> None:
+    def __init__(self, rust: tokenizers.Tokenizer, scheme: Scheme, vocabulary: Vocabulary) -> None:
         rust.encode_special_tokens = True  # special tokens in a text are ordinary text; the file cannot store this
-        self._rust, self._scheme, self._vocab, self._merges = rust, scheme, vocab, merges
-        self._special_tokens, self._unknown, self._frequencies = special_tokens, unknown, frequencies
-        self._drops_unknown = scheme != "byte" and unknown is None
+        self._rust, self._scheme, self._vocabulary = rust, scheme, vocabulary
+        self._vocab, self._unknown = vocabulary.ids, vocabulary.unknown
+        self._special = frozenset(vocabulary.special_tokens)
+        self._drops_unknown = scheme != "byte" and self._unknown is None
         self._known_characters: set[str] = set()
-        self._model, self._id_objects = rust.model, list(vocab.values())
+        self._model, self._id_objects = rust.model, list(self._vocab.values())
         self._lock = threading.Lock()
         self._ids_of: WordIds | CharacterIds | None = None
         if Splitter.serves(scheme):
             self._ids_of = WordIds(scheme, self._encode_chunk)
-        elif not merges:
-            self._ids_of = CharacterIds(self._ordinary, None if unknown is None else vocab[unknown])
+        elif not vocabulary.merges:
+            self._ids_of = CharacterIds(self._ordinary, self._unknown_id)
 
     @property
     def words_stand_alone(self) -> bool:
@@ -117,35 +110,38 @@ class SchemeCodec:
     def _encode_chunk(self, chunk: str) -> list[int]:
         """Encode one chunk with the model of the library alone, which is faster than all its steps."""
         if self._scheme == "whole_words":
-            assert self._unknown is not None
-            return [self._ordinary.get(chunk, self._vocab[self._unknown])]
+            assert self._unknown_id is not None
+            return [self._ordinary.get(chunk, self._unknown_id)]
         tokens = self._model.tokenize(symbols_of(chunk, self._scheme))
         return [self._id_objects[token.id] for token in tokens]  # the same objects for all chunks: less memory
 
     @cached_property
     def _ordinary(self) -> dict[str, int]:
         """The vocabulary without special tokens."""
-        special = set(self._special_tokens)
-        return {token: i for token, i in self._vocab.items() if token not in special}
+        return {token: i for token, i in self._vocab.items() if token not in self._special}
+
+    @cached_property
+    def _unknown_id(self) -> int | None:
+        return None if self._unknown is None else self._vocab[self._unknown]
 
     def _encode_in_rust(self, pieces: list[str]) -> list[list[int]]:
         rows = [encoding.ids for encoding in self._rust.encode_batch_fast(pieces, add_special_tokens=False)]
         if self._scheme != "whole_words":
             return rows
         # A model of whole words also encodes words of ordinary text to special tokens: replace these by `[UNK]`.
-        assert self._unknown is not None
-        special, unknown = {self._vocab[token] for token in self._special_tokens}, self._vocab[self._unknown]
-        return [[unknown if token in special else token for token in row] for row in rows]
+        assert self._unknown_id is not None
+        replaced = {self._vocab[token]: self._unknown_id for token in self._special}
+        return [[replaced.get(token, token) for token in row] for row in rows]
 
     @cached_property
     def reference(self) -> ReferenceEncoder:
         """The reference encoder, which gives the same ids but is slower."""
         # Without frequencies, tokens of earlier merges count as more frequent.
-        frequencies = self._frequencies or range(len(self._vocab), 0, -1)
+        frequencies = self._vocabulary.frequencies or range(len(self._vocab), 0, -1)
         ordinary = dict(zip(self._vocab, frequencies, strict=True))
-        for token in self._special_tokens:
+        for token in self._special:
             del ordinary[token]
-        return ReferenceEncoder(self._scheme, self._vocab, self._merges, ordinary, self._unknown)
+        return ReferenceEncoder(self._scheme, self._vocab, self._vocabulary.merges, ordinary, self._unknown)
 
     def decode(self, ids: Iterable[int], skip_special: bool) -> str:
         """Return the text of ids."""
@@ -154,22 +150,25 @@ class SchemeCodec:
 
     def stream(self, skip_special: bool) -> TextStream:
         """Return a streaming decoder, which takes one id at a time."""
-        skipped = {self._vocab[token] for token in self._special_tokens if token != self._unknown}
-        return TextStream(self.pieces, self._scheme, frozenset(skipped if skip_special else ()))
+        skipped: frozenset[int] = frozenset()
+        if skip_special:
+            skipped = frozenset(self._vocab[token] for token in self._special if token != self._unknown)
+        return TextStream(self.pieces, self._scheme, skipped)
 
     def show(self, token: str) -> str:
         """Return a token in readable form."""
-        if token in self._special_tokens:
+        if token in self._special:
             return token
         if self._scheme == "word":
             return token.replace(END_OF_WORD, "</w>")
-        return readable(token_bytes(token, "byte")) if self._scheme == "byte" else token
+        if self._scheme == "byte":
+            return readable(token_bytes(token, "byte"))
+        return token
 
     @cached_property
     def pieces(self) -> list[bytes]:
         """Bytes of each token, by id."""
-        special = set(self._special_tokens)
-        return [token_bytes(token, self._scheme, special=token in special) for token in self._vocab]
+        return [token_bytes(token, self._scheme, special=token in self._special) for token in self._vocab]
 
 
 def require_scheme(codec: object, what: str) -> SchemeCodec:

@@ -1,7 +1,8 @@
 """Special tokens around a text: `[CLS] A [SEP]` for an encoder, `A </s>` for a source, `<s> A` for a prompt."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tokenizers
 
@@ -66,6 +67,24 @@ class Frame:
         return ids, types + [self.second_type] * (len(ids) - len(types))
 
 
+def template_processing(one: Frame, two: Frame, token_of: Callable[[int], str]) -> dict[str, Any]:
+    """Return the `TemplateProcessing` of a `tokenizer.json` that puts `one` around a text, and `two` around a pair."""
+    texts = {-1: "A", -2: "B"}  # negative numbers mean the two texts
+
+    def piece(i: int, kind: int = 0) -> dict[str, Any]:
+        if i in texts:
+            return {"Sequence": {"id": texts[i], "type_id": kind}}
+        return {"SpecialToken": {"id": token_of(i), "type_id": kind}}
+
+    used = {token_of(i): i for i in (*one.around([]), *two.around_pair([], [])[0])}
+    return {
+        "type": "TemplateProcessing",
+        "single": [piece(i) for i in one.around([-1])],
+        "pair": [piece(i, kind) for i, kind in zip(*two.around_pair([-1], [-2]), strict=True)],
+        "special_tokens": {token: {"id": token, "ids": [i], "tokens": [token]} for token, i in used.items()},
+    }
+
+
 @dataclass(frozen=True)
 class Frames:
     """The frames of a tokenizer, one for each kind of input or output."""
@@ -119,19 +138,19 @@ def _frame(encoding: tokenizers.Encoding, n_texts: int, n: int) -> Frame:
         "must be 0 until the end of A, and equal from the beginning of B"
     )
     ids, types = encoding.ids, encoding.type_ids
-    places = [i for i, is_special in enumerate(encoding.special_tokens_mask) if not is_special]
-    texts = [encoding.sequence_ids[i] for i in places]  # both probes have the same ids, so their order needs these
+    positions = [i for i, is_special in enumerate(encoding.special_tokens_mask) if not is_special]
+    texts = [encoding.sequence_ids[i] for i in positions]  # both probes have the same ids, so their order needs these
     if texts != [text for text in range(n_texts) for _ in range(n)]:
         raise another
-    first, second = places[:n], places[n:]
-    begin, end = places[0], places[-1] + 1
+    first, second = positions[:n], positions[n:]
+    begin, end = positions[0], positions[-1] + 1
     if second:
         between = slice(first[-1] + 1, second[0])
         frame = Frame(tuple(ids[:begin]), tuple(ids[end:]), tuple(ids[between]), tuple(types[between]), types[-1])
-        known = frame.around_pair([ids[i] for i in first], [ids[i] for i in second])
+        framed = frame.around_pair([ids[i] for i in first], [ids[i] for i in second])
     else:
         frame = Frame(tuple(ids[:begin]), tuple(ids[end:]))
-        known = frame.around([ids[i] for i in first]), [0] * len(ids)
-    if (ids, types) != known:
+        framed = frame.around([ids[i] for i in first]), [0] * len(ids)
+    if (ids, types) != framed:
         raise another
     return frame

@@ -44,6 +44,7 @@ from glassformer.tokenization.imported import ImportedCodec, ImportedStream
 from glassformer.tokenization.padding import PaddingSide, pad
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, Scheme
 from glassformer.tokenization.reference import Explanation, ReferenceEncoder
+from glassformer.tokenization.rust_tokenizer import Vocabulary
 from glassformer.tokenization.scheme_codec import SchemeCodec, require_scheme
 from glassformer.tokenization.special_tokens_template import Frames
 from glassformer.tokenization.validate_tokenizer_json import (
@@ -158,10 +159,12 @@ class Tokenizer:
             )
         rust.no_truncation()
         rust.no_padding()
+        # Special tokens of the roles
         for role, token in (roles or {}).items():
             if rust.token_to_id(token) is None:
                 raise UserError(f"its {role} token {token!r:.60} is not in its vocabulary")
             rust_tokenizer.add_special_tokens(rust, [token])
+        # Vocabulary
         self._rust = rust
         description = json.loads(rust.to_str())
         self.scheme: Scheme | None = rust_tokenizer.recognise(description)
@@ -172,19 +175,21 @@ class Tokenizer:
         added = description["added_tokens"]
         self.special_tokens: tuple[str, ...] = tuple(token["content"] for token in added if token["special"])
         self.frequencies: tuple[int, ...] | None = None if frequencies is None else tuple(frequencies)
+        # Ids of the roles
         names = {role: name for name, role in ROLE_OF.items()} if roles is None else roles
         ids = [self.vocab.get(names.get(role, "")) for role in ROLES]
         self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.cls_id, self.sep_id, self.mask_id = ids
         if roles is None and len(self.special_tokens) == 1 and self.special_tokens[0] not in SPECIAL_TOKENS:
             self.eos_id = self.vocab[self.special_tokens[0]]  # a single one is the end token: GPT-2's <|endoftext|>
+        # Codec and frames
         unknown: str | None = description["model"].get("unk_token")
-        parts = self.vocab, self.merges, self.special_tokens, unknown
-        rust_tokenizer.check(*parts, self.scheme, self.frequencies)
+        vocabulary = Vocabulary(self.vocab, self.merges, self.special_tokens, unknown, self.frequencies)
+        rust_tokenizer.check(vocabulary, self.scheme)
         self._codec: SchemeCodec | ImportedCodec
         if self.scheme is None:
             self._codec = ImportedCodec(rust, description, self.vocab)
         else:
-            self._codec = SchemeCodec(rust, self.scheme, *parts, self.frequencies)
+            self._codec = SchemeCodec(rust, self.scheme, vocabulary)
         if self.scheme is not None and roles is None:
             self.frames = Frames.of_ids(self.cls_id, self.sep_id, self.eos_id)
         else:
@@ -321,7 +326,7 @@ class Tokenizer:
             raise UserError(f"{taken[0]} is an ordinary token of the tokenizer; choose another special token")
         rust = tokenizers.Tokenizer.from_str(self._rust.to_str())
         rust_tokenizer.add_special_tokens(rust, new)
-        frequencies = None if self.frequencies is None else [*self.frequencies, *(0 for _ in new)]
+        frequencies = None if self.frequencies is None else [*self.frequencies, *[0] * len(new)]
         if self.roles is None:
             return Tokenizer(rust, frequencies)
         roles = {**roles, **{ROLE_OF[token]: token for token in new if token in ROLE_OF}}
@@ -531,7 +536,9 @@ class Tokenizer:
         """Id of the start token in training: the last one that the file puts before a text, else BOS, else EOS."""
         if before := self.frames.prompt.before:
             return before[-1]
-        return self.eos_id if self.bos_id is None else self.bos_id
+        if self.bos_id is not None:
+            return self.bos_id
+        return self.eos_id
 
     def n_bytes_of(self, ids: Iterable[int]) -> int:
         """Count the UTF-8 bytes of the text of these tokens; special tokens count 0.
@@ -589,9 +596,9 @@ def sentinels(n: int) -> tuple[str, ...]:
 def sentinel_ids(tokenizer: Tokenizer) -> list[int]:
     """Return the ids of a tokenizer's sentinels in order: those of `sentinels`, else those of T5."""
     for spelling in ("[SPAN_{}]", "<extra_id_{}>"):
-        found: list[int] = []
-        while (token := tokenizer.token_to_id(spelling.format(len(found)))) is not None:
-            found.append(token)
-        if found:
+        ids: list[int] = []
+        while (token_id := tokenizer.token_to_id(spelling.format(len(ids)))) is not None:
+            ids.append(token_id)
+        if ids:
             break
-    return found
+    return ids

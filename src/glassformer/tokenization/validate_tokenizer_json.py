@@ -183,8 +183,10 @@ def tables(part: Any) -> Iterator[dict[str, Any]]:
     """Yield all JSON objects in a part of the file, the part included."""
     if isinstance(part, dict):
         yield part
-    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
-        yield from tables(inner)
+        part = list(part.values())
+    if isinstance(part, list):
+        for inner in part:
+            yield from tables(inner)
 
 
 def _vocabulary(model: dict[str, Any]) -> Any:

@@ -22,7 +22,7 @@ WORD_IS_CHUNK: tuple[Scheme, ...] = ("word", "whole_words")
 """Schemes in which each word is one chunk."""
 
 
-class _Kept(dict[str, tuple[int, ...]]):
+class _Table(dict[str, tuple[int, ...]]):
     """Ids by word or chunk. Those of one that occurs for the first time are computed and kept."""
 
     def __init__(self, encode: Callable[[str], tuple[int, ...]]) -> None:
@@ -54,18 +54,18 @@ class WordIds:
         self._n_seen = self._n_new = 0  # characters of the text and of new chunks since the last test
         self.pays = True
         """False if too few chunks of the last text had occurred before."""
-        splitter, chunks = Splitter(scheme), _Kept(self._of_chunk)
-        self._split, self._kept, self._all_kept = splitter.split, chunks, [chunks]
+        splitter, chunks = Splitter(scheme), _Table(self._of_chunk)
+        self._split, self._table_of_parts, self._tables = splitter.split, chunks, [chunks]
         if scheme not in WORD_IS_CHUNK:
             split, ids_of = splitter.split, chunks.__getitem__
-            words = _Kept(lambda word: tuple(chain.from_iterable(map(ids_of, split(word)))))
-            self._split, self._kept, self._all_kept = splitter.words, words, [chunks, words]
+            words = _Table(lambda word: tuple(chain.from_iterable(map(ids_of, split(word)))))
+            self._split, self._table_of_parts, self._tables = splitter.words, words, [chunks, words]
 
     def __call__(self, text: str) -> list[int]:
         """Return the ids of texts joined with `BORDER`."""
-        ids = list(chain.from_iterable(map(self._kept.__getitem__, self._split(text))))
-        for kept in self._all_kept:
-            kept.bound()
+        ids = list(chain.from_iterable(map(self._table_of_parts.__getitem__, self._split(text))))
+        for table in self._tables:
+            table.bound()
         self._n_seen += len(text)
         if self._n_seen >= MIN_TEXT:
             self.pays = self._n_new <= MAX_NEW * self._n_seen
@@ -98,8 +98,8 @@ class CharacterIds:
         if is_unknown.any():
             continues = is_unknown[1:] & is_unknown[:-1] & (code_points[:-1] != ord("\n"))
             ids = ids[np.concatenate([[True], ~continues])]
-        found: list[int] = ids.tolist()
-        return found
+        as_list: list[int] = ids.tolist()
+        return as_list
 
 
 def split_rows(joined: list[int], n_rows: int) -> list[list[int]]:

@@ -19,7 +19,7 @@ from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import SCALES_AND_BIASES, Recast, Weights, with_scales_and_biases
 from glassformer.interop.families.bert import ROBERTA_ROLES, SPAN
 from glassformer.interop.family import Family, Rule, attention_lines, rule
-from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.hf_config import HFConfig, Settings, settings, written
 from glassformer.interop.vocabulary_files import framed_byte_level
 
 HEADS: dict[str, Head] = {
@@ -36,56 +36,53 @@ REPEATS = {
     "model.decoder.embed_tokens.weight": SHARED,
     "model.encoder.embed_tokens.weight": SHARED,
 }
+SETTINGS = settings(int, d_model="d_model") | settings(int, 1024, max_len="max_position_embeddings")
+SETTINGS |= settings(float, 0.1, embedding_dropout="dropout", residual_dropout="dropout")
+SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout", ff_dropout="activation_dropout")
+SETTINGS |= settings(bool, False, scale_embeddings="scale_embedding")
+SETTINGS |= settings(str, "gelu", activation="activation_function")
 DERIVED = ("model.encoder.version", "model.decoder.version")
 
 
-def read_bart(given: HFConfig, architecture: str) -> TransformerConfig:
-    given.only("extra_pos_embeddings", 2)
-    given.only("static_position_embeddings", False)
-    given.only("normalize_embedding", True)
-    tied = given.take("tie_word_embeddings", bool, True)
+def read_bart(hf: HFConfig, architecture: str) -> TransformerConfig:
+    hf.only("extra_pos_embeddings", 2)
+    hf.only("static_position_embeddings", False)
+    hf.only("normalize_embedding", True)
+    tied = hf.take("tie_word_embeddings", bool, True)
     if architecture == BARE and not tied:
-        given.problem(f"tie_word_embeddings: expected true for {BARE}, which has no head, got false")
+        hf.problem(f"tie_word_embeddings: expected true for {BARE}, which has no head, got false")
     return replace(
-        read_common(given),
-        vocab_size=given.take("vocab_size", int),
+        read_common(hf),
+        vocab_size=hf.take("vocab_size", int),
         share_embeddings=tied,
         tie_output=tied,
         positions=LearnedPositions(offset=2),
         embedding_norm=True,
-        activation=given.choose("activation_function", ACTIVATIONS, "gelu"),
         head=HEADS.get(architecture, TokenHead()),
     )
 
 
-def read_common(given: HFConfig) -> TransformerConfig:
+def read_common(hf: HFConfig) -> TransformerConfig:
     """Read the keys that BART and Marian share."""
-    given.only("normalize_before", False)
-    given.only("add_final_layer_norm", False)
-    given.only("add_bias_logits", False)
+    hf.only("normalize_before", False)
+    hf.only("add_final_layer_norm", False)
+    hf.only("add_bias_logits", False)
     # Keys of training, of distillation, and of generation (forced tokens are in its own file); duplicate sizes.
-    given.pass_over("encoder_layerdrop", "decoder_layerdrop", "classif_dropout", "num_hidden_layers", "_num_labels")
-    given.pass_over("save_step", "replacing_rate", "student_encoder_layers", "student_decoder_layers")
-    given.pass_over("force_bos_token_to_be_generated")
-    dropout = given.take("dropout", float, 0.1)
+    hf.pass_over("encoder_layerdrop", "decoder_layerdrop", "classif_dropout", "num_hidden_layers", "_num_labels")
+    hf.pass_over("save_step", "replacing_rate", "student_encoder_layers", "student_decoder_layers")
+    hf.pass_over("force_bos_token_to_be_generated")
     return TransformerConfig(
-        encoder=_stack(given, "encoder"),
-        decoder=_stack(given, "decoder"),
-        d_model=given.take("d_model", int),
-        max_len=given.take("max_position_embeddings", int, 1024),
+        encoder=Stack(**hf.fields(_sizes("encoder"))),
+        decoder=Stack(**hf.fields(_sizes("decoder"))),
         norm_order="post",
         final_norm=False,
-        scale_embeddings=given.take("scale_embedding", bool, False),
-        embedding_dropout=dropout,
-        residual_dropout=dropout,
-        attention_dropout=given.take("attention_dropout", float, 0.0),
-        ff_dropout=given.take("activation_dropout", float, 0.0),
+        **hf.fields(SETTINGS),
     )
 
 
-def _stack(given: HFConfig, name: str) -> Stack:
-    n_layers, n_heads, d_ff = (given.take(f"{name}_{key}", int) for key in ("layers", "attention_heads", "ffn_dim"))
-    return Stack(n_layers, n_heads, d_ff=d_ff)
+def _sizes(name: str) -> Settings:
+    """Return the settings of a stack."""
+    return settings(int, n_layers=f"{name}_layers", n_heads=f"{name}_attention_heads", d_ff=f"{name}_ffn_dim")
 
 
 def fit_bart(config: TransformerConfig) -> list[str]:
@@ -111,8 +108,6 @@ def fit_common(config: TransformerConfig) -> Compatibility:
 def write_bart(config: TransformerConfig) -> dict[str, Any]:
     return write_common(config) | {
         "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.max_len,
-        "activation_function": ACTIVATION_NAMES[config.activation],
         "tie_word_embeddings": config.tie_output,
     }
 
@@ -120,19 +115,10 @@ def write_bart(config: TransformerConfig) -> dict[str, Any]:
 def write_common(config: TransformerConfig) -> dict[str, Any]:
     """Return the keys that BART and Marian share."""
     assert config.is_encoder_decoder  # the configuration fits
-    found: dict[str, Any] = {}
+    keys = written(SETTINGS, config) | {"forced_eos_token_id": None}
     for name, stack in config.stacks.items():
-        found[f"{name}_layers"] = stack.n_layers
-        found[f"{name}_attention_heads"] = stack.n_heads
-        found[f"{name}_ffn_dim"] = stack.d_ff
-    return found | {
-        "d_model": config.d_model,
-        "scale_embedding": config.scale_embeddings,
-        "dropout": config.residual_dropout,
-        "attention_dropout": config.attention_dropout,
-        "activation_dropout": config.ff_dropout,
-        "forced_eos_token_id": None,
-    }
+        keys |= written(_sizes(name), stack)
+    return keys
 
 
 def table_bart(config: TransformerConfig) -> list[Rule]:
@@ -177,8 +163,10 @@ def recast_bart(config: TransformerConfig, weights: Weights) -> Recast:
 
 def fit_without_head(config: TransformerConfig) -> list[str]:
     """Return the misfits for BART without a head: its logits must use only the tied table, and no other tensor."""
-    fits = config.head == TokenHead() and config.tie_output
-    return fit_bart(config) + ([] if fits else ["model.head: expected tokens without a bias, tied to the embeddings"])
+    misfits = fit_bart(config)
+    if config.head != TokenHead() or not config.tie_output:
+        misfits.append("model.head: expected tokens without a bias, tied to the embeddings")
+    return misfits
 
 
 BART = Family(

@@ -10,7 +10,7 @@ from glassformer.config import transformer as c
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import SCALES_AND_BIASES, Recast, Weights, with_scales_and_biases, with_zero_biases
 from glassformer.interop.family import Family, Rule, attention_lines, rule
-from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.hf_config import HFConfig, settings, written
 from glassformer.interop.vocabulary_files import MERGES, VOCAB, WORDS, framed_byte_level, word_piece
 
 HEADS: dict[str, c.Head] = {
@@ -23,46 +23,46 @@ HEADS: dict[str, c.Head] = {
 """Class name without `Bert` → glassformer head."""
 SPAN = "qa_outputs"
 """Name of the projection to the start and end of an answer, in every family."""
+SIZES = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="intermediate_size")
+SETTINGS = settings(int, d_model="hidden_size", vocab_size="vocab_size") | settings(
+    int, 2, n_token_types="type_vocab_size"
+)
+SETTINGS |= settings(float, 0.1, embedding_dropout="hidden_dropout_prob", residual_dropout="hidden_dropout_prob")
+SETTINGS |= settings(float, 0.1, attention_dropout="attention_probs_dropout_prob")
+SETTINGS |= settings(float, 1e-12, norm_eps="layer_norm_eps")
+SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
+SETTINGS |= settings(str, "gelu", activation="hidden_act")
 
 
-def read_bert(given: HFConfig, architecture: str) -> c.TransformerConfig:
+def read_bert(hf: HFConfig, architecture: str) -> c.TransformerConfig:
     # Keys of the original implementation, for other heads; the pooler is the same.
-    given.pass_over("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
-    given.pass_over("pooler_size_per_head", "pooler_type")
-    kind = architecture.removeprefix("Bert")
-    return _read(given, "ForMaskedLM" if kind == "ForPreTraining" else kind, offset=0)
+    hf.pass_over("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
+    hf.pass_over("pooler_size_per_head", "pooler_type")
+    kind = architecture.removeprefix("Bert").replace("ForPreTraining", "ForMaskedLM")
+    return _read(hf, kind, offset=0)
 
 
-def read_roberta(given: HFConfig, architecture: str) -> c.TransformerConfig:
+def read_roberta(hf: HFConfig, architecture: str) -> c.TransformerConfig:
     kind = architecture.removeprefix("Roberta")
     if kind == "ForMaskedLM":  # its transform always has GELU
-        given.only("hidden_act", "gelu")
-    return _read(given, kind, offset=given.take("pad_token_id", int, 1) + 1)
+        hf.only("hidden_act", "gelu")
+    return _read(hf, kind, offset=hf.take("pad_token_id", int, 1) + 1)
 
 
-def _read(given: HFConfig, kind: str, offset: int) -> c.TransformerConfig:
-    given.only("position_embedding_type", "absolute")
-    has_pooler = kind != "Model" or given.holds("pooler.dense.weight")
-    dropout = given.take("hidden_dropout_prob", float, 0.1)
-    n_layers, n_heads = given.take("num_hidden_layers", int), given.take("num_attention_heads", int)
+def _read(hf: HFConfig, kind: str, offset: int) -> c.TransformerConfig:
+    hf.only("position_embedding_type", "absolute")
+    has_pooler = kind != "Model" or hf.holds("pooler.dense.weight")
+    head = HEADS[kind] if has_pooler else c.VectorHead(pooling="mean")
     return c.TransformerConfig(
-        encoder=c.Stack(n_layers, n_heads, d_ff=given.take("intermediate_size", int)),
-        d_model=given.take("hidden_size", int),
-        vocab_size=given.take("vocab_size", int),
-        n_token_types=given.take("type_vocab_size", int, 2),
-        max_len=given.take("max_position_embeddings", int) - offset,
-        tie_output=given.take("tie_word_embeddings", bool, True),
+        encoder=c.Stack(**hf.fields(SIZES)),
+        max_len=hf.take("max_position_embeddings", int) - offset,
         positions=c.LearnedPositions(offset),
-        norm_eps=given.take("layer_norm_eps", float, 1e-12),
         norm_order="post",
         final_norm=False,
         embedding_norm=True,
-        activation=given.choose("hidden_act", ACTIVATIONS, "gelu"),
-        embedding_dropout=dropout,
-        residual_dropout=dropout,
-        attention_dropout=given.take("attention_probs_dropout_prob", float, 0.1),
-        head=HEADS[kind] if has_pooler else c.VectorHead(pooling="mean"),
+        head=head,
         init=c.NormalInit(0.02),
+        **hf.fields(SETTINGS),
     )
 
 
@@ -105,21 +105,11 @@ def _fit(fit: Compatibility) -> list[str]:
 
 
 def write_bert(config: c.TransformerConfig) -> dict[str, Any]:
-    stack, offset = config.head_stack, getattr(config.positions, "offset", 0)
     return {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model,
-        "num_hidden_layers": stack.n_layers,
-        "num_attention_heads": stack.n_heads,
-        "intermediate_size": stack.d_ff,
-        "hidden_act": ACTIVATION_NAMES[config.activation],
-        "max_position_embeddings": config.max_len + offset,
-        "type_vocab_size": config.n_token_types,
-        "layer_norm_eps": config.norm_eps,
-        "hidden_dropout_prob": config.residual_dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
+        **written(SETTINGS, config),
+        **written(SIZES, config.head_stack),
+        "max_position_embeddings": config.max_len + getattr(config.positions, "offset", 0),
         "position_embedding_type": "absolute",
-        "tie_word_embeddings": config.tie_output,
     }
 
 

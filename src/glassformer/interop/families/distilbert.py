@@ -5,7 +5,7 @@ from typing import Any
 from glassformer.config import transformer as c
 from glassformer.interop.families.bert import OLD_NAMES, ROLES, SPAN, fit_encoder, recast_bert
 from glassformer.interop.family import Family, Rule, attention_lines, rule
-from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.hf_config import HFConfig, settings, written
 from glassformer.interop.vocabulary_files import WORDS, word_piece
 
 HEADS: dict[str, c.Head] = {
@@ -16,29 +16,27 @@ HEADS: dict[str, c.Head] = {
     "DistilBertModel": c.VectorHead(pooling="mean"),
 }
 NORM_EPS = 1e-12
+SIZES = settings(int, n_layers="n_layers", n_heads="n_heads", d_ff="hidden_dim")
+SETTINGS = settings(int, d_model="dim", vocab_size="vocab_size", max_len="max_position_embeddings")
+SETTINGS |= settings(float, 0.1, embedding_dropout="dropout", residual_dropout="dropout")
+SETTINGS |= settings(float, 0.1, attention_dropout="attention_dropout")
+SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
+SETTINGS |= settings(str, "gelu", activation="activation")
 
 
-def read_distilbert(given: HFConfig, architecture: str) -> c.TransformerConfig:
+def read_distilbert(hf: HFConfig, architecture: str) -> c.TransformerConfig:
     # Sinusoids are stored as an ordinary table; the key only freezes them in training.
-    given.pass_over("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_")
-    dropout = given.take("dropout", float, 0.1)
+    hf.pass_over("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_")
     return c.TransformerConfig(
-        encoder=c.Stack(given.take("n_layers", int), given.take("n_heads", int), d_ff=given.take("hidden_dim", int)),
-        d_model=given.take("dim", int),
-        vocab_size=given.take("vocab_size", int),
-        max_len=given.take("max_position_embeddings", int),
-        tie_output=given.take("tie_word_embeddings", bool, True),
+        encoder=c.Stack(**hf.fields(SIZES)),
         positions=c.LearnedPositions(),
         norm_eps=NORM_EPS,
         norm_order="post",
         final_norm=False,
         embedding_norm=True,
-        activation=given.choose("activation", ACTIVATIONS, "gelu"),
-        embedding_dropout=dropout,
-        residual_dropout=dropout,
-        attention_dropout=given.take("attention_dropout", float, 0.1),
         head=HEADS[architecture],
         init=c.NormalInit(0.02),
+        **hf.fields(SETTINGS),
     )
 
 
@@ -50,20 +48,7 @@ def fit_distilbert(config: c.TransformerConfig) -> list[str]:
 
 
 def write_distilbert(config: c.TransformerConfig) -> dict[str, Any]:
-    stack = config.head_stack
-    return {
-        "vocab_size": config.vocab_size,
-        "dim": config.d_model,
-        "n_layers": stack.n_layers,
-        "n_heads": stack.n_heads,
-        "hidden_dim": stack.d_ff,
-        "activation": ACTIVATION_NAMES[config.activation],
-        "max_position_embeddings": config.max_len,
-        "sinusoidal_pos_embds": False,
-        "dropout": config.residual_dropout,
-        "attention_dropout": config.attention_dropout,
-        "tie_word_embeddings": config.tie_output,
-    }
+    return written(SETTINGS, config) | written(SIZES, config.head_stack) | {"sinusoidal_pos_embds": False}
 
 
 def table_distilbert(config: c.TransformerConfig) -> list[Rule]:

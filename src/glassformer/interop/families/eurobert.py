@@ -20,28 +20,30 @@ POOLINGS: dict[str, Any] = {"bos": "first", "mean": "mean"}
 POOLING_NAMES = {ours: theirs for theirs, ours in POOLINGS.items()}
 
 
-def read_eurobert(given: HFConfig, architecture: str) -> TransformerConfig:
-    bias, ff_bias = given.take("attention_bias", bool, False), given.take("mlp_bias", bool, False)
-    given.pass_over("classifier_pooling", "clf_pooling")  # only a classifier reads them
+def read_eurobert(hf: HFConfig, architecture: str) -> TransformerConfig:
+    bias, ff_bias = hf.take("attention_bias", bool, False), hf.take("mlp_bias", bool, False)
+    hf.pass_over("classifier_pooling", "clf_pooling")  # only a classifier reads them
     head = HEADS[architecture]
     if isinstance(head, TokenHead):
         head = TokenHead(bias="learned" if ff_bias else "none")
     elif isinstance(head, SequenceHead):
-        head = replace(head, pooling=given.choose("classifier_pooling", POOLINGS, "late"))
+        head = replace(head, pooling=hf.choose("classifier_pooling", POOLINGS, "late"))
     biases: dict[str, Any] = {"qkv_bias": bias, "attn_out_bias": bias, "ff_bias": ff_bias}
-    return llama.read_common(given, norm_eps=1e-5, side="encoder", head=head, **biases)
+    return llama.read_common(hf, norm_eps=1e-5, side="encoder", head=head, **biases)
 
 
 def fit_eurobert(config: TransformerConfig) -> list[str]:
     fit = llama.fit_common(config, any_ff=True, side="encoder")
     llama.need_as_llama(fit)
     head = config.head
-    tokens = TokenHead(bias=head.bias) if isinstance(head, TokenHead) else TokenHead()
-    classes = SequenceHead(pooling="mean", pooler="gelu")
-    if isinstance(head, SequenceHead):
-        pooling = head.pooling if head.pooling in POOLING_NAMES else "mean"
-        classes = SequenceHead(pooling=pooling, pooler=head.pooler if head.pooler == "none" else "gelu")
-        if head.pooler == "none" and 2 * head.n_labels > config.d_model:
+    tokens, classes = TokenHead(), SequenceHead(pooling="mean", pooler="gelu")
+    if isinstance(head, TokenHead):
+        tokens = TokenHead(bias=head.bias)
+    if isinstance(head, SequenceHead) and head.pooling in POOLING_NAMES:
+        classes = replace(classes, pooling=head.pooling)
+    if isinstance(head, SequenceHead) and head.pooler == "none":
+        classes = replace(classes, pooler="none")
+        if 2 * head.n_labels > config.d_model:
             fit.misfits.append(
                 f"model.head.n_labels: expected at most d_model / 2 without a pooler, got {head.n_labels}"
             )
@@ -50,10 +52,12 @@ def fit_eurobert(config: TransformerConfig) -> list[str]:
 
 
 def write_eurobert(config: TransformerConfig) -> dict[str, Any]:
-    found = llama.write_llama(config)
+    keys = llama.write_llama(config)
     if isinstance(config.head, SequenceHead):
-        found["classifier_pooling"] = POOLING_NAMES[config.head.pooling]
-    return found | ({} if config.mask_id is None else {"mask_token_id": config.mask_id})
+        keys["classifier_pooling"] = POOLING_NAMES[config.head.pooling]
+    if config.mask_id is not None:
+        keys["mask_token_id"] = config.mask_id
+    return keys
 
 
 def recast_eurobert(config: TransformerConfig, weights: Weights) -> Recast:

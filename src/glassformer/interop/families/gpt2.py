@@ -15,7 +15,7 @@ from glassformer.config.transformer import (
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import SCALES_AND_BIASES, with_scales_and_biases
 from glassformer.interop.family import Family, Rule, rule
-from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.hf_config import HFConfig, settings, written
 from glassformer.interop.vocabulary_files import byte_level
 
 HEADS: dict[str, Head] = {
@@ -23,34 +23,34 @@ HEADS: dict[str, Head] = {
     "GPT2ForSequenceClassification": SequenceHead(pooling="last", bias=False),
     "GPT2Model": VectorHead(pooling="mean"),
 }
+SIZES = settings(int, n_layers="n_layer", n_heads="n_head")
+SETTINGS = settings(int, d_model="n_embd", vocab_size="vocab_size", max_len="n_positions")
+SETTINGS |= settings(float, 0.1, embedding_dropout="embd_pdrop", residual_dropout="resid_pdrop")
+SETTINGS |= settings(float, 0.1, attention_dropout="attn_pdrop")
+SETTINGS |= settings(float, 1e-5, norm_eps="layer_norm_epsilon")
+SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
+SETTINGS |= settings(str, "gelu_new", activation="activation_function")
 
 
-def read_gpt2(given: HFConfig, architecture: str) -> TransformerConfig:
-    d_model, max_len = given.take("n_embd", int), given.take("n_positions", int)
-    given.only("scale_attn_by_inverse_layer_idx", False)
-    if given.take("n_ctx", int, max_len) != max_len:
-        given.problem(f"n_ctx {given.table['n_ctx']} differs from n_positions {max_len}")
-    given.only("n_special", 0)
+def read_gpt2(hf: HFConfig, architecture: str) -> TransformerConfig:
+    fields = hf.fields(SETTINGS)
+    d_model, max_len = fields["d_model"], fields["max_len"]
+    hf.only("scale_attn_by_inverse_layer_idx", False)
+    if hf.take("n_ctx", int, max_len) != max_len:
+        hf.problem(f"n_ctx {hf.table['n_ctx']} differs from n_positions {max_len}")
+    hf.only("n_special", 0)
     # Keys of a head that is not supported, and of scores in fp32: they do not change the forward pass.
-    given.pass_over("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout")
-    given.pass_over("summary_proj_to_labels", "reorder_and_upcast_attn", "predict_special_tokens")
-    n_layers, n_heads = given.take("n_layer", int), given.take("n_head", int)
+    hf.pass_over("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout")
+    hf.pass_over("summary_proj_to_labels", "reorder_and_upcast_attn", "predict_special_tokens")
+    attention_scale = None if hf.take("scale_attn_weights", bool, True) else 1.0
     return TransformerConfig(
-        decoder=Stack(n_layers, n_heads, d_ff=given.take("n_inner", int, 4 * d_model)),
-        d_model=d_model,
-        vocab_size=given.take("vocab_size", int),
-        max_len=max_len,
-        tie_output=given.take("tie_word_embeddings", bool, True),
+        decoder=Stack(**hf.fields(SIZES), d_ff=hf.take("n_inner", int, 4 * d_model)),
         positions=LearnedPositions(),
-        norm_eps=given.take("layer_norm_epsilon", float, 1e-5),
-        activation=given.choose("activation_function", ACTIVATIONS, "gelu_new"),
         fused_qkv=True,
         head=HEADS[architecture],
-        attention_scale=None if given.take("scale_attn_weights", bool, True) else 1.0,
-        embedding_dropout=given.take("embd_pdrop", float, 0.1),
-        residual_dropout=given.take("resid_pdrop", float, 0.1),
-        attention_dropout=given.take("attn_pdrop", float, 0.1),
+        attention_scale=attention_scale,
         init=NormalInit(0.02, residual="scaled"),
+        **fields,
     )
 
 
@@ -66,22 +66,12 @@ def fit_gpt2(config: TransformerConfig) -> list[str]:
 
 
 def write_gpt2(config: TransformerConfig) -> dict[str, Any]:
-    stack = config.head_stack
     return {
-        "vocab_size": config.vocab_size,
-        "n_positions": config.max_len,
+        **written(SETTINGS, config),
+        **written(SIZES, config.head_stack),
         "n_ctx": config.max_len,
-        "n_embd": config.d_model,
-        "n_layer": stack.n_layers,
-        "n_head": stack.n_heads,
-        "n_inner": stack.d_ff,
-        "activation_function": ACTIVATION_NAMES[config.activation],
-        "layer_norm_epsilon": config.norm_eps,
+        "n_inner": config.head_stack.d_ff,
         "scale_attn_weights": config.attention_scale is None,
-        "embd_pdrop": config.embedding_dropout,
-        "resid_pdrop": config.residual_dropout,
-        "attn_pdrop": config.attention_dropout,
-        "tie_word_embeddings": config.tie_output,
     }
 
 

@@ -23,7 +23,7 @@ from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
 from glassformer.interop.families.rotary import fit_rotary, read_rotary, write_rotary
 from glassformer.interop.family import Family, Rule, attention_lines, rule
-from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.hf_config import HFConfig, settings, written
 from glassformer.interop.vocabulary_files import qwen_byte_level
 
 HEADS: dict[str, Head] = {
@@ -32,13 +32,18 @@ HEADS: dict[str, Head] = {
     "Model": VectorHead(pooling="mean"),
 }
 """Class name without the family → glassformer head."""
+SIZES = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="intermediate_size")
+SETTINGS = settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len="max_position_embeddings")
+SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout")
+SETTINGS |= settings(bool, False, tie_output="tie_word_embeddings")
+SETTINGS |= settings(str, "silu", activation="hidden_act")
 FULL, SLIDING = "full_attention", "sliding_attention"
 REPEATS = {"lm_head.weight": "model.embed_tokens.weight"}
 DERIVED = ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
 
 
 def read_common(
-    given: HFConfig,
+    hf: HFConfig,
     n_kv_heads: int = 0,
     d_head: int = 0,
     norm_eps: float = 1e-6,
@@ -46,77 +51,72 @@ def read_common(
     **differences: Any,
 ) -> TransformerConfig:
     """Read the shared keys; the defaults are `n_kv_heads` (0 = n_heads), `d_head` (0 = D / n_heads) and `norm_eps`."""
-    d_model, n_heads = given.take("hidden_size", int), given.take("num_attention_heads", int)
-    max_len = given.take("max_position_embeddings", int)
-    kv_heads = given.maybe("num_key_value_heads", int)
+    shared, sizes = hf.fields(SETTINGS), hf.fields(SIZES)
+    n_heads = sizes["n_heads"]
+    kv_heads = hf.maybe("num_key_value_heads", int)
     if kv_heads is None:  # null means n_heads; a missing key means the family's default
-        kv_heads = n_heads if "num_key_value_heads" in given.table else n_kv_heads or n_heads
+        kv_heads = n_heads if "num_key_value_heads" in hf.table else n_kv_heads or n_heads
     stack = Stack(
-        n_layers=given.take("num_hidden_layers", int),
-        n_heads=n_heads,
         n_kv_heads=kv_heads,
-        d_head=given.take("head_dim", int, d_head or d_model // max(n_heads, 1)),
-        d_ff=given.take("intermediate_size", int),
+        d_head=hf.take("head_dim", int, d_head or shared["d_model"] // max(n_heads, 1)),
         window_pattern=differences.pop("window_pattern", ()),
+        **sizes,
     )
     fields: dict[str, Any] = {side: stack, "qkv_bias": False, "attn_out_bias": False, "ff_bias": False} | differences
     return TransformerConfig(
-        d_model=d_model,
-        vocab_size=given.take("vocab_size", int),
-        max_len=max_len,
-        tie_output=given.take("tie_word_embeddings", bool, False),
-        positions=read_rotary(given, max_len),
+        positions=read_rotary(hf, shared["max_len"]),
         norm="rmsnorm",
-        norm_eps=given.take("rms_norm_eps", float, norm_eps),
-        activation=given.choose("hidden_act", ACTIVATIONS, "silu"),
+        norm_eps=hf.take("rms_norm_eps", float, norm_eps),
         gated_ff=True,
-        attention_dropout=given.take("attention_dropout", float, 0.0),
         init=NormalInit(0.02),
+        **shared,
         **fields,
     )
 
 
-def read_llama(given: HFConfig, architecture: str) -> TransformerConfig:
-    bias, ff_bias = given.take("attention_bias", bool, False), given.take("mlp_bias", bool, False)
-    return read_common(given, qkv_bias=bias, attn_out_bias=bias, ff_bias=ff_bias)
+def read_llama(hf: HFConfig, architecture: str) -> TransformerConfig:
+    bias, ff_bias = hf.take("attention_bias", bool, False), hf.take("mlp_bias", bool, False)
+    return read_common(hf, qkv_bias=bias, attn_out_bias=bias, ff_bias=ff_bias)
 
 
-def read_mistral(given: HFConfig, architecture: str) -> TransformerConfig:
-    window = _window(given)
-    return read_common(given, n_kv_heads=8, window_pattern=() if window is None else (window,))
+def read_mistral(hf: HFConfig, architecture: str) -> TransformerConfig:
+    window = _window(hf)
+    pattern = () if window is None else (window,)
+    return read_common(hf, n_kv_heads=8, window_pattern=pattern)
 
 
-def read_qwen2(given: HFConfig, architecture: str) -> TransformerConfig:
-    return read_common(given, n_kv_heads=32, qkv_bias=True, window_pattern=_windows(given))
+def read_qwen2(hf: HFConfig, architecture: str) -> TransformerConfig:
+    return read_common(hf, n_kv_heads=32, qkv_bias=True, window_pattern=_windows(hf))
 
 
-def read_qwen3(given: HFConfig, architecture: str) -> TransformerConfig:
-    bias = given.take("attention_bias", bool, False)
-    windows = _windows(given)
-    return read_common(given, 32, 128, qkv_bias=bias, attn_out_bias=bias, qk_norm=True, window_pattern=windows)
+def read_qwen3(hf: HFConfig, architecture: str) -> TransformerConfig:
+    bias = hf.take("attention_bias", bool, False)
+    windows = _windows(hf)
+    return read_common(hf, 32, 128, qkv_bias=bias, attn_out_bias=bias, qk_norm=True, window_pattern=windows)
 
 
-def _window(given: HFConfig) -> int | None:
+def _window(hf: HFConfig) -> int | None:
     """Return the attention window, in tokens; None = all."""
-    window = given.maybe("sliding_window", int)
-    window = 4096 if "sliding_window" not in given.table else window
+    window = hf.maybe("sliding_window", int)
+    if "sliding_window" not in hf.table:
+        window = 4096
     if window is not None and window < 1:
-        given.problem(f"sliding_window: expected at least 1, got {window}")
+        hf.problem(f"sliding_window: expected at least 1, got {window}")
     return window
 
 
-def _windows(given: HFConfig) -> tuple[int, ...]:
+def _windows(hf: HFConfig) -> tuple[int, ...]:
     """Return `window_pattern`: windows in the layers from `max_window_layers` on, or in those of `layer_types`."""
-    n_layers, first = given.take("num_hidden_layers", int), given.take("max_window_layers", int, 28)
-    window = _window(given) if given.take("use_sliding_window", bool, False) else None
-    given.pass_over("sliding_window")
-    kinds = given.maybe("layer_types", list)
+    n_layers, first = hf.take("num_hidden_layers", int), hf.take("max_window_layers", int, 28)
+    window = _window(hf) if hf.take("use_sliding_window", bool, False) else None
+    hf.pass_over("sliding_window")
+    kinds = hf.maybe("layer_types", list)
     if kinds is None:
         kinds = [FULL if window is None or i < first else SLIDING for i in range(min(n_layers, MAX_LAYERS))]
     if len(kinds) != n_layers or any(kind not in (FULL, SLIDING) for kind in kinds):
-        given.problem(f"layer_types must name {n_layers} layers, each {FULL} or {SLIDING}")
+        hf.problem(f"layer_types must name {n_layers} layers, each {FULL} or {SLIDING}")
     if SLIDING in kinds and window is None:
-        given.problem(f"layer_types has {SLIDING}, but sliding_window is not used")
+        hf.problem(f"layer_types has {SLIDING}, but sliding_window is not used")
     return _shortest([window or 0 if kind == SLIDING else 0 for kind in kinds])
 
 
@@ -211,21 +211,14 @@ def fit_qwen3(config: TransformerConfig) -> list[str]:
 
 def write_common(config: TransformerConfig) -> dict[str, Any]:
     """Return the keys that all have in common."""
-    stack, widths = config.head_stack, config.attention_widths(config.head_stack)
+    widths = config.attention_widths(config.head_stack)
     assert isinstance(config.positions, RotaryPositions)  # it fits
     return {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model,
-        "intermediate_size": stack.d_ff,
-        "num_hidden_layers": stack.n_layers,
-        "num_attention_heads": stack.n_heads,
+        **written(SETTINGS, config),
+        **written(SIZES, config.head_stack),
         "num_key_value_heads": widths.n_kv_heads,
         "head_dim": widths.d_head,
-        "max_position_embeddings": config.max_len,
-        "hidden_act": ACTIVATION_NAMES[config.activation],
         "rms_norm_eps": config.norm_eps,
-        "attention_dropout": config.attention_dropout,
-        "tie_word_embeddings": config.tie_output,
         **write_rotary(config.positions),
     }
 
@@ -287,8 +280,8 @@ def _family(
 ) -> Family:
     heads = {f"{name}{kind}": head for kind, head in HEADS.items()}
 
-    def read_with_head(given: HFConfig, architecture: str) -> TransformerConfig:
-        return replace(read(given, architecture), head=heads[architecture])
+    def read_with_head(hf: HFConfig, architecture: str) -> TransformerConfig:
+        return replace(read(hf, architecture), head=heads[architecture])
 
     common: dict[str, Any] = {"recast": recast_common, "repeats": REPEATS, "derived": DERIVED, "prefix": "model."}
     common |= {"bare": frozenset({f"{name}Model"}), "other_heads": {"vectors": ("lm_head.weight",)}}

@@ -13,28 +13,27 @@ from glassformer.config.transformer import SinusoidalPositions, TokenHead, Trans
 from glassformer.interop.equivalent import with_halves
 from glassformer.interop.families import bart
 from glassformer.interop.family import Family
-from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.hf_config import HFConfig
 from glassformer.nn.positions import sinusoid
 
 
-def read_marian(given: HFConfig, architecture: str) -> TransformerConfig:
-    given.only("static_position_embeddings", True)
-    given.only("normalize_embedding", False)
-    given.pass_over("extra_pos_embeddings")  # sinusoids have no rows to skip
-    tied = given.take("tie_word_embeddings", bool, True)
-    share = given.take("share_encoder_decoder_embeddings", bool, True)
-    n_source = given.take("vocab_size", int)
-    n_target = given.take("decoder_vocab_size", int, n_source)
+def read_marian(hf: HFConfig, architecture: str) -> TransformerConfig:
+    hf.only("static_position_embeddings", True)
+    hf.only("normalize_embedding", False)
+    hf.pass_over("extra_pos_embeddings")  # sinusoids have no rows to skip
+    tied = hf.take("tie_word_embeddings", bool, True)
+    share = hf.take("share_encoder_decoder_embeddings", bool, True)
+    n_source = hf.take("vocab_size", int)
+    n_target = hf.take("decoder_vocab_size", int, n_source)
     if share and n_target != n_source:
-        given.problem(f"decoder_vocab_size: expected vocab_size ({n_source}) for a shared table, got {n_target}")
+        hf.problem(f"decoder_vocab_size: expected vocab_size ({n_source}) for a shared table, got {n_target}")
     return replace(
-        bart.read_common(given),
+        bart.read_common(hf),
         vocab_size=n_target,
         source_vocab_size=0 if share or n_source == n_target else n_source,
         share_embeddings=share and tied,
         tie_output=tied,
         positions=SinusoidalPositions("halves"),
-        activation=given.choose("activation_function", ACTIVATIONS, "gelu"),
         head=TokenHead(bias="constant"),
     )
 
@@ -52,22 +51,24 @@ def fit_marian(config: TransformerConfig) -> list[str]:
 
 
 def write_marian(config: TransformerConfig) -> dict[str, Any]:
-    return bart.write_common(config) | {
+    keys = bart.write_common(config) | {
         "vocab_size": config.encoder_vocab_size,
         "decoder_vocab_size": config.vocab_size,
         "share_encoder_decoder_embeddings": config.share_embeddings,
         "max_position_embeddings": max(config.max_len, config.source_max_len),
-        "activation_function": "swish" if config.activation == "silu" else ACTIVATION_NAMES[config.activation],
         "static_position_embeddings": True,
         "normalize_embedding": False,
         "tie_word_embeddings": config.tie_output,
     }
+    if config.activation == "silu":
+        keys["activation_function"] = "swish"
+    return keys
 
 
 def positions(config: TransformerConfig) -> dict[str, Tensor]:
     """Return the tables of sinusoids, which older files contain."""
-    found = sinusoid(torch.arange(config.max_len), config.d_model, "halves")
-    return {f"model.{stack}.embed_positions.weight": found for stack in ("encoder", "decoder")}
+    table = sinusoid(torch.arange(config.max_len), config.d_model, "halves")
+    return {f"model.{stack}.embed_positions.weight": table for stack in ("encoder", "decoder")}
 
 
 MARIAN = Family(

@@ -15,9 +15,9 @@ LENGTH_BOUND = ("dynamic", "longrope", "su")
 """Kinds whose frequencies change with the length of the text, which makes cached keys stale."""
 
 
-def read_rotary(given: HFConfig, max_len: int) -> c.RotaryPositions:
-    """Read the rotary positions; record in `given` the settings that glassformer cannot represent exactly."""
-    rope = given.part(_in_one_table(given), "rope_parameters")
+def read_rotary(hf: HFConfig, max_len: int) -> c.RotaryPositions:
+    """Read the rotary positions; record in `hf` the settings that glassformer cannot represent exactly."""
+    rope = hf.part(_in_one_table(hf), "rope_parameters")
     rope.only("partial_rotary_factor", 1.0)  # these models ignore the key, or fail
     base = rope.take("rope_theta", float, 10000.0)
     scaling: c.Scaling | None = None
@@ -30,7 +30,7 @@ def read_rotary(given: HFConfig, max_len: int) -> c.RotaryPositions:
     else:
         scaling = _scaling(rope, max_len)
     for problem in rope.problems():
-        given.problem(f"rope_parameters: {problem}")
+        hf.problem(f"rope_parameters: {problem}")
     return c.RotaryPositions(base=base, scaling=scaling)
 
 
@@ -53,24 +53,26 @@ def fit_rotary(fit: Compatibility, config: c.TransformerConfig) -> None:
         fit.misfits.append(f"model.positions.fraction: expected 1, got {positions.fraction}")
 
 
-def _in_one_table(given: HFConfig) -> dict[str, Any]:
+def _in_one_table(hf: HFConfig) -> dict[str, Any]:
     """Merge both formats into one table with the keys of `rope_parameters`; record keys that disagree."""
-    tables = [given.maybe("rope_parameters", dict) or {}, given.maybe("rope_scaling", dict) or {}]
-    outside = {"rope_theta": given.maybe("rope_theta", float)}
-    outside["partial_rotary_factor"] = given.maybe("partial_rotary_factor", float)
-    found: dict[str, Any] = {}
+    tables = [hf.maybe("rope_parameters", dict) or {}, hf.maybe("rope_scaling", dict) or {}]
+    outside = {"rope_theta": hf.maybe("rope_theta", float)}
+    outside["partial_rotary_factor"] = hf.maybe("partial_rotary_factor", float)
+    merged: dict[str, Any] = {}
     for table in [*map(_renamed, tables), outside]:
         for key, value in table.items():
-            if value is not None and found.setdefault(key, value) != value:
-                given.problem(f"rope_parameters, rope_scaling and rope_theta disagree about {key}")
-    return found
+            if value is not None and merged.setdefault(key, value) != value:
+                hf.problem(f"rope_parameters, rope_scaling and rope_theta disagree about {key}")
+    return merged
 
 
 def _renamed(table: Mapping[str, Any]) -> dict[str, Any]:
     """Rename the key `type` of older files to `rope_type`."""
     table = dict(table)
     kind = table.pop("type", None)
-    return {"rope_type": kind} | table if table or kind else {}
+    if not table and not kind:
+        return {}
+    return {"rope_type": kind} | table
 
 
 def _scaling(rope: HFConfig, max_len: int) -> c.Scaling | None:
@@ -87,12 +89,14 @@ def _scaling(rope: HFConfig, max_len: int) -> c.Scaling | None:
             rope.problem(f"low_freq_factor {low} must be below high_freq_factor {high}")
         return c.Llama3Scaling(factor, low, high, original)
     rope.only("truncate", True)
-    own = _warmth(factor)
-    told, mscale, all_dim = (rope.maybe(key, float) for key in ("attention_factor", "mscale", "mscale_all_dim"))
-    if told is None:
-        told = _warmth(factor, mscale) / (_warmth(factor, all_dim) or math.inf) if mscale and all_dim else own
-    if not math.isclose(told, own, rel_tol=1e-9):
-        rope.problem(f"attention_factor: expected 0.1·ln(factor) + 1 = {own:.6g}, got {told:.6g}")
+    expected = _warmth(factor)
+    attention, mscale, all_dim = (rope.maybe(key, float) for key in ("attention_factor", "mscale", "mscale_all_dim"))
+    if attention is None:
+        attention = expected
+        if mscale and all_dim:
+            attention = _warmth(factor, mscale) / (_warmth(factor, all_dim) or math.inf)
+    if not math.isclose(attention, expected, rel_tol=1e-9):
+        rope.problem(f"attention_factor: expected 0.1·ln(factor) + 1 = {expected:.6g}, got {attention:.6g}")
     # transformers, too, replaces 0 and null by the defaults
     fast, slow = rope.maybe("beta_fast", float) or 32.0, rope.maybe("beta_slow", float) or 1.0
     return c.YarnScaling(factor, original, fast, slow)

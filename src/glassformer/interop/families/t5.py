@@ -17,7 +17,7 @@ from glassformer.config.transformer import (
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import with_norm_scales
 from glassformer.interop.family import Family, Rule, attention_lines, rule
-from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig, settings, written
 
 HEAD, SHARED = "lm_head.weight", "shared.weight"
 FEED_FORWARDS = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
@@ -25,69 +25,67 @@ FEED_FORWARDS |= {f"gated-{name}": (ours, True) for name, ours in ACTIVATIONS.it
 FEED_FORWARDS["gated-gelu"] = ("gelu_tanh", True)  # in 1.1 the name means the tanh approximation
 FEED_FORWARD_NAMES = {meaning: name for name, meaning in reversed(FEED_FORWARDS.items())}
 """(activation, gated) → `feed_forward_proj`; a gate with the exact GELU has no name."""
+SETTINGS = settings(int, d_model="d_model", vocab_size="vocab_size") | settings(int, 512, max_len="n_positions")
+SETTINGS |= settings(float, 1e-6, norm_eps="layer_norm_epsilon")
+DROPOUTS = ("embedding_dropout", "attention_dropout", "ff_dropout", "residual_dropout")  # the last one is written
+SETTINGS |= settings(float, 0.1, **dict.fromkeys(DROPOUTS, "dropout_rate"))
+RELATIVE = settings(int, 32, n_buckets="relative_attention_num_buckets")
+RELATIVE |= settings(int, 128, max_distance="relative_attention_max_distance")
 
 
-def read_t5(given: HFConfig, architecture: str) -> TransformerConfig:
-    scale_logits, tie_output = _head(given)
-    return replace(_read(given, "relu"), scale_logits=scale_logits, tie_output=tie_output)
+def read_t5(hf: HFConfig, architecture: str) -> TransformerConfig:
+    scale_logits, tie_output = _head(hf)
+    return replace(_read(hf, "relu"), scale_logits=scale_logits, tie_output=tie_output)
 
 
-def read_mt5(given: HFConfig, architecture: str) -> TransformerConfig:
-    given.pass_over("tie_word_embeddings")  # transformers ignores it: a head that is not tied is among the weights
-    return replace(_read(given, "gated-gelu"), tie_output=HEAD not in given.tensors)
+def read_mt5(hf: HFConfig, architecture: str) -> TransformerConfig:
+    hf.pass_over("tie_word_embeddings")  # transformers ignores it: a head that is not tied is among the weights
+    return replace(_read(hf, "gated-gelu"), tie_output=HEAD not in hf.tensors)
 
 
-def read_encoder(given: HFConfig, architecture: str) -> TransformerConfig:
-    config = read_t5(given, architecture)
+def read_encoder(hf: HFConfig, architecture: str) -> TransformerConfig:
+    config = read_t5(hf, architecture)
     return replace(config, decoder=None, share_embeddings=False, head=VectorHead(pooling="mean"))
 
 
-def _read(given: HFConfig, feed_forward: str) -> TransformerConfig:
+def _read(hf: HFConfig, feed_forward: str) -> TransformerConfig:
     """Read the keys that T5 and mT5 share; `feed_forward` is the default of `feed_forward_proj`."""
-    n_heads, d_head, d_ff = given.take("num_heads", int), given.take("d_kv", int), given.take("d_ff", int)
-    n_layers = given.take("num_layers", int)
-    n_decoder_layers = given.take("num_decoder_layers", int, n_layers)
-    activation, gated = given.choose("feed_forward_proj", FEED_FORWARDS, feed_forward)
+    # Sizes
+    n_heads, d_head, d_ff = hf.take("num_heads", int), hf.take("d_kv", int), hf.take("d_ff", int)
+    n_layers = hf.take("num_layers", int)
+    n_decoder_layers = hf.take("num_decoder_layers", int, n_layers)
+    activation, gated = hf.choose("feed_forward_proj", FEED_FORWARDS, feed_forward)
     # transformers derives these keys from feed_forward_proj, and writes them too.
-    given.only("dense_act_fn", *(name for name, ours in ACTIVATIONS.items() if ours == activation))
-    given.only("is_gated_act", gated)
-    dropout = given.take("dropout_rate", float, 0.1)
+    hf.only("dense_act_fn", *(name for name, ours in ACTIVATIONS.items() if ours == activation))
+    hf.only("is_gated_act", gated)
     return TransformerConfig(
         encoder=Stack(n_layers, n_heads, d_head=d_head, d_ff=d_ff),
         decoder=Stack(n_decoder_layers, n_heads, d_head=d_head, d_ff=d_ff),
-        d_model=given.take("d_model", int),
-        vocab_size=given.take("vocab_size", int),
-        max_len=given.take("n_positions", int, 512),
         share_embeddings=True,
-        positions=RelativePositions(
-            given.take("relative_attention_num_buckets", int, 32),
-            given.take("relative_attention_max_distance", int, 128),
-        ),
+        positions=RelativePositions(**hf.fields(RELATIVE)),
         norm="rmsnorm",
-        norm_eps=given.take("layer_norm_epsilon", float, 1e-6),
         activation=activation,
         gated_ff=gated,
         qkv_bias=False,
         attn_out_bias=False,
         ff_bias=False,
         attention_scale=1.0,
-        embedding_dropout=dropout,
-        residual_dropout=dropout,
-        attention_dropout=dropout,
-        ff_dropout=dropout,
         init=NormalInit(0.02),
+        **hf.fields(SETTINGS),
     )
 
 
-def _head(given: HFConfig) -> tuple[bool, bool]:
+def _head(hf: HFConfig) -> tuple[bool, bool]:
     """Return two flags: True if logits are scaled, and True if the head is tied.
 
     `tie_word_embeddings` once defined both. transformers 5 defines scaling with `scale_decoder_outputs`, and always
     sets `tie_word_embeddings` to true. A head that is not tied is then among the weights.
     """
-    tied, scaled = given.maybe("tie_word_embeddings", bool), given.maybe("scale_decoder_outputs", bool)
-    says_tied = tied is not False and scaled is None
-    return (tied is not False if scaled is None else scaled), says_tied or HEAD not in given.tensors
+    tied, scaled = hf.maybe("tie_word_embeddings", bool), hf.maybe("scale_decoder_outputs", bool)
+    has_head = HEAD in hf.tensors
+    if scaled is None:
+        return tied is not False, tied is not False or not has_head
+    return scaled, not has_head
 
 
 def fit_t5(config: TransformerConfig) -> list[str]:
@@ -132,39 +130,36 @@ def _fit(config: TransformerConfig, has_decoder: bool) -> Compatibility:
 
 def write_t5(config: TransformerConfig) -> dict[str, Any]:
     stack, encoder = config.head_stack, config.encoder
-    assert encoder is not None and isinstance(config.positions, RelativePositions)  # it fits
+    assert encoder is not None  # it fits
     return {
-        "vocab_size": config.vocab_size,
-        "d_model": config.d_model,
+        **written(SETTINGS, config),
+        **written(RELATIVE, config.positions),
         "d_kv": config.attention_widths(stack).d_head,
         "d_ff": stack.d_ff,
         "num_layers": encoder.n_layers,
         "num_decoder_layers": stack.n_layers,
         "num_heads": stack.n_heads,
-        "relative_attention_num_buckets": config.positions.n_buckets,
-        "relative_attention_max_distance": config.positions.max_distance,
-        "dropout_rate": config.residual_dropout,
-        "layer_norm_epsilon": config.norm_eps,
         "feed_forward_proj": FEED_FORWARD_NAMES[config.activation, config.gated_ff],
         "is_gated_act": config.gated_ff,
         "dense_act_fn": ACTIVATION_NAMES[config.activation],
-        "n_positions": config.max_len,
         "scale_decoder_outputs": config.scale_logits,
         "tie_word_embeddings": config.scale_logits,  # before transformers 5, this key scales the logits
     }
 
 
 def write_mt5(config: TransformerConfig) -> dict[str, Any]:
-    found = write_t5(config) | {"tie_word_embeddings": config.tie_output}
-    del found["scale_decoder_outputs"]
-    return found
+    keys = write_t5(config) | {"tie_word_embeddings": config.tie_output}
+    del keys["scale_decoder_outputs"]
+    return keys
 
 
 def table_t5(config: TransformerConfig) -> list[Rule]:
     lines = [rule("encoder.embeddings.tokens", "shared"), rule("output.proj", "lm_head")]
     for half in config.stacks:
         ours, theirs = f"{half}.blocks.{{i}}.", f"{half}.block.{{i}}.layer."
-        attentions = {"self_attn": "0.SelfAttention"} | ({"cross_attn": "1.EncDecAttention"} if half[0] == "d" else {})
+        attentions = {"self_attn": "0.SelfAttention"}
+        if half == "decoder":
+            attentions["cross_attn"] = "1.EncDecAttention"
         for mine, other in attentions.items():
             parts = (f"{theirs}{other}.{part}" for part in "qkvo")
             lines.append(rule(f"{ours}{mine}_norm", f"{theirs}{other[0]}.layer_norm"))

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, Self
 
@@ -138,25 +138,25 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         self, requests: Sequence[Pair], disable_tqdm: bool = False, **others: Any
     ) -> list[tuple[float, bool]]:
         """Return (log-probability, True if greedy) per continuation; contexts that are too long are left-truncated."""
-        given = [score.with_context([i for i in context if i != NO_ID], target) for _, context, target in requests]
-        pairs = [score.fit_context(context, target, self.max_len) for context, target in given]
-        n_cut = sum(len(before) < len(context) for (before, _), (context, _) in zip(pairs, given, strict=True))
+        whole = [score.with_context([i for i in context if i != NO_ID], target) for _, context, target in requests]
+        pairs = [score.fit_context(context, target, self.max_len) for context, target in whole]
+        n_cut = sum(len(before) < len(context) for (before, _), (context, _) in zip(pairs, whole, strict=True))
         if n_cut:
             logger.warning(f"{n_cut:,} of {len(pairs):,} contexts are left-truncated to fit {self.max_len:,} tokens")
-        found = [(float(s.log_prob), s.is_greedy) for s in self._scores(pairs, "loglikelihood", disable_tqdm)]
-        for (texts, _, _), answer in zip(requests, found, strict=True):
+        answers = [(float(s.log_prob), s.is_greedy) for s in self._scores(pairs, "loglikelihood", disable_tqdm)]
+        for (texts, _, _), answer in zip(requests, answers, strict=True):
             self.cache_hook.add_partial("loglikelihood", texts, answer)
-        return found
+        return answers
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
         """Return the log-probabilities of whole texts, computed window by window."""
         texts = [request.args[0] for request in requests]
         rows = [list(score.windows(ids, self.start, self.max_len)) for ids in self.model.tokenizer.encode_batch(texts)]
         scores = iter(self._scores([pair for row in rows for pair in row], "loglikelihood_rolling", disable_tqdm))
-        found = [float(sum(next(scores).log_prob for _ in row)) for row in rows]
-        for text, log_prob in zip(texts, found, strict=True):
+        log_probs = [float(sum(next(scores).log_prob for _ in row)) for row in rows]
+        for text, log_prob in zip(texts, log_probs, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", (text,), log_prob)
-        return found
+        return log_probs
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
         """Generate a text after each context; requests with equal settings share batches.
@@ -171,55 +171,51 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
             groups.setdefault(replace(config, seed=config.seed + asked[context, config]), []).append(i)
             asked[context, config] += 1
         prompts = [self.model.prompt_ids(request.args[0]) for request in requests]
-        found = [""] * len(requests)
+        continuations = [""] * len(requests)
         with self._progress(len(requests), "generate_until", disable_tqdm) as bar:
             for config, rows in groups.items():
                 room = self.max_len - config.max_new_tokens
                 rows.sort(key=lambda i: -len(prompts[i]))  # an out-of-memory error occurs at the start
                 encoded = self.model.encode_prompts([prompts[i][-room:] for i in rows])
                 texts = self.model.generate_encoded(encoded, batch_size=self.batch_size, **asdict(config))
-                for place, text in texts:
-                    found[rows[place]] = text
-                    self.cache_hook.add_partial("generate_until", requests[rows[place]].args, text)
+                for i, text in texts:
+                    continuations[rows[i]] = text
+                    self.cache_hook.add_partial("generate_until", requests[rows[i]].args, text)
                     bar.update()
-        return found
+        return continuations
 
     def _settings(self, of_task: dict[str, Any]) -> GenerationConfig:
         """Convert a task's generation settings to glassformer's; the defaults of the model directory are not used."""
-        given = dict(normalize_gen_kwargs(of_task, MAX_NEW_TOKENS))
-        until, n, draws = given.pop("until"), given.pop("max_gen_toks"), given.pop("do_sample")
-        if given.get("num_beams") == 1:
-            del given["num_beams"]
+        settings = dict(normalize_gen_kwargs(of_task, MAX_NEW_TOKENS))
+        until, n, draws = settings.pop("until"), settings.pop("max_gen_toks"), settings.pop("do_sample")
+        if settings.get("num_beams") == 1:
+            del settings["num_beams"]
         if n >= self.max_len:
             raise UserError(
                 f"the task needs up to {n:,} new tokens, but the model's context is {self.max_len:,}: give "
                 "--gen_kwargs max_gen_toks=N with N well below the context"
             )
-        if other := set(given) - set(SAMPLING):
+        if other := set(settings) - set(SAMPLING):
             raise UserError(f"the task's setting {min(other)} is not supported (known: {', '.join(SAMPLING)})")
-        given.setdefault("temperature", 1.0 if draws else 0.0)
-        return GenerationConfig(max_new_tokens=n, stop=tuple(until), **given)
+        settings.setdefault("temperature", float(bool(draws)))
+        return GenerationConfig(max_new_tokens=n, stop=tuple(until), **settings)
 
     def _scores(self, pairs: Sequence[tuple[Ids, Ids]], what: str, quiet: bool) -> list[score.ForcedScore]:
-        found = [score.ForcedScore([]) for _ in pairs]
+        scores = [score.ForcedScore([]) for _ in pairs]
         sizes = [len(context) + len(target) for context, target in pairs]
         max_tokens = score.MAX_TOKENS if self.is_auto else self.batch_size * (self.max_len + 1)
         with self._progress(len(pairs), what, quiet) as bar:
-            for batch in self._batches(range(len(pairs)), sizes):
+            longest_first = sorted(range(len(pairs)), key=lambda i: -sizes[i])  # an out-of-memory error occurs early
+            for begin in range(0, len(pairs), self.batch_size):
+                batch = longest_first[begin : begin + self.batch_size]
                 contexts, targets = zip(*(pairs[i] for i in batch), strict=True)
-                scores = score.continuation_scores(
+                of_batch = score.continuation_scores(
                     self.model.network, contexts, targets, device=self.model.device, max_tokens=max_tokens
                 )
-                for i, one in zip(batch, scores, strict=True):
-                    found[i] = one
+                for i, one in zip(batch, of_batch, strict=True):
+                    scores[i] = one
                 bar.update(len(batch))
-        return found
-
-    def _batches(self, rows: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
-        """Yield batches with the longest rows first, so that an out-of-memory error occurs at the start."""
-        ordered = [row for _, row in sorted(zip(sizes, rows, strict=True), key=lambda pair: -pair[0])]
-        for begin in range(0, len(ordered), self.batch_size):
-            yield ordered[begin : begin + self.batch_size]
+        return scores
 
     def _progress(self, n: int, what: str, quiet: bool) -> Any:
         return tqdm(total=n, desc=f"glassformer: {what}", disable=quiet)

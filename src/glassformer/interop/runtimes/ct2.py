@@ -17,15 +17,15 @@ from glassformer.config import transformer as c
 from glassformer.data.batching import pad
 from glassformer.errors import UserError, needs
 from glassformer.inference.score import forced_scores
-from glassformer.interop import tokenizer_files
 from glassformer.interop.compatibility import Compatibility
+from glassformer.interop.hf import transformer_of
+from glassformer.interop.tokenizer_files import row_names, trained_start, write_tokenizers
 from glassformer.models.blocks import Block
 from glassformer.models.heads import TokenLogits
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import RelativeBias, Rotary, rotary_frequencies
 from glassformer.store.model_directory import StoredModel
-from glassformer.tokenization.tokenizer import Tokenizer
 
 TOLERANCE = 1e-4
 """Allowed difference of outputs, × max(1, largest value): the effect of the order of summation in fp32."""
@@ -46,9 +46,7 @@ def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
     """
     with needs("the export to CTranslate2", "export"):
         import ctranslate2 as ct2
-    config, network = stored.config, stored.network
-    if not isinstance(config, c.TransformerConfig) or not isinstance(network, Transformer):
-        raise UserError("CTranslate2 has no recurrent encoder-decoder: export this model to onnx instead")
+    config, network = transformer_of(stored, "CTranslate2")
     if wrong := misfits(config):
         raise UserError(f"CTranslate2 cannot compute this model exactly: {'; '.join(wrong)}")
     network = network.cpu().eval()
@@ -57,24 +55,19 @@ def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
     spec.validate()
     spec.optimize()  # finds tied weights, to write them once
     spec.save(str(folder))
-    tokenizer_files.write_tokenizers(stored, folder)
+    write_tokenizers(stored, folder)
     n_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     return [f"{spec.name}: {n_bytes:,} bytes", *_compare(ct2, folder, stored, config, network)]
-
-
-def tokens_of(tokenizer: Tokenizer, n_rows: int) -> list[str]:
-    """Return a token for each row of an embedding table; rows beyond the vocabulary are called [UNUSED…]."""
-    return [*tokenizer.vocab, *(f"[UNUSED{i}]" for i in range(tokenizer.vocab_size, n_rows))]
 
 
 def _name_tokens(spec: Any, stored: StoredModel, config: c.TransformerConfig) -> None:
     """Set the vocabularies, the special tokens and the epsilon of norms, which are stored in separate files."""
     tokenizer, source = stored.tokenizers.target, stored.tokenizers.source
-    targets = tokens_of(tokenizer, config.vocab_size)
+    targets = row_names(tokenizer, config.vocab_size)
     spec.config.layer_norm_epsilon = config.norm_eps
     end = _end_id(stored, config)
     # Without an unknown token, CTranslate2 would add one to the vocabulary, and the table has no row for it.
-    for name, token_id in (("unk", tokenizer.unk_id), ("bos", tokenizer_files.trained_start(stored)), ("eos", end)):
+    for name, token_id in (("unk", tokenizer.unk_id), ("bos", trained_start(stored)), ("eos", end)):
         if hasattr(spec.config, f"{name}_token"):
             setattr(spec.config, f"{name}_token", targets[end if token_id is None else token_id])
     if not config.is_encoder_decoder:
@@ -83,7 +76,7 @@ def _name_tokens(spec: Any, stored: StoredModel, config: c.TransformerConfig) ->
     if config.decoder_start_id is None:
         raise UserError("model.decoder_start_id is missing: CTranslate2 needs the token that starts a target")
     spec.config.decoder_start_token = targets[config.decoder_start_id]
-    spec.register_source_vocabulary(tokens_of(source, config.encoder_vocab_size))
+    spec.register_source_vocabulary(row_names(source, config.encoder_vocab_size))
     spec.register_target_vocabulary(targets)
 
 
@@ -112,11 +105,14 @@ def _compare(
 def _compare_encoder(model: Any, config: c.TransformerConfig, network: Transformer) -> list[str]:
     rows = _random_rows(range(config.vocab_size), min(N_TOKENS, config.max_len))
     ids, mask = pad(rows, 0)
-    types = torch.zeros_like(ids) if not config.n_token_types else ids % config.n_token_types
-    of_rows = [kinds[: len(row)] for kinds, row in zip(types.tolist(), rows, strict=True)]
-    found = model.forward_batch(rows, token_type_ids=of_rows if config.n_token_types else None)
-    ours = network.hidden(ids, mask, token_types=types if config.n_token_types else None)
-    difference = _require_close(torch.from_numpy(np.array(found.last_hidden_state))[mask], ours[mask], "hidden states")
+    types = types_of_rows = None
+    if config.n_token_types:
+        types = ids % config.n_token_types
+        types_of_rows = [kinds[: len(row)] for kinds, row in zip(types.tolist(), rows, strict=True)]
+    outputs = model.forward_batch(rows, token_type_ids=types_of_rows)
+    ours = network.hidden(ids, mask, token_types=types)
+    theirs = torch.from_numpy(np.array(outputs.last_hidden_state))
+    difference = _require_close(theirs[mask], ours[mask], "hidden states")
     return [f"run in CTranslate2: hidden states differ by at most {difference:.1e}; its encoders have no head"]
 
 
@@ -125,17 +121,17 @@ def _compare_decoder(model: Any, config: c.TransformerConfig, network: Transform
     rows = _random_rows(range(config.vocab_size), n_tokens, same_length=True)
     logits = torch.from_numpy(np.array(model.forward_batch(rows)))
     difference = _require_close(logits, network(torch.tensor(rows)), "logits")
-    names = tokens_of(stored.tokenizers.target, config.vocab_size)
+    names = row_names(stored.tokenizers.target, config.vocab_size)
     n_new = min(N_TOKENS, config.max_len - n_tokens)
     if n_new:
-        found = model.generate_batch(
+        results = model.generate_batch(
             [[names[i] for i in row] for row in rows],
             max_length=n_new,
             include_prompt_in_result=False,
             return_end_token=True,
         )
-        for row, one in zip(rows, found, strict=True):
-            new = one.sequences_ids[0]
+        for row, result in zip(rows, results, strict=True):
+            new = result.sequences_ids[0]
             _require_best(network(torch.tensor([row + new]))[0, len(row) - 1 : -1], new)
     return [
         f"run in CTranslate2: logits differ by at most {difference:.1e}",
@@ -146,32 +142,35 @@ def _compare_decoder(model: Any, config: c.TransformerConfig, network: Transform
 def _compare_translator(
     model: Any, config: c.TransformerConfig, network: Transformer, stored: StoredModel
 ) -> list[str]:
+    # Random sources and targets
     source_tokenizer = stored.tokenizers.source
-    source_names = tokens_of(source_tokenizer, config.encoder_vocab_size)
+    source_names = row_names(source_tokenizer, config.encoder_vocab_size)
     special = set(source_tokenizer.special_tokens)  # CTranslate2 treats a source of these as empty
     ordinary = [i for i, name in enumerate(source_names) if name not in special]
     sources = _random_rows(ordinary, min(N_TOKENS, config.encoder_max_len))
     targets = _random_rows(range(config.vocab_size), min(N_TOKENS, config.max_len - 1), seed=1)
-    names = tokens_of(stored.tokenizers.target, config.vocab_size)
+    names = row_names(stored.tokenizers.target, config.vocab_size)
     ids = {name: i for i, name in enumerate(names)}
-    read = [[source_names[i] for i in row] for row in sources]
+    source_tokens = [[source_names[i] for i in row] for row in sources]
     start, end = config.decoder_start_id, _end_id(stored, config)
     assert start is not None  # `_name_tokens` has checked it
-    scored = model.score_batch(read, [[names[i] for i in row] for row in targets], max_input_length=0)
+    # Log-probabilities of the targets
+    scored = model.score_batch(source_tokens, [[names[i] for i in row] for row in targets], max_input_length=0)
     ours = forced_scores(network, sources, [[*row, end] for row in targets], start_id=start)
-    theirs = torch.tensor([x for one in scored for x in one.log_probs])
-    log_probs = torch.tensor([x for one in ours for x in one.token_log_probs])
+    theirs = torch.tensor([x for result in scored for x in result.log_probs])
+    log_probs = torch.tensor([x for score in ours for x in score.token_log_probs])
     difference = _require_close(theirs, log_probs, "log-probabilities")
-    found = model.translate_batch(
-        read,
+    # Greedy targets
+    results = model.translate_batch(
+        source_tokens,
         beam_size=1,
         min_decoding_length=0,  # the default allows no empty target
         max_decoding_length=min(N_TOKENS, config.max_len),
         return_end_token=True,
         max_input_length=0,
     )
-    for row, one in zip(sources, found, strict=True):
-        new = [ids[name] for name in one.hypotheses[0]]
+    for row, result in zip(sources, results, strict=True):
+        new = [ids[name] for name in result.hypotheses[0]]
         _require_best(network(torch.tensor([[start, *new[:-1]]]), source_ids=torch.tensor([row]))[0], new)
     return [
         f"run in CTranslate2: log-probabilities of {len(theirs)} tokens differ by at most {difference:.1e}",
@@ -204,10 +203,10 @@ def misfits(config: c.TransformerConfig) -> list[str]:
     fit = Compatibility(config)
     for name in ("encoder", "decoder"):
         fit.stack(name, getattr(config, name) is not None, "n_kv_heads", "d_head")
-    known = IN_A_DECODER if config.encoder is None else IN_AN_ENCODER
+    kinds = IN_A_DECODER if config.encoder is None else IN_AN_ENCODER
     positions = config.positions
-    must = " or ".join(known)
-    fit.check("positions", positions.kind in known, f"model.positions: expected {must}, got {positions.kind}")
+    must = " or ".join(kinds)
+    fit.check("positions", positions.kind in kinds, f"model.positions: expected {must}, got {positions.kind}")
     if isinstance(positions, c.RotaryPositions):
         fine = positions.fraction == 1 or not isinstance(positions.scaling, c.YarnScaling)
         fit.check("positions", fine, "model.positions.fraction: expected 1 with yarn scaling")
@@ -284,13 +283,13 @@ def _of_both(ct2: ModuleType, config: c.TransformerConfig, stack: c.Stack) -> di
     `_fill_stack` sets the order of norms later, so that pre- and post-norm stacks may have a final norm.
     """
     positions = config.positions
-    turned: dict[str, Any] = {}
+    rotary: dict[str, Any] = {}
     if isinstance(positions, c.RotaryPositions):
         d_head = config.attention_widths(stack).d_head
-        turned = {"rotary_dim": positions.width(d_head), "rotary_base": positions.base, "rotary_interleave": False}
+        rotary = {"rotary_dim": positions.width(d_head), "rotary_base": positions.base, "rotary_interleave": False}
         if positions.scaling is not None:  # the only kind with a factor for each frequency
-            turned["rotary_scaling_type"] = ct2.specs.RotaryScalingType.Su
-    return turned | {
+            rotary["rotary_scaling_type"] = ct2.specs.RotaryScalingType.Su
+    return rotary | {
         "num_heads": stack.n_heads,
         "pre_norm": True,
         "no_final_norm": not config.final_norm,
@@ -310,9 +309,10 @@ def _fill_stack(spec: Any, config: c.TransformerConfig, stack: Encoder | Decoder
     spec.scale_embeddings = config.scale_embeddings
     if hasattr(spec, "position_encodings") and stack.rotary is None:
         positions = stack.embeddings.positions
-        at = torch.arange(n_positions)
-        none = torch.zeros(n_positions, config.d_model)
-        spec.position_encodings.encodings = _array(none if positions is None else positions(at))
+        encodings = torch.zeros(n_positions, config.d_model)
+        if positions is not None:
+            encodings = positions(torch.arange(n_positions))
+        spec.position_encodings.encodings = _array(encodings)
     if stack.embeddings.norm is not None:
         _fill_norm(spec.layernorm_embedding, stack.embeddings.norm)
     if stack.final_norm is not None:
@@ -326,7 +326,7 @@ def _fill_stack(spec: Any, config: c.TransformerConfig, stack: Encoder | Decoder
             layer.self_attention.relative_attention_bias = _array(stack.score_bias.table.weight)
             layer.self_attention.relative_attention_max_distance = np.int32(stack.score_bias.max_distance)
         if block.cross_attn is not None and block.cross_attn_norm is not None:
-            _fill_attention(layer.attention, block.cross_attn, block.cross_attn_norm, cross=True)
+            _fill_attention(layer.attention, block.cross_attn, block.cross_attn_norm, is_cross=True)
         _fill_norm(layer.ffn.layer_norm, block.ff_norm)
         _fill_linear(layer.ffn.linear_0, block.ff.gate_proj or block.ff.up_proj)
         if hasattr(layer.ffn, "linear_0_noact"):
@@ -343,7 +343,7 @@ def _scale_rotary(spec: Any, rotary: Rotary) -> None:
         spec.rotary_scaling_long_factor = spec.rotary_scaling_short_factor = factors
 
 
-def _fill_attention(spec: Any, attention: Any, norm: nn.Module, cross: bool = False) -> None:
+def _fill_attention(spec: Any, attention: Any, norm: nn.Module, is_cross: bool = False) -> None:
     _fill_norm(spec.layer_norm, norm)
     spec.queries_scale = attention.scale
     if attention.q_norm is not None:
@@ -351,7 +351,7 @@ def _fill_attention(spec: Any, attention: Any, norm: nn.Module, cross: bool = Fa
         _fill_norm(spec.k_norm, attention.k_norm)
     if attention.fused_qkv:
         _fill_linear(spec.linear[0], attention.qkv_proj)
-    elif cross:
+    elif is_cross:
         _fill_linear(spec.linear[0], attention.q_proj)
         _fill_linear(spec.linear[1], attention.k_proj, attention.v_proj)
     else:
@@ -369,10 +369,14 @@ def _fill_linear(spec: Any, *linears: nn.Linear | None) -> None:
 
 
 def _fill_norm(spec: Any, norm: Any) -> None:
-    spec.gamma = _array(torch.ones(norm.width) if norm.weight is None else norm.weight)
+    scale, bias = norm.weight, getattr(norm, "bias", None)
+    if scale is None:
+        scale = torch.ones(norm.width)
+    if bias is None:
+        bias = torch.zeros(norm.width)
+    spec.gamma = _array(scale)
     if hasattr(spec, "beta"):
-        bias = getattr(norm, "bias", None)
-        spec.beta = _array(torch.zeros(norm.width) if bias is None else bias)
+        spec.beta = _array(bias)
 
 
 def _array(x: Tensor) -> Any:

@@ -1,6 +1,6 @@
 """Export to a GGUF file for llama.cpp: metadata, tensors and tokenizer, which are read back and compared."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -16,9 +16,8 @@ from glassformer.errors import UserError, needs
 from glassformer.inference.text import causal_frame
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.family import Family, Key
-from glassformer.interop.hf import choose_family
-from glassformer.interop.tokenizer_files import trained_start
-from glassformer.models.transformer import Transformer
+from glassformer.interop.hf import choose_family, transformer_of
+from glassformer.interop.tokenizer_files import row_names, trained_start
 from glassformer.nn.positions import llama3_scaled, rotary_frequencies
 from glassformer.store.model_directory import StoredModel, weights_of
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -69,9 +68,7 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
     """
     with needs("the export to GGUF", "export"):
         import gguf
-    config, network = stored.config, stored.network
-    if not isinstance(config, TransformerConfig) or not isinstance(network, Transformer):
-        raise UserError("llama.cpp has no recurrent encoder-decoder: export this model to onnx instead")
+    config, network = transformer_of(stored, "llama.cpp")
     if config.encoder is not None:
         raise UserError("the GGUF export needs a decoder-only model, and this model has an encoder")
     family = choose_family(config, stored.run.architecture)
@@ -79,17 +76,17 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
     if architecture is None:
         raise UserError(f"the GGUF export does not support {family.name}, the family of this model")
     require_fit(config, architecture)
-    config, own = family.recast(config, weights_of(network))
+    config, weights = family.recast(config, weights_of(network))
     named = replace(config, bos_id=trained_start(stored))
     numbers = model_numbers(config, architecture) | tokenizer_numbers(stored.tokenizers.target, named)
     numbers |= {"general.name": stored.run.name, "general.file_type": int(gguf.LlamaFileType[IN_GGUF[dtype][1]])}
-    tensors = Tensors(config, architecture, _keys(gguf, family, architecture, config))
-    weights = {name: _rounded(name, x, dtype) for name, x in own.items()}
-    n_tensors = _write_file(gguf, folder / FILE, architecture, numbers, tensors.to_file(weights), dtype)
-    _compare(gguf, folder / FILE, numbers, tensors, weights)
+    weights = {name: _rounded(name, x, dtype) for name, x in weights.items()}
+    tensors = tensors_of(config, architecture, _keys(gguf, family, architecture, config), weights)
+    _write_file(gguf, folder / FILE, numbers, tensors, dtype)
+    _compare(gguf, folder / FILE, numbers, tensors)
     n_bytes = (folder / FILE).stat().st_size
     return [
-        f"{family.name} as llama.cpp's {architecture.name}: {n_tensors:,} tensors, matrices in {dtype}, "
+        f"{family.name} as llama.cpp's {architecture.name}: {len(tensors):,} tensors, matrices in {dtype}, "
         f"{n_bytes:,} bytes",
         "read back: all metadata and tensors are identical",
     ]
@@ -124,7 +121,7 @@ def model_numbers(config: TransformerConfig, architecture: Architecture) -> dict
     stack, positions = config.head_stack, config.positions
     widths = config.attention_widths(stack)
     eps = "layer_norm_epsilon" if config.norm == "layernorm" else "layer_norm_rms_epsilon"
-    found: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "context_length": config.max_len,
         "embedding_length": config.d_model,
@@ -137,14 +134,14 @@ def model_numbers(config: TransformerConfig, architecture: Architecture) -> dict
         f"attention.{eps}": config.norm_eps,
     }
     if isinstance(positions, RotaryPositions):
-        found |= {"rope.dimension_count": widths.d_head, "rope.freq_base": positions.base}
+        numbers |= {"rope.dimension_count": widths.d_head, "rope.freq_base": positions.base}
         scaling = positions.scaling
         if isinstance(scaling, LinearScaling | YarnScaling):
-            found |= {"rope.scaling.type": scaling.kind, "rope.scaling.factor": scaling.factor}
+            numbers |= {"rope.scaling.type": scaling.kind, "rope.scaling.factor": scaling.factor}
         if isinstance(scaling, YarnScaling):
-            found["rope.scaling.original_context_length"] = scaling.original_max_len
+            numbers["rope.scaling.original_context_length"] = scaling.original_max_len
     general = {ARCHITECTURE: architecture.name, "general.type": "model"}
-    return general | {f"{architecture.name}.{name}": value for name, value in found.items()}
+    return general | {f"{architecture.name}.{name}": value for name, value in numbers.items()}
 
 
 def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[str, Any]:
@@ -153,7 +150,7 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
     Rows of the embedding table without a token have the type `UNUSED`.
     """
     if tokenizer.scheme != "byte":
-        kind = "an imported one" if tokenizer.scheme is None else f"{tokenizer.scheme}"
+        kind = tokenizer.scheme or "an imported one"
         raise UserError(f"llama.cpp does not support this tokenizer: expected byte, got {kind}")
     if not tokenizer.merges:
         raise UserError("llama.cpp needs a tokenizer with merges, and this one has only the 256 bytes")
@@ -166,12 +163,12 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
         raise UserError("llama.cpp puts one token before a prompt, but this tokenizer puts several")
     special = set(tokenizer.special_tokens)
     kinds = [CONTROL if token in special else NORMAL for token in tokenizer.vocab]
-    spare = range(tokenizer.vocab_size, config.vocab_size)
-    found: dict[str, Any] = {
+    n_unused = config.vocab_size - tokenizer.vocab_size
+    numbers: dict[str, Any] = {
         "model": "gpt2",  # byte-level BPE
         "pre": "gpt-2",  # the regex of the pre-tokenization
-        "tokens": [*tokenizer.vocab, *(f"[UNUSED{i}]" for i in spare)],
-        "token_type": [*kinds, *(UNUSED for _ in spare)],
+        "tokens": row_names(tokenizer, config.vocab_size),
+        "token_type": kinds + [UNUSED] * n_unused,
         "merges": [f"{left} {right}" for left, right in tokenizer.merges],
         "bos_token_id": end if begin is None else begin,
         "eos_token_id": end,
@@ -180,8 +177,8 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
     }
     for role, name in {"unk": "unknown", "sep": "seperator", "pad": "padding", "mask": "mask"}.items():  # as in GGUF
         if (token_id := getattr(tokenizer, f"{role}_id")) is not None:
-            found[f"{name}_token_id"] = token_id
-    return {f"tokenizer.ggml.{name}": value for name, value in found.items()}
+            numbers[f"{name}_token_id"] = token_id
+    return {f"tokenizer.ggml.{name}": value for name, value in numbers.items()}
 
 
 def neighbours(x: Tensor, n_heads: int) -> Tensor:
@@ -191,15 +188,6 @@ def neighbours(x: Tensor, n_heads: int) -> Tensor:
     [0, 2, 1, 3, 4, 6, 5, 7]
     """
     return x.unflatten(0, (n_heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-
-
-def halves(x: Tensor, n_heads: int) -> Tensor:
-    """Restore the order of rows before `neighbours`: its inverse.
-
-    >>> halves(torch.tensor([0, 2, 1, 3, 4, 6, 5, 7]), n_heads=2).tolist()
-    [0, 1, 2, 3, 4, 5, 6, 7]
-    """
-    return x.unflatten(0, (n_heads, -1, 2)).transpose(1, 2).flatten(0, 2)
 
 
 def frequency_factors(base: float, scaling: Llama3Scaling, d_head: int) -> Tensor:
@@ -213,37 +201,22 @@ def frequency_factors(base: float, scaling: Llama3Scaling, d_head: int) -> Tenso
     return plain / llama3_scaled(plain, scaling.factor, longest, shortest, scaling.original_max_len)
 
 
-@dataclass(frozen=True)
-class Tensors:
-    """Mapping between the model's tensors and those of the file, in both directions."""
-
-    config: TransformerConfig
-    architecture: Architecture
-    keys: list[Key]
-
-    def to_file(self, weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors of the file, given the model's tensors."""
-        for key in self.keys:
-            for name, x in zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True):
-                n_heads = self._n_turned(name)
-                yield name, neighbours(x, n_heads).contiguous() if n_heads else x
-        stack, positions = self.config.head_stack, self.config.positions
-        if isinstance(positions, RotaryPositions) and isinstance(positions.scaling, Llama3Scaling):
-            d_head = self.config.attention_widths(stack).d_head
-            yield FACTORS, frequency_factors(positions.base, positions.scaling, d_head)
-
-    def to_ours(self, read: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Yield the model's tensors, given those of the file: the inverse of `to_file`."""
-        for key in self.keys:
-            turned = [(read[name], self._n_turned(name)) for name in key.theirs]
-            theirs = [halves(x, n_heads) if n_heads else x for x, n_heads in turned]
-            yield from zip(key.ours, key.to_ours(theirs), strict=True)
-
-    def _n_turned(self, name: str) -> int:
-        """Return the number of heads in a tensor of the file if its rows are reordered, else 0."""
-        widths = self.config.attention_widths(self.config.head_stack)
-        n_heads = {"attn_q": widths.n_heads, "attn_k": widths.n_kv_heads}
-        return n_heads.get(name.split(".")[-2], 0) if self.architecture.turns_neighbours else 0
+def tensors_of(
+    config: TransformerConfig, architecture: Architecture, keys: Iterable[Key], weights: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the tensors of the file, given the model's weights."""
+    widths, positions = config.attention_widths(config.head_stack), config.positions
+    n_heads_of = {"attn_q": widths.n_heads, "attn_k": widths.n_kv_heads}
+    tensors: dict[str, Tensor] = {}
+    for key in keys:
+        tensors |= zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True)
+    for name, x in tensors.items():
+        n_heads = n_heads_of.get(name.split(".")[-2])
+        if architecture.turns_neighbours and n_heads is not None:
+            tensors[name] = neighbours(x, n_heads).contiguous()
+    if isinstance(positions, RotaryPositions) and isinstance(positions.scaling, Llama3Scaling):
+        tensors[FACTORS] = frequency_factors(positions.base, positions.scaling, widths.d_head)
+    return tensors
 
 
 def _keys(gguf: ModuleType, family: Family, architecture: Architecture, config: TransformerConfig) -> list[Key]:
@@ -252,18 +225,23 @@ def _keys(gguf: ModuleType, family: Family, architecture: Architecture, config: 
     names = gguf.get_tensor_name_map(kinds[architecture.name], config.head_stack.n_layers)
 
     def name_of(theirs: str) -> str:
-        found = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
-        if found is None:
+        name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
+        if name is None:
             raise UserError(f"llama.cpp's {architecture.name} has no tensor for {theirs}")
-        return str(found)
+        return str(name)
 
     return [replace(key, theirs=tuple(map(name_of, key.theirs)), transposed=False) for key in family.keys(config)]
 
 
+def _stays_in_float32(name: str, x: Tensor) -> bool:
+    """Return True for vectors and positions, by their names in the model or in the file."""
+    return x.dim() < 2 or "position" in name
+
+
 def _rounded(name: str, x: Tensor, dtype: Dtype) -> Tensor:
-    """Return a tensor rounded as in the file: matrices to the dtype; vectors and positions stay in float32."""
+    """Return a tensor with the values of the file: a matrix rounded to the dtype."""
     x = x.float().cpu()
-    if x.dim() < 2 or ".positions." in name:
+    if _stays_in_float32(name, x):
         return x
     rounded = x.to(getattr(torch, dtype)).float()
     if not torch.equal(rounded.isfinite(), x.isfinite()):
@@ -272,45 +250,33 @@ def _rounded(name: str, x: Tensor, dtype: Dtype) -> Tensor:
 
 
 def _write_file(
-    gguf: ModuleType,
-    path: Path,
-    architecture: Architecture,
-    numbers: Mapping[str, Any],
-    tensors: Iterable[tuple[str, Tensor]],
-    dtype: Dtype,
-) -> int:
-    """Write the file; return its number of tensors."""
-    writer = gguf.GGUFWriter(path, architecture.name)
+    gguf: ModuleType, path: Path, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: Dtype
+) -> None:
+    writer = gguf.GGUFWriter(path, numbers[ARCHITECTURE])
     add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
     for name, value in numbers.items():
         if name != ARCHITECTURE:  # the writer adds it
             add.get(type(value), writer.add_array)(name, value)
-    n_tensors = 0
-    for name, x in tensors:
-        in_float32 = x.dim() < 2 or name.startswith("position_embd")
-        kind = gguf.GGMLQuantizationType["F32" if in_float32 else IN_GGUF[dtype][0]]
+    for name, x in tensors.items():
+        kind = gguf.GGMLQuantizationType["F32" if _stays_in_float32(name, x) else IN_GGUF[dtype][0]]
         writer.add_tensor(name, gguf.quants.quantize(x.numpy(), kind), raw_dtype=kind)
-        n_tensors += 1
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     files.fsync_file(path)
-    return n_tensors
 
 
-def _compare(
-    gguf: ModuleType, path: Path, numbers: Mapping[str, Any], tensors: Tensors, weights: Mapping[str, Tensor]
-) -> None:
-    """Raise `UserError` unless the file has all metadata, and every tensor of the model, unchanged."""
+def _compare(gguf: ModuleType, path: Path, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Raise `UserError` unless the file has all metadata and every tensor unchanged."""
     reader = gguf.GGUFReader(path)
-    said = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
-    wanted = {name: float(np.float32(x)) if isinstance(x, float) else x for name, x in numbers.items()}
-    read = {}
+    written = {name: float(np.float32(x)) if isinstance(x, float) else x for name, x in numbers.items()}
+    read = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    problem = UserError("the file read back differs from the data written: nothing was exported; check the disk")
+    if read != written or tensors.keys() != {stored.name for stored in reader.tensors}:
+        raise problem
     for stored in reader.tensors:
         x = gguf.quants.dequantize(stored.data, stored.tensor_type)
-        read[stored.name] = torch.from_numpy(x.reshape(stored.shape.tolist()[::-1]).copy())  # last dimension first
-    back = dict(tensors.to_ours(read))
-    same = back.keys() == weights.keys() and all(torch.equal(x, back[name]) for name, x in weights.items())
-    if said != wanted or not same:
-        raise UserError("the file read back differs from the data written: nothing was exported; check the disk")
+        x = torch.from_numpy(x.reshape(stored.shape.tolist()[::-1]).copy())  # last dimension first
+        if not torch.equal(x, tensors[stored.name]):
+            raise problem

@@ -27,13 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import files
-from glassformer.config.recurrent import ModelConfig, RecurrentConfig
+from glassformer.config.recurrent import ModelConfig
 from glassformer.config.schema import to_dict
 from glassformer.config.transformer import SpanHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError, first_line, needs
 from glassformer.interop import tokenizer_files
 from glassformer.interop.directory import CONFIG
-from glassformer.interop.hf import choose_family, write_settings
+from glassformer.interop.hf import PAIR, Inputs, choose_family, example_inputs, has_source, their_inputs, write_settings
 from glassformer.interop.runtimes.recurrent_scan import ScannedRecurrent
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
@@ -46,11 +46,6 @@ TRACED = (2, 6, 7)
 CHECKED = ((1, 1, 1), (2, 9, 5), (5, 4, 8))
 """(B, T, S), up to the maximum lengths of the model: all ones, then sizes above and below the traced ones."""
 
-Inputs = dict[str, Tensor]
-ONE_TEXT = {"token_ids": "input_ids", "attention_mask": "attention_mask", "token_types": "token_type_ids"}
-PAIR = {"source_ids": "input_ids", "source_attention_mask": "attention_mask"}
-PAIR |= {"token_ids": "decoder_input_ids", "attention_mask": "decoder_attention_mask"}
-"""Argument of a network → name of the input: of a model that reads one text, and of one that reads a pair."""
 MEMORY, MEMORY_MASK = "encoder_hidden_states", "encoder_attention_mask"
 
 
@@ -68,18 +63,20 @@ def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
     config, network = stored.config, stored.network
     if min(config.max_len, config.encoder_max_len) < 2:
         raise UserError("max_len: expected at least 2 for an ONNX graph that takes any length, got 1")
-    sessions, said = {}, []
+    # Write the graphs
+    sessions, report = {}, []
     with _quiet():
         for graph in graphs_of(network):
             program = _exported(graph)
             program.model.metadata_props["config"] = json.dumps(to_dict(config))  # special ids, for decoding
             program.save(folder / graph.file)
             size = sum(path.stat().st_size for path in folder.glob(f"{graph.file}*"))
-            said.append(
+            report.append(
                 f"{graph.file}: opset {program.model.opset_imports['']}, {size / 1e6:,.1f} MB; inputs "
                 f"{', '.join(graph.inputs)}; outputs {', '.join(graph.outputs)}"
             )
             sessions[graph.file] = _session(onnxruntime, folder / graph.file)
+        # Run them and compare
         difference, largest = _difference(network, sessions)
     if not difference <= TOLERANCE * max(1.0, largest):  # written so that NaN fails
         raise UserError(
@@ -87,14 +84,15 @@ def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
             f"{largest:.1f}): nothing was exported; try another version of onnxruntime"
         )
     shapes = ", ".join(f"{b} × {min(t, config.max_len)}" for b, t, _ in CHECKED)
-    said.append(
+    report.append(
         f"onnxruntime {onnxruntime.__version__}: logits differ by at most {difference:.1e} (largest logit "
         f"{largest:.1f}), on batches of {shapes} tokens with padding"
     )
+    # Files beside the graphs
     if stored.labels:
         files.write_json(folder / LABELS, list(stored.labels))
-    said += _write_settings(stored, folder)
-    return [*said, ", ".join(sorted(path.name for path in folder.iterdir() if ".onnx" not in path.name))]
+    report += _write_settings(stored, folder)
+    return [*report, ", ".join(sorted(path.name for path in folder.iterdir() if ".onnx" not in path.name))]
 
 
 def _write_settings(stored: StoredModel, folder: Path) -> list[str]:
@@ -107,9 +105,9 @@ def _write_settings(stored: StoredModel, folder: Path) -> list[str]:
         family = choose_family(config, stored.run.architecture)
     except UserError:
         return [f"no {CONFIG}: no model family of transformers fits, and onnxruntime reads the graphs alone"]
-    said = write_settings(stored, family, family.recast(config, weights_of(network))[0], folder)
+    report = write_settings(stored, family, family.recast(config, weights_of(network))[0], folder)
     files.write_json(folder / CONFIG, files.read_json(folder / CONFIG) | {"use_cache": False})
-    return said
+    return report
 
 
 @dataclass(frozen=True)
@@ -181,9 +179,12 @@ class _Decode(nn.Module):
 
 def _outputs(config: ModelConfig, output: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
     """Return the outputs of a graph in the order of `output_names`."""
-    if output_names(config)[0] == "start_logits":
+    first = output_names(config)[0]
+    if first == "start_logits":
         return output[..., 0], output[..., 1], hidden
-    return (hidden, output) if output_names(config)[0] == "last_hidden_state" else (output, hidden)
+    if first == "last_hidden_state":
+        return hidden, output
+    return output, hidden
 
 
 def output_names(config: ModelConfig) -> tuple[str, ...]:
@@ -191,21 +192,17 @@ def output_names(config: ModelConfig) -> tuple[str, ...]:
     head = getattr(config, "head", None)
     if isinstance(head, VectorHead):
         return "last_hidden_state", "sentence_embedding"
-    return (*(("start_logits", "end_logits") if isinstance(head, SpanHead) else ("logits",)), "last_hidden_state")
-
-
-def is_divided(config: ModelConfig) -> bool:
-    """Return True if encoder and decoder are two graphs."""
-    return isinstance(config, TransformerConfig) and config.is_encoder_decoder and not config.reads_text_twice
+    if isinstance(head, SpanHead):
+        return "start_logits", "end_logits", "last_hidden_state"
+    return "logits", "last_hidden_state"
 
 
 def graphs_of(network: Transformer | RecurrentModel) -> list[Graph]:
     """Return the graphs of a network."""
     config = network.config
-    inputs, outputs = to_theirs(made_up_inputs(config, *TRACED)), output_names(config)
-    if not is_divided(config):
+    inputs, outputs = their_inputs(example_inputs(config, *TRACED, padded=True)), output_names(config)
+    if isinstance(network, RecurrentModel) or not has_source(config):
         return [Graph(GRAPH, _Forward(network).eval(), inputs, outputs)]
-    assert isinstance(network, Transformer)
     source = {name: inputs[name] for name in ("input_ids", "attention_mask")}
     target = {"input_ids": inputs["decoder_input_ids"], MEMORY_MASK: inputs["attention_mask"]}
     target[MEMORY] = torch.randn(*source["input_ids"].shape, network.config.d_model)
@@ -215,47 +212,16 @@ def graphs_of(network: Transformer | RecurrentModel) -> list[Graph]:
     ]
 
 
-def made_up_inputs(config: ModelConfig, n_rows: int, n_tokens: int, n_source: int) -> Inputs:
-    """Return random arguments of the network: odd rows have padding at the end, even rows at the beginning.
-
-    Row 0 has no padding, and neither has the target of a graph of its own. Lengths are limited to the maximum lengths
-    of the model.
-    """
-    generator = torch.Generator().manual_seed(0)
-
-    def ids(n: int, length: int) -> Tensor:
-        return torch.randint(n, (n_rows, length), generator=generator)
-
-    def mask(length: int) -> Tensor:
-        place, row = torch.arange(length), torch.arange(n_rows)[:, None]
-        n_padding = row.clamp(max=length - 1)
-        return torch.where(row % 2 == 1, place < length - n_padding, place >= n_padding)
-
-    n_tokens, n_source = min(n_tokens, config.max_len), min(n_source, config.encoder_max_len)
-    inputs = {"token_ids": ids(config.vocab_size, n_tokens)}
-    if not is_divided(config):
-        inputs["attention_mask"] = mask(n_tokens)
-    if is_divided(config) or isinstance(config, RecurrentConfig):
-        inputs["source_ids"] = ids(config.encoder_vocab_size, n_source)
-        inputs["source_attention_mask"] = mask(n_source)
-    elif config.n_token_types:
-        inputs["token_types"] = ids(config.n_token_types, n_tokens)
-    return inputs
-
-
-def to_theirs(inputs: Inputs) -> Inputs:
-    """Rename the arguments of a network to the inputs of its graphs, and make masks of integers."""
-    names = PAIR if "source_ids" in inputs else ONE_TEXT
-    return {names[name]: x.long() for name, x in inputs.items()}
-
-
 @torch.no_grad()
 def _exported(graph: Graph) -> torch.onnx.ONNXProgram:
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
-    sources = (MEMORY, MEMORY_MASK) if MEMORY in graph.inputs else tuple(PAIR.values())[:2]
-    has_source = MEMORY in graph.inputs or "decoder_input_ids" in graph.inputs
-    lengths = {name: f"{'encoder_' * (has_source and name in sources)}sequence_length" for name in graph.inputs}
+    sources: tuple[str, ...] = ()
+    if MEMORY in graph.inputs:
+        sources = (MEMORY, MEMORY_MASK)
+    elif "decoder_input_ids" in graph.inputs:
+        sources = (PAIR["source_ids"], PAIR["source_attention_mask"])
+    lengths = dict.fromkeys(graph.inputs, "sequence_length") | dict.fromkeys(sources, "encoder_sequence_length")
     try:
         program = torch.onnx.export(
             graph.module,
@@ -285,7 +251,7 @@ def _session(onnxruntime: Any, path: Path) -> Any:
 
 
 def run_graphs(sessions: Mapping[str, Any], inputs: Inputs) -> dict[str, Tensor]:
-    """Run a model's sessions (by file) on the inputs that `to_theirs` returns; return the outputs by name."""
+    """Run a model's sessions (by file) on the inputs that `their_inputs` returns; return the outputs by name."""
     feeds = {name: x.numpy() for name, x in inputs.items()}
     last = sessions.get(GRAPH)
     if last is None:
@@ -302,14 +268,15 @@ def _difference(network: Transformer | RecurrentModel, sessions: Mapping[str, An
     """Return the largest difference of the outputs at real tokens, and the network's largest output."""
     differences, sizes = [], []
     for shape in CHECKED:
-        inputs = made_up_inputs(network.config, *shape)
+        inputs = example_inputs(network.config, *shape, padded=True)
         try:
-            found = run_graphs(sessions, to_theirs(inputs))
+            outputs = run_graphs(sessions, their_inputs(inputs))
         except Exception as error:  # onnxruntime's exceptions have no common base class
             raise UserError(f"onnxruntime cannot run the graph: {first_line(error)}") from error
         expected, mask = network(**inputs), inputs.get("attention_mask")
-        theirs = [found[name] for name in output_names(network.config) if name != "last_hidden_state"]
-        for ours, other in zip(expected.unbind(-1) if len(theirs) > 1 else [expected], theirs, strict=True):
+        theirs = [outputs[name] for name in output_names(network.config) if name != "last_hidden_state"]
+        all_ours = expected.unbind(-1) if len(theirs) > 1 else [expected]
+        for ours, other in zip(all_ours, theirs, strict=True):
             is_per_token = mask is not None and not getattr(network.config, "reads_whole_sequence", False)
             real = mask if is_per_token else ...  # outputs at padding have no meaning
             differences.append((ours[real] - other[real]).abs().max())

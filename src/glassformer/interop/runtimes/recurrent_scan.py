@@ -84,12 +84,14 @@ class ScannedRecurrent(nn.Module):
 
 def _tensors(state: RecurrentState) -> list[Tensor]:
     """Return the tensors that change from step to step."""
-    found = [part for layer in state.layers for part in layer]
-    return found if state.attentional is None else [*found, state.attentional]
+    tensors = [part for layer in state.layers for part in layer]
+    if state.attentional is not None:
+        tensors.append(state.attentional)
+    return tensors
 
 
 def _with_tensors(state: RecurrentState, tensors: list[Tensor]) -> RecurrentState:
     """Return the state with these tensors: the inverse of `_tensors`."""
-    left = iter(tensors)
-    layers = tuple(tuple(next(left) for _ in layer) for layer in state.layers)
-    return replace(state, layers=layers, attentional=None if state.attentional is None else next(left))
+    remaining = iter(tensors)
+    layers = tuple(tuple(next(remaining) for _ in layer) for layer in state.layers)
+    return replace(state, layers=layers, attentional=next(remaining, None))
