@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from glassformer.data.batching import Example
+from glassformer.data.tokens import NO_DROPOUT, BpeDropout
 from glassformer.errors import UserError
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -14,19 +15,17 @@ def encode_texts(
     tokenizer: Tokenizer,
     texts: Sequence[Sequence[str]],
     max_len: int,
-    dropout: float = 0.0,
-    dropout_seed: int = 0,
     *,
+    dropout: BpeDropout = NO_DROPOUT,
     frame: Frame | None = None,
 ) -> tuple[list[Example], int]:
     """Encode texts or pairs in the tokenizer's frames (`[CLS] A [SEP] B [SEP]`); return rows and number of cut rows.
 
-    If a pair is too long, the longer text is cut, token by token (Devlin 2019). `dropout` is the probability of
-    skipping a merge (BPE-dropout), reproducible by `dropout_seed`. `frame` replaces the tokenizer's frame of a single
-    text. Raises `UserError` for a text without any token.
+    If a pair is too long, the longer text is cut, token by token (Devlin 2019). `frame` replaces the tokenizer's frame
+    of a single text. Raises `UserError` for a text without any token.
     """
     sides = [text[0] for text in texts], [text[1] if len(text) > 1 else "" for text in texts]
-    encoded = tokenizer.encode_batch([*sides[0], *sides[1]], dropout=dropout, seed=dropout_seed)
+    encoded = tokenizer.encode_batch([*sides[0], *sides[1]], dropout=dropout.share, seed=dropout.seed)
     rows, n_cut = [], 0
     for number, (a, b) in enumerate(zip(encoded[: len(texts)], encoded[len(texts) :], strict=True)):
         is_pair = len(texts[number]) > 1
@@ -67,18 +66,18 @@ def encode_tagged(
     sentences: Sequence[Sequence[str]],
     max_len: int,
     tags: Sequence[Sequence[int]] | None = None,
-    dropout: float = 0.0,
-    dropout_seed: int = 0,
+    *,
+    dropout: BpeDropout = NO_DROPOUT,
 ) -> tuple[list[Example], int]:
     """Encode words in the frame of a text; the first token of a word has the word's label, the others -100.
 
     Without `tags` the label of every word is 0. Each word except the first is encoded with a space before it. Tokens
-    after `max_len` are cut off. Returns the rows and the number of cut rows. `dropout` is as in `encode_texts`.
+    after `max_len` are cut off. Returns the rows and the number of cut rows.
     """
     frame, alone = tokenizer.frames.text, tokenizer.words_stand_alone
     room = max_len - frame.n_added
     flat = [word if i == 0 or alone else f" {word}" for sentence in sentences for i, word in enumerate(sentence)]
-    encoded = iter(tokenizer.encode_batch(flat, dropout=dropout, seed=dropout_seed))
+    encoded = iter(tokenizer.encode_batch(flat, dropout=dropout.share, seed=dropout.seed))
     rows, n_cut = [], 0
     for number, sentence in enumerate(sentences):
         ids: list[int] = []

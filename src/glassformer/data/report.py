@@ -10,7 +10,7 @@ import numpy as np
 from glassformer import formatting
 from glassformer.data.corpus import Corpus
 from glassformer.data.texts import Counts, Piece, read_pieces
-from glassformer.data.tokens import encode_pieces
+from glassformer.data.tokens import Encoding, encode_pieces
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -129,8 +129,10 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
         if tokenizer is None:
             deque(measured, maxlen=0)
         else:
-            start_id, end_id = (tokenizer.start_id, tokenizer.eos_id) if several else (None, None)
-            side.n_tokens = sum(len(part.ids) for part in encode_pieces(measured, tokenizer, end_id, start_id))
+            encoding = Encoding(tokenizer)
+            if several:
+                encoding = Encoding(tokenizer, tokenizer.start_id, tokenizer.eos_id)
+            side.n_tokens = sum(len(part.ids) for part in encode_pieces(measured, encoding))
     hashes = np.concatenate([scan.hashes for scan in corpus.scans])
     lengths = np.concatenate([scan.n_characters for scan in corpus.scans])
     return DataReport(
