@@ -56,7 +56,7 @@ def shift(probe: Probe) -> Outcome:
     """
     if probe.kind == "encoder":
         raise NotApplicable("an encoder predicts tokens at their own positions")
-    if not probe.loss_is_given:
+    if probe.interface.loss is None:
         raise NotApplicable("no loss was given, and the default loss shifts by one")
     inputs, logits = _what_the_loss_ran(probe, probe.rows(4))
     labels = logits.argmin(-1)
@@ -78,9 +78,9 @@ def shift(probe: Probe) -> Outcome:
 @means("An untrained model is confident: its initialisation is too wide, or the loss is not in nats per token.")
 def loss_at_start(probe: Probe) -> Outcome:
     """Check that a new model has a loss near ln V nats per token on random text."""
-    if probe.fresh is None:
+    if probe.interface.fresh is None:
         raise NotApplicable("pass fresh=…, a function that builds a new module")
-    module = probe.fresh().eval().to(probe.device)
+    module = probe.interface.fresh().eval().to(probe.device)
     with torch.no_grad():
         total, n_targets = probe.loss_of(probe.rows(32), module)
     loss = float(total) / max(n_targets, 1)

@@ -321,13 +321,12 @@ def capture(
     target: str | Sequence[int] | None = None,
     names: Sequence[str] = STANDARD,
     layers: Collection[int] | None = None,
-    max_bytes: int = MAX_BYTES,
 ) -> Trace:
     """Run a model once over a text, or over a source and a target, and return the named tensors.
 
     A text is tokenized as in training, and `[MASK]` is a mask for a model that fills masks. Ids are
     taken unchanged; those of a target begin with its start token. An encoder-decoder takes a source and a target, by
-    default its own output. `names`, `layers` and `max_bytes` are those of `capture_tensors`.
+    default its own output. `names` and `layers` are those of `capture_tensors`.
 
     ```python
     trace = capture(model, "ROMEO: what is a name?", names=["*.weights", "logits"])
@@ -337,7 +336,7 @@ def capture(
     Raises `UserError` for a text without words or with more tokens than the model reads.
     """
     trace = encoded(model, text, source=source, target=target)
-    return replace(trace, tensors=capture_tensors(model.network, trace.inputs, names, layers, max_bytes))
+    return replace(trace, tensors=capture_tensors(model.network, trace.inputs, names, layers))
 
 
 def encoded(
