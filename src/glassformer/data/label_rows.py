@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from glassformer.data.batching import Example
+from glassformer.data.batching import NOT_SCORED, Example
 from glassformer.data.tokens import NO_DROPOUT, BpeDropout
 from glassformer.errors import UserError
 from glassformer.tokenization.special_tokens_template import Frame
@@ -34,13 +34,17 @@ def encode_texts(
         if room < 1 + is_pair:
             raise UserError(f"max_len is {max_len}, too small for a text and its special tokens; raise it")
         n_cut += len(a) + len(b) > room
-        kept_a, kept_b = _cut_to(len(a), len(b), room)
-        ids, types = around.around_pair(a[:kept_a], b[:kept_b]) if is_pair else (around.around(a[:kept_a]), None)
+        n_a, n_b = _cut_to(len(a), len(b), room)
+        token_types: np.ndarray | None = None
+        if is_pair:
+            ids, types = around.around_pair(a[:n_a], b[:n_b])
+            token_types = np.array(types, dtype=np.int64)
+        else:
+            ids = around.around(a[:n_a])
         if not ids:
             raise UserError(
                 "a text has no token, and this tokenizer adds no special tokens to a text; use a text that is not empty"
             )
-        token_types = None if types is None else np.array(types, dtype=np.int64)
         rows.append(Example(np.array(ids, dtype=np.int64), token_types=token_types))
     return rows, n_cut
 
@@ -76,20 +80,22 @@ def encode_tagged(
     """
     frame, alone = tokenizer.frames.text, tokenizer.words_stand_alone
     room = max_len - frame.n_added
-    flat = [word if i == 0 or alone else f" {word}" for sentence in sentences for i, word in enumerate(sentence)]
+    space = "" if alone else " "
+    flat = [space * (i > 0) + word for sentence in sentences for i, word in enumerate(sentence)]
     encoded = iter(tokenizer.encode_batch(flat, dropout=dropout.share, seed=dropout.seed))
     rows, n_cut = [], 0
     for number, sentence in enumerate(sentences):
         ids: list[int] = []
         labels: list[int] = []
-        for place in range(len(sentence)):
-            word = next(encoded)
-            if not word:
-                raise UserError(f"the word {sentence[place]!r} has no token in this tokenizer; remove or replace it")
-            ids += word
-            labels += [0 if tags is None else tags[number][place], *[-100] * (len(word) - 1)]
+        tags_of_words = [0] * len(sentence) if tags is None else tags[number]
+        for word, tag in zip(sentence, tags_of_words, strict=True):
+            ids_of_word = next(encoded)
+            if not ids_of_word:
+                raise UserError(f"the word {word!r} has no token in this tokenizer; remove or replace it")
+            ids += ids_of_word
+            labels += [tag, *[NOT_SCORED] * (len(ids_of_word) - 1)]
         n_cut += len(ids) > room
         ids, labels = ids[:room], labels[:room]
-        labels = [-100] * len(frame.before) + labels + [-100] * len(frame.after)
+        labels = [NOT_SCORED] * len(frame.before) + labels + [NOT_SCORED] * len(frame.after)
         rows.append(Example(np.array(frame.around(ids), dtype=np.int64), labels=np.array(labels, dtype=np.int64)))
     return rows, n_cut

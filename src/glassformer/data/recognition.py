@@ -108,8 +108,9 @@ def recognise_rows(rows: Rows, kind: Kind | None, given: Mapping[str, str]) -> t
     fields = {name: column for name in FIELDS if (column := getattr(found.data, name, None)) is not None}
     new_names = {old: setting.removesuffix("_field") for setting, old in fields.items() if old in PARTS}
     default = {setting: new_names[old] for setting, old in fields.items() if old in new_names}
-    kept = {name if name in rows[0] else name.partition(".")[0] for name in fields.values()}
-    lines = json_lines(rows, kept, new_names)
+    outer = {name for name in fields.values() if name in rows[0]}
+    outer |= {name.partition(".")[0] for name in fields.values() if name not in rows[0]}
+    lines = json_lines(rows, outer, new_names)
     return replace(found, data=replace(found.data, **default)), lines  # type: ignore[arg-type]
 
 
@@ -181,7 +182,7 @@ class _Reading:
         values = [_as_texts(self.sample.columns[name]) for name in names]
         label = _label_column(*(self.sample.columns[name] for name in names))
         if label is None and self.kind == "labels":
-            label = 1 if len(set(values[1])) <= len(set(values[0])) else 0
+            label = int(len(set(values[1])) <= len(set(values[0])))
         if label is not None and self.kind != "pairs":
             return self._labels_at(names, label)
         if self.kind != "pairs" and not all(len(set(side)) >= MANY * len(side) for side in values):
@@ -208,7 +209,9 @@ class _Reading:
         return self._labels(fields, "by the repeated values of column 2", has_names=False)
 
     def _pairs(self, fields: Mapping[str, Any], evidence: str, *, has_names: bool = True) -> Recognised:
-        data = PairData(path=self.place, **(fields if has_names else {}))
+        data = PairData(path=self.place)
+        if has_names:
+            data = replace(data, **fields)
         return Recognised(data, f"pairs, {evidence}", self._rows(fields))
 
     def _labels(self, fields: Mapping[str, str], evidence: str, *, has_names: bool = True) -> Recognised:
@@ -216,12 +219,15 @@ class _Reading:
         labels = rows["label_field"]
         outputs = self.given.get("outputs") or outputs_of(labels)
         n_classes = f"{len(set(map(str, labels))):,} in the first {len(labels):,} rows"
-        what = {"tags": "words with tags", "regression": "texts with numbers"}.get(outputs)
-        settings = {"outputs": outputs, **(fields if has_names else {})}
+        kinds = {"tags": "words with tags", "regression": "texts with numbers"}
+        kind = kinds.get(outputs, f"texts with classes ({n_classes})")
+        settings = {"outputs": outputs}
+        if has_names:
+            settings |= fields
         if "second_field" in self.given:
             settings["second_field"] = self.given["second_field"]
         data = LabelData(path=self.place, **settings)  # type: ignore[arg-type]
-        return Recognised(data, f"{what or f'texts with classes ({n_classes})'}, {evidence}", rows)
+        return Recognised(data, f"{kind}, {evidence}", rows)
 
     def _rows(self, fields: Mapping[str, str]) -> Columns:
         return {setting: self.sample.columns.get(name, ()) for setting, name in fields.items()}
@@ -252,7 +258,8 @@ def _flags(settings: Sequence[str]) -> str:
 
 def _as_texts(values: Sequence[Any]) -> list[str]:
     """Return values as texts; the items of a list are joined."""
-    return [" ".join(map(str, value)) if isinstance(value, list) else str(value) for value in values]
+    lists = [value if isinstance(value, list) else [value] for value in values]
+    return [" ".join(map(str, items)) for items in lists]
 
 
 def outputs_of(labels: Sequence[Any]) -> str:
@@ -282,18 +289,16 @@ def _label_column(first: Sequence[Any], second: Sequence[Any]) -> int | None:
     if all(isinstance(value, list) for value in (*first, *second)):
         n_items = [len({str(item) for value in column for item in value}) for column in columns]
         return int(n_items[1] <= n_items[0])
-    found = [place for place, values in enumerate(columns) if all(isinstance(value, Real) for value in values)]
-    return found[0] if len(found) == 1 else _few_values(*map(_as_texts, columns))
+    numeric = [all(isinstance(value, Real) for value in values) for values in columns]
+    if sum(numeric) == 1:
+        return numeric.index(True)
+    few = [_has_few_values(_as_texts(values)) for values in columns]
+    return few.index(True) if sum(few) == 1 else None
 
 
-def _few_values(*columns: Sequence[str]) -> int | None:
-    found = [
-        place
-        for place, values in enumerate(columns)
-        if len(set(values)) <= max(len(values) / 10, min(FEW_LABELS, len(values) / 3))
-        and max(map(len, values), default=0) <= LABEL_CHARACTERS
-    ]
-    return found[0] if len(found) == 1 else None
+def _has_few_values(values: Sequence[str]) -> bool:
+    few = max(len(values) / 10, min(FEW_LABELS, len(values) / 3))
+    return len(set(values)) <= few and max(map(len, values), default=0) <= LABEL_CHARACTERS
 
 
 # The first rows

@@ -50,7 +50,9 @@ class Interface:
         """Return the function `forward`, by default from the module's signature, and its use of masks."""
         if self.forward is None:
             return default_forward(module, self.kind)
-        return self.forward, "required" if n_tensors(self.forward) >= 2 else "none"
+        if n_tensors(self.forward) >= 2:
+            return self.forward, "required"
+        return self.forward, "none"
 
     def usual_loss(self, forward: Forward) -> Loss:
         """Return the loss of a module without its own loss."""
@@ -126,7 +128,9 @@ def default_forward(module: nn.Module, kind: Kind) -> tuple[Forward, MaskUse]:
 
     if not masks:
         return forward, "none"
-    return forward, "optional" if all(mask.default is None for mask in masks) else "required"
+    if all(mask.default is None for mask in masks):
+        return forward, "optional"
+    return forward, "required"
 
 
 def logits_of(output: Any) -> Tensor:

@@ -202,8 +202,8 @@ class Probe:
         if worst == float("inf"):
             return False, "logits are not finite"
         dtype = str(self.dtype).removeprefix("torch.")
-        said = f"{what} by {worst:.1e} of their scale (allowed {self.tolerance:.0e}, {dtype})"
-        return worst <= self.tolerance, said
+        detail = f"{what} by {worst:.1e} of their scale (allowed {self.tolerance:.0e}, {dtype})"
+        return worst <= self.tolerance, detail
 
 
 @dataclass(frozen=True)
@@ -255,8 +255,9 @@ def seed_everything(seed: int) -> None:
 def generators_kept(device: torch.device) -> Iterator[None]:
     """Restore the states of Python's, NumPy's and PyTorch's generators after the block."""
     python, numpy = random.getstate(), np.random.get_state()
+    devices = [device] if device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with torch.random.fork_rng(devices):
             yield
     finally:
         random.setstate(python)
@@ -316,7 +317,8 @@ def _awaken(module: nn.Module) -> None:
     for parameter in module.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
         if parameter.requires_grad and not parameter.any():
-            parameter.data.normal_(std=parameter.shape[1] ** -0.5 if parameter.dim() >= 2 else 0.02)
+            std = parameter.shape[1] ** -0.5 if parameter.dim() >= 2 else 0.02
+            parameter.data.normal_(std=std)
 
 
 def _in_float64(probe: Probe, rows: Rows) -> Probe:

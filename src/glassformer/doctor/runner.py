@@ -87,8 +87,8 @@ class Report:
 
     def to_dict(self) -> dict[str, object]:
         """Return the report in JSON types."""
-        found = [{"name": r.name, "status": r.status, "detail": r.detail, "meaning": r.meaning} for r in self.results]
-        return {"ok": self.ok, "results": found}
+        results = [{"name": r.name, "status": r.status, "detail": r.detail, "meaning": r.meaning} for r in self.results]
+        return {"ok": self.ok, "results": results}
 
     def __repr__(self) -> str:
         """Return three lines: the counts, the failed checks, and how to print the details."""

@@ -143,7 +143,9 @@ class ClassificationReport:
             rates = f"{score.precision:>11.1f}{score.recall:>8.1f}{score.f1:>7.1f}"
             lines.append(f"{name:<{width}}{rates}{score.support:>9,}")
         matrix = self._matrix()
-        return "\n".join([*lines, "", *(matrix if len(matrix[0]) <= MATRIX_WIDTH else self._confusions())])
+        if len(matrix[0]) > MATRIX_WIDTH:
+            matrix = self._confusions()
+        return "\n".join([*lines, "", *matrix])
 
     def _matrix(self) -> list[str]:
         corner = "true \\ predicted"

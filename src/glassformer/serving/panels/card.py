@@ -155,7 +155,8 @@ def _example(model: Model, row: Example) -> dict[str, str]:
         return {"text": text}
     words = text.split(" ")
     words[len(words) // 2] = "[MASK]"
-    return {"source" if model.is_seq2seq else "text": " ".join(words)}
+    side = "source" if model.is_seq2seq else "text"
+    return {side: " ".join(words)}
 
 
 def without_first_word(text: str) -> str:
