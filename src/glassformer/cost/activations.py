@@ -94,7 +94,8 @@ def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointi
         if config.reads_whole_sequence:
             n_scored = shape.n_rows
     n_logits = n_scored * vocabulary
-    return Activations(layers, 2 * n_logits * (kernels.product if n_logits >= MIN_LOGITS else _FP32))
+    bytes_per_logit = kernels.product if n_logits >= MIN_LOGITS else _FP32
+    return Activations(layers, 2 * n_logits * bytes_per_logit)
 
 
 def _transformer(config: c.TransformerConfig, shape: Shape, kernels: Kernels, checkpointing: bool) -> int:
@@ -278,13 +279,15 @@ def _recurrent(config: RecurrentConfig, shape: Shape, kernels: Kernels) -> int:
         inputs = d_input + d_state * n_directions * (config.n_layers - 1)
         return _FP32 * (inputs + sum(of_step * width for _, width in layers)) + dropped
 
-    kept = s * cells(e, config.d_encoder, w.n_directions) + n * cells(e + w.d_fed, d, 1)
-    kept += kernels.mask(_FP32) * (e * (s + n) * (config.embedding_dropout > 0) + n * d * (config.output_dropout > 0))
+    n_bytes = s * cells(e, config.d_encoder, w.n_directions) + n * cells(e + w.d_fed, d, 1)
+    n_bytes += kernels.mask(_FP32) * (
+        e * (s + n) * (config.embedding_dropout > 0) + n * d * (config.output_dropout > 0)
+    )
     if not isinstance(attention, NoAttention):
-        kept += s * kernels.read(config.d_memory) + kernels.product * (s + n) * w.d_attention
-        kept += n * s * (_FP32 + (attention.score == "additive") * w.d_attention * kernels.product)
+        n_bytes += s * kernels.read(config.d_memory) + kernels.product * (s + n) * w.d_attention
+        n_bytes += n * s * (_FP32 + (attention.score == "additive") * w.d_attention * kernels.product)
     if isinstance(attention, AttendAfter):
-        kept += n * _FP32 * (w.d_context + 2 * d)
+        n_bytes += n * _FP32 * (w.d_context + 2 * d)
     elif attention.deep_output:
-        kept += n * _FP32 * (d + 3 * e)
-    return kept + 3 * _INT64 * (n + s) + n * kernels.read(config.d_readout)
+        n_bytes += n * _FP32 * (d + 3 * e)
+    return n_bytes + 3 * _INT64 * (n + s) + n * kernels.read(config.d_readout)

@@ -43,7 +43,7 @@ class Memory:
         return sum(getattr(self, field.name) for field in fields(self))
 
 
-def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) -> Memory:
+def training_memory(config: ModelConfig, train: TrainConfig, stored: Activations) -> Memory:
     """Compute the memory of one GPU that holds the whole model, alone or in data parallelism.
 
     Weights, gradients and moments are fp32 at every precision. `OptimizerTraits` counts the moments.
@@ -63,8 +63,8 @@ def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) 
         average=_FP32 * counts.total * (train.ema_decay > 0),
         half_copies=2 * (counts.matrices + head) * (train.precision in HALF),
         gathered=0,
-        activations=kept.layers,
-        logits=kept.logits,
+        activations=stored.layers,
+        logits=stored.logits,
     )
 
 

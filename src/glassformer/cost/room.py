@@ -59,18 +59,18 @@ def room_of_machine() -> Room | None:
         if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
             return None
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for place, *names in _CGROUPS:
-        found = _container(Path(place), *names)
-        if found is not None and free is not None:
-            total, free = min(total, found[0] + swap), min(free, found[1])
+    for folder, *names in _CGROUPS:
+        container = _container(Path(folder), *names)
+        if container is not None and free is not None:
+            total, free = min(total, container[0] + swap), min(free, container[1])
     return Room("this machine", total, free, is_cpu=True)
 
 
-def _container(place: Path, limit: str, used: str, cached: str) -> tuple[int, int] | None:
+def _container(folder: Path, limit: str, used: str, cached: str) -> tuple[int, int] | None:
     """Return the limit and the free bytes of a control group; None for another version or without a limit."""
     try:
-        most, n_used = (int((place / name).read_text("utf-8")) for name in (limit, used))
-        table = dict(line.split() for line in (place / "memory.stat").read_text("utf-8").splitlines())
+        most, n_used = (int((folder / name).read_text("utf-8")) for name in (limit, used))
+        table = dict(line.split() for line in (folder / "memory.stat").read_text("utf-8").splitlines())
         return most, max(0, most - n_used + int(table[cached]))
     except (OSError, ValueError, KeyError):
         return None

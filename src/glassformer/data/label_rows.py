@@ -24,8 +24,8 @@ def encode_texts(
     If a pair is too long, the longer text is cut, token by token (Devlin 2019). `frame` replaces the tokenizer's frame
     of a single text. Raises `UserError` for a text without any token.
     """
-    sides = [text[0] for text in texts], [text[1] if len(text) > 1 else "" for text in texts]
-    encoded = tokenizer.encode_batch([*sides[0], *sides[1]], dropout=dropout.share, seed=dropout.seed)
+    first, second = [text[0] for text in texts], [text[1] if len(text) > 1 else "" for text in texts]
+    encoded = tokenizer.encode_batch([*first, *second], dropout=dropout.share, seed=dropout.seed)
     rows, n_cut = [], 0
     for number, (a, b) in enumerate(zip(encoded[: len(texts)], encoded[len(texts) :], strict=True)):
         is_pair = len(texts[number]) > 1

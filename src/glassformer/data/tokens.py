@@ -267,7 +267,7 @@ class _Batch:
 
 @dataclass(frozen=True)
 class Encoding:
-    """How the pieces of documents become ids, here or in a worker process.
+    """Conversion of the pieces of documents to ids, here or in a worker process.
 
     Each document gets `start_id` before it and `end_id` after it, but not where the split cut it. If both are the
     same token, it is written once between two documents, cut or not.

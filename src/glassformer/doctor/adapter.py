@@ -25,7 +25,7 @@ MaskUse = Literal["none", "optional", "required"]
 
 @dataclass(frozen=True, kw_only=True)
 class Interface:
-    """How the checks run a module that turns token ids into logits."""
+    """Arguments and sizes of a module that turns token ids into logits."""
 
     vocab_size: int
     kind: Kind = "decoder"

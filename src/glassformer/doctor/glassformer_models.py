@@ -37,12 +37,14 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
     `Interface`, at least `vocab_size`, and `checks`, the names of the checks to run. Raises `UserError` for an
     ensemble, and if another module lacks `vocab_size`.
     """
+    # The network of a folder or a model
     if not isinstance(model, (Model, nn.Module)):
         model = load(files.as_path(model, "model"))
     if isinstance(model, Model):
         if model.others:
             raise UserError("an ensemble cannot be checked as a whole: check each of its models")
         model = model.network
+    # Modules of other packages
     if not isinstance(model, Network):
         if "vocab_size" not in given:
             raise UserError(
@@ -53,6 +55,7 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
         return check(model, Interface(**given), checks, seed)
     if given:
         raise UserError(f"{min(given)} applies only to modules of other packages: leave it out")
+    # The interface of a network of this package
     network = _with_token_head(model)
     config = network.config
     kind: Kind = "encoder-decoder"

@@ -335,18 +335,18 @@ def _tables(probe: Probe, rows: Rows) -> tuple[nn.Embedding, ...]:
 
     Some position tables receive the ids too, for their shape only.
     """
-    found: list[nn.Embedding] = []
+    tables: list[nn.Embedding] = []
 
     def look(table: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         ids = rows.token_ids
         if inputs and torch.equal(inputs[0], ids) and output.shape[:2] == ids.shape:
             vectors = [output[ids == token_id] for token_id in ids.unique()]
             if all(torch.equal(v, v[:1].expand_as(v)) for v in vectors):
-                found.append(cast(nn.Embedding, table))
+                tables.append(cast(nn.Embedding, table))
 
     with contextlib.ExitStack() as hooks:
         for module in probe.module.modules():
             if isinstance(module, nn.Embedding):
                 hooks.enter_context(module.register_forward_hook(look))
         probe.logits(rows)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(tables))

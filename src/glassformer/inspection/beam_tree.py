@@ -90,6 +90,7 @@ def search_tree(
 ) -> BeamTree:
     """Return the tree of `beam_search` for the ids of one source; see `beam_tree`."""
     n_pruned = search.config.beam if n_pruned is None else n_pruned
+    # The root, and the nodes of each step
     nodes = [Node(0, None, search.start_id, 0.0, 0.0, 0, "root")]
     places: dict[tuple[int, ...], int] = {(): 0}  # ids of a hypothesis → its last node
 
@@ -113,10 +114,12 @@ def search_tree(
                 n_left -= 1
                 add(ids, -cost, "pruned")
 
+    # The forced prefix
     if prefix:
         (forced,) = forced_scores(model, [source_ids], [prefix], start_id=search.start_id, device=device)
         for n in range(1, len(prefix) + 1):
             add(prefix[:n], sum(forced.token_log_probs[:n]), "kept")
+    # The search
     sources = torch.tensor([list(source_ids)], device=device), None
     (results,) = beam_search(model, sources, search, prefixes=[prefix], observer=observe)
     return BeamTree(nodes, [(places[tuple(hypothesis.ids)], hypothesis) for hypothesis in results])

@@ -118,20 +118,20 @@ def run_for(
     Return it with the kind of the data and what it was recognised by; empty for files of text. `given` are settings
     that name columns (`recognition.SETTINGS`). Raises `UserError` for a missing file, and if the kind is not clear.
     """
-    places = [_place(source) for source in sources]
-    if len(places) == 2:
+    paths = [_path_of(source) for source in sources]
+    if len(paths) == 2:
         if kind not in ("pairs", None):
             raise UserError(f"two files are the sides of pairs, not {kind}: give one file, a folder or a pattern")
-        found = aligned(*places)
-    elif len(places) == 1:
-        found = recognise(places[0], kind, given)
+        recognised = aligned(*paths)
+    elif len(paths) == 1:
+        recognised = recognise(paths[0], kind, given)
     else:
         raise UserError(
-            f"expected one file, or the two files of pairs, got {len(places)}: for several texts, give their folder or "
+            f"expected one file, or the two files of pairs, got {len(paths)}: for several texts, give their folder or "
             'a pattern in quotes, such as "src/**/*.py"'
         )
-    run = run_of_data(_name_of(places[0]), found, _n_bytes(found.data))
-    return run, found.evidence and f"{' and '.join(places)}: {found.evidence}"
+    run = run_of_data(_name_of(paths[0]), recognised, _n_bytes(recognised.data))
+    return run, recognised.evidence and f"{' and '.join(paths)}: {recognised.evidence}"
 
 
 def run_in_memory(
@@ -142,25 +142,25 @@ def run_in_memory(
     The run has no path until the records are in a file. Raises `UserError` for a record that cannot be read.
     """
     rows = rows_of(data)
-    found, lines = recognise_rows(rows, kind, given or {})
+    recognised, lines = recognise_rows(rows, kind, given or {})
     with address_of(lines) as address:
-        require_readable(replace(found.data, path=address))
+        require_readable(replace(recognised.data, path=address))
     text = "".join(f"{line}\n" for line in lines)
-    run = run_of_data(found.data.kind, found, len(text.encode()))
-    return replace(run, data=replace(run.data, path=None)), text, f"{len(rows):,} records are {found.evidence}"
+    run = run_of_data(recognised.data.kind, recognised, len(text.encode()))
+    return replace(run, data=replace(run.data, path=None)), text, f"{len(rows):,} records are {recognised.evidence}"
 
 
-def run_of_data(name: str, found: Recognised, n_bytes: int) -> Run:
+def run_of_data(name: str, recognised: Recognised, n_bytes: int) -> Run:
     """Build the run for data of a known kind and amount."""
-    data = found.data
+    data = recognised.data
     if isinstance(data, TextData):
         return text_run(name, data, n_bytes)
     if isinstance(data, LabelData):
         return label_run(name, data, n_bytes)
-    return pair_run(name, data, n_bytes, of_characters=any(map(_are_words, found.rows.values())))
+    return pair_run(name, data, n_bytes, of_characters=any(map(_are_words, recognised.rows.values())))
 
 
-def _place(source: str | Path) -> str:
+def _path_of(source: str | Path) -> str:
     address = str(source)
     return str(files.as_path(source, "source")) if addresses.is_file(address) else address
 

@@ -50,8 +50,8 @@ def single_file(inspector: Inspector, given: dict[str, Any], folder: Path) -> st
 def _module(path: Path) -> str:
     """Return a module of the page; its imports have the names of the import map, such as `page/dom.js`."""
 
-    def named(found: re.Match[str]) -> str:
-        return f'{found[1]} "{found[2] or path.parent.name}/{found[3]}"'
+    def named(match: re.Match[str]) -> str:
+        return f'{match[1]} "{match[2] or path.parent.name}/{match[3]}"'
 
     return _IMPORT.sub(named, path.read_text("utf-8"))
 
