@@ -15,7 +15,7 @@ from glassformer.data.pairs import read_pairs
 from glassformer.data.tokens import encode_pairs
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.tokenization.special_tokens_template import Frame
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from task import Task
 from train import How, of_pairs
 
@@ -27,7 +27,7 @@ def prepared(folder: str, data: str, vocab_size: int, batch_tokens: int, n_batch
     pairs = read_pairs(PairData(source=str(Path(data) / "train.de"), target=str(Path(data) / "train.en")))
     texts = [text for pair in pairs for text in (pair.source, pair.target)]
     tokenizer = Tokenizer.train(texts, vocab_size=vocab_size)
-    rows = pair_rows(encode_pairs(pairs, tokenizer, tokenizer, "training pairs"))
+    rows = pair_rows(encode_pairs(pairs, Tokenizers(tokenizer), "training pairs"))
     start, end = tokenizer.bos_id, tokenizer.eos_id
     assert start is not None and end is not None  # special tokens of every tokenizer that is trained here
     frame = Frame(after=(end,))

@@ -177,7 +177,9 @@ EXAMPLES = [Example(np.array(row)) for row in ROWS]
 
 
 def causal_loss() -> tuple[float, int]:
-    report = evaluate_loss(random_model("gpt"), CausalObjective(), [EXAMPLES[:4], EXAMPLES[4:]], torch.device("cpu"))
+    report = evaluate_loss(
+        random_model("gpt"), CausalObjective(), [EXAMPLES[:4], EXAMPLES[4:]], torch.device("cpu")
+    ).report()
     return report.loss, report.n_tokens
 
 

@@ -309,15 +309,15 @@ def test_the_doctor_takes_a_folder_a_model_and_modules(
     with pytest.raises(UserError, match="no such model directory"):
         doctor.check_model("nowhere")
 
-    def check(network: torch.nn.Module, **given: Any) -> doctor.Report:
-        seen.append((network, {name: value for name, value in given.items() if name != "fresh"}))
+    def check(network: torch.nn.Module, interface: doctor.Interface, seed: int) -> doctor.Report:
+        seen.append((network, replace(interface, fresh=None)))
         return doctor.Report((doctor.Result("causality", True, "", ""), doctor.Result("visibility", False, "", "")))
 
     monkeypatch.setattr("glassformer.doctor.glassformer_models.check", check)
     for given in (model.network, model, model.folder, str(model.folder)):
         report = doctor.check_model(given)
-        network, settings = seen[-1]
-        assert settings == seen[0][1] and settings["kind"] == "decoder"
+        network, interface = seen[-1]
+        assert interface == seen[0][1] and interface.kind == "decoder"
         tensors = model.network.state_dict()
         assert all(torch.equal(x, tensors[name]) for name, x in network.state_dict().items())
     lines = repr(report).splitlines()

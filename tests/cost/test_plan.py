@@ -79,7 +79,7 @@ def card(n_bytes: float) -> Gpu:
 
 
 def test_time_and_cost_are_flops_over_rate() -> None:
-    plan = plan_run(tiny(grad_accumulation=4, precision="fp32"), find_gpu("h200"), 2, mfu=0.25, price=3.5)
+    plan = plan_run(tiny(grad_accumulation=4, precision="fp32"), find_gpu("h200"), 2).at(mfu=0.25, price=3.5)
     per_token = training_flops(CONFIGS["gpt"], Shape(4, 24)) / (4 * 24)
     assert plan.n_tokens == 10 * 4 * 4 * 24 and plan.total_flops == per_token * plan.n_tokens
     assert plan.seconds == pytest.approx(plan.total_flops / (2 * 67e12 * 0.25))
@@ -210,8 +210,6 @@ def test_a_plan_lists_its_assumptions() -> None:
     [
         (tiny(), {"n_gpus": 0}, "--gpus is 0 and must be at least 1"),
         (tiny(), {"n_tokens": 0}, "--tokens is 0"),
-        (tiny(), {"mfu": 1.5}, "--mfu is 1.5 and must be above 0 and at most 1"),
-        (tiny(), {"price": -1.0}, "--price is -1.0"),
         (tiny(), {"context": 25}, "the context is 25 and must be from 1 to model.max_len, 24"),
         (replace(tiny(), lora=LoraConfig()), {}, "leave out [lora]"),
         (
@@ -225,6 +223,14 @@ def test_impossible_plans_are_refused(run: Run, options: dict[str, Any], words: 
     with pytest.raises(UserError) as error:
         plan_run(run, find_gpu("h200"), **options)
     assert words in str(error.value)
+
+
+def test_impossible_utilisations_and_prices_are_refused() -> None:
+    plan = plan_run(tiny(), find_gpu("h200"))
+    with pytest.raises(UserError, match=r"--mfu is 1\.5 and must be above 0 and at most 1"):
+        plan.at(mfu=1.5, price=None)
+    with pytest.raises(UserError, match=r"--price is -1\.0"):
+        plan.at(mfu=0.4, price=-1.0)
 
 
 def test_gpus_are_found_by_name() -> None:

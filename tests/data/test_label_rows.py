@@ -3,6 +3,7 @@
 import pytest
 
 from glassformer.data.label_rows import encode_tagged, encode_texts
+from glassformer.data.tokens import BpeDropout
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -55,11 +56,11 @@ def test_truncated_words_have_no_tag(pieces: Tokenizer) -> None:
 def test_dropout_gives_more_tokens_and_keeps_the_labels() -> None:
     words = Tokenizer.train(["abc abc def def"], vocab_size=100, scheme="word")
     whole, _ = encode_texts(words, [("abc def", "def")], 32)
-    cut, _ = encode_texts(words, [("abc def", "def")], 32, dropout=1.0)
+    cut, _ = encode_texts(words, [("abc def", "def")], 32, dropout=BpeDropout(1.0))
     assert [len(row.token_ids) for row in (*whole, *cut)] == [3 + 3, 12 + 3], "a word has three letters and an end"
     assert words.decode(cut[0].token_ids.tolist()) == words.decode(whole[0].token_ids.tolist())
-    (row,), _ = encode_tagged(words, [("abc", "def")], 32, tags=[(3, 5)], dropout=1.0)
+    (row,), _ = encode_tagged(words, [("abc", "def")], 32, tags=[(3, 5)], dropout=BpeDropout(1.0))
     assert row.labels is not None and row.labels.tolist() == [-100, 3, -100, -100, -100, 5, -100, -100, -100, -100]
-    drawn = [encode_texts(words, [("abc def",)] * 9, 32, dropout=0.5)[0] for _ in range(2)]
+    drawn = [encode_texts(words, [("abc def",)] * 9, 32, dropout=BpeDropout(0.5))[0] for _ in range(2)]
     assert [row.token_ids.tolist() for row in drawn[0]] == [row.token_ids.tolist() for row in drawn[1]]
     assert len({tuple(row.token_ids.tolist()) for row in drawn[0]}) > 1, "each text has a separate draw"

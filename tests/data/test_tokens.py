@@ -17,7 +17,7 @@ import pytest
 from glassformer import files
 from glassformer.data import builtin, tokens
 from glassformer.data.corpus import Corpus
-from glassformer.data.tokens import encode_text, prepare
+from glassformer.data.tokens import BpeDropout, TokenCache, encode_text, prepare
 from glassformer.errors import UserError
 from glassformer.tokenization import processes
 from glassformer.tokenization.pretokenize import SCHEMES
@@ -54,7 +54,7 @@ def jsonl(texts: Sequence[str]) -> str:
 
 def test_a_single_text_has_no_end_token(write: Write, utf8: Any, cache: Path) -> None:
     text = "abcé\n" * 40
-    splits = prepare(Corpus([write("a.txt", text)]), utf8, cache)
+    splits = prepare(Corpus([write("a.txt", text)]), utf8, TokenCache(cache))
     assert utf8.eos_id not in splits.train.ids and utf8.eos_id not in splits.valid.ids
     assert utf8.decode(splits.train.ids) == text[:180]
     assert utf8.decode(splits.valid.ids) == text[180:]
@@ -65,7 +65,7 @@ def test_a_single_text_has_no_end_token(write: Write, utf8: Any, cache: Path) ->
 def test_each_of_several_documents_is_followed_by_the_end_token(write: Write, utf8: Any, cache: Path) -> None:
     texts = [f"document {i}\n" * (i + 1) for i in range(30)]
     corpus = Corpus([write("a.jsonl", jsonl(texts))])
-    splits = prepare(corpus, utf8, cache)
+    splits = prepare(corpus, utf8, TokenCache(cache))
     found = []
     for side in (splits.train, splits.valid):
         for start, length in zip(side.document_starts, side.document_lengths, strict=True):
@@ -78,14 +78,14 @@ def test_each_of_several_documents_is_followed_by_the_end_token(write: Write, ut
 
 def test_a_tokenizer_without_an_end_token_adds_nothing(write: Write, utf8: Any, cache: Path) -> None:
     utf8.eos_id = None
-    splits = prepare(Corpus([write("a.jsonl", jsonl(["ab", "cd", "ef"]))]), utf8, cache)
+    splits = prepare(Corpus([write("a.jsonl", jsonl(["ab", "cd", "ef"]))]), utf8, TokenCache(cache))
     assert (splits.train.n_tokens, splits.train.n_documents, splits.valid.n_tokens) == (4, 2, 2)
 
 
 def test_validation_follows_the_rule_of_the_training_text(write: Write, utf8: Any, cache: Path) -> None:
     one, several = write("one.txt", "alone"), write("several.jsonl", jsonl(["x", "y"]))
-    assert prepare(Corpus([one], valid_paths=[several]), utf8, cache).valid.n_tokens == 2
-    assert prepare(Corpus([several], valid_paths=[one]), utf8, cache).valid.n_tokens == 6
+    assert prepare(Corpus([one], valid_paths=[several]), utf8, TokenCache(cache)).valid.n_tokens == 2
+    assert prepare(Corpus([several], valid_paths=[one]), utf8, TokenCache(cache)).valid.n_tokens == 6
 
 
 @pytest.mark.parametrize(("vocab_size", "bytes_per_id"), [(65_536, 2), (65_537, 4)])
@@ -94,7 +94,7 @@ def test_ids_have_two_bytes_if_they_fit(
 ) -> None:
     utf8.vocab_size = vocab_size
     utf8.encode_batch = lambda texts, **_: [[vocab_size - 1] * len(text) for text in texts]
-    splits = prepare(Corpus([write("a.txt", "x" * 100)]), utf8, cache)
+    splits = prepare(Corpus([write("a.txt", "x" * 100)]), utf8, TokenCache(cache))
     assert splits.train.ids.tolist() == [vocab_size - 1] * 90
     assert (splits.folder / "train.bin").stat().st_size == 90 * bytes_per_id
 
@@ -105,7 +105,7 @@ def test_streamed_ids_equal_those_of_the_whole_text(
 ) -> None:
     tokenizer = Tokenizer.train([prose], vocab_size=600, scheme=scheme, learner="tokenizers")
     path, text = write("a.txt", prose), prose.replace("\r\n", "\n")
-    splits = prepare(Corpus([path]), tokenizer, cache)
+    splits = prepare(Corpus([path]), tokenizer, TokenCache(cache))
     cut = int(len(text) * 0.9)
     assert splits.train.ids.tolist() == tokenizer.encode(text[:cut])
     assert splits.valid.ids.tolist() == tokenizer.encode(text[cut:])
@@ -115,14 +115,17 @@ def test_streamed_ids_equal_those_of_the_whole_text(
 def test_dropout_changes_the_training_ids_only(write: Write, cache: Path, prose: str) -> None:
     tokenizer = Tokenizer.train([prose], vocab_size=600, learner="tokenizers")
     corpus = Corpus([write("a.txt", prose[:8000])])
-    plain, dropped = prepare(corpus, tokenizer, cache), prepare(corpus, tokenizer, cache, dropout=0.3)
+    plain, dropped = (
+        prepare(corpus, tokenizer, TokenCache(cache)),
+        prepare(corpus, tokenizer, TokenCache(cache), dropout=BpeDropout(0.3)),
+    )
     assert dropped.train.n_tokens > plain.train.n_tokens
     assert tokenizer.decode(dropped.train.ids.tolist()) == tokenizer.decode(plain.train.ids.tolist())
     assert dropped.valid.ids.tolist() == plain.valid.ids.tolist()
 
 
 def test_ids_are_mapped_from_disk_and_cannot_be_changed(write: Write, utf8: Any, cache: Path) -> None:
-    ids = prepare(Corpus([write("a.txt", "x" * 100)]), utf8, cache).train.ids
+    ids = prepare(Corpus([write("a.txt", "x" * 100)]), utf8, TokenCache(cache)).train.ids
     assert isinstance(ids.base, np.memmap) and type(ids) is np.ndarray
     with pytest.raises(ValueError, match="read-only"):
         ids[0] = 1
@@ -138,7 +141,7 @@ def test_memory_does_not_grow_with_the_text(
     def peak(n_bytes: int) -> int:
         corpus = Corpus([write(f"{n_bytes}.txt", "one more line\n" * (n_bytes // 14))])
         tracemalloc.start()
-        prepare(corpus, utf8, cache)
+        prepare(corpus, utf8, TokenCache(cache))
         (_, most), _ = tracemalloc.get_traced_memory(), tracemalloc.stop()
         return most
 
@@ -147,7 +150,7 @@ def test_memory_does_not_grow_with_the_text(
 
 def test_progress_counts_the_bytes_of_the_text(write: Write, utf8: Any, cache: Path, in_small_pieces: None) -> None:
     seen: list[tuple[int, int]] = []
-    prepare(Corpus([write("a.txt", "é\n" * 2000)]), utf8, cache, progress=lambda *now: seen.append(now))
+    prepare(Corpus([write("a.txt", "é\n" * 2000)]), utf8, TokenCache(cache, lambda *now: seen.append(now)))
     assert len(seen) > 10
     assert [total for _, total in seen] == [6000] * len(seen)
     assert [done for done, _ in seen] == sorted({done for done, _ in seen}) and seen[-1][0] == 6000
@@ -158,9 +161,9 @@ def test_progress_counts_the_bytes_of_the_text(write: Write, utf8: Any, cache: P
 
 def test_tokens_are_prepared_once_and_reused(write: Write, utf8: Any, cache: Path) -> None:
     path = write("a.txt", "text\n" * 100)
-    first = prepare(Corpus([path]), utf8, cache)
+    first = prepare(Corpus([path]), utf8, TokenCache(cache))
     n_calls = utf8.n_calls
-    again = prepare(Corpus([write("elsewhere/b.txt", path.read_bytes())]), utf8, cache)
+    again = prepare(Corpus([write("elsewhere/b.txt", path.read_bytes())]), utf8, TokenCache(cache))
     assert utf8.n_calls == n_calls
     assert again.folder == first.folder
     assert again.train.ids.tolist() == first.train.ids.tolist()
@@ -170,13 +173,13 @@ def test_tokens_are_prepared_once_and_reused(write: Write, utf8: Any, cache: Pat
 
 def test_a_changed_setting_prepares_the_tokens_again(write: Write, utf8: Any, cache: Path) -> None:
     path = write("a.txt", "text\n" * 100)
-    folders = {prepare(Corpus([path]), utf8, cache).folder}
-    folders.add(prepare(Corpus([path], valid_fraction=0.2), utf8, cache).folder)
-    folders.add(prepare(Corpus([path]), utf8, cache, dropout=0.1).folder)
+    folders = {prepare(Corpus([path]), utf8, TokenCache(cache)).folder}
+    folders.add(prepare(Corpus([path], valid_fraction=0.2), utf8, TokenCache(cache)).folder)
+    folders.add(prepare(Corpus([path]), utf8, TokenCache(cache), dropout=BpeDropout(0.1)).folder)
     utf8.fingerprint = "another"
-    folders.add(prepare(Corpus([path]), utf8, cache).folder)
+    folders.add(prepare(Corpus([path]), utf8, TokenCache(cache)).folder)
     path.write_text("text\n" * 99 + "Text\n")
-    folders.add(prepare(Corpus([path]), utf8, cache).folder)
+    folders.add(prepare(Corpus([path]), utf8, TokenCache(cache)).folder)
     assert len(folders) == 5
 
 
@@ -204,10 +207,10 @@ def test_damaged_tokens_are_prepared_again(
     write: Write, utf8: Any, cache: Path, damage: Callable[[Path], None], name: str
 ) -> None:
     corpus = Corpus([write("a.txt", "text\n" * 100)])
-    first = prepare(corpus, utf8, cache)
+    first = prepare(corpus, utf8, TokenCache(cache))
     whole = {path.name: path.read_bytes() for path in first.folder.iterdir()}
     damage(first.folder / name)
-    again = prepare(corpus, utf8, cache)
+    again = prepare(corpus, utf8, TokenCache(cache))
     assert {path.name: path.read_bytes() for path in again.folder.iterdir()} == whole
     assert utf8.decode(again.valid.ids) == "text\n" * 10
 
@@ -235,7 +238,7 @@ def test_several_processes_write_the_files_of_one(
     found = []
     for n in (1, 2, 3):
         in_processes(n)
-        found.append(files_of(prepare(corpus, tokenizer, tmp_path / str(n), start_id=tokenizer.eos_id)))
+        found.append(files_of(prepare(corpus, tokenizer, TokenCache(tmp_path / str(n)), start_id=tokenizer.eos_id)))
     assert found[0] == found[1] == found[2]
 
 
@@ -249,7 +252,7 @@ def test_several_processes_of_an_imported_tokenizer_write_the_files_of_one(
     found = []
     for n in (1, 2):
         in_processes(n)
-        found.append(files_of(prepare(corpus, tokenizer, tmp_path / str(n), start_id=tokenizer.start_id)))
+        found.append(files_of(prepare(corpus, tokenizer, TokenCache(tmp_path / str(n)), start_id=tokenizer.start_id)))
     assert found[0] == found[1]
 
 
@@ -261,7 +264,7 @@ def test_several_processes_draw_the_dropout_of_one(
     found = []
     for n in (1, 2):
         in_processes(n)
-        found.append(files_of(prepare(corpus, tokenizer, tmp_path / str(n), dropout=0.3, dropout_seed=5)))
+        found.append(files_of(prepare(corpus, tokenizer, TokenCache(tmp_path / str(n)), dropout=BpeDropout(0.3, 5))))
     assert found[0] == found[1]
 
 
@@ -279,7 +282,7 @@ def test_errors_in_several_processes_are_those_of_one(
         for n in (1, 2):
             in_processes(n)
             with pytest.raises(UserError, match=sentence) as error:
-                prepare(corpus, letters, cache)
+                prepare(corpus, letters, TokenCache(cache))
             raised.append(str(error.value))
             assert list(cache.iterdir()) == []
         assert raised[0] == raised[1] and tmp.exists()
@@ -301,7 +304,7 @@ def interrupt(done, total):
         os.killpg(os.getpgrp(), signal.SIGINT)  # as Ctrl-C in a terminal
 
 tokenizer = Tokenizer.train(["text"] * 2, vocab_size=300)
-tokens.prepare(Corpus([sys.argv[1]]), tokenizer, Path(sys.argv[2]), progress=interrupt)
+tokens.prepare(Corpus([sys.argv[1]]), tokenizer, tokens.TokenCache(Path(sys.argv[2]), interrupt))
 """
 
 
@@ -325,16 +328,16 @@ def test_a_preparation_that_fails_leaves_nothing(write: Write, utf8: Any, cache:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(corpus, utf8, cache, progress=fail)
+        prepare(corpus, utf8, TokenCache(cache, fail))
     assert list(cache.iterdir()) == []
-    assert utf8.decode(prepare(corpus, utf8, cache).train.ids) == "text\n" * 900
+    assert utf8.decode(prepare(corpus, utf8, TokenCache(cache)).train.ids) == "text\n" * 900
 
 
 KILLED = """
 import os, sys
 from pathlib import Path
 from glassformer.data.corpus import Corpus
-from glassformer.data.tokens import prepare
+from glassformer.data.tokens import TokenCache, prepare
 
 class Killed:
     vocab_size, eos_id, fingerprint, encodes_in_pieces = 257, 0, "utf-8", True
@@ -345,7 +348,7 @@ def kill(done, total):
     if done > total // 2:
         os.kill(os.getpid(), 9)
 
-prepare(Corpus([sys.argv[1]]), Killed(), Path(sys.argv[2]), progress=kill)
+prepare(Corpus([sys.argv[1]]), Killed(), TokenCache(Path(sys.argv[2]), kill))
 """
 
 
@@ -355,7 +358,7 @@ def test_a_killed_preparation_leaves_nothing_that_is_used(write: Write, utf8: An
     assert killed.returncode == -9, killed.stderr
     [left] = cache.iterdir()  # it was killed during a write
     assert ".tmp-" in left.name
-    prepared = prepare(Corpus([path]), utf8, cache)
+    prepared = prepare(Corpus([path]), utf8, TokenCache(cache))
     assert set(prepared.train.ids[:5]) == {byte + 1 for byte in b"text\n"}
     assert list(cache.iterdir()) == [prepared.folder], "the next preparation removes it"
 
@@ -388,7 +391,7 @@ def test_only_folders_of_ended_processes_are_removed(write: Write, utf8: Any, ca
         left(key, 9 * day),
     ]
     (cache / f".{key}.tmp-{dead}1-{other}").symlink_to(write("a.txt", "text\n" * 100).parent)
-    prepared = prepare(Corpus([write("b.txt", "text\n" * 100)]), utf8, cache)
+    prepared = prepare(Corpus([write("b.txt", "text\n" * 100)]), utf8, TokenCache(cache))
     names = {path.name for path in cache.iterdir()}
     assert not names & set(gone)
     assert names == {*kept, f".{key}.tmp-{dead}1-{other}", prepared.folder.name}
@@ -411,21 +414,21 @@ def test_a_recent_folder_of_another_host_is_kept(cache: Path) -> None:
 def test_a_cache_that_cannot_be_written_is_named(write: Write, utf8: Any) -> None:
     path = write("a.txt", "text\n" * 100)
     with pytest.raises(UserError, match=r"cannot write .*a\.txt/cache"):
-        prepare(Corpus([path]), utf8, path / "cache")
+        prepare(Corpus([path]), utf8, TokenCache(path / "cache"))
 
 
 def test_an_unknown_character_leaves_nothing(write: Write, cache: Path) -> None:
     corpus = Corpus([write("a.txt", "a b " * 30 + "ß" * 12)])
     tokenizer = Tokenizer.train(corpus.training_texts(), vocab_size=0, scheme="char", special_tokens=())
     with pytest.raises(UserError, match="ß"):
-        prepare(corpus, tokenizer, cache)
+        prepare(corpus, tokenizer, TokenCache(cache))
     assert list(cache.iterdir()) == []
 
 
 def test_a_text_without_any_token_is_refused(write: Write, utf8: Any, cache: Path) -> None:
     utf8.encode_batch = lambda texts, **_: [[] for _ in texts]
     with pytest.raises(UserError, match="has no tokens; use more text"):
-        prepare(Corpus([write("a.txt", "text\n" * 100)]), utf8, cache)
+        prepare(Corpus([write("a.txt", "text\n" * 100)]), utf8, TokenCache(cache))
     with pytest.raises(UserError, match="has no tokens; use more text"):
         encode_text(utf8, ["text"])
     with pytest.raises(UserError, match="has no tokens; use more text"):

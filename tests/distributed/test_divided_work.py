@@ -21,7 +21,7 @@ from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.data.corpus import Corpus
 from glassformer.data.labels import LabelCorpus
 from glassformer.data.pairs import PairCorpus
-from glassformer.data.tokens import TokenSplits, prepare
+from glassformer.data.tokens import TokenCache, TokenSplits, prepare
 from glassformer.devices import evaluation_mode
 from glassformer.distributed import process_group
 from glassformer.distributed import processes as joining
@@ -102,7 +102,7 @@ def test_without_hashes_only_sizes_of_the_cache_are_compared(tmp_path: Path) -> 
     corpus, tokenizer = Corpus([write_text(tmp_path)]), Tokenizer.train(["abc"], vocab_size=0, special_tokens=())
 
     def prepared(**options: Any) -> TokenSplits:
-        return prepare(corpus, tokenizer, tmp_path / "cache", **options)
+        return prepare(corpus, tokenizer, TokenCache(tmp_path / "cache", **options))
 
     ids = prepared().train.ids.tolist()
     path = prepared().folder / "train.bin"
@@ -182,7 +182,7 @@ def measured(folder: Path, division: Division) -> tuple[dict[str, Any], int, int
     object.__setattr__(measure.objective, "loss", counted)  # also of a frozen dataclass
     n_batches = len(list(measure.batches()))
     with evaluation_mode(model.network):
-        report = evaluate_loss(model.network, measure.objective, measure.batches(), CPU, division=division)
+        report = evaluate_loss(model.network, measure.objective, measure.batches(), CPU, division=division).report()
         found = report.to_dict()
         data = model.run.data
         if isinstance(data, PairData):
@@ -283,7 +283,7 @@ def test_divided_sums_are_added_in_the_order_of_the_batches() -> None:
     def loss_sums(value: float) -> Any:
         return type("Sums", (), {"nats": torch.tensor(value), "total": torch.tensor(value), "n_targets": 1})()
 
-    report = evaluate_loss(None, Objective(), [[], [], []], CPU, division=Second())  # type: ignore[arg-type]
+    report = evaluate_loss(None, Objective(), [[], [], []], CPU, division=Second()).report()  # type: ignore[arg-type]
     assert (report.loss, report.smoothed_loss, report.n_tokens) == (0.0, 0.0, 3)
 
 

@@ -14,7 +14,7 @@ from glassformer.data.batching import evaluation_windows
 from glassformer.data.tokens import TokenFile
 from glassformer.devices import evaluation_mode
 from glassformer.evaluation import loss as evaluation
-from glassformer.evaluation.loss import evaluate_loss, evaluation_rows, loss_report
+from glassformer.evaluation.loss import LossSums, evaluate_loss, evaluation_rows
 from glassformer.evaluation.text import longest_overlap
 from glassformer.objectives.causal import CausalObjective
 
@@ -42,7 +42,7 @@ def naive(network: torch.nn.Module, ids: np.ndarray[Any, Any], context: int) -> 
 @pytest.mark.parametrize("n", [2, 9, 10, 17, 75])
 def test_the_loss_equals_a_naive_loop_over_windows(n: int) -> None:
     network, text = random_model("llama"), tokens(n)
-    report = evaluate_loss(network, CausalObjective(), evaluation_rows(text, 8, 19, False), CPU, text.n_bytes)
+    report = evaluate_loss(network, CausalObjective(), evaluation_rows(text, 8, 19, False), CPU).report(text.n_bytes)
     nats, n_targets = naive(network, text.ids, 8)
     assert report.n_tokens == n_targets == n - 1
     assert report.loss == pytest.approx(nats / n_targets, rel=1e-6)
@@ -53,7 +53,7 @@ def test_the_loss_equals_a_naive_loop_over_windows(n: int) -> None:
 def test_separate_documents_have_separate_windows() -> None:
     network, starts = random_model("llama"), (0, 1, 14, 30)
     text = tokens(33, starts)
-    report = evaluate_loss(network, CausalObjective(), evaluation_rows(text, 8, 19, True), CPU)
+    report = evaluate_loss(network, CausalObjective(), evaluation_rows(text, 8, 19, True), CPU).report()
     parts = [naive(network, text.ids[a:b], 8) for a, b in zip(starts, (*starts[1:], 33), strict=True)]
     assert report.n_tokens == sum(n for _, n in parts) == 33 - 4
     assert report.loss == pytest.approx(sum(nats for nats, _ in parts) / (33 - 4), rel=1e-6)
@@ -64,7 +64,7 @@ def test_separate_documents_have_separate_windows() -> None:
 def test_pitfall_20_the_loss_does_not_depend_on_the_batches(batch_size: int) -> None:
     """The last window is shorter: a mean of batch means, or a mean over padding, would differ."""
     network, text = random_model("llama"), tokens(75)
-    report = evaluate_loss(network, CausalObjective(), evaluation_windows(text, 8, batch_size), CPU)
+    report = evaluate_loss(network, CausalObjective(), evaluation_windows(text, 8, batch_size), CPU).report()
     nats, n = naive(network, text.ids, 8)
     assert report.loss == pytest.approx(nats / n, rel=1e-6)
     assert report.perplexity == pytest.approx(math.exp(nats / n), rel=1e-5)
@@ -105,7 +105,7 @@ def test_pitfall_21_evaluation_is_deterministic_and_changes_no_state() -> None:
         with evaluation_mode(network):
             assert not any(module.training for module in network.modules())
             rows = evaluation_rows(text, 8, 19, False)
-            reports.append(evaluate_loss(network, CausalObjective(), rows, CPU))
+            reports.append(evaluate_loss(network, CausalObjective(), rows, CPU).report())
         assert all(module.training for module in network.modules())
     assert reports[0] == reports[1]
     assert torch.equal(torch.get_rng_state(), torch_state)
@@ -132,12 +132,12 @@ def test_progress_counts_targets() -> None:
 
 
 def test_units() -> None:
-    report = loss_report(nats=80 * math.log(2), n_targets=40, n_bytes=160)
+    report = LossSums(nats=80 * math.log(2), n_targets=40).report(n_bytes=160)
     assert report.loss == pytest.approx(2 * math.log(2))
     assert report.perplexity == pytest.approx(4.0)
     assert report.bits_per_byte == pytest.approx(0.5)
     assert list(report.to_dict()) == ["loss", "perplexity", "bits_per_byte", "n_tokens", "smoothed_loss"]
-    assert math.isfinite(loss_report(nats=1e6, n_targets=10, n_bytes=None).perplexity)
+    assert math.isfinite(LossSums(nats=1e6, n_targets=10).report().perplexity)
 
 
 @settings(max_examples=100, derandomize=True, deadline=None)

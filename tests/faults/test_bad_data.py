@@ -19,11 +19,11 @@ from glassformer.data.corpus import Corpus
 from glassformer.data.labels import DroppedLabels, read_labels
 from glassformer.data.pairs import DroppedPairs, PairCorpus, read_pairs
 from glassformer.data.texts import read_documents
-from glassformer.data.tokens import prepare, prepare_pairs
+from glassformer.data.tokens import TokenCache, prepare, prepare_pairs
 from glassformer.errors import UserError
 from glassformer.reporting import Outcome
 from glassformer.store import checkpoint
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from runs import made_up_text, write_pairs
 
 LINES = made_up_text(40).splitlines()
@@ -129,7 +129,7 @@ def test_fault_20_a_line_of_10_mb_becomes_tokens(tmp_path: Path) -> None:
     path.write_text("ab" * 5_000_000)
     tokenizer = Tokenizer.train(["abab ab"], vocab_size=270, min_frequency=1)
     begin = time.monotonic()
-    splits = prepare(Corpus([path]), tokenizer, tmp_path / "cache")
+    splits = prepare(Corpus([path]), tokenizer, TokenCache(tmp_path / "cache"))
     assert time.monotonic() - begin < 60
     assert splits.train.n_bytes + splits.valid.n_bytes == 10_000_000
     assert tokenizer.decode(splits.valid.ids.tolist()) == "ab" * 500_000
@@ -162,14 +162,14 @@ def test_fault_20_a_damaged_shard_of_tokens_is_prepared_again(tmp_path: Path, ki
         path.write_text("\n".join(LINES), "utf-8")
 
         def prepared() -> list[Any]:
-            splits = prepare(Corpus([path]), tokenizer, tmp_path / "cache")
+            splits = prepare(Corpus([path]), tokenizer, TokenCache(tmp_path / "cache"))
             return [splits.train.ids.copy(), splits.valid.ids.copy(), splits.train.document_starts]
     else:
         source, target = write_pairs(tmp_path)
 
         def prepared() -> list[Any]:
             corpus = PairCorpus(PairData(source=str(source), target=str(target)))
-            splits = prepare_pairs(corpus, tokenizer, tokenizer, tmp_path / "cache")
+            splits = prepare_pairs(corpus, Tokenizers(tokenizer), TokenCache(tmp_path / "cache"))
             return [side.ids.copy() for half in (splits.train, splits.valid) for side in (half.source, half.target)]
 
     whole = prepared()

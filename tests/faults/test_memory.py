@@ -16,7 +16,7 @@ from glassformer import api, files
 from glassformer.config.run import Run
 from glassformer.config.transformer import Stack
 from glassformer.data.corpus import Corpus
-from glassformer.data.tokens import content_hash, open_streams, prepare
+from glassformer.data.tokens import TokenCache, content_hash, open_streams, prepare
 from glassformer.errors import Note, UserError, enough_memory
 from glassformer.fitting import InParts
 from glassformer.store import checkpoint
@@ -122,7 +122,7 @@ def test_memory_errors_of_torch_and_numpy_are_one_sentence(error: Exception, exp
 def test_tokens_that_cannot_be_mapped_are_not_replaced(tmp_path: Path) -> None:
     """The folder is intact, so it is not encoded again, and the disk is not blamed."""
     corpus = Corpus([write_text(tmp_path)])
-    folder = prepare(corpus, Tokenizer.train(["ab"], vocab_size=0), tmp_path / "cache").folder
+    folder = prepare(corpus, Tokenizer.train(["ab"], vocab_size=0), TokenCache(tmp_path / "cache")).folder
     os.truncate(folder / "train.bin", 4 * ROOM)  # takes no room on the disk
     sidecar = files.read_json(folder / "tokens.json")
     del sidecar["sha256"]

@@ -17,7 +17,7 @@ from glassformer.config.transformer import RotaryPositions, Stack, TransformerCo
 from glassformer.data import tokens as token_files
 from glassformer.data.batching import Epochs, Packed, Windows, evaluation_windows
 from glassformer.data.corpus import Corpus
-from glassformer.data.tokens import TokenFile, encode_text, prepare
+from glassformer.data.tokens import TokenCache, TokenFile, encode_text, prepare
 from glassformer.model import Model
 from glassformer.objectives.causal import CausalObjective
 from glassformer.tasks import text_data
@@ -171,7 +171,7 @@ def test_a_split_document_has_no_start_in_validation_and_no_end_in_training(
     corpus = Corpus([path], valid_fraction=0.3)
     assert corpus.plan.cut, "the long document is in both splits"
     tokenizer = Tokenizer.train([long], vocab_size=320, special_tokens=special)
-    splits = prepare(corpus, tokenizer, tmp_path / "cache", start_id=tokenizer.start_id)
+    splits = prepare(corpus, tokenizer, TokenCache(tmp_path / "cache"), start_id=tokenizer.start_id)
     start, end, is_shared = tokenizer.start_id, tokenizer.eos_id, tokenizer.bos_id is None
     train, valid = splits.train.ids.tolist(), splits.valid.ids.tolist()
     assert valid[0] != start and valid[-1] == end, "validation begins inside the long document"

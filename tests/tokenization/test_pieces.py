@@ -7,7 +7,7 @@ import pytest
 
 from glassformer.data import tokens
 from glassformer.data.texts import cut
-from glassformer.data.tokens import encode_pieces, encode_text
+from glassformer.data.tokens import Encoding, encode_pieces, encode_text
 from glassformer.tokenization import SCHEMES, Scheme, Tokenizer
 from tokenization.families import families
 
@@ -40,7 +40,7 @@ def test_pieces_have_the_ids_of_the_whole_text(
         text = "".join(line + rng.choice(["\n", "\n", "\n\n", "\n \n", " \n", "\n\t"]) for line in lines) + "end"
         n_pieces += len(list(cut([text])))
         whole = tokenizer.encode(text)
-        parts = list(encode_pieces(cut([text, text]), tokenizer, None))  # one document, in two blocks
+        parts = list(encode_pieces(cut([text, text]), Encoding(tokenizer)))  # one document, in two blocks
         assert [i for part in parts for i in part.ids.tolist()] == tokenizer.encode(text + text)
         assert encode_text(tokenizer, [text]).ids.tolist() == whole
         several = encode_text(tokenizer, [text, "x", text])

@@ -57,7 +57,7 @@ def main(
     gpu_type = find_gpu(gpu)
     from glassformer.cost.plan import plan_run  # imports torch
 
-    plan = plan_run(run, gpu_type, gpus, n_tokens=tokens, mfu=mfu, price=price, context=context, given=given)
+    plan = plan_run(run, gpu_type, gpus, n_tokens=tokens, context=context, given=given).at(mfu, price)
     recipes.note(evidence)
     if json_:
         print(json.dumps(plan.to_dict()))

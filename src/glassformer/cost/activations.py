@@ -46,7 +46,9 @@ class Kernels:
 
     def read(self, width: int, n_products: int = 1) -> int:
         """Return the saved bytes of a vector that products read: one fp32 vector, or one half copy per product."""
-        return width * (2 * n_products if self.half else _FP32)
+        if self.half:
+            return width * 2 * n_products
+        return width * _FP32
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ class Activations:
 
 def activations_of(run: Run, config: ModelConfig, shape: Shape, kernels: Kernels, checkpointing: bool) -> Activations:
     """Compute `activations` for the objective of a run; those of a loss of another package are left out."""
-    kept = activations(config, shape, kernels, checkpointing)
-    return kept if unknown_loss(run) is None else replace(kept, logits=0)
+    stored = activations(config, shape, kernels, checkpointing)
+    return stored if unknown_loss(run) is None else replace(stored, logits=0)
 
 
 def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointing: bool = False) -> Activations:
@@ -92,7 +94,8 @@ def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointi
         if config.reads_whole_sequence:
             n_scored = shape.n_rows
     n_logits = n_scored * vocabulary
-    return Activations(layers, 2 * n_logits * (kernels.product if n_logits >= MIN_LOGITS else _FP32))
+    bytes_per_logit = kernels.product if n_logits >= MIN_LOGITS else _FP32
+    return Activations(layers, 2 * n_logits * bytes_per_logit)
 
 
 def _transformer(config: c.TransformerConfig, shape: Shape, kernels: Kernels, checkpointing: bool) -> int:
@@ -101,7 +104,8 @@ def _transformer(config: c.TransformerConfig, shape: Shape, kernels: Kernels, ch
         n_own = shape.n_tokens if side.is_decoder or config.decoder is None else shape.n_source
         of_stack, of_block = _StackActivations(config, side, shape.n_rows, n_own, shape.n_source, kernels).bytes_kept()
         stream = shape.n_rows * n_own * config.d_model * _FP32
-        n += of_stack + sum(stream if checkpointing else block for block in of_block)
+        n += of_stack
+        n += stream * len(of_block) if checkpointing else sum(of_block)
         largest = max(largest, *of_block, 0)
     return n + checkpointing * largest + _head(config, shape, kernels)
 
@@ -179,17 +183,20 @@ class _StackActivations:
             n_wide += 2
         elif config.ff_dropout and config.activation in ("relu", "relu2"):
             n_wide = 2
-        n = kernels.read(config.d_model, 2 if config.gated_ff else 1) + n_wide * d_ff * kernels.product
+        n = kernels.read(config.d_model, 1 + config.gated_ff) + n_wide * d_ff * kernels.product
         return n + kernels.mask(kernels.product) * d_ff * (config.ff_dropout > 0)
 
     def _attention(self, n_keys: int, window: int, is_self: bool) -> int:
         config, kernels, w, d = self.config, self.kernels, self.widths, self.config.d_model
         own, keys = self.n_tokens, self.n_rows * n_keys
-        if is_self:
-            n = own * kernels.read(d, 1 if config.fused_qkv else 3)
+        keeps_weights, fused = self._keeps_weights(is_self), is_self and config.fused_qkv
+        # Inputs of the projections, and of the norms of queries and keys
+        if fused:
+            n = own * kernels.read(d)
+        elif is_self:
+            n = own * kernels.read(d, 3)
         else:
             n = own * kernels.read(d) + kernels.half * keys * kernels.read(d, 2)
-        keeps_weights, fused = self._keeps_weights(is_self), is_self and config.fused_qkv
         if config.qk_norm:
             n += (own * w.n_heads + keys * w.n_kv_heads) * _norm(config, w.d_head, kernels)
         # Saving a part of a fused product keeps all of it in memory: the input of a norm, or the values next to
@@ -199,6 +206,7 @@ class _StackActivations:
             n += own * w.value * kernels.product
         elif fused and is_turned and not keeps_weights and kernels.attended == kernels.product:
             n += own * (w.query + w.key) * kernels.product
+        # The readable path saves the maps of weights
         if keeps_weights:
             n_maps = 3 if config.attention_dropout else 1
             n += kernels.attended * (own * w.query + keys * w.n_heads * (w.d_head + w.d_value))
@@ -206,6 +214,7 @@ class _StackActivations:
             n += n_maps * own * n_keys * w.n_heads * kernels.attended
             learned = is_self and self.positions.learns_bias
             return n + self.n_own * n_keys * (learned and self._masked(window))  # mask, 1 byte each
+        # The fused kernel saves queries, keys, values and a mask
         is_masked = is_self and (self.positions.has_bias or window > 0)
         # If the kernel does not accept shared key-value heads, they are repeated for all heads.
         has_groups = kernels.on_cpu or (kernels.half and not is_masked and w.d_head == w.d_value)
@@ -246,9 +255,9 @@ def _norm(config: c.TransformerConfig, width: int, kernels: Kernels) -> int:
 def _head(config: c.TransformerConfig, shape: Shape, kernels: Kernels) -> int:
     """Return the bytes that the head saves for the tokens that it reads, and those of the labels."""
     d, e, head = config.d_model, config.table_width, config.head
-    labels = _INT64 * shape.n_rows * (1 if config.reads_whole_sequence else shape.n_tokens)
     if config.reads_whole_sequence:
-        return labels + shape.n_rows * kernels.read(d)
+        return shape.n_rows * (_INT64 + kernels.read(d))
+    labels = _INT64 * shape.n_rows * shape.n_tokens
     a_token = kernels.read(d)
     if isinstance(head, c.TokenHead) and head.transform:
         a_token += (config.activation != "relu") * e * kernels.product + _norm(config, e, kernels)
@@ -270,13 +279,15 @@ def _recurrent(config: RecurrentConfig, shape: Shape, kernels: Kernels) -> int:
         inputs = d_input + d_state * n_directions * (config.n_layers - 1)
         return _FP32 * (inputs + sum(of_step * width for _, width in layers)) + dropped
 
-    kept = s * cells(e, config.d_encoder, w.n_directions) + n * cells(e + w.d_fed, d, 1)
-    kept += kernels.mask(_FP32) * (e * (s + n) * (config.embedding_dropout > 0) + n * d * (config.output_dropout > 0))
+    n_bytes = s * cells(e, config.d_encoder, w.n_directions) + n * cells(e + w.d_fed, d, 1)
+    n_bytes += kernels.mask(_FP32) * (
+        e * (s + n) * (config.embedding_dropout > 0) + n * d * (config.output_dropout > 0)
+    )
     if not isinstance(attention, NoAttention):
-        kept += s * kernels.read(config.d_memory) + kernels.product * (s + n) * w.d_attention
-        kept += n * s * (_FP32 + (attention.score == "additive") * w.d_attention * kernels.product)
+        n_bytes += s * kernels.read(config.d_memory) + kernels.product * (s + n) * w.d_attention
+        n_bytes += n * s * (_FP32 + (attention.score == "additive") * w.d_attention * kernels.product)
     if isinstance(attention, AttendAfter):
-        kept += n * _FP32 * (w.d_context + 2 * d)
+        n_bytes += n * _FP32 * (w.d_context + 2 * d)
     elif attention.deep_output:
-        kept += n * _FP32 * (d + 3 * e)
-    return kept + 3 * _INT64 * (n + s) + n * kernels.read(config.d_readout)
+        n_bytes += n * _FP32 * (d + 3 * e)
+    return n_bytes + 3 * _INT64 * (n + s) + n * kernels.read(config.d_readout)

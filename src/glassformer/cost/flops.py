@@ -136,7 +136,8 @@ def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:
         of_query, of_source = _single_head_matrices(config, attention)
         layers += n * of_query + s * of_source
         # A score is a dot product of width d_attention, or d where the query is not projected (dot, general).
-        looks = n * s * ((w.d_attention if attention.score in ("additive", "scaled_dot") else d) + w.d_context)
+        d_score = w.d_attention if attention.score in ("additive", "scaled_dot") else d
+        looks = n * s * (d_score + w.d_context)
     if isinstance(attention, AttendAfter):
         layers += n * (w.d_context + d) * d
     elif attention.deep_output:

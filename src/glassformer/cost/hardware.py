@@ -1,6 +1,7 @@
 """GPUs by name: memory and dense peak rates, from the vendor's data sheets."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from glassformer.errors import UserError, did_you_mean
 
@@ -26,6 +27,11 @@ class Gpu:
     @property
     def usable_bytes(self) -> int:
         return int(USABLE * self.memory_gib * GIB)
+
+    @property
+    def best_precision(self) -> Literal["bf16", "fp32"]:
+        """The precision that `auto` means."""
+        return "bf16" if self.has_bf16 else "fp32"
 
     def flops(self, precision: str) -> float:
         """Return the peak FLOP/s at a precision; raise `UserError` if the GPU does not support it."""

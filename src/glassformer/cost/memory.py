@@ -43,7 +43,7 @@ class Memory:
         return sum(getattr(self, field.name) for field in fields(self))
 
 
-def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) -> Memory:
+def training_memory(config: ModelConfig, train: TrainConfig, stored: Activations) -> Memory:
     """Compute the memory of one GPU that holds the whole model, alone or in data parallelism.
 
     Weights, gradients and moments are fp32 at every precision. `OptimizerTraits` counts the moments.
@@ -63,8 +63,8 @@ def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) 
         average=_FP32 * counts.total * (train.ema_decay > 0),
         half_copies=2 * (counts.matrices + head) * (train.precision in HALF),
         gathered=0,
-        activations=kept.layers,
-        logits=kept.logits,
+        activations=stored.layers,
+        logits=stored.logits,
     )
 
 
@@ -81,7 +81,9 @@ def sharded(
     counts = parameter_counts(config)
     product = 2 if train.precision in HALF else _FP32
     divided = ("weights", "gradients", "optimizer", "average")
-    shares = {name: 0 if is_offloaded else -(-getattr(memory, name) // n_shards) for name in divided}  # rounded up
+    shares = dict.fromkeys(divided, 0)
+    if not is_offloaded:
+        shares = {name: -(-getattr(memory, name) // n_shards) for name in divided}  # rounded up
     gathered = (counts.largest_layer + counts.outside) * (product + _FP32)
     return replace(memory, **shares, half_copies=0, gathered=gathered)
 
@@ -116,9 +118,11 @@ def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 
 def require_memory(config: ModelConfig) -> None:
     """Raise `UserError` if the weights of a model alone, in fp32, exceed the memory of this machine."""
     needed = 4 * parameter_counts(config).total
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else needed
-    if needed > there:
+    if not hasattr(os, "sysconf"):
+        return
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
         raise UserError(
-            f"the model's weights take {needed / GIB:,.0f} GiB in fp32, and this machine has {there / GIB:,.0f} GiB of "
-            "memory: use a smaller model"
+            f"the model's weights take {needed / GIB:,.0f} GiB in fp32, and this machine has {memory / GIB:,.0f} GiB "
+            "of memory: use a smaller model"
         )

@@ -73,11 +73,8 @@ class Plan:
     """Micro-batches per step over all GPUs: a multiple of their number, as `train` requires."""
     n_tokens: int
     """Tokens that the run reads."""
-    mfu: float
     gpu: Gpu
     n_gpus: int
-    price: float | None
-    """Price per GPU hour, in any currency."""
     assumptions: tuple[str, ...]
     """Assumed values for settings that the configuration leaves open."""
     notes: tuple[str, ...]
@@ -86,6 +83,17 @@ class Plan:
     """Flags by key: those that the user gave, and the accumulation if the plan raises it."""
     unknown: str | None
     """The memory that is not counted in `layouts` and `least_gpus`, in words; None if all is counted."""
+    mfu: float = MFU
+    price: float | None = None
+    """Price per GPU hour, in any currency."""
+
+    def at(self, mfu: float, price: float | None) -> "Plan":
+        """Return the plan at another utilisation and price; raise `UserError` for numbers out of range."""
+        if not 0 < mfu <= 1:
+            raise UserError(f"--mfu is {mfu} and must be above 0 and at most 1")
+        if price is not None and not 0 <= price < math.inf:
+            raise UserError(f"--price is {price} and must be a finite number of at least 0")
+        return replace(self, mfu=mfu, price=price)
 
     @property
     def flags(self) -> str:
@@ -135,8 +143,22 @@ class Plan:
         """Return the plan in JSON types."""
         per_token = self.shape.n_rows * self.shape.n_tokens
         memory: dict[str, int | None] = asdict(self.layout.memory) | {"total": self.layout.memory.total}
+        layouts: list[dict[str, Any]] = [
+            {
+                "strategy": layout.strategy,
+                "activation_checkpointing": layout.checkpointing,
+                "bytes": layout.memory.total,
+                "fits": self._fits(layout),
+            }
+            for layout in self.layouts
+        ]
+        flags = self.flags if self.layout.fits else None
+        least_gpus = self.least_gpus
+        # Numbers that depend on memory that is not counted
         if self.unknown is not None:
             memory |= {"logits": None, "total": None}
+            layouts = [layout | {"bytes": None} for layout in layouts]
+            least_gpus = None
         return {
             "name": self.name,
             "parameters": asdict(self.parameters) | {"total": self.parameters.total},
@@ -146,18 +168,10 @@ class Plan:
             "precision": self.precision,
             "memory_bytes": memory,
             "cache_bytes": self.cache_bytes,
-            "layouts": [
-                {
-                    "strategy": layout.strategy,
-                    "activation_checkpointing": layout.checkpointing,
-                    "bytes": layout.memory.total if self.unknown is None else None,
-                    "fits": self._fits(layout),
-                }
-                for layout in self.layouts
-            ],
+            "layouts": layouts,
             "fits": self._fits(self.layout),
-            "flags": self.flags if self.layout.fits else None,
-            "least_gpus": self.least_gpus if self.unknown is None else None,
+            "flags": flags,
+            "least_gpus": least_gpus,
             "gpu": self.gpu.name,
             "n_gpus": self.n_gpus,
             "usable_bytes": self.gpu.usable_bytes,
@@ -184,8 +198,6 @@ def plan_run(
     n_gpus: int = 1,
     *,
     n_tokens: int | None = None,
-    mfu: float = MFU,
-    price: float | None = None,
     context: int | None = None,
     given: Mapping[str, str] | None = None,
 ) -> Plan:
@@ -203,24 +215,31 @@ def plan_run(
     >>> plan.layout.strategy, plan.layout.fits, plan.n_tokens == 2000 * 32 * 1024
     ('none', True, True)
     """
-    _check(run, n_gpus, n_tokens, mfu, price)
+    _check(run, n_gpus, n_tokens)
     if run.train.precision == "auto":
-        run = replace(run, train=replace(run.train, precision="bf16" if gpu.has_bf16 else "fp32"))
+        run = replace(run, train=replace(run.train, precision=gpu.best_precision))
+    # The micro-batch of a GPU
     config, assumptions = _complete(run)
     batch = micro_batch(run)
     shape = full_shape(batch, config, context)
     train, half = run.train, run.train.precision in HALF
     gpu.flops(train.precision)  # raises if the GPU does not support it
-    plain, recomputed = (activations_of(run, config, shape, Kernels(half), on) for on in (False, True))
-    kept = {True: recomputed} if train.activation_checkpointing is True else {False: plain, True: recomputed}
+    # The activations that it stores, with and without recomputation of the blocks
+    recomputation = [False, True]
     if isinstance(config, RecurrentConfig):
-        kept = {False: plain}  # no blocks to recompute
+        recomputation = [False]  # no blocks to recompute
+    elif train.activation_checkpointing is True:
+        recomputation = [True]
+    stored = {on: activations_of(run, config, shape, Kernels(half), on) for on in recomputation}
+    # The step of all GPUs
     grad_accumulation = n_gpus * -(-train.grad_accumulation // n_gpus)
     settings = {key.replace("_", "-"): value for key, value in (given or {}).items()}
     if grad_accumulation != train.grad_accumulation:
         settings["train.grad-accumulation"] = str(grad_accumulation)
-    least_gpus = _least_gpus(config, train, kept, gpu)
+    least_gpus = _least_gpus(config, train, stored, gpu)
     of_batch = batch.budget or shape.n_rows * shape.n_tokens
+    if n_tokens is None:
+        n_tokens = train.max_steps * grad_accumulation * of_batch
     return Plan(
         name=run.name,
         config=config,
@@ -228,15 +247,13 @@ def plan_run(
         precision=train.precision,
         parameters=parameter_counts(config),
         forward=forward_flops(config, shape),
-        layouts=tuple(_layouts(config, run, kept, gpu, n_gpus)),
+        layouts=tuple(_layouts(config, run, stored, gpu, n_gpus)),
         least_gpus=least_gpus,
         cache_bytes=cache_bytes(config, 1, shape.n_tokens, shape.n_source),
         grad_accumulation=grad_accumulation,
-        n_tokens=train.max_steps * grad_accumulation * of_batch if n_tokens is None else n_tokens,
-        mfu=mfu,
+        n_tokens=n_tokens,
         gpu=gpu,
         n_gpus=n_gpus,
-        price=price,
         assumptions=assumptions,
         notes=tuple(_notes(train, grad_accumulation, of_batch, n_gpus, least_gpus)),
         settings=settings,
@@ -275,15 +292,16 @@ def _divides(train: TrainConfig) -> bool:
     return not train.optimizer.traits.needs_whole_matrices
 
 
-def _layouts(config: ModelConfig, run: Run, kept: dict[bool, Activations], gpu: Gpu, n_gpus: int) -> Iterator[Layout]:
+def _layouts(config: ModelConfig, run: Run, stored: dict[bool, Activations], gpu: Gpu, n_gpus: int) -> Iterator[Layout]:
     """Yield replicated layouts, then those sharded within a group, then those sharded over all GPUs (most traffic).
 
     Layouts with activation checkpointing come last, because it costs a third of the time.
     """
     train, of_group, offloads = run.train, run.parallel.shard_size or NODE, run.parallel.cpu_offload
-    for checkpointing, of_batch in kept.items():
+    for checkpointing, of_batch in stored.items():
         whole = training_memory(config, train, of_batch)
-        layouts = [("none" if n_gpus == 1 else "ddp", 1, whole)]
+        replicated = "none" if n_gpus == 1 else "ddp"
+        layouts = [(replicated, 1, whole)]
         if _divides(train) and 1 < of_group < n_gpus and n_gpus % of_group == 0:
             layouts.append(("hybrid", of_group, sharded(whole, config, train, of_group, offloads)))
         if _divides(train) and n_gpus > 1:
@@ -292,10 +310,10 @@ def _layouts(config: ModelConfig, run: Run, kept: dict[bool, Activations], gpu: 
             yield Layout(strategy, n_parts, checkpointing, memory, memory.total <= gpu.usable_bytes)
 
 
-def _least_gpus(config: ModelConfig, train: TrainConfig, kept: dict[bool, Activations], gpu: Gpu) -> int | None:
+def _least_gpus(config: ModelConfig, train: TrainConfig, stored: dict[bool, Activations], gpu: Gpu) -> int | None:
     """Return the smallest number of GPUs that can hold the run, sharded if necessary; None if it never fits."""
-    whole = training_memory(config, train, list(kept.values())[-1])  # with recomputation, if possible
-    if min(training_memory(config, train, of_batch).total for of_batch in kept.values()) <= gpu.usable_bytes:
+    whole = training_memory(config, train, list(stored.values())[-1])  # with recomputation, if possible
+    if min(training_memory(config, train, of_batch).total for of_batch in stored.values()) <= gpu.usable_bytes:
         return 1
     if not _divides(train):
         return None
@@ -304,35 +322,31 @@ def _least_gpus(config: ModelConfig, train: TrainConfig, kept: dict[bool, Activa
     return max(2, math.ceil(whole.state / room)) if room > 0 else None
 
 
-def _check(run: Run, n_gpus: int, n_tokens: int | None, mfu: float, price: float | None) -> None:
+def _check(run: Run, n_gpus: int, n_tokens: int | None) -> None:
     for name, number in (("gpus", n_gpus), ("tokens", n_tokens)):
         if number is not None and number < 1:
             raise UserError(f"--{name} is {number} and must be at least 1")
-    if not 0 < mfu <= 1:
-        raise UserError(f"--mfu is {mfu} and must be above 0 and at most 1")
-    if price is not None and not 0 <= price < math.inf:
-        raise UserError(f"--price is {price} and must be a finite number of at least 0")
     if run.lora is not None or run.init.freeze:
         raise UserError("plan supports only runs that train all weights: leave out [lora] and init.freeze")
 
 
 def _complete(run: Run) -> tuple[ModelConfig, tuple[str, ...]]:
     """Fill in what data and tokenizer would decide; return the model and one sentence per assumption."""
-    config, said = run.model, []
+    config, sentences = run.model, []
     if not config.vocab_size:
         config = replace(config, vocab_size=_asked("vocab_size", run.tokenizer.vocab_size))
-        said.append(f"vocabulary {config.vocab_size:,}, from [tokenizer]; a short text gives a smaller one")
+        sentences.append(f"vocabulary {config.vocab_size:,}, from [tokenizer]; a short text gives a smaller one")
         if run.init.path is not None and run.init.model == "same":
-            said.append("the network of [model]; the run itself uses the network of init.path")
+            sentences.append("the network of [model]; the run itself uses the network of init.path")
     if run.source_tokenizer is not None and not config.source_vocab_size:
         size = _asked("source_vocab_size", run.source_tokenizer.vocab_size)
         config = replace(config, source_vocab_size=size)
-        said.append(f"source vocabulary {size:,}, from [source_tokenizer]")
+        sentences.append(f"source vocabulary {size:,}, from [source_tokenizer]")
     has_labels = (PositionHead, SequenceHead)
     if isinstance(config, TransformerConfig) and isinstance(config.head, has_labels) and not config.head.n_labels:
         config = replace(config, head=replace(config.head, n_labels=_N_LABELS))
-        said.append(f"{_N_LABELS} labels; the data decides the real number")
-    return config, tuple(said)
+        sentences.append(f"{_N_LABELS} labels; the data decides the real number")
+    return config, tuple(sentences)
 
 
 def _asked(name: str, vocab_size: int) -> int:

@@ -34,10 +34,10 @@ def position_cost(config: TransformerConfig, side: StackShape, n_tokens: int) ->
     >>> position_cost(TransformerConfig(decoder=side.stack, d_model=8, positions=RotaryPositions()), side, 5)
     PositionCost(n_bytes=160, rotates=True, has_bias=False, learns_bias=False)
     """
-    found: dict[int, torch.UntypedStorage] = {}  # kept alive, so that no other storage gets its address
+    storages: dict[int, torch.UntypedStorage] = {}  # kept alive, so that no other storage gets its address
 
     def keep(x: Tensor) -> Tensor:
-        found[x.untyped_storage()._cdata] = x.untyped_storage()
+        storages[x.untyped_storage()._cdata] = x.untyped_storage()
         return x
 
     with torch.device("meta"), torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
@@ -45,11 +45,12 @@ def position_cost(config: TransformerConfig, side: StackShape, n_tokens: int) ->
         positions = torch.arange(n_tokens)
         if added is not None:
             added(positions)
-        for x in () if rotary is None else rotary(positions):
-            keep(x)  # every block saves it
+        if rotary is not None:
+            for x in rotary(positions):
+                keep(x)  # every block saves it
         scores = None if bias is None else bias(positions, positions)
     modules = [module for module in (added, rotary, bias) if isinstance(module, nn.Module)]
     own = {x.untyped_storage()._cdata for module in modules for x in (*module.parameters(), *module.buffers())}
-    n_bytes = sum(storage.nbytes() for number, storage in found.items() if number not in own)
+    n_bytes = sum(storage.nbytes() for number, storage in storages.items() if number not in own)
     learns_bias = scores is not None and scores.requires_grad
     return PositionCost(n_bytes, rotary is not None, bias is not None, learns_bias)

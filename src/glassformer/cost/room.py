@@ -59,18 +59,18 @@ def room_of_machine() -> Room | None:
         if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
             return None
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for place, *names in _CGROUPS:
-        found = _container(Path(place), *names)
-        if found is not None and free is not None:
-            total, free = min(total, found[0] + swap), min(free, found[1])
+    for folder, *names in _CGROUPS:
+        container = _container(Path(folder), *names)
+        if container is not None and free is not None:
+            total, free = min(total, container[0] + swap), min(free, container[1])
     return Room("this machine", total, free, is_cpu=True)
 
 
-def _container(place: Path, limit: str, used: str, cached: str) -> tuple[int, int] | None:
+def _container(folder: Path, limit: str, used: str, cached: str) -> tuple[int, int] | None:
     """Return the limit and the free bytes of a control group; None for another version or without a limit."""
     try:
-        most, n_used = (int((place / name).read_text("utf-8")) for name in (limit, used))
-        table = dict(line.split() for line in (place / "memory.stat").read_text("utf-8").splitlines())
+        most, n_used = (int((folder / name).read_text("utf-8")) for name in (limit, used))
+        table = dict(line.split() for line in (folder / "memory.stat").read_text("utf-8").splitlines())
         return most, max(0, most - n_used + int(table[cached]))
     except (OSError, ValueError, KeyError):
         return None
@@ -88,14 +88,16 @@ def least_memory(run: Run, on_cpu: bool, fit: Fit = WHOLE) -> Memory:
     n_tokens = (batch.row_length or config.max_len) if batch.is_full else 1
     n_scored = max(1, int(batch.scored_share * n_tokens)) if batch.scored_share < 1 else 0
     shape = Shape(batch.n_rows or 1, n_tokens, int(config.is_encoder_decoder), n_scored)
-    kept = _kept(run, config, shape, on_cpu, fit)
-    if train.compile is True or run.lora is not None or run.init.freeze or unknown_loss(run) is not None:
-        kept = Activations(0, 0)
-    memory = training_memory(config, train, kept)
+    is_frozen = run.lora is not None or bool(run.init.freeze)
+    activations = _activations(run, config, shape, on_cpu, fit)
+    if train.compile is True or is_frozen or unknown_loss(run) is not None:
+        activations = Activations(0, 0)
+    memory = training_memory(config, train, activations)
     is_shared = run.parallel.strategy != "ddp" or run.parallel.cpu_offload
-    if is_shared or run.lora is not None or run.init.freeze:
-        memory = replace(memory, weights=0 if is_shared else memory.weights, gradients=0, optimizer=0, average=0)
-        memory = replace(memory, half_copies=0)
+    if is_shared:
+        memory = replace(memory, weights=0)
+    if is_shared or is_frozen:
+        memory = replace(memory, gradients=0, optimizer=0, average=0, half_copies=0)
     return memory
 
 
@@ -111,7 +113,9 @@ def way_that_fits(run: Run, room: Room | None) -> Fit:
         return WHOLE
     counts = list(doubled(1, _most_parts(run)))
     is_auto = run.train.activation_checkpointing == "auto" and isinstance(run.model, TransformerConfig)
-    ways = {on: [Fit(n_parts, on) for n_parts in counts] for on in ((False, True) if is_auto else (False,))}
+    ways = {False: [Fit(n_parts) for n_parts in counts]}
+    if is_auto:
+        ways[True] = [Fit(n_parts, True) for n_parts in counts]
     for limit, on in [*((room.total, on) for on in ways), (MARGIN * room.total, is_auto)]:
         for fit in ways[on]:
             if least_memory(run, room.is_cpu, fit).total <= limit:
@@ -152,13 +156,15 @@ def step_memory(run: Run, on_cpu: bool, fit: Fit, trained_share: float, n_shards
     trained, and `n_shards` the number of processes that divide the state. The bytes of an `unknown_loss` are left out.
     """
     config, train = run.model, run.train
-    memory = training_memory(config, train, _kept(run, config, full_shape(micro_batch(run), config), on_cpu, fit))
+    memory = training_memory(
+        config, train, _activations(run, config, full_shape(micro_batch(run), config), on_cpu, fit)
+    )
     trained = {name: int(getattr(memory, name) * trained_share) for name in ("gradients", "optimizer")}
     memory = replace(memory, **trained)
     return sharded(memory, config, train, n_shards, run.parallel.cpu_offload) if n_shards > 1 else memory
 
 
-def _kept(run: Run, config: ModelConfig, shape: Shape, on_cpu: bool, fit: Fit) -> Activations:
+def _activations(run: Run, config: ModelConfig, shape: Shape, on_cpu: bool, fit: Fit) -> Activations:
     """Return the activation bytes of one part of a micro-batch of this shape."""
     train = run.train
     shape = replace(shape, n_rows=-(-shape.n_rows // fit.n_parts))

@@ -167,34 +167,34 @@ def _files_of_pattern(path: Path) -> list[Path]:
     folder, pattern = split_pattern(path)
     with files.reading(folder):
         folder.stat()
-    found = [file for file in _files_in(folder) if _matches(file.relative_to(folder).parts, pattern)]
-    if not found:
+    matches = [file for file in _files_in(folder) if _matches(file.relative_to(folder).parts, pattern)]
+    if not matches:
         raise UserError(f"no file matches {path}: `**` means any number of folders, as in src/**/*.py")
-    _require_inside(found, folder)
-    return found
+    _require_inside(matches, folder)
+    return matches
 
 
 def _files_of_folder(folder: Path, others: list[Path]) -> list[Path]:
     everything = _files_in(folder)
     for suffixes in FOLDER_SUFFIXES:
-        if found := [file for file in everything if file.suffix.lower() in suffixes]:
+        if texts := [file for file in everything if file.suffix.lower() in suffixes]:
             others += [file for file in everything if file.suffix.lower() not in suffixes]
-            _require_inside(found, folder)
-            return found
+            _require_inside(texts, folder)
+            return texts
     raise _no_texts(folder, everything)
 
 
 def _files_in(folder: Path) -> list[Path]:
     """Return the files of a folder and its subfolders, sorted by path, without hidden ones."""
-    found: list[Path] = []
+    paths: list[Path] = []
 
     def refuse(error: OSError) -> None:
         raise UserError(f"cannot read {error.filename}: {files.reason(error)}") from error
 
     for where, subfolders, names in os.walk(folder, onerror=refuse):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        found += [Path(where, name) for name in names if not name.startswith(".")]
-    return sorted(found, key=lambda path: path.relative_to(folder).parts)
+        paths += [Path(where, name) for name in names if not name.startswith(".")]
+    return sorted(paths, key=lambda path: path.relative_to(folder).parts)
 
 
 def _require_inside(paths: Sequence[Path], folder: Path) -> None:

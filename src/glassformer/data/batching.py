@@ -86,11 +86,11 @@ class Batch:
         """
         if len(part) == self.n_rows:
             return self
-        width, places = self.token_ids.shape[1], self.loss_positions
+        width, positions = self.token_ids.shape[1], self.loss_positions
         cut: dict[str, Any] = {name: x[part.start : part.stop] for name, x in self.tensors().items()}
-        if places is not None:
-            places = places[(places >= part.start * width) & (places < part.stop * width)]
-            cut["loss_positions"] = places - part.start * width
+        if positions is not None:
+            positions = positions[(positions >= part.start * width) & (positions < part.stop * width)]
+            cut["loss_positions"] = positions - part.start * width
         labels = cut["labels"]
         cut["n_targets"] = len(labels) if labels.is_floating_point() else int((labels != NOT_SCORED).sum())
         return dataclasses.replace(self, **cut)
@@ -99,7 +99,9 @@ class Batch:
         """Replace masks of None by masks of True, so that batches with and without padding share a compiled graph."""
 
         def whole(mask: Tensor | None, ids: Tensor | None) -> Tensor | None:
-            return torch.ones_like(ids, dtype=torch.bool) if mask is None and ids is not None else mask
+            if mask is None and ids is not None:
+                return torch.ones_like(ids, dtype=torch.bool)
+            return mask
 
         mask = whole(self.attention_mask, self.token_ids)
         source_mask = whole(self.source_attention_mask, self.source_ids)
@@ -257,14 +259,14 @@ class FreshCuts:
         self.n_steps_per_epoch = first.n_steps_per_epoch
 
     def batch(self, step: int) -> list[Example]:
-        epoch, place = divmod(step, self.n_steps_per_epoch)
+        epoch, step_of_epoch = divmod(step, self.n_steps_per_epoch)
         if epoch != self._epoch:
             before, seed = self._folder, seed_of(self.seed, Stream.CUTS, epoch)
             self._sampler, self._folder = self._sampler_of(seed) if epoch else (self._first, None)
             self._epoch = epoch
             if before is not None:
                 shutil.rmtree(before, ignore_errors=True)
-        return self._sampler.batch(place)
+        return self._sampler.batch(step_of_epoch)
 
 
 def pack(lengths: npt.ArrayLike, capacity: int) -> Ids:
@@ -382,9 +384,9 @@ class TokenBudget:
         self._order = lru_cache(maxsize=1)(self._drawn)
 
     def batch(self, step: int) -> list[Example]:
-        epoch, place = divmod(step, self.n_steps_per_epoch)
+        epoch, step_of_epoch = divmod(step, self.n_steps_per_epoch)
         order, batches = self._order(epoch)
-        number = batches[place]
+        number = batches[step_of_epoch]
         return self.rows.take(order[self.cuts[number] : self.cuts[number + 1]])
 
     def _drawn(self, epoch: int) -> tuple[Ids, Ids]:
@@ -480,7 +482,7 @@ def _cuts(longest: Ids, batch_tokens: int) -> Ids:
     [0, 3, 4, 5]
     """
     cuts = [0]
-    for place, length in enumerate(longest.tolist()):
-        if (place - cuts[-1] + 1) * length > batch_tokens:
-            cuts.append(place)
+    for row, length in enumerate(longest.tolist()):
+        if (row - cuts[-1] + 1) * length > batch_tokens:
+            cuts.append(row)
     return np.array([*cuts, len(longest)])

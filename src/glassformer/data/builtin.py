@@ -73,19 +73,19 @@ def has_parts(address: str) -> bool:
 def find(address: str, kind: Kind) -> Builtin:
     """Return the built-in records of an address; raise `UserError` for an unknown one, or one of another kind."""
     name, mark, part = address.removeprefix(PREFIX).partition("#")
-    found = BUILTIN.get(name)
-    if found is not None and {kind, found.kind} == {"labels", "tags"}:
-        outputs = "tags" if found.kind == "tags" else "classes"
+    records = BUILTIN.get(name)
+    if records is not None and {kind, records.kind} == {"labels", "tags"}:
+        outputs = "tags" if records.kind == "tags" else "classes"
         raise UserError(f"{PREFIX}{name} has {outputs}: set data.outputs to {outputs}")
-    if found is None or found.kind != kind:
-        known = [other for other, records in BUILTIN.items() if records.kind == kind]
-        near = nearest_name(name, known)
-        hint = f"did you mean {PREFIX}{near}?" if near else f"use one of {', '.join(PREFIX + other for other in known)}"
+    if records is None or records.kind != kind:
+        names = [other for other, others in BUILTIN.items() if others.kind == kind]
+        near = nearest_name(name, names)
+        hint = f"did you mean {PREFIX}{near}?" if near else f"use one of {', '.join(PREFIX + other for other in names)}"
         raise UserError(f"no built-in {_CONTENTS[kind]} are called {PREFIX}{name}: {hint}")
     if mark and (part not in PARTS or kind == "text"):
         addresses = [f"{PREFIX}{name}#{part}" for part in PARTS if kind != "text"] or [f"{PREFIX}{name}"]
         raise UserError(f"{address} is not a part; use one of {', '.join(addresses)}")
-    return found
+    return records
 
 
 def _python_docs() -> Iterator[str]:
@@ -122,14 +122,10 @@ def _python_stdlib() -> Iterator[str]:
 
 
 def _copy_task() -> Iterator[str]:
-    """Yield distinct records, so that no record is in both the training and the validation text."""
+    """Return distinct records, so that no record is in both the training and the validation text."""
     rng = random.Random(0)
-    seen: set[str] = set()
-    while len(seen) < COPY_RECORDS:
-        word = "".join(rng.choices(COPY_LETTERS, k=COPY_LENGTH))
-        if word not in seen:
-            seen.add(word)
-            yield f"{word}|{word}"
+    words = builtin_pairs.distinct(lambda: "".join(rng.choices(COPY_LETTERS, k=COPY_LENGTH)), COPY_RECORDS)
+    return (f"{word}|{word}" for word in words)
 
 
 def _whole(documents: Callable[[], Iterator[str]]) -> Builtin:

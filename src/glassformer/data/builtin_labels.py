@@ -114,7 +114,7 @@ def docstrings() -> Sequence[tuple[tuple[str, str], str]]:
                 if len(text) >= DOCSTRING_CHARACTERS[0]:
                     packages.setdefault(text, set()).add(package)
     # drop texts of several packages: their class is ambiguous
-    alone = {text: min(found) for text, found in packages.items() if len(found) == 1}
+    alone = {text: min(owners) for text, owners in packages.items() if len(owners) == 1}
     return [((text, package), part_of(text)) for text, package in alone.items()]
 
 
@@ -122,17 +122,17 @@ def docstrings() -> Sequence[tuple[tuple[str, str], str]]:
 def python_tokens() -> Sequence[tuple[tuple[Words, Words], str]]:
     """Return words and tags of every statement, with its part."""
     least, most = STATEMENT_TOKENS
-    found: dict[Words, tuple[Words, str]] = {}
+    statements: dict[Words, tuple[Words, str]] = {}
     for _, path, source in _sources():
         n_kept = 0
         for words, tags in tokens(source):
             fits = least <= len(words) <= most and all(len(w) <= TOKEN_CHARACTERS and "\n" not in w for w in words)
-            if fits and words not in found:
-                found[words] = tags, part_of(path)
+            if fits and words not in statements:
+                statements[words] = tags, part_of(path)
                 n_kept += 1
             if n_kept == STATEMENTS_OF_A_FILE:
                 break
-    return [((words, tags), part) for words, (tags, part) in found.items()]
+    return [((words, tags), part) for words, (tags, part) in statements.items()]
 
 
 def _sources() -> Iterator[tuple[str, str, str]]:

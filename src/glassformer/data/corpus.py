@@ -100,11 +100,12 @@ class Corpus:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the bytes of every source and of the settings of the split; equal digests mean equal splits."""
+        valid_fraction = None if self.valid_paths else self.valid_fraction
         description = {
             "split": "by size",
             "text": self._hashes(self.paths),
             "valid_text": self._hashes(self.valid_paths),
-            "valid_fraction": None if self.valid_paths else self.valid_fraction,
+            "valid_fraction": valid_fraction,
             "text_field": self.text_field,
         }
         return hashlib.sha256(json.dumps(description).encode()).hexdigest()
@@ -158,10 +159,10 @@ class Corpus:
     def news(self) -> list[str]:
         """Read the text and return notes: excluded and held-out documents, and a held-out share that is too small."""
         n, share = self.plan.n_left_out, self.plan.valid_share
-        documents = f"{n:,} document{'' if n == 1 else 's'}"
-        left_out = [f"{documents} excluded from training: also in the validation text"] if n else []
+        if share is None and not n:
+            return []
         if share is None:
-            return left_out
+            return [f"{n:,} document{'s' * (n != 1)} excluded from training: also in the validation text"]
         return [*self._held_out_by_length(), *share_news(share, self.valid_fraction)]
 
     def _held_out_by_length(self) -> list[str]:
@@ -181,7 +182,7 @@ class Corpus:
         if side == "valid" and self.valid_paths:
             yield from read_pieces(self.valid_paths, text_field=self.text_field)
             return
-        sides, wanted = self.plan.side, VALIDATES if side == "valid" else TRAINS
+        sides, wanted = self.plan.side, {"train": TRAINS, "valid": VALIDATES}[side]
         document = offset = 0
         for piece in read_pieces(self.paths, text_field=self.text_field):
             if sides[document] == wanted:
@@ -201,15 +202,15 @@ class Corpus:
         slack = min(int(MISSING * part.n_characters), PIECE_CHARACTERS)
         begin, end = max(0, part.begin - slack), part.begin + slack
         number = offset = 0
-        found = []
+        parts = []
         for piece in read_pieces(self.paths, text_field=self.text_field):
             if number == document:
-                found.append(piece.text[max(0, begin - offset) : max(0, end - offset)])
+                parts.append(piece.text[max(0, begin - offset) : max(0, end - offset)])
                 offset += len(piece.text)
                 if offset >= end:
                     break
             number += piece.ends_document
-        return begin + nearest_break("".join(found), part.begin - begin)
+        return begin + nearest_break("".join(parts), part.begin - begin)
 
     def _scan(self, paths: Paths) -> Scan:
         counts = Counts()
@@ -265,24 +266,23 @@ def held_out_documents(hashes: Hashes, n_characters: Lengths, valid_fraction: fl
     return contents[held_out(weights.tolist(), valid_fraction)], None
 
 
-def nearest_break(text: str, place: int) -> int:
-    """Return the beginning of the paragraph nearest to `place`, else of the nearest line, else `place`.
+def nearest_break(text: str, position: int) -> int:
+    """Return the beginning of the paragraph nearest to `position`, else of the nearest line, else `position`.
 
     >>> nearest_break("one.\\n\\ntwo\\nthree", 11), nearest_break("two\\nthree", 2), nearest_break("three", 2)
     (6, 4, 2)
     """
     for pattern in (_PARAGRAPH_END, _LINE_END):
         if ends := [match.end() for match in pattern.finditer(text) if match.end() < len(text)]:
-            return min(ends, key=lambda end: abs(end - place))
-    return place
+            return min(ends, key=lambda end: abs(end - position))
+    return position
 
 
-def _part(piece: Piece, place: int, side: SplitSide) -> Piece | None:
-    """Return the part of a piece before (train) or after (valid) character `place`; None if it is empty."""
-    text = piece.text[: max(0, place)] if side == "train" else piece.text[max(0, place) :]
-    if not text:
-        return None
+def _part(piece: Piece, cut: int, side: SplitSide) -> Piece | None:
+    """Return the part of a piece before (train) or after (valid) character `cut`; None if it is empty."""
     if side == "train":
-        is_last = len(piece.text) >= place
-        return Piece(text, ends_document=is_last, is_cut_after=is_last)
-    return Piece(text, piece.ends_document, is_cut_before=place >= 0)
+        is_last = len(piece.text) >= cut
+        part = Piece(piece.text[: max(0, cut)], ends_document=is_last, is_cut_after=is_last)
+    else:
+        part = Piece(piece.text[max(0, cut) :], piece.ends_document, is_cut_before=cut >= 0)
+    return part if part.text else None

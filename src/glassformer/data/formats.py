@@ -8,7 +8,7 @@ from typing import Any
 
 from glassformer import files
 from glassformer.data.records import Record, Request
-from glassformer.errors import UserError, first_line, needs
+from glassformer.errors import UserError, first_line, needs, shown
 
 MAX_LINE_BYTES = 1 << 28  # of a jsonl file, because a line is parsed in memory
 DOCUMENT_START = "-DOCSTART-"
@@ -20,8 +20,10 @@ def lines(text: str) -> list[str]:
     >>> lines("a\r\nb\u2028c\n")
     ['a', 'b\u2028c']
     """
-    found = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
-    return found[:-1] if found[-1] == "" else found
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    if not text:
+        return []
+    return text.removesuffix("\n").split("\n")
 
 
 def read_jsonl(address: str, request: Request) -> Iterator[Record]:
@@ -37,15 +39,17 @@ def _jsonl_lines(path: Path) -> Iterator[str]:
     files.refuse_objects(path)
     offset = 0
     with files.reading(path), open(path, "rb") as file:
+        encoding = "utf-8-sig"  # the first line may begin with a byte order mark
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
             if len(line) > MAX_LINE_BYTES:
                 raise UserError(f"{path}:{number} is longer than {MAX_LINE_BYTES:,} bytes; is it a jsonl file?")
             try:
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+                yield line.decode(encoding)
             except UnicodeDecodeError as error:
                 bom = len(line) - len(error.object)
                 raise files.utf8_error(path, error, offset + bom, number) from error
             offset += len(line)
+            encoding = "utf-8"
 
 
 def read_parquet(address: str, request: Request) -> Iterator[Record]:
@@ -80,31 +84,33 @@ def read_table(address: str, request: Request) -> Iterator[Record]:
         raise UserError(f"{path} has {header.count(twice[0])} columns named {twice[0]!r}; name each column once")
     if any("\r" in cell for cell in header):
         raise UserError(f"{path} has carriage returns (CR) as line ends; convert them to line feeds (LF)")
-    known = {name.casefold() for name in names}
-    is_header = any(cell.strip().casefold() in known for cell in header)  # it names a column, in any case
+    folded = {name.casefold() for name in names}
+    is_header = any(cell.strip().casefold() in folded for cell in header)  # it names a column, in any case
     if all(name in header for name in names):
-        places = [header.index(name) for name in names]
+        indices = [header.index(name) for name in names]
     elif is_tsv(path) and len(header) == len(names) == 2 and request.may_lack_header and not is_header:
-        places = [0, 1]
+        indices = [0, 1]
         request.dropped.headerless.append(
             f"{path} has no header with {names[0]} and {names[1]}; line 1 is read as data ({names[0]}, {names[1]})"
         )
         yield Record(f"{path}:1", dict(zip(names, header, strict=True)), request.settings)
     else:
-        there = _column_names(header)
-        raise UserError(f"{path}: expected the columns {' and '.join(names)}, got {there}; set {request.settings}")
+        columns = _column_names(header)
+        raise UserError(f"{path}: expected the columns {' and '.join(names)}, got {columns}; set {request.settings}")
     for number, row in rows:
         if row and any(cell.strip() for cell in row):
             if len(row) != len(header):
                 raise UserError(f"{path}:{number}: expected {len(header)} columns as in line 1, got {len(row)}")
-            cells = {name: row[place] for name, place in zip(names, places, strict=True)}
+            cells = {name: row[index] for name, index in zip(names, indices, strict=True)}
             yield Record(f"{path}:{number}", cells, request.settings)
 
 
 def _column_names(names: Sequence[str]) -> str:
-    """Format column names for a message: at most 12 names of 40 characters each."""
-    shown = [name if len(name) <= 40 else f"{name[:39]}…" for name in names[:12]]
-    return ", ".join([*shown, *(["…"] if len(names) > 12 else [])]) or "none"
+    """Format the first twelve column names for a message."""
+    columns = [shown(name, 40) for name in names[:12]]
+    if len(names) > 12:
+        columns.append("…")
+    return ", ".join(columns) or "none"
 
 
 def is_tsv(path: Path) -> bool:
@@ -143,7 +149,8 @@ def read_conll(address: str, request: Request) -> Iterator[Record]:
     first, n_columns = 0, 0
     for number, line in enumerate([*lines(files.read_text(path)), ""], 1):  # a blank line ends a sentence
         if line.strip() and not line.startswith(DOCUMENT_START):
-            columns = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
+            separator = "\t" if "\t" in line else None
+            columns = [cell.strip() for cell in line.split(separator)]
             n_columns = n_columns or len(columns)
             if len(columns) < 2 or not (columns[0] and columns[-1]):
                 raise UserError(f"{path}:{number}: expected a word and its tag, got {line!r:.40}")

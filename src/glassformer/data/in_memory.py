@@ -52,7 +52,8 @@ def rows_of(data: Any) -> Rows:
     rows = [_row(item, number) for number, item in enumerate(data, 1)]
     if isinstance(features, Mapping):  # a Dataset: indices of classes become names
         names = {name: feature.names for name, feature in features.items() if getattr(feature, "names", None)}
-        rows = [{k: names[k][v] if k in names and isinstance(v, int) else v for k, v in row.items()} for row in rows]
+        for row in rows:
+            row.update({name: names[name][row[name]] for name in names if isinstance(row.get(name), int)})
     if not rows:
         raise UserError("the data is empty: give at least a few records")
     return rows
@@ -112,11 +113,11 @@ def place_of(given: Given, data: DataConfig) -> Iterator[str | Path | None]:
 
     Tuples are (source, target) or (text, label). Raises `UserError` for a record without one of the fields.
     """
-    found, names = path_or_rows(given), _fields_of(data)
-    if not isinstance(found, list):
-        yield found
+    source, names = path_or_rows(given), _fields_of(data)
+    if not isinstance(source, list):
+        yield source
         return
-    rows = [_named(row, names) for row in found]
+    rows = [_named(row, names) for row in source]
     for number, row in enumerate(rows, 1):
         if missing := [name for name in names if row.keys().isdisjoint({name, name.partition(".")[0]})]:
             has, reads = ", ".join(map(repr, islice(row, 8))), " and ".join(map(repr, names))
@@ -146,7 +147,8 @@ def json_lines(rows: Rows, kept: Collection[str], new_names: Mapping[str, str]) 
 
 def _kept(row: Mapping[str, Any], kept: Collection[str], new_names: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields that are read; NaN, which a DataFrame has for missing values, becomes null."""
-    return {new_names.get(name, name): None if row[name] != row[name] else row[name] for name in kept if name in row}
+    fields = {new_names.get(name, name): row[name] for name in kept if name in row}
+    return {name: value if value == value else None for name, value in fields.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from glassformer.data.batching import Example
+from glassformer.data.batching import NOT_SCORED, Example
+from glassformer.data.tokens import NO_DROPOUT, BpeDropout
 from glassformer.errors import UserError
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -14,19 +15,17 @@ def encode_texts(
     tokenizer: Tokenizer,
     texts: Sequence[Sequence[str]],
     max_len: int,
-    dropout: float = 0.0,
-    dropout_seed: int = 0,
     *,
+    dropout: BpeDropout = NO_DROPOUT,
     frame: Frame | None = None,
 ) -> tuple[list[Example], int]:
     """Encode texts or pairs in the tokenizer's frames (`[CLS] A [SEP] B [SEP]`); return rows and number of cut rows.
 
-    If a pair is too long, the longer text is cut, token by token (Devlin 2019). `dropout` is the probability of
-    skipping a merge (BPE-dropout), reproducible by `dropout_seed`. `frame` replaces the tokenizer's frame of a single
-    text. Raises `UserError` for a text without any token.
+    If a pair is too long, the longer text is cut, token by token (Devlin 2019). `frame` replaces the tokenizer's frame
+    of a single text. Raises `UserError` for a text without any token.
     """
-    sides = [text[0] for text in texts], [text[1] if len(text) > 1 else "" for text in texts]
-    encoded = tokenizer.encode_batch([*sides[0], *sides[1]], dropout=dropout, seed=dropout_seed)
+    first, second = [text[0] for text in texts], [text[1] if len(text) > 1 else "" for text in texts]
+    encoded = tokenizer.encode_batch([*first, *second], dropout=dropout.share, seed=dropout.seed)
     rows, n_cut = [], 0
     for number, (a, b) in enumerate(zip(encoded[: len(texts)], encoded[len(texts) :], strict=True)):
         is_pair = len(texts[number]) > 1
@@ -35,13 +34,17 @@ def encode_texts(
         if room < 1 + is_pair:
             raise UserError(f"max_len is {max_len}, too small for a text and its special tokens; raise it")
         n_cut += len(a) + len(b) > room
-        kept_a, kept_b = _cut_to(len(a), len(b), room)
-        ids, types = around.around_pair(a[:kept_a], b[:kept_b]) if is_pair else (around.around(a[:kept_a]), None)
+        n_a, n_b = _cut_to(len(a), len(b), room)
+        token_types: np.ndarray | None = None
+        if is_pair:
+            ids, types = around.around_pair(a[:n_a], b[:n_b])
+            token_types = np.array(types, dtype=np.int64)
+        else:
+            ids = around.around(a[:n_a])
         if not ids:
             raise UserError(
                 "a text has no token, and this tokenizer adds no special tokens to a text; use a text that is not empty"
             )
-        token_types = None if types is None else np.array(types, dtype=np.int64)
         rows.append(Example(np.array(ids, dtype=np.int64), token_types=token_types))
     return rows, n_cut
 
@@ -67,30 +70,32 @@ def encode_tagged(
     sentences: Sequence[Sequence[str]],
     max_len: int,
     tags: Sequence[Sequence[int]] | None = None,
-    dropout: float = 0.0,
-    dropout_seed: int = 0,
+    *,
+    dropout: BpeDropout = NO_DROPOUT,
 ) -> tuple[list[Example], int]:
     """Encode words in the frame of a text; the first token of a word has the word's label, the others -100.
 
     Without `tags` the label of every word is 0. Each word except the first is encoded with a space before it. Tokens
-    after `max_len` are cut off. Returns the rows and the number of cut rows. `dropout` is as in `encode_texts`.
+    after `max_len` are cut off. Returns the rows and the number of cut rows.
     """
     frame, alone = tokenizer.frames.text, tokenizer.words_stand_alone
     room = max_len - frame.n_added
-    flat = [word if i == 0 or alone else f" {word}" for sentence in sentences for i, word in enumerate(sentence)]
-    encoded = iter(tokenizer.encode_batch(flat, dropout=dropout, seed=dropout_seed))
+    space = "" if alone else " "
+    flat = [space * (i > 0) + word for sentence in sentences for i, word in enumerate(sentence)]
+    encoded = iter(tokenizer.encode_batch(flat, dropout=dropout.share, seed=dropout.seed))
     rows, n_cut = [], 0
     for number, sentence in enumerate(sentences):
         ids: list[int] = []
         labels: list[int] = []
-        for place in range(len(sentence)):
-            word = next(encoded)
-            if not word:
-                raise UserError(f"the word {sentence[place]!r} has no token in this tokenizer; remove or replace it")
-            ids += word
-            labels += [0 if tags is None else tags[number][place], *[-100] * (len(word) - 1)]
+        tags_of_words = [0] * len(sentence) if tags is None else tags[number]
+        for word, tag in zip(sentence, tags_of_words, strict=True):
+            ids_of_word = next(encoded)
+            if not ids_of_word:
+                raise UserError(f"the word {word!r} has no token in this tokenizer; remove or replace it")
+            ids += ids_of_word
+            labels += [tag, *[NOT_SCORED] * (len(ids_of_word) - 1)]
         n_cut += len(ids) > room
         ids, labels = ids[:room], labels[:room]
-        labels = [-100] * len(frame.before) + labels + [-100] * len(frame.after)
+        labels = [NOT_SCORED] * len(frame.before) + labels + [NOT_SCORED] * len(frame.after)
         rows.append(Example(np.array(frame.around(ids), dtype=np.int64), labels=np.array(labels, dtype=np.int64)))
     return rows, n_cut

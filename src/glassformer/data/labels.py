@@ -10,7 +10,7 @@ Only records without text or label are skipped; they are counted.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from glassformer.data.records import Dropped, Kind, Record, Request
 from glassformer.data.split import digest_of, read_sides, split_records, without_repeats
 from glassformer.errors import UserError, nearest_name
 
-IMBALANCE_TOLD = 5.0
+IMBALANCE_NOTED = 5.0
 CLASSES_SHOWN = 40
 MANY = 10
 """Up to this number of classes, each text may have its own."""
@@ -71,12 +71,13 @@ def labelled_in(data: LabelData, dropped: DroppedLabels, split: str = "train") -
     path = data.path or ""
     if path.startswith(builtin.PREFIX) and (data.second_field or data.outputs not in ("classes", "tags")):
         raise UserError(f"{path} has classes of single texts: remove data.outputs and data.second_field")
+    read: Callable[[LabelData, Record], LabelRecord | None] = _tagged if data.outputs == "tags" else _labelled
     for record in addresses.records(path, _request(data, split, dropped)):
-        found = _tagged(data, record) if data.outputs == "tags" else _labelled(data, record)
-        if found is None:
+        labelled = read(data, record)
+        if labelled is None:
             dropped.empty(record.where)
         else:
-            yield found
+            yield labelled
 
 
 def _request(data: LabelData, split: str, dropped: DroppedLabels) -> Request:
@@ -117,8 +118,10 @@ def _label(record: Record, value: Any, name: str) -> str:
         return names[value]
     if isinstance(value, bool):
         return str(value).lower()
-    if value is None or isinstance(value, int | float):
-        return "" if value is None else str(value)
+    if value is None:
+        return ""
+    if isinstance(value, int | float):
+        return str(value)
     return record.as_text(value, f"the field {name!r}").strip()
 
 
@@ -130,10 +133,10 @@ def _labels(record: Record, name: str) -> tuple[str, ...]:
             f"{record.where}: data.outputs = multi_label needs a list of labels in the field {name!r}, got "
             f"{values!r:.40}; use a .jsonl file"
         )
-    found = tuple(_label(record, value, name) for value in values)
-    if not all(found):
+    labels = tuple(_label(record, value, name) for value in values)
+    if not all(labels):
         raise UserError(f"{record.where} has an empty label; remove it")
-    return found
+    return labels
 
 
 def _class_names(features: Any, name: str) -> Sequence[str] | None:
@@ -152,11 +155,13 @@ def _tagged(data: LabelData, record: Record) -> Tagged | None:
     if len(words) != len(tags):
         raise UserError(f"{record.where} has {len(words)} words and {len(tags)} tags; each word needs one tag")
     texts = tuple(record.as_text(word, f"an item of {data.text_field!r}") for word in words)
-    found = Tagged(texts, tuple(_label(record, tag, data.label_field) for tag in tags), record.where)
-    for number, (word, tag) in enumerate(zip(found.words, found.tags, strict=True), 1):
+    if not words:
+        return None
+    sentence = Tagged(texts, tuple(_label(record, tag, data.label_field) for tag in tags), record.where)
+    for number, (word, tag) in enumerate(zip(sentence.words, sentence.tags, strict=True), 1):
         if not (word.strip() and tag):
             raise UserError(f"{record.where}: word {number} or its tag is empty; fill it in or remove it")
-    return found if words else None
+    return sentence
 
 
 class LabelCorpus:
@@ -194,18 +199,18 @@ class LabelCorpus:
             data,
             self.valid_data,
             lambda data, split: labelled_in(data, self.dropped, split),
-            lambda found: split_labelled(found, data.valid_fraction, keeps_labels=data.outputs != "regression"),
+            lambda records: split_labelled(records, data.valid_fraction, keeps_labels=data.outputs != "regression"),
         )
         if data.outputs == "classes":
             self._require_few_labels(train)
-        kept = without_repeats(train, valid, inputs_of, self.dropped, self.name)
+        train = without_repeats(train, valid, inputs_of, self.dropped, self.name)
         if data.outputs != "regression":
-            names = class_names(kept)
-            self._require_no_header(kept)
+            names = class_names(train)
+            self._require_no_header(train)
             if len(names) == 1:
                 raise UserError(f"{self.name} has only the label {names[0]!r}; add texts with another label")
             require_known(valid, names)
-        return kept, valid
+        return train, valid
 
     @cached_property
     def test(self) -> list[LabelRecord] | None:
@@ -238,14 +243,12 @@ class LabelCorpus:
     def _require_no_header(self, records: Sequence[LabelRecord]) -> None:
         """Raise `UserError` if line 1 of a table without a header looks like one: no other line has its label."""
         counts = _counts(records)
-        for record in records if self.dropped.headerless else ():
-            if (
-                record.where == f"{self.path}:1"
-                and counts[labels_in(record)[0]] == 1
-                and len(records) > len(counts) * 2
-            ):
+        if not self.dropped.headerless or len(records) <= 2 * len(counts):
+            return
+        for label in (labels_in(record)[0] for record in records if record.where == f"{self.path}:1"):
+            if counts[label] == 1:
                 raise UserError(
-                    f"{self.path}:1 looks like a header, because no other line has the label {labels_in(record)[0]!r}; "
+                    f"{self.path}:1 looks like a header, because no other line has the label {label!r}; "
                     "set data.text_field and data.label_field to the columns of texts and labels"
                 )
 
@@ -257,10 +260,10 @@ def read_labels(
 
     Raises `UserError` for an unreadable file, missing columns, and a file without any record.
     """
-    found = list(labelled_in(replace(data, path=path), dropped or DroppedLabels(), split))
-    if not found:
+    records = list(labelled_in(replace(data, path=path), dropped or DroppedLabels(), split))
+    if not records:
         raise UserError(f"{name_of(path)} has no text with a label; use another file")
-    return found
+    return records
 
 
 def split_labelled(
@@ -277,12 +280,21 @@ def split_labelled(
     >>> [record.text for record in train], [record.text for record in valid]
     (['a', 'b', 'a', 'c'], ['d'])
     """
-    keys = ["\n".join(record.words) if isinstance(record, Tagged) else record.text for record in records]
-    kept: dict[str, str] = {}  # label → its alphabetically first text
+    keys = [_first_text(record) for record in records]
+    if not keeps_labels:
+        return split_records(records, keys, valid_fraction)
+    first: dict[str, str] = {}  # label → its alphabetically first text
     for record, key in zip(records, keys, strict=True):
-        for label in labels_in(record) if keeps_labels else ():
-            kept[label] = min(key, kept.get(label, key))
-    return split_records(records, keys, valid_fraction, training=set(kept.values()))
+        for label in labels_in(record):
+            first[label] = min(key, first.get(label, key))
+    return split_records(records, keys, valid_fraction, training=set(first.values()))
+
+
+def _first_text(record: LabelRecord) -> str:
+    """Return the first of two texts, or the words of a sentence in lines."""
+    if isinstance(record, Tagged):
+        return "\n".join(record.words)
+    return record.text
 
 
 def labels_in(record: LabelRecord) -> tuple[str, ...]:
@@ -303,10 +315,10 @@ def class_names(records: Iterable[LabelRecord]) -> list[str]:
 
 def require_known(records: Iterable[LabelRecord], names: Sequence[str]) -> None:
     """Raise `UserError` for the first label that is not in `names`, with its place and the nearest name."""
-    known = set(names)
+    training = set(names)
     for record in records:
         for label in labels_in(record):
-            if label not in known:
+            if label not in training:
                 near = nearest_name(label, names)
                 hint = "the labels are" if near is None else f"did you mean {near!r}? The labels are"
                 more = f" and {len(names) - 20:,} more" if len(names) > 20 else ""
@@ -373,22 +385,28 @@ class LabelReport:
 def class_report(corpus: LabelCorpus) -> LabelReport:
     """Compute the statistics of a corpus and its test data; a note counts test texts that are also in the corpus."""
     train, valid = corpus.split
-    test, news = corpus.test, corpus.news()
+    test, news, n_test = corpus.test, corpus.news(), None
     if test is not None:
+        n_test = len(test)
         seen = {inputs_of(record) for record in (*train, *valid)}
         if n := sum(inputs_of(record) in seen for record in test):
             news.append(f"{n:,} of the {len(test):,} test texts are also in the training or validation data")
-    are_numbers = corpus.data.outputs == "regression"
-    in_train, in_valid = _counts(train), _counts(valid)
-    numbers = [float(labels_in(record)[0]) for record in train if are_numbers]
+    counts: dict[str, tuple[int, int]] = {}
+    numbers: tuple[float, float, float] | None = None
+    if corpus.data.outputs == "regression":
+        values = [float(labels_in(record)[0]) for record in train]
+        numbers = min(values), math.fsum(values) / len(values), max(values)
+    else:
+        in_train, in_valid = _counts(train), _counts(valid)
+        counts = {name: (in_train[name], in_valid[name]) for name in class_names(train)}
     lengths = sorted(sum(map(len, inputs_of(record))) for record in (*train, *valid))
     return LabelReport(
         n_train=len(train),
         n_valid=len(valid),
-        n_test=None if test is None else len(test),
+        n_test=n_test,
         characters=(lengths[len(lengths) // 2], lengths[-1]),
-        counts={} if are_numbers else {name: (in_train[name], in_valid[name]) for name in class_names(train)},
-        numbers=(min(numbers), math.fsum(numbers) / len(numbers), max(numbers)) if numbers else None,
+        counts=counts,
+        numbers=numbers,
         news=tuple(news),
     )
 
@@ -409,14 +427,14 @@ def _imbalance(counts: dict[str, int]) -> float | None:
 
 
 def _imbalance_sentences(counts: dict[str, int], outputs: str) -> list[str]:
-    found = _imbalance(counts)
-    if found is None or found <= IMBALANCE_TOLD:
+    imbalance = _imbalance(counts)
+    if imbalance is None or imbalance <= IMBALANCE_NOTED:
         return []
     what = "tag" if outputs == "tags" else "class"
     most, least = max(counts, key=lambda name: counts[name]), min(counts, key=lambda name: counts[name])
     return [
-        f"the {what} {most!r} occurs {found:,.0f} times as often as {least!r} ({counts[most]:,} and {counts[least]:,} "
-        "times); prefer macro F1 to accuracy"
+        f"the {what} {most!r} occurs {imbalance:,.0f} times as often as {least!r} ({counts[most]:,} and "
+        f"{counts[least]:,} times); prefer macro F1 to accuracy"
     ]
 
 

@@ -61,7 +61,7 @@ class Recognised:
 
 
 def recognise(
-    place: str, kind: Kind | None = None, given: Mapping[str, str] | None = None, sample: Sample | None = None
+    address: str, kind: Kind | None = None, given: Mapping[str, str] | None = None, sample: Sample | None = None
 ) -> Recognised:
     """Recognise the data at a path or an address; `sample` has its first rows if they are known.
 
@@ -71,32 +71,32 @@ def recognise(
     given = given or {}
     kind = kind or implied_kind(given)
     if sample is None:
-        kinds = _kinds_at(place)
+        kinds = _kinds_at(address)
         if kinds == ("tags",) and kind != "text":
-            suffix = Path(place).suffix.lower()
-            return Recognised(LabelData(path=place, outputs="tags"), f"words with tags, by its suffix {suffix}")
+            suffix = Path(address).suffix.lower()
+            return Recognised(LabelData(path=address, outputs="tags"), f"words with tags, by its suffix {suffix}")
         if "pairs" not in kinds or (kind == "text" and "text" not in kinds):
-            return _text(place, kind)
-        sample = read_sample(place)
-    return _Reading(place, kind, given, sample).recognised()
+            return _text(address, kind)
+        sample = read_sample(address)
+    return _Reading(address, kind, given, sample).recognised()
 
 
-def _kinds_at(place: str) -> tuple[records.Kind, ...]:
+def _kinds_at(address: str) -> tuple[records.Kind, ...]:
     """Return what the records of a table can be; nothing for files of text, folders, patterns and built-in texts."""
-    source = addresses.source_of(place)
-    if source is None or place.startswith(builtin.PREFIX) or Path(place).is_dir():
+    source = addresses.source_of(address)
+    if source is None or address.startswith(builtin.PREFIX) or Path(address).is_dir():
         return ()
     return source.kinds
 
 
-def _text(place: str, kind: Kind | None) -> Recognised:
+def _text(address: str, kind: Kind | None) -> Recognised:
     if kind in ("pairs", "labels"):
         tables = ", ".join(addresses.suffixes_of("pairs"))
         raise UserError(
-            f"{place} has no columns: pairs are two files (source and target) or a table ({tables}), labels a table or "
-            "a .conll file"
+            f"{address} has no columns: pairs are two files (source and target) or a table ({tables}), labels a table "
+            "or a .conll file"
         )
-    return Recognised(TextData(path=place))
+    return Recognised(TextData(path=address))
 
 
 def recognise_rows(rows: Rows, kind: Kind | None, given: Mapping[str, str]) -> tuple[Recognised, list[str]]:
@@ -104,13 +104,14 @@ def recognise_rows(rows: Rows, kind: Kind | None, given: Mapping[str, str]) -> t
 
     The items of tuples get the default names of their fields.
     """
-    found = recognise("the data", kind, given, Sample(columns_of(_first(rows))))
-    fields = {name: column for name in FIELDS if (column := getattr(found.data, name, None)) is not None}
+    recognised = recognise("the data", kind, given, Sample(columns_of(_first(rows))))
+    fields = {name: column for name in FIELDS if (column := getattr(recognised.data, name, None)) is not None}
     new_names = {old: setting.removesuffix("_field") for setting, old in fields.items() if old in PARTS}
     default = {setting: new_names[old] for setting, old in fields.items() if old in new_names}
-    kept = {name if name in rows[0] else name.partition(".")[0] for name in fields.values()}
-    lines = json_lines(rows, kept, new_names)
-    return replace(found, data=replace(found.data, **default)), lines  # type: ignore[arg-type]
+    outer = {name for name in fields.values() if name in rows[0]}
+    outer |= {name.partition(".")[0] for name in fields.values() if name not in rows[0]}
+    lines = json_lines(rows, outer, new_names)
+    return replace(recognised, data=replace(recognised.data, **default)), lines  # type: ignore[arg-type]
 
 
 def implied_kind(given: Mapping[str, str]) -> Kind | None:
@@ -133,20 +134,22 @@ def aligned(source: str, target: str) -> Recognised:
                 "texts, their folder or a pattern in quotes"
             )
     language = Path(target).suffix.removeprefix(".").lower()
-    known: dict[str, Any] = {"target_language": language} if len(language) == 2 and language.isalpha() else {}
     try:
         pairs = aligned_lines(Path(source), Path(target))[:N_ROWS]
     except UserError as error:
         raise UserError(f"two sources are the text files of pairs: {error}") from error
     rows = {name: [pair[i] for pair in pairs] for i, name in enumerate(PAIR_FIELDS)}
-    return Recognised(PairData(source=source, target=target, **known), "pairs, by two files", rows)
+    data = PairData(source=source, target=target)
+    if len(language) == 2 and language.isalpha():
+        data = replace(data, target_language=language)
+    return Recognised(data, "pairs, by two files", rows)
 
 
 @dataclass(frozen=True)
 class _Reading:
     """A table and what is known about it."""
 
-    place: str
+    address: str
     kind: Kind | None
     given: Mapping[str, str]
     sample: Sample
@@ -161,27 +164,27 @@ class _Reading:
         if labels and self.kind in ("labels", None):
             return self._labels(labels, by_names(labels))
         if self.kind in ("text", None) and (text := self._named(LABEL_FIELDS[:1])):
-            return Recognised(TextData(path=self.place, **text), f"text, {by_names(text)}")
+            return Recognised(TextData(path=self.address, **text), f"text, {by_names(text)}")
         if self.kind != "text" and len(self.sample.columns) == 2:
             return self._by_values(*self.sample.columns)
         raise self._unclear()
 
     def _named(self, settings: Sequence[str]) -> dict[str, Any]:
         """Return the column of each setting: the given one, else the one with its name; {} if one is missing."""
-        found = {}
+        columns = {}
         for setting in settings:
             default = setting.removesuffix("_field")
             name = self.given.get(setting) or next((c for c in self.sample.columns if c.casefold() == default), None)
             if name is None:
                 return {}
-            found[setting] = name
-        return found
+            columns[setting] = name
+        return columns
 
     def _by_values(self, *names: str) -> Recognised:
         values = [_as_texts(self.sample.columns[name]) for name in names]
         label = _label_column(*(self.sample.columns[name] for name in names))
         if label is None and self.kind == "labels":
-            label = 1 if len(set(values[1])) <= len(set(values[0])) else 0
+            label = int(len(set(values[1])) <= len(set(values[0])))
         if label is not None and self.kind != "pairs":
             return self._labels_at(names, label)
         if self.kind != "pairs" and not all(len(set(side)) >= MANY * len(side) for side in values):
@@ -202,13 +205,15 @@ class _Reading:
             return replace(self, sample=Sample(columns)).recognised()
         if label == 0:
             raise UserError(
-                f"{self.place} seems to have the labels in column 1, and without a header column 1 is the text: put "
+                f"{self.address} seems to have the labels in column 1, and without a header column 1 is the text: put "
                 "the line `label TAB text` before it, or exchange the columns"
             )
         return self._labels(fields, "by the repeated values of column 2", has_names=False)
 
     def _pairs(self, fields: Mapping[str, Any], evidence: str, *, has_names: bool = True) -> Recognised:
-        data = PairData(path=self.place, **(fields if has_names else {}))
+        data = PairData(path=self.address)
+        if has_names:
+            data = replace(data, **fields)
         return Recognised(data, f"pairs, {evidence}", self._rows(fields))
 
     def _labels(self, fields: Mapping[str, str], evidence: str, *, has_names: bool = True) -> Recognised:
@@ -216,12 +221,15 @@ class _Reading:
         labels = rows["label_field"]
         outputs = self.given.get("outputs") or outputs_of(labels)
         n_classes = f"{len(set(map(str, labels))):,} in the first {len(labels):,} rows"
-        what = {"tags": "words with tags", "regression": "texts with numbers"}.get(outputs)
-        settings = {"outputs": outputs, **(fields if has_names else {})}
+        kinds = {"tags": "words with tags", "regression": "texts with numbers"}
+        kind = kinds.get(outputs, f"texts with classes ({n_classes})")
+        settings = {"outputs": outputs}
+        if has_names:
+            settings |= fields
         if "second_field" in self.given:
             settings["second_field"] = self.given["second_field"]
-        data = LabelData(path=self.place, **settings)  # type: ignore[arg-type]
-        return Recognised(data, f"{what or f'texts with classes ({n_classes})'}, {evidence}", rows)
+        data = LabelData(path=self.address, **settings)  # type: ignore[arg-type]
+        return Recognised(data, f"{kind}, {evidence}", rows)
 
     def _rows(self, fields: Mapping[str, str]) -> Columns:
         return {setting: self.sample.columns.get(name, ()) for setting, name in fields.items()}
@@ -230,11 +238,13 @@ class _Reading:
         """Return the error that asks for the kind, or for the columns."""
         names = list(self.sample.columns)
         if len(names) == 2 and self.kind is None:
-            return UserError(f"{self.place} may be pairs or labels: give --kind pairs or --kind labels (Python: kind=)")
+            return UserError(
+                f"{self.address} may be pairs or labels: give --kind pairs or --kind labels (Python: kind=)"
+            )
         flags = {"pairs": _flags(PAIR_FIELDS), "labels": _flags(LABEL_FIELDS), "text": _flags(LABEL_FIELDS[:1])}
         asked = [f"{flags[kind]} for {kind}" for kind in KINDS if self.kind in (kind, None)]
         columns = ", ".join(map(shown, names[:12])) or "none"
-        return UserError(f"{self.place} has the columns {columns}: name those to read, with {'; or '.join(asked)}")
+        return UserError(f"{self.address} has the columns {columns}: name those to read, with {'; or '.join(asked)}")
 
 
 def by_names(fields: Mapping[str, str]) -> str:
@@ -252,7 +262,8 @@ def _flags(settings: Sequence[str]) -> str:
 
 def _as_texts(values: Sequence[Any]) -> list[str]:
     """Return values as texts; the items of a list are joined."""
-    return [" ".join(map(str, value)) if isinstance(value, list) else str(value) for value in values]
+    lists = [value if isinstance(value, list) else [value] for value in values]
+    return [" ".join(map(str, items)) for items in lists]
 
 
 def outputs_of(labels: Sequence[Any]) -> str:
@@ -282,18 +293,16 @@ def _label_column(first: Sequence[Any], second: Sequence[Any]) -> int | None:
     if all(isinstance(value, list) for value in (*first, *second)):
         n_items = [len({str(item) for value in column for item in value}) for column in columns]
         return int(n_items[1] <= n_items[0])
-    found = [place for place, values in enumerate(columns) if all(isinstance(value, Real) for value in values)]
-    return found[0] if len(found) == 1 else _few_values(*map(_as_texts, columns))
+    numeric = [all(isinstance(value, Real) for value in values) for values in columns]
+    if sum(numeric) == 1:
+        return numeric.index(True)
+    few = [_has_few_values(_as_texts(values)) for values in columns]
+    return few.index(True) if sum(few) == 1 else None
 
 
-def _few_values(*columns: Sequence[str]) -> int | None:
-    found = [
-        place
-        for place, values in enumerate(columns)
-        if len(set(values)) <= max(len(values) / 10, min(FEW_LABELS, len(values) / 3))
-        and max(map(len, values), default=0) <= LABEL_CHARACTERS
-    ]
-    return found[0] if len(found) == 1 else None
+def _has_few_values(values: Sequence[str]) -> bool:
+    few = max(len(values) / 10, min(FEW_LABELS, len(values) / 3))
+    return len(set(values)) <= few and max(map(len, values), default=0) <= LABEL_CHARACTERS
 
 
 # The first rows

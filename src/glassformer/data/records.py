@@ -74,7 +74,8 @@ class Record:
         'Hund'
         """
         value: Any = self.fields
-        for key in [name] if name in self.fields else name.split("."):
+        path = [name] if name in self.fields else name.split(".")
+        for key in path:
             if not isinstance(value, Mapping) or key not in value:
                 names = list(value) if isinstance(value, Mapping) else []
                 near, has = nearest_name(key, names), ", ".join(map(repr, names[:8])) or "no fields"

@@ -10,7 +10,7 @@ import numpy as np
 from glassformer import formatting
 from glassformer.data.corpus import Corpus
 from glassformer.data.texts import Counts, Piece, read_pieces
-from glassformer.data.tokens import encode_pieces
+from glassformer.data.tokens import Encoding, encode_pieces
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -81,12 +81,13 @@ class DataReport:
     def total(self) -> SideReport:
         """Sum over the sides; a single document that is cut in two counts as one document."""
         tokens = [side.n_tokens for side in self.sides if side.n_tokens is not None]
+        n_tokens = sum(tokens) if tokens else None
         return SideReport(
             "total",
             self.n_documents,
             sum(side.n_characters for side in self.sides),
             sum(side.n_bytes for side in self.sides),
-            sum(tokens) if tokens else None,
+            n_tokens,
         )
 
     def table(self, width: int | None = None) -> str:
@@ -113,6 +114,7 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
     The text is streamed: memory use is 8 bytes per line, and twice that while hashes are sorted. If the text cannot be
     split, the report covers the whole text, with the reason as a note.
     """
+    # The split
     notes = [note for scan in corpus.scans for note in _notes(scan.counts)]
     several = corpus.scans[0].n_documents > 1
     streams: dict[str, Iterator[Piece]]
@@ -122,6 +124,7 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
     except UserError as error:
         streams = {"text": read_pieces(corpus.paths, text_field=corpus.text_field)}
         notes.append(f"cannot be split: {error}")
+    # The sizes of each side
     lines = RepeatCounter()
     sides = [SideReport(name) for name in streams]
     for side, pieces in zip(sides, streams.values(), strict=True):
@@ -129,8 +132,11 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
         if tokenizer is None:
             deque(measured, maxlen=0)
         else:
-            start_id, end_id = (tokenizer.start_id, tokenizer.eos_id) if several else (None, None)
-            side.n_tokens = sum(len(part.ids) for part in encode_pieces(measured, tokenizer, end_id, start_id))
+            encoding = Encoding(tokenizer)
+            if several:
+                encoding = Encoding(tokenizer, tokenizer.start_id, tokenizer.eos_id)
+            side.n_tokens = sum(len(part.ids) for part in encode_pieces(measured, encoding))
+    # The documents
     hashes = np.concatenate([scan.hashes for scan in corpus.scans])
     lengths = np.concatenate([scan.n_characters for scan in corpus.scans])
     return DataReport(
@@ -154,15 +160,19 @@ def _notes(counts: Counts) -> Iterator[str]:
         yield f"{_plural(counts.n_crlf, 'line end')} converted from CRLF to LF"
     if counts.other_files:
         kinds = sorted({path.suffix or path.name for path in counts.other_files})
-        some = ", ".join([*kinds[:8], *(["..."] if len(kinds) > 8 else [])])
-        yield f"{_plural(len(counts.other_files), 'file')} skipped: neither txt nor jsonl ({some})"
+        if len(kinds) > 8:
+            kinds[8:] = ["..."]
+        yield f"{_plural(len(counts.other_files), 'file')} skipped: neither txt nor jsonl ({', '.join(kinds)})"
 
 
 def _row(side: SideReport) -> tuple[str, ...]:
     numbers = (side.n_documents, side.n_characters, side.n_bytes, side.n_tokens)
+    row = [side.name, *(f"{number:,}" for number in numbers if number is not None)]
+    if side.n_tokens is None:
+        row.append("-")
     per_token = f"{side.n_bytes / side.n_tokens:.2f}" if side.n_tokens else "-"
-    return (side.name, *("-" if number is None else f"{number:,}" for number in numbers), per_token)
+    return (*row, per_token)
 
 
 def _plural(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+    return f"{n:,} {noun}{'s' * (n != 1)}"

@@ -45,7 +45,8 @@ def held_out(
     for unit, weight in enumerate(weights):
         groups.setdefault(weight.bit_length(), []).append(unit)
     chosen: list[int] = []
-    missing, limit = 0.0, 1 if fits_only else 2  # a unit below 2 × missing brings the total nearer
+    missing = 0.0
+    limit = 1 if fits_only else 2  # a unit below 2 × missing brings the total nearer
     for size in sorted(groups):
         missing += fraction * sum(weights[unit] for unit in groups[size])
         for unit in groups[size]:
@@ -62,7 +63,8 @@ def held_out(
         chosen = left[:1]
     elif may_add:
         nearest = min(left, key=lambda unit: abs(weights[unit] - missing))
-        chosen += [nearest] if abs(weights[nearest] - missing) < missing else []
+        if abs(weights[nearest] - missing) < missing:
+            chosen.append(nearest)
     return chosen
 
 
@@ -144,14 +146,16 @@ def without_repeats(
     Raises `UserError` if there is no training or no validation record in the data called `name`.
     """
     held = set(map(key, valid))
-    kept = [record for record in train if key(record) not in held]
-    dropped.n_repeated = len(train) - len(kept)
-    again = ", because all of them are also validation data" if train else ""
-    for side, why, records in (("training", again, kept), ("validation", "", valid)):
+    distinct = [record for record in train if key(record) not in held]
+    dropped.n_repeated = len(train) - len(distinct)
+    repeated = ", because all of them are also validation data" if train else ""
+    for side, reason, records in (("training", repeated, distinct), ("validation", "", valid)):
         if not records:
-            what = dropped.RECORD
-            raise UserError(f"the split of {name} has no {side} {what}{why}; use more {what}s, or set data.valid_path")
-    return kept
+            noun = dropped.RECORD
+            raise UserError(
+                f"the split of {name} has no {side} {noun}{reason}; use more {noun}s, or set data.valid_path"
+            )
+    return distinct
 
 
 def digest_of(begin: str, sides: Iterable[Iterable[Iterable[str]]]) -> str:

@@ -124,8 +124,8 @@ def find_sources(paths: Paths, counts: Counts | None = None) -> list[TextSource]
         if address.startswith(builtin.PREFIX):
             builtin.find(address, "text")
         if addresses.is_file(address):
-            found = addresses.find_files(files.as_path(path, "path"), counts.other_files)
-            sources += [TextSource(str(file), file) for file in found]
+            paths_of_texts = addresses.find_files(files.as_path(path, "path"), counts.other_files)
+            sources += [TextSource(str(file), file) for file in paths_of_texts]
         else:
             sources.append(TextSource(address, None))
     return sources

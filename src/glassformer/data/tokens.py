@@ -36,7 +36,7 @@ from glassformer.data.texts import Piece, cut, joined
 from glassformer.errors import UserError, is_out_of_memory
 from glassformer.seeds import Stream, seed_of
 from glassformer.tokenization.processes import in_order
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 T = TypeVar("T")
 
@@ -46,7 +46,8 @@ DTYPES = ("<u2", "<u4")
 KEY = "[0-9a-f]{32}"  # pattern of the folder names in the cache
 BATCH_CHARACTERS = 1 << 20  # encoded at once: enough work for every core, at low memory use
 PAYS_FROM = 8 << 20  # characters after which worker processes encode: they start in the time of about this text
-_NAMES: dict[SplitSide, str] = {"train": "the training text", "valid": "the validation text"}
+_SIDES: tuple[SplitSide, ...] = ("train", "valid")
+_NAMES = {"train": "the training text", "valid": "the validation text"}
 _PAIR_NAMES = {"train": "training pairs", "valid": "validation pairs"}
 
 Progress = Callable[[int, int], None]  # called with (bytes of text done, total bytes); for pairs: numbers of texts
@@ -89,71 +90,106 @@ class Splits(Generic[T]):
 TokenSplits = Splits[TokenFile]
 
 
+@dataclass(frozen=True)
+class BpeDropout:
+    """BPE-dropout of training texts (Provilkov et al. 2020): merges are skipped at random."""
+
+    share: float = 0.0  # probability of skipping a merge
+    seed: int = 0  # equal seeds skip the same merges
+
+
+NO_DROPOUT = BpeDropout()
+
+
+@dataclass(frozen=True)
+class TokenCache:
+    """A folder of encoded corpora, and how a process of a run uses it."""
+
+    folder: Path
+    progress: Progress | None = None
+    checks_hashes: bool = True  # False: only sizes of the ids are checked; another process of the run checks the hashes
+    in_every_rank: bool = False  # True: all ranks of a run encode at the same time, and share the processors
+
+    def streams(
+        self, key: list[Any], names: Mapping[str, str], write: Callable[[Path], dict[str, Any]]
+    ) -> tuple[dict[str, TokenFile], Path]:
+        """Return the streams of a corpus by their stems, and their folder, which `write` fills if it is not complete.
+
+        The hash of `key` names the folder, and `names` maps each stem to its name in messages. `write` encodes the
+        corpus to a folder and returns the sidecar. A folder with changed files (size or SHA-256) is written again. An
+        interrupted run leaves no folder that a later run would use.
+        """
+        folder = self.folder / content_hash([FORMAT_VERSION, *key])[:32]
+        streams = open_streams(folder, names, self.checks_hashes)
+        if streams is not None:
+            return streams, folder
+        files.clean_unfinished(self.folder, KEY)
+        with files.new_folder(folder) as temporary:
+            sidecar = {"format_version": FORMAT_VERSION, **write(temporary)}
+            files.write_json(temporary / SIDECAR, {"sha256": content_hash(sidecar), **sidecar})
+        for _ in range(20):  # another process may be replacing the folder by an equal one
+            streams = open_streams(folder, names)
+            if streams is not None:
+                return streams, folder
+            time.sleep(0.1)
+        raise UserError(f"the tokens read back from {folder} differ from the tokens written; check the disk")
+
+    def counter(self, total: int, size: Callable[["EncodedPart"], int]) -> Callable[["EncodedPart"], "EncodedPart"]:
+        """Return a function that adds the size of a part to the progress, and returns the part."""
+        done = 0
+
+        def advance(part: EncodedPart) -> EncodedPart:
+            nonlocal done
+            done += size(part)
+            if self.progress is not None:
+                self.progress(done, total)
+            return part
+
+        return advance
+
+
 def prepare(
     corpus: Corpus,
     tokenizer: Tokenizer,
-    cache_dir: Path,
+    cache: TokenCache,
     *,
     start_id: int | None = None,
-    dropout: float = 0.0,
-    dropout_seed: int = 0,
-    progress: Progress | None = None,
-    checks_hashes: bool = True,
-    in_every_rank: bool = False,
+    dropout: BpeDropout = NO_DROPOUT,
 ) -> TokenSplits:
     """Return the tokens of a corpus: from the cache if complete and unchanged, else by encoding the text.
 
-    The cache key is a hash of the text, the split, the tokenizer, `start_id` and dropout. A folder with changed
-    files (size or SHA-256) is encoded again. An interrupted run leaves no folder that a later run would use.
-    A large text is encoded by one worker process per processor (`tokenization/processes.py`), with the same result.
-    Memory holds some pieces of the text, or some documents if the tokenizer needs whole documents
-    (`Tokenizer.encodes_in_pieces`). `progress(done, total)` counts bytes of text.
+    The cache key is a hash of the text, the split, the tokenizer, `start_id` and dropout. A large text is encoded by
+    one worker process per processor (`tokenization/processes.py`), with the same result. Memory holds some pieces of
+    the text, or some documents if the tokenizer needs whole documents (`Tokenizer.encodes_in_pieces`). The progress
+    counts bytes of text.
 
-    `start_id` is put before each document; without it, documents have no start token.
-
-    `dropout` is the probability of skipping a merge in the training text (BPE-dropout, Provilkov et al. 2020),
-    reproducible by `dropout_seed`. The validation text is encoded without dropout.
-
-    With `checks_hashes=False` only the size of the ids is checked, if another process of the run checks the hashes.
-    With `in_every_rank` all ranks of a run encode at the same time, and share the processors.
+    `start_id` is put before each document; without it, documents have no start token. The validation text is encoded
+    without dropout.
     """
-    key: list[Any] = [FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout]
-    key += [dropout_seed] if dropout_seed else []
-    key += ["start", start_id] if start_id is not None else []
-    folder = cache_dir / content_hash(key)[:32]
-    if (found := _open(folder, checks_hashes)) is not None:
-        return found
-    n_bytes, done = corpus.n_bytes, 0
 
-    def advance(part: EncodedPart) -> EncodedPart:
-        nonlocal done
-        done += part.n_bytes
-        if progress is not None:
-            progress(done, n_bytes)
-        return part
-
-    end_id = tokenizer.eos_id if corpus.plan.end_tokens else None
-    files.clean_unfinished(cache_dir, KEY)
-    with files.new_folder(folder) as temporary:
-        sidecar: dict[str, Any] = {"format_version": FORMAT_VERSION, "text": corpus.name, "end_id": end_id}
+    def write(folder: Path) -> dict[str, Any]:
+        end_id = tokenizer.eos_id if corpus.plan.end_tokens else None
+        sidecar: dict[str, Any] = {"text": corpus.name, "end_id": end_id}
         if start_id is not None:
             sidecar["start_id"] = start_id
-        for side in _NAMES:
-            encoded = encode_pieces(
-                corpus.pieces(side),
-                tokenizer,
-                end_id,
-                start_id,
-                dropout=dropout if side == "train" else 0.0,
-                dropout_seed=dropout_seed,
-                in_every_rank=in_every_rank,
-            )
-            with closing(encoded) as parts:  # an error ends the worker processes at once
-                sidecar[side] = write_stream(temporary, side, map(advance, parts), tokenizer)
+        training = Encoding(tokenizer, start_id, end_id, dropout)
+        encodings = {"train": training, "valid": replace(training, dropout=NO_DROPOUT)}
+        advance = cache.counter(corpus.n_bytes, lambda part: part.n_bytes)
+        for side in _SIDES:
+            parts = encode_pieces(corpus.pieces(side), encodings[side], cache.in_every_rank)
+            with closing(parts):  # an error ends the worker processes at once
+                sidecar[side] = _write_stream(folder, side, map(advance, parts), tokenizer)
             if not sidecar[side]["n_tokens"]:
                 raise UserError(f"{_NAMES[side]} ({corpus.name}) has no tokens; use more text")
-        files.write_json(temporary / SIDECAR, {"sha256": content_hash(sidecar), **sidecar})
-    return await_streams(lambda: _open(folder), folder)
+        return sidecar
+
+    key: list[Any] = [corpus.digest, tokenizer.fingerprint, dropout.share]
+    if dropout.seed:
+        key += [dropout.seed]
+    if start_id is not None:
+        key += ["start", start_id]
+    streams, folder = cache.streams(key, _NAMES, write)
+    return TokenSplits(streams["train"], streams["valid"], folder)
 
 
 def encode_text(
@@ -167,10 +203,10 @@ def encode_text(
     first = list(itertools.islice(rest, 2))
     end_id = tokenizer.eos_id if len(first) > 1 else None
     pieces = (piece for document in itertools.chain(first, rest) for piece in cut([document]))
-    parts = list(encode_pieces(pieces, tokenizer, end_id, start_id))
-    if not sum(len(part.ids) for part in parts):
+    stream = _in_memory(pieces, Encoding(tokenizer, start_id, end_id), name)
+    if not stream.n_tokens:
         raise UserError(f"{name} has no tokens; use more text")
-    return in_memory(parts, tokenizer, name, _n_shared(start_id, end_id))
+    return stream
 
 
 def _n_shared(start_id: int | None, end_id: int | None) -> int:
@@ -187,43 +223,34 @@ class EncodedPart:
     n_characters: int
 
 
-def in_memory(parts: Sequence[EncodedPart], tokenizer: Tokenizer, name: str, n_shared: int = 0) -> TokenFile:
-    """Concatenate all parts to one stream in memory."""
-    dtype = id_dtype(tokenizer.vocab_size)
+def _in_memory(pieces: Iterable[Piece], encoding: "Encoding", name: str) -> TokenFile:
+    """Encode pieces to one stream in memory."""
+    parts = list(encode_pieces(pieces, encoding))
+    dtype = id_dtype(encoding.tokenizer.vocab_size)
     return TokenFile(
         name=name,
         ids=np.concatenate([np.zeros(0, dtype), *(part.ids for part in parts)]),
         document_starts=np.concatenate([np.zeros(0, np.int64), *(part.starts for part in parts)]),
         n_bytes=sum(part.n_bytes for part in parts),
         n_characters=sum(part.n_characters for part in parts),
-        n_shared=n_shared,
+        n_shared=_n_shared(encoding.start_id, encoding.end_id),
     )
 
 
 def encode_pieces(
-    pieces: Iterable[Piece],
-    tokenizer: Tokenizer,
-    end_id: int | None,
-    start_id: int | None = None,
-    *,
-    dropout: float = 0.0,
-    dropout_seed: int = 0,
-    in_every_rank: bool = False,
+    pieces: Iterable[Piece], encoding: "Encoding", in_every_rank: bool = False
 ) -> Generator[EncodedPart, None, None]:
     """Encode a stream of pieces, about a million characters at a time, of a large text in several processes.
-
-    Each document gets `start_id` before it and `end_id` after it, but not where the split cut it. If both are the
-    same token, it is written once between two documents, cut or not.
 
     The ids equal those of whole documents. If a token of the tokenizer can span a cut, each document is joined and
     encoded at once, which needs memory for the whole document.
     """
-    if not tokenizer.encodes_in_pieces:
+    if not encoding.tokenizer.encodes_in_pieces:
         pieces = joined(pieces)
-    encode = _BatchEncoder(tokenizer, end_id, start_id, dropout, dropout_seed)
-    pays_from = PAYS_FROM if dropout == 0.0 else BATCH_CHARACTERS  # dropout takes some seconds per batch
+    # dropout takes some seconds per batch
+    pays_from = BATCH_CHARACTERS if encoding.dropout.share else PAYS_FROM
     n_tokens = 0
-    for part in in_order(encode, _batches(pieces), lambda batch: batch.n_characters, pays_from, in_every_rank):
+    for part in in_order(encoding, _batches(pieces), lambda batch: batch.n_characters, pays_from, in_every_rank):
         yield replace(part, starts=part.starts + n_tokens)
         n_tokens += len(part.ids)
 
@@ -239,34 +266,39 @@ class _Batch:
 
 
 @dataclass(frozen=True)
-class _BatchEncoder:
-    """Encode batches, here or in a worker process, independently of each other."""
+class Encoding:
+    """Conversion of the pieces of documents to ids, here or in a worker process.
+
+    Each document gets `start_id` before it and `end_id` after it, but not where the split cut it. If both are the
+    same token, it is written once between two documents, cut or not.
+    """
 
     tokenizer: Tokenizer
-    end_id: int | None
-    start_id: int | None
-    dropout: float
-    dropout_seed: int
+    start_id: int | None = None
+    end_id: int | None = None
+    dropout: BpeDropout = NO_DROPOUT
 
     def __call__(self, batch: _Batch) -> EncodedPart:
         """Encode a batch; `starts` are positions in the part, -1 for an end token before it that starts a document."""
         texts = [piece.text for piece in batch.pieces]
-        seed = seed_of(self.dropout_seed, Stream.BPE_DROPOUT, batch.number)
-        start_id, end_id, is_shared = self.start_id, self.end_id, bool(_n_shared(self.start_id, self.end_id))
+        seed = seed_of(self.dropout.seed, Stream.BPE_DROPOUT, batch.number)
+        is_shared = bool(_n_shared(self.start_id, self.end_id))
         ids: list[int] = []
         starts: list[int] = []
         begins = batch.begins
-        encoded = self.tokenizer.encode_batch(texts, dropout=self.dropout, seed=seed)
+        encoded = self.tokenizer.encode_batch(texts, dropout=self.dropout.share, seed=seed)
         for piece, piece_ids in zip(batch.pieces, encoded, strict=True):
-            if begins:
-                if is_shared and (batch.number > 0 or ids):
-                    starts.append(len(ids) - 1)
-                else:
-                    starts.append(len(ids))
-                    ids += [] if start_id is None or piece.is_cut_before else [start_id]
+            # The start token, or the end token of the document before
+            if begins and is_shared and (batch.number > 0 or ids):
+                starts.append(len(ids) - 1)
+            elif begins:
+                starts.append(len(ids))
+                if self.start_id is not None and not piece.is_cut_before:
+                    ids.append(self.start_id)
+            # The text and the end token
             ids += piece_ids
-            if piece.ends_document and end_id is not None and (is_shared or not piece.is_cut_after):
-                ids.append(end_id)
+            if piece.ends_document and self.end_id is not None and (is_shared or not piece.is_cut_after):
+                ids.append(self.end_id)
             begins = piece.ends_document
         return EncodedPart(
             np.array(ids, dtype=id_dtype(self.tokenizer.vocab_size)),
@@ -298,7 +330,7 @@ def id_dtype(vocab_size: int) -> str:
     return DTYPES[vocab_size > 1 << 16]
 
 
-def write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], tokenizer: Tokenizer) -> dict[str, Any]:
+def _write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], tokenizer: Tokenizer) -> dict[str, Any]:
     """Write one stream part by part, and return its entry of the sidecar."""
     n_tokens = n_documents = n_bytes = n_characters = 0
     paths = _stream_paths(folder, stem)
@@ -320,12 +352,6 @@ def write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], tokenize
     }
 
 
-def _open(folder: Path, checks_hashes: bool = True) -> TokenSplits | None:
-    """Open an encoded corpus; return None if its folder is missing or its files have changed."""
-    found = open_streams(folder, {side: _NAMES[side] for side in _NAMES}, checks_hashes)
-    return None if found is None else TokenSplits(found["train"], found["valid"], folder)
-
-
 def open_streams(folder: Path, names: Mapping[str, str], checks_hashes: bool = True) -> dict[str, TokenFile] | None:
     """Open the streams of a folder by their stems; return None if any file is missing or has changed.
 
@@ -339,25 +365,15 @@ def open_streams(folder: Path, names: Mapping[str, str], checks_hashes: bool = T
         if sidecar.pop("sha256") != content_hash(sidecar):
             raise ValueError(f"{folder / SIDECAR} has changed since it was written")
         n_shared = _n_shared(sidecar.get("start_id"), sidecar.get("end_id"))
-        return {s: _open_stream(folder, s, sidecar[s], name, n_shared, checks_hashes) for s, name in names.items()}
+        streams = {s: _open_stream(folder, s, sidecar[s], name, checks_hashes) for s, name in names.items()}
+        return {stem: replace(stream, n_shared=n_shared) for stem, stream in streams.items()}
     except (UserError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         if is_out_of_memory(error):  # too little address space for the mapped files
             raise
         return None
 
 
-def await_streams(open_folder: Callable[[], T | None], folder: Path) -> T:
-    """Open the streams just written to `folder`; wait if another process is replacing them by the same streams."""
-    for _ in range(20):
-        if (prepared := open_folder()) is not None:
-            return prepared
-        time.sleep(0.1)
-    raise UserError(f"the tokens read back from {folder} differ from the tokens written; check the disk")
-
-
-def _open_stream(
-    folder: Path, stem: str, described: dict[str, Any], name: str, n_shared: int, checks_hashes: bool
-) -> TokenFile:
+def _open_stream(folder: Path, stem: str, described: dict[str, Any], name: str, checks_hashes: bool) -> TokenFile:
     paths = ids_path, starts_path = _stream_paths(folder, stem)
     dtype = described["dtype"]
     counts = (described["n_bytes"], described["n_characters"])
@@ -368,15 +384,11 @@ def _open_stream(
         is_hashed = checks_hashes or path == starts_path
         if path.stat().st_size != written["n_bytes"] or (is_hashed and files.sha256(path) != written["sha256"]):
             raise ValueError(f"{path} has changed since it was written")
-    return TokenFile(
-        name=name,
+    ids = np.zeros(0, dtype)
+    if ids_path.stat().st_size:
         # a plain array over the same mapping: slicing a memmap takes several times as long
-        ids=np.asarray(np.memmap(ids_path, dtype, mode="r")) if ids_path.stat().st_size else np.zeros(0, dtype),
-        document_starts=np.fromfile(starts_path, "<i8"),
-        n_bytes=described["n_bytes"],
-        n_characters=described["n_characters"],
-        n_shared=n_shared,
-    )
+        ids = np.asarray(np.memmap(ids_path, dtype, mode="r"))
+    return TokenFile(name, ids, np.fromfile(starts_path, "<i8"), described["n_bytes"], described["n_characters"])
 
 
 def _stream_paths(folder: Path, stem: str) -> tuple[Path, Path]:
@@ -421,69 +433,58 @@ PairSplits = Splits[PairFile]
 
 def prepare_pairs(
     corpus: PairCorpus,
-    tokenizer: Tokenizer,
-    source_tokenizer: Tokenizer,
-    cache_dir: Path,
+    tokenizers: Tokenizers,
+    cache: TokenCache,
     *,
-    dropout: float = 0.0,
-    source_dropout: float = 0.0,
-    dropout_seed: int = 0,
-    progress: Progress | None = None,
-    checks_hashes: bool = True,
-    in_every_rank: bool = False,
+    dropout: BpeDropout = NO_DROPOUT,
+    source_dropout: BpeDropout = NO_DROPOUT,
 ) -> PairSplits:
     """Return the tokens of a corpus of pairs: from the cache if complete and unchanged, else by encoding, as `prepare`.
 
-    The cache key is a hash of the pairs, the split, both tokenizers and dropout. Changed files are encoded again.
-    `dropout` is the probability of skipping a merge in the targets of the training pairs (BPE-dropout),
-    `source_dropout` that in their sources; both are reproducible by `dropout_seed`.
+    The cache key is a hash of the pairs, the split, both tokenizers and dropout. `dropout` applies to the targets of
+    the training pairs, and `source_dropout` to their sources. The progress counts sources and targets.
     """
-    of_sides = {"source": (source_tokenizer, source_dropout), "target": (tokenizer, dropout)}
-    key = [FORMAT_VERSION, "pairs", corpus.digest]
-    key += [[of_side.fingerprint, share] for of_side, share in of_sides.values()]
-    key += [dropout_seed] if dropout_seed else []
-    folder = cache_dir / content_hash(key)[:32]
-    if (found := _open_pairs(folder, checks_hashes)) is not None:
-        return found
-    sides = dict(zip(_PAIR_NAMES, corpus.split, strict=True))
-    n_sides, done = 2 * sum(map(len, sides.values())), 0
-    files.clean_unfinished(cache_dir, KEY)
-    with files.new_folder(folder) as temporary:
-        sidecar: dict[str, Any] = {"format_version": FORMAT_VERSION, "pairs": corpus.name}
-        for side, pairs in sides.items():
-            for stem, (of_side, share) in of_sides.items():
-                texts = [getattr(pair, stem) for pair in pairs]
-                parts = _encoded_texts(texts, of_side, share if side == "train" else 0.0, dropout_seed, in_every_rank)
-                sidecar[f"{side}.{stem}"] = write_stream(temporary, f"{side}.{stem}", parts, of_side)
-                done += len(texts)
-                if progress is not None:
-                    progress(done, n_sides)
-        files.write_json(temporary / SIDECAR, {"sha256": content_hash(sidecar), **sidecar})
-    return await_streams(lambda: _open_pairs(folder), folder)
+    encodings = {
+        "source": Encoding(tokenizers.source, dropout=source_dropout),
+        "target": Encoding(tokenizers.target, dropout=dropout),
+    }
+
+    def write(folder: Path) -> dict[str, Any]:
+        sidecar: dict[str, Any] = {"pairs": corpus.name}
+        n_texts = 2 * sum(map(len, corpus.split))
+        advance = cache.counter(n_texts, lambda part: len(part.starts))
+        for side, pairs in zip(_SIDES, corpus.split, strict=True):
+            for stem, encoding in encodings.items():
+                if side == "valid":
+                    encoding = replace(encoding, dropout=NO_DROPOUT)
+                parts = encode_pieces(_pieces_of(pairs, stem), encoding, cache.in_every_rank)
+                with closing(parts):
+                    name = f"{side}.{stem}"
+                    sidecar[name] = _write_stream(folder, name, map(advance, parts), encoding.tokenizer)
+        return sidecar
+
+    key: list[Any] = ["pairs", corpus.digest]
+    key += [[encoding.tokenizer.fingerprint, encoding.dropout.share] for encoding in encodings.values()]
+    key += sorted({dropout.seed, source_dropout.seed} - {0})
+    names = {f"{side}.{stem}": name for side, name in _PAIR_NAMES.items() for stem in encodings}
+    streams, folder = cache.streams(key, names, write)
+    train, valid = (
+        _whole(name, streams[f"{side}.source"], streams[f"{side}.target"]) for side, name in _PAIR_NAMES.items()
+    )
+    return PairSplits(train, valid, folder)
 
 
-def encode_pairs(pairs: Sequence[Pair], tokenizer: Tokenizer, source_tokenizer: Tokenizer, name: str) -> PairFile:
+def encode_pairs(pairs: Sequence[Pair], tokenizers: Tokenizers, name: str) -> PairFile:
     """Encode some pairs in memory."""
-    sources = _encoded_texts([pair.source for pair in pairs], source_tokenizer)
-    targets = _encoded_texts([pair.target for pair in pairs], tokenizer)
-    return _whole(name, in_memory(sources, source_tokenizer, name), in_memory(targets, tokenizer, name))
+    source = _in_memory(_pieces_of(pairs, "source"), Encoding(tokenizers.source), name)
+    target = _in_memory(_pieces_of(pairs, "target"), Encoding(tokenizers.target), name)
+    return _whole(name, source, target)
 
 
 def _whole(name: str, source: TokenFile, target: TokenFile) -> PairFile:
     return PairFile(name, source, target, np.arange(source.n_documents))
 
 
-def _encoded_texts(
-    texts: list[str], tokenizer: Tokenizer, dropout: float = 0.0, seed: int = 0, in_every_rank: bool = False
-) -> list[EncodedPart]:
-    pieces = (Piece(text, ends_document=True) for text in texts)
-    parts = encode_pieces(pieces, tokenizer, None, dropout=dropout, dropout_seed=seed, in_every_rank=in_every_rank)
-    return list(parts)
-
-
-def _open_pairs(folder: Path, checks_hashes: bool = True) -> PairSplits | None:
-    names = {f"{side}.{stem}": name for side, name in _PAIR_NAMES.items() for stem in ("source", "target")}
-    if (found := open_streams(folder, names, checks_hashes)) is None:
-        return None
-    train, valid = (_whole(name, found[f"{s}.source"], found[f"{s}.target"]) for s, name in _PAIR_NAMES.items())
-    return PairSplits(train, valid, folder)
+def _pieces_of(pairs: Sequence[Pair], stem: str) -> Iterator[Piece]:
+    """Yield the sources or the targets of pairs."""
+    return (Piece(getattr(pair, stem), ends_document=True) for pair in pairs)

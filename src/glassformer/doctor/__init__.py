@@ -21,9 +21,9 @@
 To check a model with another interface, pass an adapter: `forward=lambda module, token_ids, attention_mask: …`.
 """
 
-from glassformer.doctor.adapter import Forward, Kind, Loss
+from glassformer.doctor.adapter import Forward, Interface, Kind, Loss
 from glassformer.doctor.glassformer_models import check_model
 from glassformer.doctor.glassformer_models import check_model as check
 from glassformer.doctor.runner import CHECKS, Report, Result
 
-__all__ = ["CHECKS", "Forward", "Kind", "Loss", "Report", "Result", "check", "check_model"]
+__all__ = ["CHECKS", "Forward", "Interface", "Kind", "Loss", "Report", "Result", "check", "check_model"]

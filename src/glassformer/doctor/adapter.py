@@ -23,6 +23,44 @@ MaskUse = Literal["none", "optional", "required"]
 """Masks of a `Forward`: none, optional (they may be None), or required."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Interface:
+    """Arguments and sizes of a module that turns token ids into logits."""
+
+    vocab_size: int
+    kind: Kind = "decoder"
+    forward: Forward | None = None
+    """Function (module, token_ids, attention_mask) → logits (B, T, V); masks are (B, T) bool with True = a real token.
+    For a model without a mask, (module, token_ids); for an encoder-decoder, `source_ids` and `source_attention_mask`
+    follow. It must use the module that it receives. Default: `module(token_ids, …)` with those of these names that are
+    in the module's signature."""
+    loss: Loss | None = None
+    """Function with the same arguments: the training loss of whole rows, including the shift, (sum of nats, number of
+    targets). For a loop that averages micro-batches, it returns (mean, 1)."""
+    fresh: Callable[[], nn.Module] | None = None
+    """Function that builds a new module, for `loss-at-start`."""
+    max_len: int = 16
+    """Length of the test rows in tokens."""
+    pad_id: int | None = None
+    """Id that is never drawn as a real token."""
+    source_vocab_size: int | None = None
+    """Vocabulary size of the sources, if it is another one."""
+
+    def resolved_forward(self, module: nn.Module) -> tuple[Forward, "MaskUse"]:
+        """Return the function `forward`, by default from the module's signature, and its use of masks."""
+        if self.forward is None:
+            return default_forward(module, self.kind)
+        if n_tensors(self.forward) >= 2:
+            return self.forward, "required"
+        return self.forward, "none"
+
+    def usual_loss(self, forward: Forward) -> Loss:
+        """Return the loss of a module without its own loss."""
+        if self.kind == "encoder":
+            return blanks_loss(forward, blank_id=int(self.pad_id == 0))
+        return next_token_loss(forward)
+
+
 @dataclass(frozen=True)
 class Rows:
     """Token rows as model input; masks are bool, True = a real token."""
@@ -90,7 +128,9 @@ def default_forward(module: nn.Module, kind: Kind) -> tuple[Forward, MaskUse]:
 
     if not masks:
         return forward, "none"
-    return forward, "optional" if all(mask.default is None for mask in masks) else "required"
+    if all(mask.default is None for mask in masks):
+        return forward, "optional"
+    return forward, "required"
 
 
 def logits_of(output: Any) -> Tensor:

@@ -14,7 +14,7 @@ from glassformer.api import load
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.data.batching import Example
-from glassformer.doctor.adapter import Kind, Loss
+from glassformer.doctor.adapter import Interface, Kind, Loss
 from glassformer.doctor.runner import Report, check
 from glassformer.errors import UserError
 from glassformer.model import Model
@@ -30,35 +30,39 @@ PROBED_LEN = 16
 
 
 def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given: Any) -> Report:
-    """Run `check` with the arguments that the configuration of a model gives.
+    """Run the checks with the interface that the configuration of a model describes.
 
-    `model` is a model directory, a loaded model, or a network of this package. Any other module goes to `check` with
-    the given arguments, which must include `vocab_size`. If the head predicts labels, the checks read the hidden
-    states below it through a token head. Raises `UserError` for an ensemble, and if another module lacks `vocab_size`.
+    `model` is a model directory, a loaded model, or a network of this package. If its head predicts labels, the checks
+    read the hidden states below it through a token head. For any other module, the keyword arguments are those of
+    `Interface`, at least `vocab_size`, and `checks`, the names of the checks to run. Raises `UserError` for an
+    ensemble, and if another module lacks `vocab_size`.
     """
+    # The network of a folder or a model
     if not isinstance(model, (Model, nn.Module)):
         model = load(files.as_path(model, "model"))
     if isinstance(model, Model):
         if model.others:
             raise UserError("an ensemble cannot be checked as a whole: check each of its models")
         model = model.network
+    # Modules of other packages
     if not isinstance(model, Network):
         if "vocab_size" not in given:
             raise UserError(
                 f"{type(model).__name__} is not a model of this package, so its vocabulary size is unknown: call "
                 "check_model(module, vocab_size=…), with kind=… if it is not a decoder"
             )
-        return check(model, seed=seed, **given)
+        checks = given.pop("checks", None)
+        return check(model, Interface(**given), checks, seed)
     if given:
         raise UserError(f"{min(given)} applies only to modules of other packages: leave it out")
+    # The interface of a network of this package
     network = _with_token_head(model)
     config = network.config
     kind: Kind = "encoder-decoder"
     if isinstance(config, TransformerConfig) and not config.is_encoder_decoder:
         kind = "encoder" if config.decoder is None else "decoder"
     losses: dict[Kind, Loss | None] = {"decoder": causal_loss, "encoder": None, "encoder-decoder": seq2seq_loss}
-    return check(
-        network,
+    interface = Interface(
         vocab_size=config.vocab_size,
         source_vocab_size=config.source_vocab_size or None,
         kind=kind,
@@ -66,8 +70,8 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
         max_len=min(config.max_len - (kind == "encoder-decoder"), config.encoder_max_len, PROBED_LEN),
         pad_id=config.pad_id,
         loss=losses[kind],
-        seed=seed,
     )
+    return check(network, interface, seed=seed)
 
 
 def _with_token_head(network: Network) -> Network:

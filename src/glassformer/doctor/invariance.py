@@ -21,8 +21,10 @@ def vocabulary(probe: Probe) -> Outcome:
     expected = min(n_rows, default=probe.vocab_size)
     if probe.n_outputs != expected:
         return False, f"logits of size {probe.n_outputs} for {expected} ids"
-    spare = expected - probe.vocab_size
-    return True, f"{probe.n_outputs} logits for {probe.vocab_size} ids" + (f", {spare} spare" if spare else "")
+    detail = f"{probe.n_outputs} logits for {probe.vocab_size} ids"
+    if spare := expected - probe.vocab_size:
+        detail += f", {spare} spare"
+    return True, detail
 
 
 @means("Evaluation is random: dropout or another random operation is active in eval mode, so results differ.")
@@ -78,7 +80,8 @@ def _padding(probe: Probe, side: PaddingSide) -> Outcome:
 def empty_rows(probe: Probe) -> Outcome:
     """Check that logits and gradients stay finite with a row that is all padding."""
     probe.need_mask()
-    rows = probe.uneven(probe.rows(3), probe.max_len, "left" if probe.kind == "decoder" else "right")
+    side: PaddingSide = "left" if probe.kind == "decoder" else "right"
+    rows = probe.uneven(probe.rows(3), probe.max_len, side)
     for mask in (rows.attention_mask, rows.source_attention_mask):
         if mask is not None:
             mask[1] = False

@@ -44,8 +44,8 @@ def loss_padding(probe: Probe) -> Outcome:
         total, n_targets = probe.loss_of(probe.uneven(rows, width))
         losses.append(total.item() / max(n_targets, 1))
     difference = abs(losses[1] - losses[0])
-    said = f"more padding changes the loss by {difference:.1e} nats per token"
-    return difference <= probe.tolerance * abs(losses[0]), said
+    detail = f"more padding changes the loss by {difference:.1e} nats per token"
+    return difference <= probe.tolerance * abs(losses[0]), detail
 
 
 @means("The model is not trained on the next token: inputs and labels must differ by exactly one position.")
@@ -56,9 +56,9 @@ def shift(probe: Probe) -> Outcome:
     """
     if probe.kind == "encoder":
         raise NotApplicable("an encoder predicts tokens at their own positions")
-    if not probe.loss_is_given:
+    if probe.interface.loss is None:
         raise NotApplicable("no loss was given, and the default loss shifts by one")
-    inputs, logits = _what_the_loss_ran(probe, probe.rows(4))
+    inputs, logits = _inputs_and_gradient(probe, probe.rows(4))
     labels = logits.argmin(-1)
     scored = logits.abs().amax(-1) > 0
     if not scored.any():
@@ -78,15 +78,15 @@ def shift(probe: Probe) -> Outcome:
 @means("An untrained model is confident: its initialisation is too wide, or the loss is not in nats per token.")
 def loss_at_start(probe: Probe) -> Outcome:
     """Check that a new model has a loss near ln V nats per token on random text."""
-    if probe.fresh is None:
+    if probe.interface.fresh is None:
         raise NotApplicable("pass fresh=…, a function that builds a new module")
-    module = probe.fresh().eval().to(probe.device)
+    module = probe.interface.fresh().eval().to(probe.device)
     with torch.no_grad():
         total, n_targets = probe.loss_of(probe.rows(32), module)
     loss = float(total) / max(n_targets, 1)
     expected = math.log(probe.n_outputs)
-    said = f"{loss:.2f} nats per token, expected ln {probe.n_outputs} = {expected:.2f}"
-    return abs(loss - expected) <= START_TOLERANCE_NATS, said
+    detail = f"{loss:.2f} nats per token, expected ln {probe.n_outputs} = {expected:.2f}"
+    return abs(loss - expected) <= START_TOLERANCE_NATS, detail
 
 
 @means("The model cannot overfit a single batch: gradients do not reach the weights, or the inputs are ignored.")
@@ -111,7 +111,8 @@ def _train(probe: Probe, rows: Rows, rate: float, target: float) -> float:
     for _ in range(N_STEPS):
         total, n_targets = probe.loss_of(rows, module)
         loss = total / max(n_targets, 1)
-        lowest = min(lowest, loss.item() if loss.isfinite() else math.inf)
+        if loss.isfinite():
+            lowest = min(lowest, loss.item())
         if lowest <= target or not loss.requires_grad:
             break
         optimizer.zero_grad()
@@ -135,7 +136,7 @@ def _gradients(probe: Probe, micro_batches: list[Rows]) -> list[Tensor]:
     return [s / max(n_targets, 1) for s in sums]
 
 
-def _what_the_loss_ran(probe: Probe, rows: Rows) -> tuple[Tensor, Tensor]:
+def _inputs_and_gradient(probe: Probe, rows: Rows) -> tuple[Tensor, Tensor]:
     """Return the ids that the loss passed to the module, and the gradient of the loss at the returned logits."""
     ids: list[Tensor] = []
     logits: list[Tensor] = []

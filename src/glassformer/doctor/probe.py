@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from glassformer.doctor.adapter import Forward, Kind, Loss, MaskUse, Rows, call
+from glassformer.doctor.adapter import Forward, Interface, Kind, Loss, MaskUse, Rows, call
 from glassformer.errors import UserError, first_line
 from glassformer.tokenization.padding import PaddingSide
 
@@ -39,15 +39,9 @@ class Probe:
     module: nn.Module
     pristine: nn.Module
     """A copy with the module's own weights and dtype."""
-    kind: Kind
+    interface: Interface
     forward: Forward
     loss: Loss
-    loss_is_given: bool
-    fresh: Callable[[], nn.Module] | None
-    vocab_size: int
-    source_vocab_size: int
-    pad_id: int | None
-    max_len: int
     mask_use: MaskUse
     generator: torch.Generator
     n_ids: int = MIN_VOCABULARY
@@ -56,6 +50,22 @@ class Probe:
     """Size of the last dimension of the logits."""
     tables: tuple[nn.Embedding, ...] = ()
     """The embeddings of `module` that receive the token ids. `measured` sets the fields that have a default."""
+
+    @property
+    def kind(self) -> Kind:
+        return self.interface.kind
+
+    @property
+    def vocab_size(self) -> int:
+        return self.interface.vocab_size
+
+    @property
+    def source_vocab_size(self) -> int:
+        return self.interface.source_vocab_size or self.vocab_size
+
+    @property
+    def max_len(self) -> int:
+        return self.interface.max_len
 
     @property
     def device(self) -> torch.device:
@@ -95,7 +105,7 @@ class Probe:
 
     def _drawable(self, n_ids: int) -> Tensor:
         ids = torch.arange(n_ids)
-        return ids if self.pad_id is None else ids[ids != self.pad_id]
+        return ids if self.interface.pad_id is None else ids[ids != self.interface.pad_id]
 
     def rows(self, n_rows: int) -> Rows:
         """Draw random rows without padding; a source is one token shorter than its target."""
@@ -124,7 +134,7 @@ class Probe:
             index = torch.arange(width, device=ids.device)
             mask = index < lengths if side == "right" else index >= width - lengths
             padding = self.draw(len(ids), width, n_ids=n_ids)
-            padded = padding if random_padding else torch.full_like(padding, self.pad_id or 0)
+            padded = padding if random_padding else torch.full_like(padding, self.interface.pad_id or 0)
             padded[mask] = ids[torch.arange(ids.shape[1], device=ids.device) < lengths]
             return padded, mask
 
@@ -151,7 +161,8 @@ class Probe:
 
     def loss_of(self, rows: Rows, module: nn.Module | None = None) -> tuple[Tensor, int]:
         """Compute (sum of nats, number of targets), with gradient. A loss of the user always gets masks."""
-        rows = self.masked(rows) if self.loss_is_given and rows.attention_mask is None else rows
+        if self.interface.loss is not None and rows.attention_mask is None:
+            rows = self.masked(rows)
         total, n_targets = call(self.loss, module or self.module, rows)
         return total, int(n_targets)
 
@@ -191,8 +202,8 @@ class Probe:
         if worst == float("inf"):
             return False, "logits are not finite"
         dtype = str(self.dtype).removeprefix("torch.")
-        said = f"{what} by {worst:.1e} of their scale (allowed {self.tolerance:.0e}, {dtype})"
-        return worst <= self.tolerance, said
+        detail = f"{what} by {worst:.1e} of their scale (allowed {self.tolerance:.0e}, {dtype})"
+        return worst <= self.tolerance, detail
 
 
 @dataclass(frozen=True)
@@ -244,8 +255,9 @@ def seed_everything(seed: int) -> None:
 def generators_kept(device: torch.device) -> Iterator[None]:
     """Restore the states of Python's, NumPy's and PyTorch's generators after the block."""
     python, numpy = random.getstate(), np.random.get_state()
+    devices = [device] if device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with torch.random.fork_rng(devices):
             yield
     finally:
         random.setstate(python)
@@ -305,7 +317,8 @@ def _awaken(module: nn.Module) -> None:
     for parameter in module.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
         if parameter.requires_grad and not parameter.any():
-            parameter.data.normal_(std=parameter.shape[1] ** -0.5 if parameter.dim() >= 2 else 0.02)
+            std = parameter.shape[1] ** -0.5 if parameter.dim() >= 2 else 0.02
+            parameter.data.normal_(std=std)
 
 
 def _in_float64(probe: Probe, rows: Rows) -> Probe:
@@ -322,18 +335,18 @@ def _tables(probe: Probe, rows: Rows) -> tuple[nn.Embedding, ...]:
 
     Some position tables receive the ids too, for their shape only.
     """
-    found: list[nn.Embedding] = []
+    tables: list[nn.Embedding] = []
 
     def look(table: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         ids = rows.token_ids
         if inputs and torch.equal(inputs[0], ids) and output.shape[:2] == ids.shape:
             vectors = [output[ids == token_id] for token_id in ids.unique()]
             if all(torch.equal(v, v[:1].expand_as(v)) for v in vectors):
-                found.append(cast(nn.Embedding, table))
+                tables.append(cast(nn.Embedding, table))
 
     with contextlib.ExitStack() as hooks:
         for module in probe.module.modules():
             if isinstance(module, nn.Embedding):
                 hooks.enter_context(module.register_forward_hook(look))
         probe.logits(rows)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(tables))

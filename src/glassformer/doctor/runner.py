@@ -3,14 +3,14 @@
 import copy
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from glassformer.doctor import adapter, invariance, learning, visibility
-from glassformer.doctor.adapter import Forward, Kind, Loss, MaskUse
+from glassformer.doctor import invariance, learning, visibility
+from glassformer.doctor.adapter import Interface
 from glassformer.doctor.probe import (
     Check,
     NotApplicable,
@@ -87,8 +87,8 @@ class Report:
 
     def to_dict(self) -> dict[str, object]:
         """Return the report in JSON types."""
-        found = [{"name": r.name, "status": r.status, "detail": r.detail, "meaning": r.meaning} for r in self.results]
-        return {"ok": self.ok, "results": found}
+        results = [{"name": r.name, "status": r.status, "detail": r.detail, "meaning": r.meaning} for r in self.results]
+        return {"ok": self.ok, "results": results}
 
     def __repr__(self) -> str:
         """Return three lines: the counts, the failed checks, and how to print the details."""
@@ -112,57 +112,22 @@ class Report:
         return "\n".join(lines)
 
 
-def check(
-    module: nn.Module,
-    *,
-    vocab_size: int,
-    kind: Kind = "decoder",
-    forward: Forward | None = None,
-    loss: Loss | None = None,
-    fresh: Callable[[], nn.Module] | None = None,
-    max_len: int = 16,
-    pad_id: int | None = None,
-    source_vocab_size: int | None = None,
-    checks: Sequence[str] | None = None,
-    seed: int = 0,
-) -> Report:
+def check(module: nn.Module, interface: Interface, checks: Sequence[str] | None = None, seed: int = 0) -> Report:
     """Check any module that turns token ids into logits; work on copies and change nothing.
 
-    `forward(module, token_ids, attention_mask)` returns logits (B, T, V); masks are (B, T) bool with True = a real
-    token. For a model without a mask, use `forward(module, token_ids)`; for an encoder-decoder, `source_ids` and
-    `source_attention_mask` follow. It must use the module that it receives. Default: `module(token_ids, …)` with
-    those of these names that are in the module's signature.
-
-    `loss`, with the same arguments, is the training loss of whole rows, including the shift: (sum of nats, number of
-    targets). For a loop that averages micro-batches, return (mean, 1). `fresh` builds a new module, for
-    `loss-at-start`. `max_len` is the length of the test rows in tokens. `pad_id` is never drawn as a real token.
     `checks` lists the names of the checks to run. Raises `UserError` if the module cannot run, or for an unknown check.
     """
     chosen = CHECKS if checks is None else [_named(name) for name in checks]
     with generators_kept(device_of(module)), warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")  # the module's own warnings, hundreds of times
         with on_copies_only(module) as pristine:
-            mask_use: MaskUse
-            if forward is None:
-                forward, mask_use = adapter.default_forward(pristine, kind)
-            else:
-                mask_use = "required" if adapter.n_tensors(forward) >= 2 else "none"
-            if kind == "encoder":
-                usual_loss = adapter.blanks_loss(forward, blank_id=1 if pad_id == 0 else 0)
-            else:
-                usual_loss = adapter.next_token_loss(forward)
+            forward, mask_use = interface.resolved_forward(pristine)
             probe = Probe(
                 module=copy.deepcopy(pristine),
                 pristine=pristine,
-                kind=kind,
+                interface=interface,
                 forward=forward,
-                loss=loss or usual_loss,
-                loss_is_given=loss is not None,
-                fresh=fresh,
-                vocab_size=vocab_size,
-                source_vocab_size=source_vocab_size or vocab_size,
-                pad_id=pad_id,
-                max_len=max_len,
+                loss=interface.loss or interface.usual_loss(forward),
                 mask_use=mask_use,
                 generator=torch.Generator().manual_seed(seed),
             )

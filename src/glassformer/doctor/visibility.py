@@ -184,6 +184,6 @@ def _projections(module: nn.Module) -> list[Tensor]:
     """Return views of the matrices; one that stacks queries, keys and values gives three."""
     parts: list[Tensor] = []
     for weight in matrices(module).values():
-        stacked = weight.dim() == 2 and weight.shape[0] == 3 * weight.shape[1]
-        parts += weight.detach().chunk(3) if stacked else [weight.detach()]
+        is_stacked = weight.dim() == 2 and weight.shape[0] == 3 * weight.shape[1]
+        parts += weight.detach().chunk(3 if is_stacked else 1)
     return parts

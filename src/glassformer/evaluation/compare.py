@@ -80,6 +80,9 @@ def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) ->
     score = names.pop() if len(names) == 1 else ""
     cells = [["model", "kind", "parameters", "training", "targets", "loss", score or "score", "sentences/s"]]
     for row in rows:
+        value = _score(row)
+        if not score:
+            value = f"{row.score_name} {value}"
         cells.append(
             [
                 row.name,
@@ -88,7 +91,7 @@ def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) ->
                 _known(row.train_seconds, duration),
                 _known(row.train_tokens, count),
                 _known(row.valid_loss, "{:.3f}".format),
-                _score(row) if score else f"{row.score_name} {_score(row)}",
+                value,
                 _known(row.sentences_per_s, _rate),
             ]
         )
@@ -104,7 +107,8 @@ def _known(value: Any, shown: Callable[[Any], str]) -> str:
 def _score(row: ComparedModel) -> str:
     from glassformer.evaluation.metrics import METRICS, SCORE_FORMAT  # imports numpy
 
-    return format(row.score, METRICS[row.score_name].format if row.score_name in METRICS else SCORE_FORMAT)
+    metric = METRICS.get(row.score_name)
+    return format(row.score, SCORE_FORMAT if metric is None else metric.format)
 
 
 def _rate(per_s: float) -> str:

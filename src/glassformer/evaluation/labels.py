@@ -143,7 +143,9 @@ class ClassificationReport:
             rates = f"{score.precision:>11.1f}{score.recall:>8.1f}{score.f1:>7.1f}"
             lines.append(f"{name:<{width}}{rates}{score.support:>9,}")
         matrix = self._matrix()
-        return "\n".join([*lines, "", *(matrix if len(matrix[0]) <= MATRIX_WIDTH else self._confusions())])
+        if len(matrix[0]) > MATRIX_WIDTH:
+            matrix = self._confusions()
+        return "\n".join([*lines, "", *matrix])
 
     def _matrix(self) -> list[str]:
         corner = "true \\ predicted"
@@ -237,13 +239,13 @@ def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -
     SpanScore(precision=50.0, recall=100.0, f1=66.66...)
     """
     n_right = n_true = n_predicted = 0
-    for tags, own in zip(gold, predicted, strict=True):
-        if len(tags) != len(own):
-            raise ValueError(f"expected {len(tags)} predicted tags for a sentence, got {len(own)}")
-        true, found = spans(tags), spans(own)
-        n_right += len(true & found)
+    for tags, guesses in zip(gold, predicted, strict=True):
+        if len(tags) != len(guesses):
+            raise ValueError(f"expected {len(tags)} predicted tags for a sentence, got {len(guesses)}")
+        true, guessed = spans(tags), spans(guesses)
+        n_right += len(true & guessed)
         n_true += len(true)
-        n_predicted += len(found)
+        n_predicted += len(guessed)
     return SpanScore(_rate(n_right, n_predicted), _rate(n_right, n_true), _rate(2 * n_right, n_true + n_predicted))
 
 

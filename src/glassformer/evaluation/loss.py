@@ -50,18 +50,32 @@ class LossReport:
         return notebook.table(self.to_dict())
 
 
-def loss_report(
-    nats: float, n_targets: int, n_bytes: int | None, smoothed: float | None = None, *, is_density: bool = False
-) -> LossReport:
-    """Make a report from sums.
+@dataclass(frozen=True)
+class LossSums:
+    """Sums over all targets of an evaluation."""
 
-    >>> loss_report(nats=200 * math.log(2), n_targets=100, n_bytes=400).bits_per_byte
-    0.5
-    """
-    loss = nats / n_targets
-    bits_per_byte = nats / math.log(2) / n_bytes if n_bytes else None
-    perplexity = None if is_density else math.exp(loss) if loss < 709 else sys.float_info.max
-    return LossReport(loss, perplexity, bits_per_byte, n_targets, None if smoothed is None else smoothed / n_targets)
+    nats: float
+    n_targets: int
+    smoothed: float | None = None
+    """The sum of the training loss with label smoothing; `None` without label smoothing."""
+    is_density: bool = False
+    """True if the likelihood of a target is a density."""
+
+    def report(self, n_bytes: int | None = None) -> LossReport:
+        """Return the loss per target, and per byte of a text of `n_bytes`.
+
+        >>> LossSums(nats=200 * math.log(2), n_targets=100).report(n_bytes=400).bits_per_byte
+        0.5
+        """
+        loss = self.nats / self.n_targets
+        perplexity = bits_per_byte = smoothed_loss = None
+        if not self.is_density:
+            perplexity = math.exp(loss) if loss < 709 else sys.float_info.max
+        if n_bytes:
+            bits_per_byte = self.nats / math.log(2) / n_bytes
+        if self.smoothed is not None:
+            smoothed_loss = self.smoothed / self.n_targets
+        return LossReport(loss, perplexity, bits_per_byte, self.n_targets, smoothed_loss)
 
 
 def evaluation_rows(
@@ -83,23 +97,18 @@ def evaluate_loss(
     objective: Objective,
     batches: Iterable[Sequence[Example]],
     device: torch.device,
-    n_bytes: int | None = None,
-    autocast: torch.dtype | None = None,
     progress: Callable[[int], None] | None = None,
     division: Division = ALONE,
-) -> LossReport:
-    """Evaluate the loss over all batches; the caller sets evaluation mode (`evaluation_mode`).
+) -> LossSums:
+    """Sum the loss over all batches, in double precision; the caller sets evaluation mode and autocast.
 
-    `autocast` is the precision of the matrix products; `None` uses that of the weights. Sums are in double precision.
     `progress` is called after each batch with the number of targets done. `division` distributes batches among
-    processes; the sums are added in the order of the batches, so the report is bit-identical to that of one process.
+    processes; the sums are added in the order of the batches, so they are bit-identical to those of one process.
     """
-
     in_parts = InParts(may_split=not division.holds_parts and not getattr(objective, "couples_rows", False))
 
     def sums_of_rows(batch: Batch, rows: range) -> tuple[float, float, int]:
-        with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
-            sums = objective.loss(model, batch.rows(rows).to(device))
+        sums = objective.loss(model, batch.rows(rows).to(device))
         return float(sums.nats), float(sums.total), sums.n_targets
 
     def sums_of(batch: Batch) -> tuple[float, float, int]:
@@ -107,21 +116,25 @@ def evaluate_loss(
         nats, totals, counts = zip(*parts, strict=True)
         return sum(nats), sum(totals), sum(counts)
 
-    found: list[float] = []  # three numbers per batch, zeros for batches of other processes
+    # Three sums per batch; zeros for the batches of other processes
+    sums: list[float] = []
     n_done, draw = 0, rng(0, Stream.EVALUATION)
     for number, examples in enumerate(batches):
         batch = objective.collate(examples, draw)  # in all processes, because it may draw random numbers
-        found += sums_of(batch) if division.takes(number) else (0.0, 0.0, 0)
+        if division.takes(number):
+            sums += sums_of(batch)
+        else:
+            sums += (0.0, 0.0, 0)
         n_done += batch.n_targets
         if progress is not None:
             progress(n_done)
-    n_left = len(found) // 3 % division.n
+    # The sums of all processes
+    n_left = len(sums) // 3 % division.n
     if division.holds_parts and n_left and division.rank >= n_left:
         sums_of(batch)  # repeat for the others: each forward gathers weights from all processes
-    of_all = iter(division.sum(*found))
+    of_all = iter(division.sum(*sums))
     nats, total, n_targets = 0.0, 0.0, 0
     for of_batch in zip(of_all, of_all, of_all, strict=True):
         nats, total, n_targets = nats + of_batch[0], total + of_batch[1], n_targets + int(of_batch[2])
-    is_density = getattr(objective, "is_density", False)
     smoothed = total if objective.label_smoothing else None
-    return loss_report(nats, n_targets, n_bytes, smoothed, is_density=is_density)
+    return LossSums(nats, n_targets, smoothed, getattr(objective, "is_density", False))

@@ -100,6 +100,16 @@ def names(*sections: str) -> tuple[str, ...]:
     return tuple(name for name, metric in METRICS.items() if not metric.sections.keys().isdisjoint(sections))
 
 
+def title(name: str) -> str:
+    """Return the label of a metric with its unit.
+
+    >>> title("wer")
+    'word error rate, %'
+    """
+    metric = METRICS[name]
+    return ", ".join(filter(None, [metric.label, metric.unit]))
+
+
 def axis(name: str) -> str:
     """Return the label of a metric on an axis; the name of a metric that another package measures.
 
@@ -108,9 +118,8 @@ def axis(name: str) -> str:
     """
     if name not in METRICS:
         return name
-    metric = METRICS[name]
-    better = "higher" if metric.higher_is_better else "lower"
-    return ", ".join(filter(None, [metric.label, metric.unit])) + f" ({better} is better)"
+    better = "higher" if METRICS[name].higher_is_better else "lower"
+    return f"{title(name)} ({better} is better)"
 
 
 def measure(section: str, *inputs: Any) -> Values:

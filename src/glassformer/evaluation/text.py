@@ -5,6 +5,7 @@ All scores are in percent. Item i of `references` holds all correct texts for hy
 
 import functools
 import html
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -146,9 +147,8 @@ def _check_sizes(hypotheses: Sequence[Any], references: Sequence[Sequence[Any]])
 
 def _signed(metric: Any, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> SignedScore:
     _check_sizes(hypotheses, references)
-    most = max(map(len, references))
     # sacreBLEU expects a list of first references, one of second references …, with None for missing ones.
-    streams = [[texts[n] if n < len(texts) else None for texts in references] for n in range(most)]
+    streams = list(map(list, itertools.zip_longest(*references)))
     score = metric.corpus_score(list(hypotheses), streams).score
     return SignedScore(float(score), str(metric.get_signature()))
 

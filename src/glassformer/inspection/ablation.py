@@ -51,13 +51,13 @@ class Part:
     @staticmethod
     def parse(text: str) -> "Part":
         """Return the part of a name; raise `UserError` if the name has another form."""
-        found = _PART.fullmatch(text)
-        if found is None or (found[1] == "cross" and found[4] is None):
+        match = _PART.fullmatch(text)
+        if match is None or (match[1] == "cross" and match[4] is None):
             raise UserError(
                 f"part: expected a name such as decoder.0.head.3, decoder.0.feed_forward or decoder.0, got {text!r:.80}"
             )
-        head = None if found[4] is None else int(found[4])
-        return Part(found[1], int(found[2]), head, found[3] is not None)  # type: ignore[arg-type]
+        head = None if match[4] is None else int(match[4])
+        return Part(match[1], int(match[2]), head, match[3] is not None)  # type: ignore[arg-type]
 
 
 def all_parts(network: nn.Module) -> list[Part]:
@@ -112,16 +112,16 @@ def ablation_hooks(
     One set of parts applies to all rows. `means` is explained at `ablate`. Raises `UserError` for a part that the
     network does not have.
     """
-    known, by_name = set(all_parts(network)), dict[str, list[tuple[int, Part]]]()
+    existing, by_name = set(all_parts(network)), dict[str, list[tuple[int, Part]]]()
     for row, parts in enumerate(rows):
         for part in parts:
-            if part not in known:
-                raise UserError(f"the model has no part {part}: {_hint(part, known)}")
+            if part not in existing:
+                raise UserError(f"the model has no part {part}: {_hint(part, existing)}")
             by_name.setdefault(tensor_name(network, part), []).append((row, part))
     hooks: dict[str, Hook] = {}
     for name, off in by_name.items():
         _, part = off[0]
-        n_heads = 1 + max(other.head or 0 for other in known if (other.kind, other.layer) == (part.kind, part.layer))
+        n_heads = 1 + max(other.head or 0 for other in existing if (other.kind, other.layer) == (part.kind, part.layer))
         is_off = torch.zeros(len(rows), n_heads, dtype=torch.bool)
         for row, part in off:
             is_off[row, part.head or 0] = True
@@ -185,15 +185,15 @@ def replacing(is_off: Tensor, value: Tensor | None = None) -> Hook:
 
 def _skipping(block: str, is_off: Tensor) -> dict[str, Hook]:
     """Return hooks that keep the input of a block and put it in place of the output where `is_off` (B,) is True."""
-    kept: list[Tensor] = []
+    inputs: list[Tensor] = []
 
-    def keep(name: str, x: Tensor) -> None:
-        kept[:] = [x]
+    def store(name: str, x: Tensor) -> None:
+        inputs[:] = [x]
 
     def restore(name: str, x: Tensor) -> Tensor:
-        return torch.where(is_off.to(x.device)[:, None, None], kept.pop(), x)
+        return torch.where(is_off.to(x.device)[:, None, None], inputs.pop(), x)
 
-    return {f"{block}.input": keep, f"{block}.residual": restore}
+    return {f"{block}.input": store, f"{block}.residual": restore}
 
 
 def _mean(means: Mapping[str, Tensor] | None, name: str) -> Tensor | None:
@@ -206,8 +206,8 @@ def _mean(means: Mapping[str, Tensor] | None, name: str) -> Tensor | None:
     return mean[:, None] if mean.ndim == 2 else mean
 
 
-def _hint(part: Part, known: Collection[Part]) -> str:
+def _hint(part: Part, existing: Collection[Part]) -> str:
     """Return the parts of the same type that the network has, or the most similar one."""
     kind = (part.head is None, part.feed_forward)
-    alike = sorted(str(x) for x in known if (x.head is None, x.feed_forward) == kind)
+    alike = sorted(str(x) for x in existing if (x.head is None, x.feed_forward) == kind)
     return did_you_mean(part, alike) if alike else "it has no parts of this type"

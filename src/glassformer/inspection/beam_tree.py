@@ -46,10 +46,10 @@ class BeamTree:
     def path(self, node: int) -> list[int]:
         """Return the token ids from the root, without it, to a node."""
         ids: list[int] = []
-        place: int | None = node
-        while place is not None:
-            ids.append(self.nodes[place].token_id)
-            place = self.nodes[place].parent
+        current: int | None = node
+        while current is not None:
+            ids.append(self.nodes[current].token_id)
+            current = self.nodes[current].parent
         return ids[-2::-1]
 
 
@@ -67,10 +67,12 @@ def beam_tree(
     ```
     """
     translator, config = model.translator, model.translator.beam(settings)
+    if n_best is None:
+        n_best = config.beam
     return search_tree(
         translator.model,
         translator.source_ids(source),
-        translator.search(config, config.beam if n_best is None else n_best),
+        translator.search(config, n_best),
         n_pruned=n_pruned,
         prefix=translator.tokenizer.frames.target.before,
         device=translator.device,
@@ -88,6 +90,7 @@ def search_tree(
 ) -> BeamTree:
     """Return the tree of `beam_search` for the ids of one source; see `beam_tree`."""
     n_pruned = search.config.beam if n_pruned is None else n_pruned
+    # The root, and the nodes of each step
     nodes = [Node(0, None, search.start_id, 0.0, 0.0, 0, "root")]
     places: dict[tuple[int, ...], int] = {(): 0}  # ids of a hypothesis → its last node
 
@@ -98,20 +101,25 @@ def search_tree(
         nodes.append(Node(len(nodes), parent.id, ids[-1], log_prob, step_log_prob, parent.length + 1, state))
 
     def observe(_: int, step: Step) -> None:
-        live, finished = ({tuple(ids) for ids, _ in step.live}, {tuple(h.ids) for h in step.finished})
+        live = {tuple(ids) for ids, _ in step.live}
+        finished = {tuple(hypothesis.ids) for hypothesis in step.finished}
         n_left = n_pruned
         for cost, parent, token in step.ranked:
             ids = (*step.before[parent][0], token)
-            if ids in live or ids in finished:
-                add(ids, -cost, "kept" if ids in live else "finished")
+            if ids in live:
+                add(ids, -cost, "kept")
+            elif ids in finished:
+                add(ids, -cost, "finished")
             elif n_left > 0:
                 n_left -= 1
                 add(ids, -cost, "pruned")
 
+    # The forced prefix
     if prefix:
         (forced,) = forced_scores(model, [source_ids], [prefix], start_id=search.start_id, device=device)
         for n in range(1, len(prefix) + 1):
             add(prefix[:n], sum(forced.token_log_probs[:n]), "kept")
+    # The search
     sources = torch.tensor([list(source_ids)], device=device), None
     (results,) = beam_search(model, sources, search, prefixes=[prefix], observer=observe)
     return BeamTree(nodes, [(places[tuple(hypothesis.ids)], hypothesis) for hypothesis in results])

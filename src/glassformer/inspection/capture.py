@@ -227,7 +227,7 @@ def capture_tensors(
     With `layers`, only these blocks. A recurrent decoder runs step by step; its steps are concatenated along T.
     Raises `UserError` if the tensors exceed `max_bytes`, or if a name without `*` does not exist.
     """
-    found: dict[str, list[Tensor]] = {}
+    tensors: dict[str, list[Tensor]] = {}
     absent, all_names, n_bytes = {name for name in names if "*" not in name}, set[str](), 0
 
     def store(name: str, x: Tensor) -> None:
@@ -242,7 +242,7 @@ def capture_tensors(
         n_bytes += 4 * x.numel()
         if n_bytes > max_bytes:
             raise UserError(f"the trace has more than {max_bytes:,} bytes at {name}: choose fewer names or layers")
-        found.setdefault(name, []).append(x.detach().to("cpu", torch.float32, copy=True))
+        tensors.setdefault(name, []).append(x.detach().to("cpu", torch.float32, copy=True))
 
     has_patterns = any("*" in name for name in names)
     hooks = {"*": store} if has_patterns else dict.fromkeys(names, store)
@@ -250,7 +250,7 @@ def capture_tensors(
         network(**inputs)
     if names is not STANDARD:
         _require_matches(absent, all_names)
-    return {name: _joined(steps) for name, steps in found.items()}
+    return {name: _joined(steps) for name, steps in tensors.items()}
 
 
 def _joined(steps: Sequence[Tensor]) -> Tensor:
@@ -321,13 +321,12 @@ def capture(
     target: str | Sequence[int] | None = None,
     names: Sequence[str] = STANDARD,
     layers: Collection[int] | None = None,
-    max_bytes: int = MAX_BYTES,
 ) -> Trace:
     """Run a model once over a text, or over a source and a target, and return the named tensors.
 
     A text is tokenized as in training, and `[MASK]` is a mask for a model that fills masks. Ids are
     taken unchanged; those of a target begin with its start token. An encoder-decoder takes a source and a target, by
-    default its own output. `names`, `layers` and `max_bytes` are those of `capture_tensors`.
+    default its own output. `names` and `layers` are those of `capture_tensors`.
 
     ```python
     trace = capture(model, "ROMEO: what is a name?", names=["*.weights", "logits"])
@@ -337,7 +336,7 @@ def capture(
     Raises `UserError` for a text without words or with more tokens than the model reads.
     """
     trace = encoded(model, text, source=source, target=target)
-    return replace(trace, tensors=capture_tensors(model.network, trace.inputs, names, layers, max_bytes))
+    return replace(trace, tensors=capture_tensors(model.network, trace.inputs, names, layers))
 
 
 def encoded(

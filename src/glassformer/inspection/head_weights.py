@@ -74,19 +74,19 @@ def head_weights(network: nn.Module) -> Iterator[dict[str, HeadWeights]]:
     The forward pass keeps its fused kernel. The first row of a batch is stored. The last pass replaces earlier ones.
 
     ```python
-    with head_weights(model.network) as found:
+    with head_weights(model.network) as weights:
         model.network(token_ids)
-    found["decoder.blocks.0.self_attn"][3]  # (T, T): head 3
+    weights["decoder.blocks.0.self_attn"][3]  # (T, T): head 3
     ```
     """
-    found: dict[str, HeadWeights] = {}
+    weights: dict[str, HeadWeights] = {}
 
     def store(path: str, attention: Any, x: Tensor, memory: Memory | None = None, **named: Any) -> None:
         query, key, _ = attention.project(x, memory, named.get("rotary"))
         mask, bias = named.get("mask") or Mask(), None
         if mask.bias is not None:
             bias = mask.bias[0].detach()
-        found[path] = HeadWeights(query[0].detach(), key[0].detach(), mask, attention.scale, bias)
+        weights[path] = HeadWeights(query[0].detach(), key[0].detach(), mask, attention.scale, bias)
 
     def hook(path: str) -> Any:
         return lambda attention, args, named: store(path, attention, *args, **named)
@@ -95,4 +95,4 @@ def head_weights(network: nn.Module) -> Iterator[dict[str, HeadWeights]]:
         for path, module in network.named_modules():
             if hasattr(module, "project") and hasattr(module, "scale"):  # weights are softmax(scale · q kᵀ)
                 stack.callback(module.register_forward_pre_hook(hook(path), with_kwargs=True).remove)
-        yield found
+        yield weights

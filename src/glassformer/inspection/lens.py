@@ -51,8 +51,8 @@ class LensCells:
 
     def top_tokens(self) -> list[list[list[str]]]:
         """Return the most probable tokens of each layer and position; the id in place of an unknown token."""
-        known = dict(enumerate(self.vocabulary))
-        return [[[known.get(i, str(i)) for i in best] for best in row] for row in self.top_ids.tolist()]
+        tokens = dict(enumerate(self.vocabulary))
+        return [[[tokens.get(i, str(i)) for i in best] for best in row] for row in self.top_ids.tolist()]
 
     def _repr_html_(self) -> str:
         """Return the most probable token of each layer and position as a matrix; tooltips have the next ones."""

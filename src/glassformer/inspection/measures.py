@@ -97,7 +97,9 @@ def kl_divergence(logits: Tensor, changed: Tensor) -> Tensor:
 def next_labels(config: ModelConfig, token_ids: Sequence[int]) -> list[int]:
     """Return the label of each position of a decoder: the next token, and the end token of a target at the last one."""
     last = config.eos_id if config.is_encoder_decoder else None
-    return [*token_ids[1:], NOT_SCORED if last is None else last]
+    if last is None:
+        last = NOT_SCORED
+    return [*token_ids[1:], last]
 
 
 def masked_labels(token_ids: Sequence[int], reference_ids: Sequence[int], mask_id: int) -> list[int]:
@@ -114,9 +116,9 @@ def masked_labels(token_ids: Sequence[int], reference_ids: Sequence[int], mask_i
         )
     if mask_id not in token_ids:
         raise UserError("the text has no [MASK]: add one, or give no reference")
-    labels = torch.tensor(reference_ids).masked_fill(torch.tensor(token_ids) != mask_id, NOT_SCORED)
-    found: list[int] = labels.tolist()
-    return found
+    is_mask = torch.tensor(token_ids) == mask_id
+    labels: list[int] = torch.tensor(reference_ids).masked_fill(~is_mask, NOT_SCORED).tolist()
+    return labels
 
 
 def predicts_next_token(config: ModelConfig) -> bool:
@@ -151,10 +153,13 @@ def measure_of(
         outputs = network(**inputs)
     assert not isinstance(config, RecurrentConfig)
     if isinstance(config.head, TokenHead):
-        masks = token_ids == (-1 if config.mask_id is None else config.mask_id)
-        return Measure("kl", outputs, masks if bool(masks.any()) else None)
+        if config.mask_id is None or config.mask_id not in token_ids:
+            return Measure("kl", outputs)
+        return Measure("kl", outputs, token_ids == config.mask_id)
     choices = None if isinstance(model, nn.Module) else _choices(model)
-    return Measure("change", outputs) if choices is None else Measure("kl", outputs, choices=choices)
+    if choices is None:
+        return Measure("change", outputs)
+    return Measure("kl", outputs, choices=choices)
 
 
 def _choices(model: TrainedModel) -> Callable[[Tensor], Tensor] | None:

@@ -226,21 +226,23 @@ def _patch(
 ) -> Restored:
     """Patch index r of dimension 1 (position or head) of each named tensor, for all r; `paths` is {layer: name}."""
     with evaluation_mode(network):
-        clean_logits, kept = _run(network, pair.clean, paths)
-        corrupted_logits, replaced = _run(network, pair.corrupted, paths)
+        clean_logits, clean_tensors = _run(network, pair.clean, paths)
+        corrupted_logits, corrupted_tensors = _run(network, pair.corrupted, paths)
         clean, corrupted = (float(pair.metric(x)[0]) for x in (clean_logits, corrupted_logits))
         if clean == corrupted:
             raise UserError("both runs have the same logit difference: choose other texts or answers")
         n_rows = max(1, max_bytes // row_bytes(network, pair.clean, clean_logits))
         shares: list[Tensor] = []
         for path in paths.values():
-            row = torch.zeros(kept[path].shape[1])
-            differs = (kept[path] != replaced[path]).flatten(2).any(dim=2)[0]  # a copy of an equal tensor has share 0
+            clean_tensor = clean_tensors[path]
+            row = torch.zeros(clean_tensor.shape[1])
+            # A copy of an equal tensor has share 0
+            differs = (clean_tensor != corrupted_tensors[path]).flatten(2).any(dim=2)[0]
             indices = differs.nonzero().flatten().tolist()
             for begin in range(0, len(indices), n_rows):
                 some = indices[begin : begin + n_rows]
                 inputs = {name: x.repeat(len(some), 1) for name, x in pair.corrupted.items()}
-                with model_hooks(network, {path: copying(kept[path], some)}):
+                with model_hooks(network, {path: copying(clean_tensor, some)}):
                     values = pair.metric(network(**inputs)).cpu()
                 row[some] = ((values - corrupted) / (clean - corrupted)).to(row)
             shares.append(row)
@@ -251,13 +253,13 @@ def _run(
     network: Transformer, inputs: Mapping[str, Tensor], paths: Mapping[str, str]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the logits, and the tensors of `paths` in the precision of the network."""
-    kept: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
 
-    def keep(name: str, x: Tensor) -> None:
-        kept[name] = x
+    def store(name: str, x: Tensor) -> None:
+        tensors[name] = x
 
-    with model_hooks(network, dict.fromkeys(paths.values(), keep)):
-        return network(**inputs), kept
+    with model_hooks(network, dict.fromkeys(paths.values(), store)):
+        return network(**inputs), tensors
 
 
 def copying(clean: Tensor, indices: Sequence[int]) -> Hook:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_POSITIONS = 256
+_SHARES: dict[str, Any] = {"cmap": WEIGHTS_MAP, "vmin": 0, "vmax": 1, "interpolation": "nearest"}
+"""Arguments of `imshow` for values from 0 to 1."""
 _SCHEMES = {"alibi": "ALiBi"}
 """Names of position schemes in titles; the others are named by their kind."""
 MAX_COUNTED = 40
@@ -72,23 +74,23 @@ def heat_maps(
     figure.set_layout_engine("compressed")  # no gaps between square cells
     # Matrices.
     grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
-    for place, matrix, its_name in zip(grid.flat, weights, names, strict=False):
-        image = place.imshow(matrix.numpy(), cmap=WEIGHTS_MAP, vmin=0, vmax=1, aspect="equal", interpolation="nearest")
-        place.set_title(its_name, fontsize=8.5, pad=3, color=GREY)
-        place.spines[:].set_visible(False)
-    for place in grid.flat[n:]:
-        place.set_axis_off()
+    for one, matrix, its_name in zip(grid.flat, weights, names, strict=False):
+        image = one.imshow(matrix.numpy(), **_SHARES, aspect="equal")
+        one.set_title(its_name, fontsize=8.5, pad=3, color=GREY)
+        one.spines[:].set_visible(False)
+    for one in grid.flat[n:]:
+        one.set_axis_off()
     # Tokens: every one, or as many as fit; single letters are upright.
     points = min(9.0, max(5.0, cell * 72 * 0.8))
-    for place in grid.flat:
-        place.tick_params(length=0, labelsize=points, pad=2, labeltop=place in grid[0], top=False, labelbottom=False)
+    for one in grid.flat:
+        one.tick_params(length=0, labelsize=points, pad=2, labeltop=one in grid[0], top=False, labelbottom=False)
     every = max(1, math.ceil(points * 1.15 / 72 / cell))
     grid[0, 0].set_xticks(range(0, n_columns, every), column_labels[::every], parse_math=False)
     grid[0, 0].set_yticks(range(0, n_rows, every), row_labels[::every], parse_math=False)
     are_letters = sum(len(text) > 2 for text in column_labels) <= 1  # and at most one end token
-    for text in (text for place in grid[0] for text in place.get_xticklabels()):
-        is_upright = are_letters and len(text.get_text()) <= 2
-        text.set_rotation(0 if is_upright else 90)
+    for text in (text for one in grid[0] for text in one.get_xticklabels()):
+        if not are_letters or len(text.get_text()) > 2:
+            text.set_rotation(90)
     # Names.
     row_axis, column_axis = axes
     figure.supxlabel(column_axis, fontsize=9, color=GREY)
@@ -208,6 +210,7 @@ def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Fi
         figure = heat_map(shares, names, names, "Confusion matrix", ("true class", "predicted class"))
         figure.axes[-1].set_ylabel("share of the true class")
         return figure
+    # Size
     shown = [_shortened(plain(name)) for name in names]
     inches = 0.085 * max(map(len, shown))
     cell = max(0.34, 1.8 / n, 0.16 + 0.08 * len(f"{int(counts.max()):,}"), min(0.1 + inches, 4 / n, 1.2))
@@ -216,14 +219,16 @@ def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Fi
         rotation, below = 90, inches
     figure = new_figure(max(3.6, cell * n + inches + 1.5), cell * n + below + 0.9)
     figure.set_layout_engine("compressed")
+    # Cells
     axes = figure.subplots()
-    image = axes.imshow(shares.numpy(), cmap=WEIGHTS_MAP, vmin=0, vmax=1, interpolation="nearest")
+    image = axes.imshow(shares.numpy(), **_SHARES)
     for row, column in itertools.product(range(n), range(n)):
         count, share = int(counts[row, column]), float(shares[row, column])
         ink = "white" if count else "#9A88A8"  # pale zeros make the rest visible
         if share > 0.5:
             ink = "black"
         axes.text(column, row, f"{count:,}", color=ink, fontsize=8.5, ha="center", va="center")
+    # Names
     axes.set_xticks(range(n), shown, rotation=rotation, parse_math=False)
     axes.set_yticks(range(n), shown, parse_math=False)
     axes.tick_params(length=0, labelsize=8.5)

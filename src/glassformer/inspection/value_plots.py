@@ -27,10 +27,10 @@ def plot_lens(cells: LensCells, tokens: Sequence[str], vocabulary: Sequence[str]
     return figure
 
 
-def plot_effects(found: Effects, name: str) -> "Figure":
+def plot_effects(effects: Effects, name: str) -> "Figure":
     """Plot the change of the measure for each head and feed-forward of each layer that is switched off."""
-    values, rows, columns = found.table()
-    return _table(torch.tensor(values), (rows, columns), name, UNITS[found.measure])
+    values, rows, columns = effects.table()
+    return _table(torch.tensor(values), (rows, columns), name, UNITS[effects.measure])
 
 
 def plot_patching(restored: Restored, columns: Sequence[str], name: str) -> "Figure":

@@ -109,7 +109,9 @@ def with_changes(run: Run, changes: Mapping[str, Any] | None = None, where: str 
         raise UserError(f"{min(twice)} is given twice: give it once")
     whole = whole_changes(run, {**(changes or {}), **settings})
     name = whole.pop(PRESET, None)
-    return apply_changes(run if name is None else replace(run, model=preset(str(name))), whole, where)
+    if name is not None:
+        run = replace(run, model=preset(str(name)))
+    return apply_changes(run, whole, where)
 
 
 def whole_changes(run: Run, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,20 +118,20 @@ def run_for(
     Return it with the kind of the data and what it was recognised by; empty for files of text. `given` are settings
     that name columns (`recognition.SETTINGS`). Raises `UserError` for a missing file, and if the kind is not clear.
     """
-    places = [_place(source) for source in sources]
-    if len(places) == 2:
+    paths = [_path_of(source) for source in sources]
+    if len(paths) == 2:
         if kind not in ("pairs", None):
             raise UserError(f"two files are the sides of pairs, not {kind}: give one file, a folder or a pattern")
-        found = aligned(*places)
-    elif len(places) == 1:
-        found = recognise(places[0], kind, given)
+        recognised = aligned(*paths)
+    elif len(paths) == 1:
+        recognised = recognise(paths[0], kind, given)
     else:
         raise UserError(
-            f"expected one file, or the two files of pairs, got {len(places)}: for several texts, give their folder or "
+            f"expected one file, or the two files of pairs, got {len(paths)}: for several texts, give their folder or "
             'a pattern in quotes, such as "src/**/*.py"'
         )
-    run = run_of_data(_name_of(places[0]), found, _n_bytes(found.data))
-    return run, found.evidence and f"{' and '.join(places)}: {found.evidence}"
+    run = run_of_data(_name_of(paths[0]), recognised, _n_bytes(recognised.data))
+    return run, recognised.evidence and f"{' and '.join(paths)}: {recognised.evidence}"
 
 
 def run_in_memory(
@@ -142,25 +142,25 @@ def run_in_memory(
     The run has no path until the records are in a file. Raises `UserError` for a record that cannot be read.
     """
     rows = rows_of(data)
-    found, lines = recognise_rows(rows, kind, given or {})
+    recognised, lines = recognise_rows(rows, kind, given or {})
     with address_of(lines) as address:
-        require_readable(replace(found.data, path=address))
+        require_readable(replace(recognised.data, path=address))
     text = "".join(f"{line}\n" for line in lines)
-    run = run_of_data(found.data.kind, found, len(text.encode()))
-    return replace(run, data=replace(run.data, path=None)), text, f"{len(rows):,} records are {found.evidence}"
+    run = run_of_data(recognised.data.kind, recognised, len(text.encode()))
+    return replace(run, data=replace(run.data, path=None)), text, f"{len(rows):,} records are {recognised.evidence}"
 
 
-def run_of_data(name: str, found: Recognised, n_bytes: int) -> Run:
+def run_of_data(name: str, recognised: Recognised, n_bytes: int) -> Run:
     """Build the run for data of a known kind and amount."""
-    data = found.data
+    data = recognised.data
     if isinstance(data, TextData):
         return text_run(name, data, n_bytes)
     if isinstance(data, LabelData):
         return label_run(name, data, n_bytes)
-    return pair_run(name, data, n_bytes, of_characters=any(map(_are_words, found.rows.values())))
+    return pair_run(name, data, n_bytes, of_characters=any(map(_are_words, recognised.rows.values())))
 
 
-def _place(source: str | Path) -> str:
+def _path_of(source: str | Path) -> str:
     address = str(source)
     return str(files.as_path(source, "source")) if addresses.is_file(address) else address
 
@@ -240,7 +240,10 @@ def text_run(name: str, data: TextData, n_bytes: int) -> Run:
 
 def pair_run(name: str, data: PairData, n_bytes: int, *, of_characters: bool) -> Run:
     """Build a run for pairs of `n_bytes`: a Transformer with an encoder and a decoder."""
-    size = suited(CHARACTER_PAIRS if of_characters else SENTENCE_PAIRS, n_bytes)
+    sizes, smoothing, generation = SENTENCE_PAIRS, 0.1, BeamConfig(beam=4, max_ratio=2.0)
+    if of_characters:
+        sizes, smoothing, generation = CHARACTER_PAIRS, 0.0, BeamConfig(beam=1, max_ratio=0.0)
+    size = suited(sizes, n_bytes)
     stack = Stack(size.layers, 4, d_ff=2 * size.width)
     model = replace(
         _model(size, encoder=stack, decoder=stack),
@@ -248,17 +251,15 @@ def pair_run(name: str, data: PairData, n_bytes: int, *, of_characters: bool) ->
         tie_output=not of_characters,
         scale_embeddings=True,
     )
-    objective = Seq2SeqConfig(label_smoothing=0.0 if of_characters else 0.1)
     train = _train(size)
     if of_characters:
         train = replace(train, early_stopping=_watch("exact_match", train))
-    generation = BeamConfig(beam=1 if of_characters else 4, max_ratio=0.0 if of_characters else 2.0)
     return Run(
         name,
         model=model,
         tokenizer=_tokenizer(size),
         data=replace(data, batch_tokens=size.batch),
-        objective=objective,
+        objective=Seq2SeqConfig(label_smoothing=smoothing),
         train=train,
         generation=generation,
     )
@@ -266,14 +267,17 @@ def pair_run(name: str, data: PairData, n_bytes: int, *, of_characters: bool) ->
 
 def label_run(name: str, data: LabelData, n_bytes: int) -> Run:
     """Build a run for labelled texts of `n_bytes`: a Transformer encoder."""
-    are_tags, are_classes = data.outputs == "tags", data.outputs == "classes"
-    size = suited(TAGS if are_tags else CLASSES, n_bytes)
-    model = replace(
-        _model(size, encoder=Stack(size.layers, 4, d_ff=4 * size.width)),
-        n_token_types=0 if data.second_field is None else 2,
-        head=PositionHead() if are_tags else SequenceHead(pooling="mean"),
-    )
-    smoothing = 0.1 if are_classes else 0.0
+    sizes: Sequence[Size] = CLASSES
+    head: SequenceHead | PositionHead = SequenceHead(pooling="mean")
+    objective: ClassificationConfig | TaggingConfig = ClassificationConfig(label_smoothing=0.0)
+    if data.outputs == "classes":
+        objective = ClassificationConfig(label_smoothing=0.1)
+    elif data.outputs == "tags":
+        sizes, head, objective = TAGS, PositionHead(), TaggingConfig()
+    size = suited(sizes, n_bytes)
+    model = replace(_model(size, encoder=Stack(size.layers, 4, d_ff=4 * size.width)), head=head)
+    if data.second_field is not None:
+        model = replace(model, n_token_types=2)
     train = _train(size)
     if data.outputs != "regression":
         train = replace(train, early_stopping=_watch("accuracy", train))
@@ -282,7 +286,7 @@ def label_run(name: str, data: LabelData, n_bytes: int) -> Run:
         model=model,
         tokenizer=_tokenizer(size),
         data=replace(data, batch_tokens=size.batch),
-        objective=TaggingConfig() if are_tags else ClassificationConfig(label_smoothing=smoothing),
+        objective=objective,
         train=train,
     )
 
@@ -306,7 +310,9 @@ def _model(size: Size, *, encoder: Stack, decoder: Stack | None = None) -> Trans
 
 
 def _tokenizer(size: Size) -> TokenizerConfig:
-    return TokenizerConfig(vocab_size=size.vocab_size, scheme="byte" if size.vocab_size else "char")
+    if not size.vocab_size:
+        return TokenizerConfig(vocab_size=0, scheme="char")
+    return TokenizerConfig(vocab_size=size.vocab_size, scheme="byte")
 
 
 def _train(size: Size) -> TrainConfig:

@@ -35,9 +35,13 @@ def _table(value: Any, prefix: str, mark: str) -> Iterator[str]:
         if kinds:
             inner += _choices(f"{prefix}{field.name}", kinds, current, doc, mark)
             continue
-        none = "# " if current is None and not mark else mark
-        shown = '"…"' if current is None else toml_value(list(current) if isinstance(current, tuple) else current)
-        yield f"{none}{field.name} = {shown}  # {doc} ({type_text(hints[field.name])})"
+        type_of_key = type_text(hints[field.name])
+        if current is None:
+            yield f'{mark or "# "}{field.name} = "…"  # {doc} ({type_of_key})'
+            continue
+        if isinstance(current, tuple):
+            current = list(current)
+        yield f"{mark}{field.name} = {toml_value(current)}  # {doc} ({type_of_key})"
     yield from inner
 
 
@@ -45,13 +49,14 @@ def _choices(name: str, kinds: list[Any], current: Any, doc: str, mark: str) -> 
     """Yield the lines of a table, with its other kinds in comments."""
     ordered = sorted(kinds, key=lambda kind: type(current) is not kind)
     for kind in ordered:
-        here = mark if type(current) is kind else "# "
+        is_current = type(current) is kind
+        here = mark if is_current else "# "
         yield ""
         summary = (kind.__doc__ or "").strip().splitlines()[0]
         yield f"{here}[{name}]  # {doc}. {summary}"
         if hasattr(kind, "kind"):
             yield f'{here}kind = "{kind.kind}"'
-        yield from _table(current if type(current) is kind else kind(), f"{name}.", here)
+        yield from _table(current if is_current else kind(), f"{name}.", here)
 
 
 if __name__ == "__main__":

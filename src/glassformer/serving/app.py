@@ -179,33 +179,36 @@ def arguments(
     A parameter whose type is a dataclass takes its fields from the request. Raises `UserError` for an unknown, missing
     or wrong argument.
     """
-    known, values = accepted(function), {}
+    types, values = accepted(function), {}
     for name, value in {**query, **path, **body}.items():
-        if name not in known:
-            raise UserError(f"unknown argument {name!r}: {did_you_mean(name, known)}")
-        values[name] = _converted(name, value, known[name], is_text=name not in body)
+        if name not in types:
+            raise UserError(f"unknown argument {name!r}: {did_you_mean(name, types)}")
+        values[name] = _converted(name, value, types[name], is_text=name not in body)
     return _grouped(function, values)
 
 
 def accepted(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the arguments that a request may have for a function, and their types."""
-    hints, found = typing.get_type_hints(function), dict[str, Any]()
+    hints, types = typing.get_type_hints(function), dict[str, Any]()
     for name in inspect.signature(function).parameters:
-        found |= accepted(hints[name]) if is_dataclass(hints[name]) else {name: hints[name]}
-    return found
+        if is_dataclass(hints[name]):
+            types |= accepted(hints[name])
+        else:
+            types[name] = hints[name]
+    return types
 
 
 def _grouped(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a function; those of a dataclass become one object."""
-    hints, found = typing.get_type_hints(function), dict[str, Any]()
+    hints, named = typing.get_type_hints(function), dict[str, Any]()
     for name, parameter in inspect.signature(function).parameters.items():
         if is_dataclass(hints[name]):
-            found[name] = hints[name](**_grouped(hints[name], values))
+            named[name] = hints[name](**_grouped(hints[name], values))
         elif name in values:
-            found[name] = values[name]
+            named[name] = values[name]
         elif parameter.default is inspect.Parameter.empty:
             raise UserError(f"the argument {name!r} is missing")
-    return found
+    return named
 
 
 def _converted(name: str, value: Any, hint: Any, is_text: bool) -> Any:

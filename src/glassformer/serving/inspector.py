@@ -102,10 +102,10 @@ class Inspector:
             return self.folder
         if name is None:
             raise UserError("the model has no folder with checkpoints")
-        known = [self.folder]
+        folders = [self.folder]
         if self.gallery is not None:
-            known = [Path(entry["folder"]) for entry in self.gallery.list()]
-        paths = {str(path): path for path in (*known, *self.compared) if path is not None}
+            folders = [Path(entry["folder"]) for entry in self.gallery.list()]
+        paths = {str(path): path for path in (*folders, *self.compared) if path is not None}
         if name not in paths:
             raise UserError(f"the server has not opened the folder {name!r:.200}: open it again")
         return paths[name]

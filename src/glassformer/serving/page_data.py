@@ -112,20 +112,20 @@ def unknown(tokenizer: Tokenizer, text: str) -> str:
     return f"The vocabulary does not contain {listed}: the model reads {token} there."
 
 
-def add_predictions(found: list[dict[str, Any]], log_probs: Tensor, names: Sequence[str]) -> None:
+def add_predictions(rows: list[dict[str, Any]], log_probs: Tensor, names: Sequence[str]) -> None:
     """Add the prediction of each position, (T, V): its most probable tokens or tags, and its entropy in nats."""
-    for token, best, entropy in zip(found, top(log_probs, names), entropies(log_probs), strict=True):
+    for token, best, entropy in zip(rows, top(log_probs, names), entropies(log_probs), strict=True):
         token.update(top=best, entropy=entropy)
 
 
-def add_scores(found: list[dict[str, Any]], logits: Tensor) -> list[float]:
+def add_scores(rows: list[dict[str, Any]], logits: Tensor) -> list[float]:
     """Add log-probability and rank (1 = most probable) of each token, given its logits (T, V); return the first."""
     log_probs = log_softmax(logits)
-    ids = torch.tensor([token["id"] for token in found], dtype=torch.long)
+    ids = torch.tensor([token["id"] for token in rows], dtype=torch.long)
     of_tokens = log_probs.gather(1, ids[:, None])
     ranks = (log_probs > of_tokens).sum(1) + 1
     values: list[float] = of_tokens[:, 0].tolist()
-    for token, value, rank in zip(found, values, ranks.tolist(), strict=True):
+    for token, value, rank in zip(rows, values, ranks.tolist(), strict=True):
         token.update(log_prob=value, rank=rank)
     return values
 

@@ -50,8 +50,8 @@ def single_file(inspector: Inspector, given: dict[str, Any], folder: Path) -> st
 def _module(path: Path) -> str:
     """Return a module of the page; its imports have the names of the import map, such as `page/dom.js`."""
 
-    def named(found: re.Match[str]) -> str:
-        return f'{found[1]} "{found[2] or path.parent.name}/{found[3]}"'
+    def named(match: re.Match[str]) -> str:
+        return f'{match[1]} "{match[2] or path.parent.name}/{match[3]}"'
 
     return _IMPORT.sub(named, path.read_text("utf-8"))
 
@@ -85,15 +85,16 @@ def answers(inspector: Inspector, given: dict[str, Any]) -> dict[str, Any]:
 
 def _query(named: Mapping[str, Any]) -> str:
     """Return the query as the page writes it; a bool is 0 or 1."""
-    words = {name: str(int(value) if isinstance(value, bool) else value) for name, value in named.items()}
+    digits = {True: "1", False: "0"}
+    words = {name: digits[value] if isinstance(value, bool) else str(value) for name, value in named.items()}
     query = "&".join(f"{name}={quote(word, safe=_UNESCAPED)}" for name, word in words.items())
     return f"?{query}" if query else ""
 
 
 def _first(page: str) -> int:
-    found = _HEAD.search(page)
-    assert found is not None, "index.html has a style sheet and a module"
-    return found.start()
+    match = _HEAD.search(page)
+    assert match is not None, "index.html has a style sheet and a module"
+    return match.start()
 
 
 def _address(code: str) -> str:

@@ -72,10 +72,11 @@ class EvaluationData(Generic[R]):
         """Return the reported loss in the precision of `train`; without `train`, in the precision of the weights."""
         # No backward pass: deterministic kernels are not needed, and CUDA cannot switch to them after its first use.
         settings = nullcontext() if train is None else numerics(replace(train, deterministic=False))
-        autocast = None if train is None else autocast_dtype(train.precision)
+        precision = None if train is None else autocast_dtype(train.precision)
+        autocast = torch.autocast(device.type, dtype=precision, enabled=precision is not None)
         report = (lambda done: progress(done, self.n_targets)) if progress else None
-        with evaluation_mode(network), settings, freed_memory_kept():
-            return evaluate_loss(network, self.objective, self.batches(), device, self.n_bytes, autocast, report)
+        with evaluation_mode(network), settings, autocast, freed_memory_kept():
+            return evaluate_loss(network, self.objective, self.batches(), device, report).report(self.n_bytes)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from glassformer.data.labels import (
     read_labels,
     require_known,
 )
+from glassformer.data.tokens import NO_DROPOUT, BpeDropout
 from glassformer.errors import Log, UserError
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
@@ -201,7 +202,8 @@ class PreparedLabels:
         self.rows = replace(rows, log=lambda _: None)  # truncation is logged once
 
     def _train(self, rows: "LabelRows", dropout_seed: int) -> list[Example]:
-        return rows.encode(self.records, "training texts", self.run.tokenizer.bpe_dropout, dropout_seed)
+        dropout = BpeDropout(self.run.tokenizer.bpe_dropout, dropout_seed)
+        return rows.encode(self.records, "training texts", dropout)
 
     @property
     def summary(self) -> str:
@@ -252,21 +254,19 @@ class LabelRows:
     log: Log
     """Receives the number of truncated rows."""
 
-    def encode(
-        self, records: Sequence[LabelRecord], name: str, dropout: float = 0.0, dropout_seed: int = 0
-    ) -> list[Example]:
-        """Return the rows of records, which are called `name` in the log; `dropout` is the rate of BPE-dropout."""
+    def encode(self, records: Sequence[LabelRecord], name: str, dropout: BpeDropout = NO_DROPOUT) -> list[Example]:
+        """Return the rows of records, which are called `name` in the log."""
         numbers, lost = {label: i for i, label in enumerate(self.names)}, ""
         tokenizer, max_len = self.tokenizer, self.max_len
         if tagged := [record for record in records if isinstance(record, Tagged)]:
             tags = [[numbers[tag] for tag in record.tags] for record in tagged]
-            rows, n_cut = encode_tagged(tokenizer, [r.words for r in tagged], max_len, tags, dropout, dropout_seed)
+            rows, n_cut = encode_tagged(tokenizer, [r.words for r in tagged], max_len, tags, dropout=dropout)
             n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)
             lost = f" ({sum(map(len, tags)) - n_read:,} tagged words are lost)"
         else:
             labelled = [record for record in records if isinstance(record, Labelled)]
             texts = [inputs_of(record) for record in labelled]
-            rows, n_cut = encode_texts(tokenizer, texts, max_len, dropout, dropout_seed)
+            rows, n_cut = encode_texts(tokenizer, texts, max_len, dropout=dropout)
             rows = [replace(row, **_target(record, numbers)) for row, record in zip(rows, labelled, strict=True)]
         if n_cut:
             self.log(

@@ -13,7 +13,7 @@ from glassformer.config.run import ExampleRows, PackedRows, Run, TextData, Windo
 from glassformer.data.batching import Epochs, Example, FreshCuts, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.data.texts import read_documents
-from glassformer.data.tokens import TokenFile, TokenSplits, encode_text, prepare
+from glassformer.data.tokens import BpeDropout, Progress, TokenCache, TokenFile, TokenSplits, encode_text, prepare
 from glassformer.errors import Log, UserError
 from glassformer.evaluation.loss import evaluation_rows
 from glassformer.inference.fill import MaskFiller, WritingFiller
@@ -82,7 +82,7 @@ class TextTask(TrainableTask):
         else:
             corpus = corpus_of(run)
             preparation.say_changed(model, corpus.digest, corpus.name, log)
-            tokens = text.tokens(corpus).valid
+            tokens = text.tokens(corpus, text.cache()).valid
         learned = self.text_objective(run, model.tokenizer, context_of(run))
         apart = not isinstance(data.packing, WindowRows)
         return EvaluationData(
@@ -130,7 +130,7 @@ class TextRunData(RunData):
     ) -> "PreparedText":
         text = RunText(self.task, run, tokenizers.target)
         with reporter.phase("preparing tokens") as progress:
-            splits = text.tokens(self.corpus, progress, checks_hashes=checks_hashes)
+            splits = text.tokens(self.corpus, text.cache(progress, checks_hashes))
         return PreparedText(text, self.corpus, splits, reporter)
 
 
@@ -162,7 +162,7 @@ class PreparedText:
             return SAMPLERS[type(data.packing)](tokens, context, run.train.batch_size, seed)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
-            cut = self.text.tokens(self.corpus, dropout_seed=seed, in_every_rank=True)
+            cut = self.text.tokens(self.corpus, replace(self.text.cache(), in_every_rank=True), seed)
             return sampler_of(cut.train, seed), cut.folder
 
         seed = preparation.first_dropout_seed(run)
@@ -220,29 +220,16 @@ class RunText:
         """The id that begins each document in causal language modelling, as recorded in the model; else None."""
         return self.run.model.decoder_start_id if self.task.predicts_next else None
 
-    def tokens(
-        self,
-        corpus: Corpus,
-        progress: Callable[[int, int], None] | None = None,
-        dropout_seed: int | None = None,
-        *,
-        checks_hashes: bool = True,
-        in_every_rank: bool = False,
-    ) -> TokenSplits:
+    def cache(self, progress: Progress | None = None, checks_hashes: bool = True) -> TokenCache:
+        """Return the cache of the run."""
+        return TokenCache(preparation.cache_folder(self.run.data), progress, checks_hashes)
+
+    def tokens(self, corpus: Corpus, cache: TokenCache, dropout_seed: int | None = None) -> TokenSplits:
         """Return the tokens of the corpus, from the cache if possible; the default seed is that of the first epoch."""
         if dropout_seed is None:
             dropout_seed = preparation.first_dropout_seed(self.run)
-        return prepare(
-            corpus,
-            self.tokenizer,
-            preparation.cache_folder(self.run.data),
-            start_id=self.start_id,
-            dropout=self.run.tokenizer.bpe_dropout,
-            dropout_seed=dropout_seed,
-            progress=progress,
-            checks_hashes=checks_hashes,
-            in_every_rank=in_every_rank,
-        )
+        dropout = BpeDropout(self.run.tokenizer.bpe_dropout, dropout_seed)
+        return prepare(corpus, self.tokenizer, cache, start_id=self.start_id, dropout=dropout)
 
     def predicted_bytes(self, tokens: TokenFile) -> int | None:
         """Return the bytes of the predicted tokens, the divisor of bits per byte; `None` if only some are targets.

@@ -13,7 +13,7 @@ from glassformer.config.run import BeamConfig, PairData, Run, Seq2SeqConfig
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import FreshCuts, Sampler, TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, read_pairs
-from glassformer.data.tokens import PairFile, PairSplits, encode_pairs, prepare_pairs
+from glassformer.data.tokens import BpeDropout, PairFile, PairSplits, TokenCache, encode_pairs, prepare_pairs
 from glassformer.errors import Log, UserError
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import Division
@@ -76,7 +76,7 @@ class TranslationTask(TrainableTask):
             pairs, too_long = read_pairs(given, dropped), preparation.refuse
             preparation.say_dropped(dropped, log)
         config = self.vote(model).config
-        encoded = encode_pairs(pairs, tokenizers.target, tokenizers.source, "pairs")
+        encoded = encode_pairs(pairs, tokenizers, "pairs")
         encoded = within(encoded, config, tokenizers, too_long)
         return EvaluationData(
             lambda: evaluation_batches(pair_rows(encoded), data.batch_tokens),
@@ -151,19 +151,17 @@ class PairRunData(RunData):
     def prepare(
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
     ) -> "PreparedPairs":
-        splits_of = partial(
-            prepare_pairs,
-            self.corpus,
-            tokenizers.target,
-            tokenizers.source,
-            preparation.cache_folder(self.data),
-            dropout=run.tokenizer.bpe_dropout,
-            source_dropout=(run.source_tokenizer or run.tokenizer).bpe_dropout,
-            checks_hashes=checks_hashes,
-        )
+        cache = TokenCache(preparation.cache_folder(self.data), checks_hashes=checks_hashes)
+
+        def splits_of(cache: TokenCache, seed: int) -> PairSplits:
+            dropout = BpeDropout(run.tokenizer.bpe_dropout, seed)
+            source_dropout = BpeDropout((run.source_tokenizer or run.tokenizer).bpe_dropout, seed)
+            return prepare_pairs(self.corpus, tokenizers, cache, dropout=dropout, source_dropout=source_dropout)
+
         with reporter.phase("preparing tokens") as progress:
-            splits = splits_of(dropout_seed=preparation.first_dropout_seed(run), progress=progress)
-        return PreparedPairs(run, self.corpus, tokenizers, splits, splits_of, reporter)
+            splits = splits_of(replace(cache, progress=progress), preparation.first_dropout_seed(run))
+        splits_of_epoch = partial(splits_of, replace(cache, in_every_rank=True))
+        return PreparedPairs(run, self.corpus, tokenizers, splits, splits_of_epoch, reporter)
 
 
 class PreparedPairs:
@@ -175,7 +173,7 @@ class PreparedPairs:
         corpus: PairCorpus,
         tokenizers: Tokenizers,
         splits: PairSplits,
-        splits_of: Callable[..., PairSplits],
+        splits_of: Callable[[int], PairSplits],
         reporter: LaunchReporter,
     ) -> None:
         """Select the pairs that fit; `splits` are for the first epoch, `splits_of` returns those of a dropout seed."""
@@ -198,7 +196,7 @@ class PreparedPairs:
         run, data = self.run, data_of(self.run, PairData)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
-            cut = self.splits_of(dropout_seed=seed, in_every_rank=True)
+            cut = self.splits_of(seed)
             train = within(cut.train, run.model, self.tokenizers, lambda _: None)  # logged for the first epoch
             return TokenBudget(pair_rows(train), data.batch_tokens, seed), cut.folder
 

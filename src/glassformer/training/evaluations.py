@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch import nn
 
 from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
@@ -104,20 +105,14 @@ class Evaluations:
     def _measured(self) -> tuple[dict[str, LossReport], dict[str, float], str | None]:
         """Evaluate both splits; return the reports, the scores and a text that the model writes."""
         data, ranks, network = self.data, self.host.ranks, self.network
+        device, precision = self.host.device, autocast_dtype(self.config.precision)
         weights = nullcontext() if self.average is None else self.average.swapped_in()
         with weights, ranks.evaluating(network), evaluation_mode(network), self.abandonable():
-            reports = {
-                split: evaluate_loss(
-                    network,
-                    data.objective,
-                    batches(),
-                    self.host.device,
-                    data.n_bytes.get(split),
-                    autocast_dtype(self.config.precision),
-                    division=ranks,
-                )
-                for split, batches in data.evaluations.items()
-            }
+            reports: dict[str, LossReport] = {}
+            for split, batches in data.evaluations.items():
+                with torch.autocast(device.type, dtype=precision, enabled=precision is not None):
+                    sums = evaluate_loss(network, data.objective, batches(), device, division=ranks)
+                reports[split] = sums.report(data.n_bytes.get(split))
             # A sample. Each step of a generation would gather all weights, so a sharded model shows none.
             sample, scores = None, {}
             if data.sample is not None and ranks.is_first and not ranks.holds_parts:

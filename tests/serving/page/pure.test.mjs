@@ -185,10 +185,12 @@ test("sampling rules are named, and the model's own probabilities have none", ()
 });
 
 test("titles of logged numbers have units and no names of columns", () => {
-  assert.equal(titleOf("eval/train_bits_per_byte"), "Part of the training data: bits per byte of text");
-  assert.equal(titleOf("mean/valid_bleu"), "Validation: BLEU, of the mean of checkpoints");
-  assert.equal(titleOf("step_ms"), "Time of a step, milliseconds");
-  assert.equal(titleOf("other/some_number"), "other some number");
+  const metrics = { bits_per_byte: "bits per byte", bleu: "BLEU" };
+  assert.equal(titleOf("eval/train_bits_per_byte", metrics), "Part of the training data: bits per byte");
+  assert.equal(titleOf("mean/valid_bleu", metrics), "Validation: BLEU, of the mean of checkpoints");
+  assert.equal(titleOf("eval/valid_other_score", metrics), "Validation: other score");
+  assert.equal(titleOf("step_ms", metrics), "Time of a step, milliseconds");
+  assert.equal(titleOf("other/some_number", metrics), "other some number");
 });
 
 test("a position counts the tokens of the main row", () => {

@@ -43,6 +43,7 @@ def card(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
     name = page_data.model_id(chosen)
     own_examples = inspector.once(f"examples of {name}", lambda: examples(chosen))
     config, tokenizer, sizes = chosen.config, chosen.tokenizer, page_data.attention_sizes(chosen)
+    # What every model has
     facts = {
         "model": name,
         "id": name,
@@ -70,6 +71,7 @@ def card(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
         "end_ids": page_data.end_ids(chosen),
         "examples": [*inspector.examples, *own_examples],
     }
+    # What only some models have
     if tokenizer.mask_id is not None:
         facts["mask"] = tokenizer.id_to_token(tokenizer.mask_id)
     if chosen.folder is not None:
@@ -155,7 +157,8 @@ def _example(model: Model, row: Example) -> dict[str, str]:
         return {"text": text}
     words = text.split(" ")
     words[len(words) // 2] = "[MASK]"
-    return {"source" if model.is_seq2seq else "text": " ".join(words)}
+    side = "source" if model.is_seq2seq else "text"
+    return {side: " ".join(words)}
 
 
 def without_first_word(text: str) -> str:

@@ -25,5 +25,8 @@ def _row(cells: LensCells, layer: int, names: Sequence[str]) -> list[dict[str, A
     parts = cells.top_ids, cells.top_probabilities, cells.label_probability, cells.label_rank
     for ids, probabilities, of_label, rank in zip(*(part[layer].tolist() for part in parts), strict=True):
         top = [[i, names[i], p] for i, p in zip(ids, probabilities, strict=True)]
-        row.append(page_data.without_nan({"top": top, "next": of_label, "rank": None if rank < 0 else rank + 1}))
+        cell = {"top": top, "next": of_label, "rank": rank + 1}
+        if rank < 0:  # no label
+            cell["rank"] = None
+        row.append(page_data.without_nan(cell))
     return row

@@ -34,7 +34,8 @@ class Input:
         """Return the text, the source and the target that a model reads."""
         sides: dict[str, Any] = {"text": self.text, "source": self.source, "target": self.target}
         if self.ids is not None:
-            sides["target" if model.is_seq2seq else "text"] = self.ids
+            side = "target" if model.is_seq2seq else "text"
+            sides[side] = self.ids
         if self.source_ids is not None:
             sides["source"] = self.source_ids
         return sides

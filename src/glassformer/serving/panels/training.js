@@ -6,7 +6,7 @@
  * @import { Curve } from "../page/curves.js"
  *
  * @typedef {{folder: string, offset: number, lines: Record<string, any>[], is_running: boolean, checkpoints: number[], max_steps: number | null,
- *   model_step: number | null}} Live
+ *   model_step: number | null, metrics: Record<string, string>}} Live
  */
 
 import { curvesScene, curvesTable } from "../page/curves.js";
@@ -25,20 +25,17 @@ const NAMES = /** @type {Record<string, string>} */ ({
   "train/loss": "Training steps: loss, nats per target", gradient_norm: "Norm of the gradient before clipping", learning_rate: "Learning rate",
   tokens_per_s: "Speed, tokens per second", step_ms: "Time of a step, milliseconds", save_ms: "Time of saving, milliseconds",
 });
-const SCORES = /** @type {Record<string, string>} */ ({
-  loss: "loss, nats per target", perplexity: "perplexity", bits_per_byte: "bits per byte of text", smoothed_loss: "loss with label smoothing, nats per target",
-  bleu: "BLEU", chrf: "chrF", accuracy: "accuracy, %", macro_f1: "macro F1, %",
-});
 const SIDES = /** @type {Record<string, string>} */ ({ valid: "Validation", train: "Part of the training data" });
 
 /**
- * Return the title of a logged number, with its unit: `eval/valid_bits_per_byte` is "Validation: bits per byte of text".
+ * Return the title of a logged number, with its unit: `eval/valid_bits_per_byte` is "Validation: bits per byte".
  * @param {string} name
+ * @param {Record<string, string>} metrics title of each metric
  */
-export function titleOf(name) {
+export function titleOf(name, metrics) {
   const [, of, side = "", score = ""] = /^(eval|mean)\/(valid|train)_(\w+)$/.exec(name) ?? [];
   if (!of) return NAMES[name] ?? name.replaceAll("_", " ").replaceAll("/", " ");
-  return `${SIDES[side]}: ${SCORES[score] ?? score.replaceAll("_", " ")}${of === "mean" ? ", of the mean of checkpoints" : ""}`;
+  return `${SIDES[side]}: ${metrics[score] ?? score.replaceAll("_", " ")}${of === "mean" ? ", of the mean of checkpoints" : ""}`;
 }
 
 /**
@@ -123,12 +120,13 @@ export function createTraining(app, folder = app.store.state.model?.folder, last
   let timer = 0;
   let isPolling = false;
 
+  const titles = () => live?.metrics ?? {};
   const sampleLines = () => lines.filter((line) => typeof line.sample === "string");
 
   /** @returns {Curve[]} */
   function lossCurves() {
     const series = seriesOf(lines);
-    return LOSSES.filter((name) => series.has(name)).map((name) => ({ name: titleOf(name), points: series.get(name) ?? [], ...(name === "eval/train_loss" ? { dash: "5 3" } : {}) }));
+    return LOSSES.filter((name) => series.has(name)).map((name) => ({ name: titleOf(name, titles()), points: series.get(name) ?? [], ...(name === "eval/train_loss" ? { dash: "5 3" } : {}) }));
   }
 
   async function poll() {
@@ -172,8 +170,8 @@ export function createTraining(app, folder = app.store.state.model?.folder, last
     fill(lossPlace, lossCurves().length ? sceneElement(curvesScene(lossCurves(), { width, height: 280 })) : h("p", { class: "empty" }, "No loss is logged yet."));
     const names = [...series.keys()].filter((name) => !LOSSES.includes(name));
     fill(others, ...names.map((name) => {
-      const curves = [{ name: titleOf(name), points: series.get(name) ?? [] }];
-      return frame({ title: titleOf(name), picture: () => picture(name.replace("/", "-"), curves) }, sceneElement(curvesScene(curves, { width: 300, height: 150 }))).element;
+      const curves = [{ name: titleOf(name, titles()), points: series.get(name) ?? [] }];
+      return frame({ title: titleOf(name, titles()), picture: () => picture(name.replace("/", "-"), curves) }, sceneElement(curvesScene(curves, { width: 300, height: 150 }))).element;
     }));
     fill(samples, ...sampleLines().slice(-50).reverse().map((line) => h("li", {}, h("span", { class: "facts" }, `step ${line.step}`), h("p", { class: "sample", dir: "auto" }, line.sample))));
     sampleCard.element.hidden = !sampleLines().length;

@@ -5,6 +5,7 @@ from typing import Any
 
 from glassformer import files
 from glassformer.errors import UserError
+from glassformer.evaluation import metrics
 from glassformer.serving.app import route
 from glassformer.serving.inspector import Inspector, published_step
 from glassformer.store import checkpoint
@@ -37,6 +38,7 @@ def live(inspector: Inspector, since: int = 0, folder: str | None = None) -> dic
         "checkpoints": checkpoint.steps(of_run),
         "max_steps": _max_steps(of_run),
         "model_step": published_step(of_run),
+        "metrics": {name: metrics.title(name) for name in metrics.METRICS},
     }
 
 
