@@ -15,7 +15,7 @@ import translation_peers
 from glassformer.config.run import BeamConfig, PairData, Run, Seq2SeqConfig
 from glassformer.inference.beam import Search, beam_search
 from glassformer.interop.export import export
-from glassformer.interop.runtimes.ct2 import tokens_of
+from glassformer.interop.tokenizer_files import row_names
 from glassformer.store.model_directory import save_model
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from rates import DTYPES, choose_device, wait_for
@@ -115,7 +115,7 @@ def exported(folder: str, beams: Sequence[int], **work: Any) -> Task:
     run = Run(name="benchmark", model=config, data=PairData(), objective=Seq2SeqConfig(), generation=BeamConfig())
     save_model(place / "model", model, 0, Tokenizers(tokenizer), run, ())
     export(place / "model", place / "ct2", "ct2")
-    names = tokens_of(tokenizer, todo.shape.vocab_size)
+    names = row_names(tokenizer, todo.shape.vocab_size)
     sources = [[names[i] for i in row] for row in todo.sources().tolist()]
     sizes = {"float32": 4, "int8": 1}
     read = {f"{name} {beam}": replace(todo, beam=beam).bytes_read(sizes[name], 4) for name in sizes for beam in beams}

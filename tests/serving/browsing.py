@@ -86,7 +86,7 @@ class Visit:
     # waiting
 
     def settle(self) -> None:
-        """Wait until no panel waits for the server and all changes are drawn, which a tab behind another does slowly."""
+        """Wait until no panel waits for the server and all changes are drawn; hidden tabs draw slowly."""
         self.page.bring_to_front()
         self.page.wait_for_function(CALM, timeout=WAIT_MS)
 
