@@ -114,6 +114,16 @@ def is_intact(run_folder: Path, step: int, log: Callable[[str], None], so: str =
     return True
 
 
+def has_plausible(run_folder: Path) -> bool:
+    """Return True if a checkpoint has files of the right sizes; only small files are read, as in `find`."""
+    for step in reversed(steps(run_folder)):
+        path = path_of(run_folder, step)
+        with suppress(UserError):
+            Manifest.read(path).verify(path, SMALL_BYTES)
+            return True
+    return False
+
+
 def find(folder: Path, step: int | None = None) -> Path:
     """Return a model directory, or a run's checkpoint of one step, whose files have the sizes in its manifest.
 
