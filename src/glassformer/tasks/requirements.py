@@ -158,7 +158,7 @@ LEARNED = {
     "answer": "answer questions about a text",
     "embed": "compute text vectors",
 }
-"""The ability behind each main verb, in words that follow "learned to"."""
+"""The ability of each main verb, in words that follow "learned to"."""
 
 
 def require_verb(run: Run, name: str, verb: str) -> None:
