@@ -103,7 +103,15 @@ LINES = {
     "resume": "resume needs one folder",
     "resume nowhere": "no such run: nowhere",
     "resume folder": "folder has no intact checkpoint to resume from",
-    "resume lost": "lost has no intact checkpoint to resume from: lost/checkpoints/step-20 is damaged: model.safe",
+    "resume torn": "torn has no intact checkpoint to resume from: torn/checkpoints/step-20 is damaged: model.safe",
+    "train text.txt --data.valid-fraction 1.5": "data.valid_fraction: expected a number above 0 and below 1, got 1.5",
+    "train text.txt --data.valid-fraction 0.99999": "too few to hold out a fraction of 0.99999",
+    "train text.txt --tokenizer.scheme byte --tokenizer.vocab-size 100": "tokenizer.vocab_size is 100 and must be at",
+    "translate model a": "model learned to continue a text: use it with generate, not translate",
+    "fill model [MASK]": "use it with generate, not fill",
+    "classify model a": "use it with generate, not classify",
+    "tag model a": "use it with generate, not tag",
+    "answer model why --context a": "use it with generate, not answer",
     "resume locked": "locked is being trained by process",
     "resume locked --verify": "locked is being trained by process",
     "resume model --train.max-time soon": "train.max_time must be number, not 'soon'",
@@ -360,8 +368,8 @@ def results(trained: Outcome, tmp_path_factory: pytest.TempPathFactory) -> dict[
     config = (folder / "changed" / "config.json").read_text()
     (folder / "changed" / "config.json").write_text(config.replace("{", "[", 1))
     (folder / "broken" / "manifest.json").write_text("{")
-    shutil.copytree(trained.folder, folder / "lost")
-    for weights in (folder / "lost" / "checkpoints").glob("*/model.safetensors"):
+    shutil.copytree(trained.folder, folder / "torn")
+    for weights in (folder / "torn").glob("checkpoints/*/model.safetensors"):
         os.truncate(weights, 1000)
     with locked(folder / "locked"):
         before = set(folder.rglob("*"))

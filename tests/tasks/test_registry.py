@@ -12,6 +12,7 @@ from glassformer.config.run import ObjectiveConfig, Run, TextData
 from glassformer.errors import UserError
 from glassformer.tasks import registry
 from glassformer.tasks.registry import HOMES, task_of, task_of_kind, trainable_task
+from glassformer.tasks.requirements import VERBS
 from glassformer.tasks.task import Task, TrainableTask
 from glassformer.training.checks import check_new_run
 from runs import write_text
@@ -31,6 +32,25 @@ ABILITIES = {
 OPTIONAL = {name for cls in (Task, TrainableTask) for name in vars(cls) if not name.startswith("_")} - (
     TrainableTask.__abstractmethods__ | {"predicts_next", "adopt", "vote"}
 )
+
+
+USED_BY = {
+    "writer": {"generate"},
+    "scorer": {"score"},
+    "translator": {"translate", "score"},
+    "filler": {"fill"},
+    "classifier": {"classify"},
+    "tagger": {"tag"},
+    "answerer": {"answer"},
+}
+"""The verbs that use each ability."""
+
+
+@pytest.mark.parametrize("kind", HOMES)
+def test_the_verbs_that_are_accepted_before_torch_are_those_of_the_abilities(kind: str) -> None:
+    verbs = set().union(*(USED_BY.get(ability, set()) for ability in ABILITIES[kind]))
+    main, *_ = VERBS[kind]
+    assert main == task_of_kind(kind).verb and set(VERBS[kind]) == verbs | {main}
 
 
 def test_every_kind_of_objective_has_a_task_and_every_task_a_kind() -> None:

@@ -40,6 +40,7 @@ def main(
     require_integer("max-tokens", max_tokens, 1, "the number of tokens of the longest answer")
     if context is None:
         context = read_stdin() if input in (None, "-") else files.read_text(Path(input))
+    loading.require([directory], "answer")
     found = loading.model(directory).answer(question, context, max_tokens=max_tokens)
     if json_:
         print(json.dumps(asdict(found), ensure_ascii=False))

@@ -42,6 +42,7 @@ def main(
     given = given_texts(text, input)
     if second is not None and given.source is not None:
         raise UserError("--second needs a text on the command line; in a file, put a tab between the two texts")
+    loading.require(directories, "classify")
     model = loading.ensemble(directories)
     if n is not None and model.is_regression:
         raise UserError(f"--n has no effect: {model.name} predicts a number, not classes; remove it")

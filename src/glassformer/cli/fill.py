@@ -34,6 +34,7 @@ def main(
         glassformer fill runs/bert "The [MASK] sat on the mat."
     """
     given = given_texts(text, input)
+    loading.require([directory], "fill")
     model = loading.model(directory)
     from glassformer.inference.fill import with_masks  # imports torch
 

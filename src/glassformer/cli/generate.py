@@ -80,6 +80,7 @@ def main(
         require_output(output, [directory, draft, input])
     if draft is not None:
         checkpoint.find(draft)
+    loading.require([directory], "generate")
     model = loading.model(directory)
     _require_effect(model, sampling, sample)
     from glassformer.inference.drafters import DraftCounts

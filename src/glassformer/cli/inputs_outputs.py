@@ -19,6 +19,7 @@ from glassformer.errors import UserError, quoted
 from glassformer.store import checkpoint
 from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.store.model_directory import own_paths, read_run
+from glassformer.tasks.requirements import require_verb
 
 if TYPE_CHECKING:
     from glassformer.model import Model
@@ -76,6 +77,12 @@ class Loading(Stored):
 
         torch.set_float32_matmul_precision(self.matmul_precision)
         return api.load(directory, step=self.checkpoint, device=self.device, dtype="fp32")
+
+    def require(self, directories: Sequence[str | Path], verb: str) -> None:
+        """Raise `UserError` for a directory that is missing or damaged, or whose model has not learned the verb."""
+        paths = [checkpoint.find(Path(directory), self.checkpoint) for directory in directories]
+        for directory, path in zip(directories, paths, strict=True):
+            require_verb(read_run(path), str(directory), verb)
 
     def ensemble(self, directories: Sequence[str | Path]) -> "Model":
         """Load one model, or an ensemble of several models."""

@@ -41,6 +41,7 @@ def main(
     if text is None and target is None:
         raise UserError("no target given: give a text or --target FILE")
     sources, targets = _sides(text, source, target)
+    loading.require(directories, "score")
     model = loading.ensemble(directories)
     if sources is None and model.is_seq2seq:
         raise UserError("the source side is missing: give --source FILE and --target FILE")

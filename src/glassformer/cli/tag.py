@@ -20,6 +20,7 @@ def main(*models: Texted, input: str | None = None, json_: bool = False, loading
     """
     directories, text = directories_and_text(models)
     given = given_texts(text, input)
+    loading.require(directories, "tag")
     model = loading.ensemble(directories)
     with bar("tagging") as log:
         found = model.tag([line.split() for line in given.filled.values()], log=log)

@@ -54,6 +54,7 @@ def main(
     sources = [] if interactive else [text] if text is not None else _lines_of(input)
     if output is not None:
         require_output(output, [*directories, input])
+    loading.require(directories, "translate")
     model = loading.ensemble(directories)
     model.require_source()
     require_effect(model, search)

@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.data.split import held_out, share_news
+from glassformer.data.split import cut_of, held_out, require_fraction, share_news
 from glassformer.data.texts import PIECE_CHARACTERS, Counts, Paths, Piece, find_sources, read_pieces, without_text
 from glassformer.errors import UserError
 
@@ -88,11 +88,8 @@ class Corpus:
         valid_fraction: float = 0.1,
         text_field: str = "text",
     ) -> None:
-        if not valid_paths and not 0 < valid_fraction < 1:
-            raise UserError(
-                f"data.valid_fraction: expected a number above 0 and below 1, got {valid_fraction}; "
-                "to train on the whole text, set data.valid_path to a validation text"
-            )
+        if not valid_paths:
+            require_fraction(valid_fraction)
         self.paths, self.valid_paths = tuple(paths), tuple(valid_paths)
         self.valid_fraction, self.text_field = valid_fraction, text_field
         self.name = ", ".join(map(str, paths))
@@ -135,12 +132,7 @@ class Corpus:
             return Plan(side, end_tokens=scan.n_documents > 1)
         if scan.n_documents == 1:
             n_characters = int(scan.n_characters[0])
-            cut = int(n_characters * (1 - self.valid_fraction))
-            if not 0 < cut < n_characters:
-                raise UserError(
-                    f"{self.name} has {n_characters} characters, too few to hold out a fraction of "
-                    f"{self.valid_fraction:g}; use more text, or set data.valid_path"
-                )
+            cut = cut_of(self.name, n_characters, self.valid_fraction)
             return Plan(np.full(1, CUT, dtype=np.int8), cut, valid_share=1 - cut / n_characters)
         cut = 0
         contents, part = held_out_documents(scan.hashes, scan.n_characters, self.valid_fraction)

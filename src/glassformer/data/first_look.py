@@ -10,6 +10,7 @@ from glassformer.config.run import DataConfig, PairData, TextData
 from glassformer.data import hub
 from glassformer.data.labels import DroppedLabels, LabelCorpus, labelled_in
 from glassformer.data.pairs import DroppedPairs, PairCorpus, pairs_in
+from glassformer.data.split import cut_of, require_fraction
 from glassformer.data.texts import read_pieces, too_few_tokens, without_text
 
 N_PIECES = 16  # about a megabyte
@@ -21,6 +22,8 @@ def look_at(data: DataConfig, context: int = 0) -> None:
     A text must have at least one window of `context` + 1 tokens, if all of it is read here. Data on the hub is not
     read.
     """
+    if isinstance(data, TextData) and data.valid_path is None:
+        require_fraction(data.valid_fraction)
     for part in _parts(data):
         if (part.path or "").startswith(hub.PREFIX):
             continue
@@ -65,3 +68,6 @@ def _look_at_text(data: TextData, context: int) -> None:
     n_tokens = sum(len(piece.text.encode()) + 2 * piece.ends_document for piece in pieces)
     if len(pieces) < N_PIECES and n_tokens < context + 1:
         raise too_few_tokens(path, f"at most {n_tokens:,}", context)
+    n_documents = sum(piece.ends_document for piece in pieces)
+    if len(pieces) < N_PIECES and n_documents == 1 and data.valid_path is None:
+        cut_of(path, sum(len(piece.text) for piece in pieces), data.valid_fraction)

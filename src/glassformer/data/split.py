@@ -68,6 +68,30 @@ def held_out(
     return chosen
 
 
+def require_fraction(fraction: float) -> None:
+    """Raise `UserError` for a fraction of a text that leaves nothing for training or for validation."""
+    if not 0 < fraction < 1:
+        raise UserError(
+            f"data.valid_fraction: expected a number above 0 and below 1, got {fraction}; "
+            "to train on the whole text, set data.valid_path to a validation text"
+        )
+
+
+def cut_of(name: str, n_characters: int, fraction: float) -> int:
+    """Return the number of characters of one document for training; raise `UserError` if one side would be empty.
+
+    >>> cut_of("a.txt", 100, 0.1)
+    90
+    """
+    cut = int(n_characters * (1 - fraction))
+    if not 0 < cut < n_characters:
+        raise UserError(
+            f"{name} has {n_characters} characters, too few to hold out a fraction of {fraction:g}; "
+            "use more text, or set data.valid_path"
+        )
+    return cut
+
+
 def share_news(reached: float, wanted: float) -> list[str]:
     """Return a note if the held-out fraction, from 0 to 1, is below half of the wanted one.
 

@@ -136,6 +136,36 @@ BUILT_IN: Mapping[str, Requirements] = {
     "tagging": TAGS,
 }
 """The requirements of each built-in kind of objective that can be trained."""
+VERBS: Mapping[str, tuple[str, ...]] = {
+    "causal": ("generate", "score"),
+    "masked": ("fill",),
+    "infilling": ("fill", "translate", "score"),
+    "spans": ("fill", "translate", "score"),
+    "seq2seq": ("translate", "score", "fill"),
+    "classification": ("classify",),
+    "tagging": ("tag",),
+    "answers": ("answer",),
+    "none": ("embed",),
+}
+"""The verbs of the abilities that models of a built-in kind may have, the main one first."""
+
+LEARNED = {
+    "generate": "continue a text",
+    "fill": "fill masks",
+    "translate": "generate a target from a source",
+    "classify": "predict labels",
+    "tag": "tag words",
+    "answer": "answer questions about a text",
+    "embed": "compute text vectors",
+}
+"""The ability of each main verb, in words that follow "learned to"."""
+
+
+def require_verb(run: Run, name: str, verb: str) -> None:
+    """Raise `UserError` for a verb of an ability that no model of the run's kind has; other kinds are not checked."""
+    verbs = VERBS.get(run.objective.kind, (verb,))
+    if verb not in verbs:
+        raise UserError(f"{name} learned to {LEARNED[verbs[0]]}: use it with {verbs[0]}, not {verb}")
 
 
 def data_of(run: Run, wanted: type[Data]) -> Data:

@@ -17,6 +17,8 @@ from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.requirements import BUILT_IN, context_of
 from glassformer.training.run_folder import is_restarted, require_apart, require_new, require_run
 
+N_BYTES = 256
+
 
 def check_new_run(run: Run, folder: Path) -> None:
     """Raise `UserError` if a run cannot start in a folder; write nothing.
@@ -44,6 +46,7 @@ def check_new_run(run: Run, folder: Path) -> None:
     require_apart(run, folder)
     if isinstance(run.data, TextData) and run.data.path is None:
         raise UserError(f"the run {run.name!r} has no data.path: give a text with --data.path FILE")
+    require_vocabulary(run)
     look_at(run.data, _window(new))
 
 
@@ -93,6 +96,20 @@ def require_effect(run: Run) -> None:
             raise UserError(
                 f"parallel.{name} has no effect with parallel.strategy {run.parallel.strategy}: it is for "
                 f"{' and '.join(strategies)}; leave it out"
+            )
+
+
+def require_vocabulary(run: Run) -> None:
+    """Raise `UserError` if a tokenizer of bytes that is to be learned has no room for its alphabet."""
+    tokenizers = {"tokenizer": run.tokenizer, "source_tokenizer": run.source_tokenizer}
+    for name, config in tokenizers.items():
+        if config is None or config.path is not None or run.init.path is not None or config.scheme != "byte":
+            continue
+        least = N_BYTES + len(set(config.special_tokens))
+        if 0 < config.vocab_size < least:
+            raise UserError(
+                f"{name}.vocab_size is {config.vocab_size} and must be at least {least}: {N_BYTES} bytes and "
+                f"{least - N_BYTES} special tokens; 0 means only these"
             )
 
 
