@@ -7,6 +7,7 @@ from glassformer.config.run import AnsweringConfig, Run
 from glassformer.config.transformer import SpanHead
 from glassformer.inference.answer import Answerer
 from glassformer.tasks.model_parts import ModelParts
+from glassformer.tasks.requirements import learned
 from glassformer.tasks.task import Task
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -18,7 +19,7 @@ class Answering(Task):
     verb = "answer"
 
     def learned(self, run: Run) -> str:
-        return "answer questions about a text"
+        return learned(run)
 
     def example(self, run: Run) -> str:
         return '"…?", context="…"'

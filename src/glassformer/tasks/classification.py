@@ -18,7 +18,7 @@ from glassformer.objectives.classification import ClassificationObjective, Multi
 from glassformer.objectives.loss import Objective
 from glassformer.tasks.label_data import LabelTask, Scores
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import CLASSES, data_of
+from glassformer.tasks.requirements import CLASSES, data_of, learned
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
@@ -33,8 +33,7 @@ class Classification(LabelTask):
     refuses_cuts = False
 
     def learned(self, run: Run) -> str:
-        predicted = {"regression": "a number", "multi_label": "labels"}.get(data_of(run, LabelData).outputs, "a label")
-        return f"predict {predicted} for {'two texts' if takes_pairs(run) else 'a text'}"
+        return learned(run)
 
     def example(self, run: Run) -> str:
         return '("…", "…")' if takes_pairs(run) else '"…"'

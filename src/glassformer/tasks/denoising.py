@@ -13,7 +13,7 @@ from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.objectives.seq2seq import DenoisingObjective, Noise, infilling, objective_of, spans
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import DENOISED_TEXT
+from glassformer.tasks.requirements import DENOISED_TEXT, learned
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids, sentinels
 from glassformer.tokenization.word_boundaries import word_boundaries
@@ -41,7 +41,7 @@ class Denoising(TextTask):
         self._sentinels = sentinels
 
     def learned(self, run: Run) -> str:
-        return "fill masks"
+        return learned(run)
 
     def example(self, run: Run) -> str:
         return '"… [MASK] …"'

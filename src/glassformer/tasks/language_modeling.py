@@ -12,7 +12,7 @@ from glassformer.inference.writer import Writer
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import CAUSAL_TEXT
+from glassformer.tasks.requirements import CAUSAL_TEXT, learned
 from glassformer.tasks.text_data import TextObjective, TextTask
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -28,7 +28,7 @@ class LanguageModeling(TextTask):
     requires = CAUSAL_TEXT
 
     def learned(self, run: Run) -> str:
-        return "continue a text"
+        return learned(run)
 
     def example(self, run: Run) -> str:
         return '"…"'

@@ -17,7 +17,7 @@ from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
 from glassformer.tasks.batches import Places
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import MASKED_TEXT
+from glassformer.tasks.requirements import MASKED_TEXT, learned
 from glassformer.tasks.task import Progress
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -33,7 +33,7 @@ class MaskedLanguageModeling(TextTask):
     requires = MASKED_TEXT
 
     def learned(self, run: Run) -> str:
-        return "fill masks"
+        return learned(run)
 
     def example(self, run: Run) -> str:
         return '"… [MASK] …"'

@@ -149,23 +149,39 @@ VERBS: Mapping[str, tuple[str, ...]] = {
 }
 """The verbs of the abilities that models of a built-in kind may have, the main one first."""
 
-LEARNED = {
-    "generate": "continue a text",
-    "fill": "fill masks",
-    "translate": "generate a target from a source",
-    "classify": "predict labels",
-    "tag": "tag words",
-    "answer": "answer questions about a text",
-    "embed": "compute text vectors",
-}
-"""The ability of each main verb, in words that follow "learned to"."""
+
+def learned(run: Run) -> str:
+    """Return the ability of a model of a built-in kind, in words that follow "learned to".
+
+    >>> learned(Run())
+    'continue a text'
+    """
+    match run.objective.kind:
+        case "causal":
+            return "continue a text"
+        case "masked" | "infilling" | "spans":
+            return "fill masks"
+        case "seq2seq":
+            return "generate a target from a source"
+        case "classification":
+            data = data_of(run, LabelData)
+            predicted = {"regression": "a number", "multi_label": "labels"}.get(data.outputs, "a label")
+            read = "a text" if data.second_field is None else "two texts"
+            return f"predict {predicted} for {read}"
+        case "tagging":
+            return "tag words"
+        case "answers":
+            return "answer questions about a text"
+        case "none":
+            return "compute text vectors"
+    raise ValueError(f"{run.objective.kind} is not a built-in kind of objective")
 
 
 def require_verb(run: Run, name: str, verb: str) -> None:
     """Raise `UserError` for a verb of an ability that no model of the run's kind has; other kinds are not checked."""
     verbs = VERBS.get(run.objective.kind, (verb,))
     if verb not in verbs:
-        raise UserError(f"{name} learned to {LEARNED[verbs[0]]}: use it with {verbs[0]}, not {verb}")
+        raise UserError(f"{name} learned to {learned(run)}: use it with {verbs[0]}, not {verb}")
 
 
 def data_of(run: Run, wanted: type[Data]) -> Data:

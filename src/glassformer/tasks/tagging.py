@@ -17,7 +17,7 @@ from glassformer.objectives.classification import TaggingObjective
 from glassformer.objectives.loss import Objective
 from glassformer.tasks.label_data import LabelTask, Scores
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import TAGS
+from glassformer.tasks.requirements import TAGS, learned
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
@@ -32,7 +32,7 @@ class Tagging(LabelTask):
     refuses_cuts = True  # truncated words get no tag, so scores would not be comparable
 
     def learned(self, run: Run) -> str:
-        return "tag words"
+        return learned(run)
 
     def example(self, run: Run) -> str:
         return '"…"'

@@ -27,7 +27,7 @@ from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import PAIRS, data_of
+from glassformer.tasks.requirements import PAIRS, data_of, learned
 from glassformer.tasks.task import Progress, RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids
 
@@ -44,7 +44,7 @@ class TranslationTask(TrainableTask):
     unit = "token"
 
     def learned(self, run: Run) -> str:
-        return "generate a target from a source"
+        return learned(run)
 
     def example(self, run: Run) -> str:
         return '"…"'

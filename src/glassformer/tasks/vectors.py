@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from glassformer.config.run import NoObjective, Run
 from glassformer.config.transformer import VectorHead
+from glassformer.tasks.requirements import learned
 from glassformer.tasks.task import Task
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -16,7 +17,7 @@ class TextVectors(Task):
     verb = "embed"
 
     def learned(self, run: Run) -> str:
-        return "compute text vectors"
+        return learned(run)
 
     def example(self, run: Run) -> str:
         return '"…"'
