@@ -179,7 +179,7 @@ def test_an_attention_module_needs_four_files(tmp_path: Path) -> None:
     config, build = source / "glassformer/config/transformer.py", source / "glassformer/models/build.py"
     for file, before, line in (
         (config, "    fused_qkv: bool", f"    {setting}\n"),
-        (build, "    widths = config.attention_widths(stack)\n    return MultiHead", f"    {choice}\n"),
+        (build, "    widths = config.attention_widths(stack)\n    qk_norm", f"    {choice}\n"),
         (
             build,
             "from glassformer.nn.attention import",

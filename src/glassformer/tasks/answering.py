@@ -19,7 +19,7 @@ class Answering(Task):
     verb = "answer"
 
     def learned(self, run: Run) -> str:
-        return learned(run)
+        return learned("answers", run)
 
     def example(self, run: Run) -> str:
         return '"…?", context="…"'

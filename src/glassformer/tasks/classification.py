@@ -33,7 +33,7 @@ class Classification(LabelTask):
     refuses_cuts = False
 
     def learned(self, run: Run) -> str:
-        return learned(run)
+        return learned("classification", run)
 
     def example(self, run: Run) -> str:
         return '("…", "…")' if takes_pairs(run) else '"…"'

@@ -41,7 +41,7 @@ class Denoising(TextTask):
         self._sentinels = sentinels
 
     def learned(self, run: Run) -> str:
-        return learned(run)
+        return learned("spans", run)
 
     def example(self, run: Run) -> str:
         return '"… [MASK] …"'

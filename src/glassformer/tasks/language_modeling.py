@@ -28,7 +28,7 @@ class LanguageModeling(TextTask):
     requires = CAUSAL_TEXT
 
     def learned(self, run: Run) -> str:
-        return learned(run)
+        return learned("causal", run)
 
     def example(self, run: Run) -> str:
         return '"…"'

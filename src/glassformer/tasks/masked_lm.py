@@ -33,7 +33,7 @@ class MaskedLanguageModeling(TextTask):
     requires = MASKED_TEXT
 
     def learned(self, run: Run) -> str:
-        return learned(run)
+        return learned("masked", run)
 
     def example(self, run: Run) -> str:
         return '"… [MASK] …"'

@@ -150,13 +150,13 @@ VERBS: Mapping[str, tuple[str, ...]] = {
 """The verbs of the abilities that models of a built-in kind may have, the main one first."""
 
 
-def learned(run: Run) -> str:
-    """Return the ability of a model of a built-in kind, in words that follow "learned to".
+def learned(kind: str, run: Run) -> str:
+    """Return the ability of the built-in kind in words that follow "learned to"; `run` has the data of labels.
 
-    >>> learned(Run())
+    >>> learned("causal", Run())
     'continue a text'
     """
-    match run.objective.kind:
+    match kind:
         case "causal":
             return "continue a text"
         case "masked" | "infilling" | "spans":
@@ -174,14 +174,14 @@ def learned(run: Run) -> str:
             return "answer questions about a text"
         case "none":
             return "compute text vectors"
-    raise ValueError(f"{run.objective.kind} is not a built-in kind of objective")
+    raise ValueError(f"{kind} is not a built-in kind of objective")
 
 
 def require_verb(run: Run, name: str, verb: str) -> None:
     """Raise `UserError` for a verb of an ability that no model of the run's kind has; other kinds are not checked."""
     verbs = VERBS.get(run.objective.kind, (verb,))
     if verb not in verbs:
-        raise UserError(f"{name} learned to {learned(run)}: use it with {verbs[0]}, not {verb}")
+        raise UserError(f"{name} learned to {learned(run.objective.kind, run)}: use it with {verbs[0]}, not {verb}")
 
 
 def data_of(run: Run, wanted: type[Data]) -> Data:

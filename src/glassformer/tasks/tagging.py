@@ -32,7 +32,7 @@ class Tagging(LabelTask):
     refuses_cuts = True  # truncated words get no tag, so scores would not be comparable
 
     def learned(self, run: Run) -> str:
-        return learned(run)
+        return learned("tagging", run)
 
     def example(self, run: Run) -> str:
         return '"…"'

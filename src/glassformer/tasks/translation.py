@@ -44,7 +44,7 @@ class TranslationTask(TrainableTask):
     unit = "token"
 
     def learned(self, run: Run) -> str:
-        return learned(run)
+        return learned("seq2seq", run)
 
     def example(self, run: Run) -> str:
         return '"…"'

@@ -17,7 +17,7 @@ class TextVectors(Task):
     verb = "embed"
 
     def learned(self, run: Run) -> str:
-        return learned(run)
+        return learned("none", run)
 
     def example(self, run: Run) -> str:
         return '"…"'
