@@ -19,20 +19,6 @@ from glassformer.nn.positions import LearnedPositions
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """The tokens that a stack reads, (B, T), and what is known of each; see `Batch` for the same names."""
-
-    token_ids: Tensor
-    attention_mask: Tensor | None = None
-    """True = a real token; `None` if all are real."""
-    token_types: Tensor | None = None
-    positions: Tensor | None = None
-    """`None` = positions among the real tokens of each row."""
-    document_ids: Tensor | None = None
-    """Documents of a packed row; no token sees another document."""
-
-
-@dataclass(frozen=True)
 class Positions:
     """Positions of the tokens, (T,) or (B, T), and (S,) or (B, S)."""
 
@@ -85,19 +71,22 @@ class _BlockStack(nn.Module):
         *,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+        document_ids: Tensor | None = None,
         tap: Tap | None = None,
-        **of_tokens: Tensor | None,
     ) -> Tensor:
         """Return states (B, T, D) of `token_ids` (B, T), `memory` (B, S, D); masks (B, T) and (B, S), True = real.
 
-        `of_tokens` are the other fields of `Tokens`: token_types, positions, document_ids.
+        `token_types`, `positions` and `document_ids` are (B, T): see `Transformer.forward`.
         """
-        tokens = Tokens(token_ids, attention_mask, **of_tokens)
-        positions, documents = self.token_positions(tokens), None
-        if tokens.document_ids is not None:
-            documents = (tokens.document_ids, tokens.document_ids)
+        if positions is None:
+            positions = self.token_positions(token_ids, attention_mask)
+        documents = None
+        if document_ids is not None:
+            documents = (document_ids, document_ids)
         mask = Mask(causal=self.causal, keys=attention_mask, documents=documents)
-        x = self.embeddings(token_ids, positions, tokens.token_types)
+        x = self.embeddings(token_ids, positions, token_types)
         inputs = BlockInputs(mask, memory=memory, memory_mask=_memory_mask(memory_mask, x, memory), tap=tap)
         return self.run_blocks(x, inputs, Positions(positions, positions))
 
@@ -141,15 +130,13 @@ class _BlockStack(nn.Module):
             by_window[window] = replace(inputs, mask=mask)
         return by_window
 
-    def token_positions(self, tokens: Tokens) -> Tensor:
-        """Return the positions of the tokens, by default those among the real tokens of each row."""
-        if tokens.positions is not None:
-            return tokens.positions
-        n_tokens = tokens.token_ids.shape[1]
+    def token_positions(self, token_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Return the positions of the tokens among the real tokens of each row, (B, T) or (T,)."""
+        n_tokens = token_ids.shape[1]
         self.check_length(n_tokens)
-        if tokens.attention_mask is not None:
-            return positions_from_mask(tokens.attention_mask)
-        return torch.arange(n_tokens, device=tokens.token_ids.device)
+        if attention_mask is not None:
+            return positions_from_mask(attention_mask)
+        return torch.arange(n_tokens, device=token_ids.device)
 
     def check_length(self, n_tokens: int) -> None:
         """Raise `ValueError` if learned positions are too few for `n_tokens`: clearer than the error of a lookup."""

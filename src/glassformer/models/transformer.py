@@ -37,18 +37,28 @@ class Transformer(nn.Module):
         *,
         source_ids: Tensor | None = None,
         source_attention_mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+        document_ids: Tensor | None = None,
         loss_positions: Tensor | None = None,
         tap: Tap | None = None,
-        **of_tokens: Tensor | None,
     ) -> Tensor:
         """Return logits: (B, T, V) over tokens, (B, T, n_labels) per position or (B, n_labels); or vectors (B, D).
 
-        `token_ids` (B, T), `source_ids` (B, S); bool masks, True = a real token. `of_tokens` are token_types, positions
-        and document_ids (B, T) (`stacks.Tokens`). With `loss_positions` (N,), b · T + t, return their logits only,
-        (N, V).
+        `token_ids` (B, T), `source_ids` (B, S); bool masks, True = a real token. `token_types` (B, T) number the parts
+        of a pair; `positions` (B, T) are by default those among the real tokens of a row; with `document_ids` (B, T),
+        no token sees another document. With `loss_positions` (N,), b · T + t, return their logits only, (N, V).
         """
-        source = {"source_ids": source_ids, "source_attention_mask": source_attention_mask}
-        hidden = self.hidden(token_ids, attention_mask, tap=tap, **source, **of_tokens)
+        hidden = self.hidden(
+            token_ids,
+            attention_mask,
+            source_ids=source_ids,
+            source_attention_mask=source_attention_mask,
+            token_types=token_types,
+            positions=positions,
+            document_ids=document_ids,
+            tap=tap,
+        )
         if loss_positions is not None:
             return self.head(hidden.flatten(0, 1)[loss_positions])
         return self.head(hidden, attention_mask)
@@ -60,8 +70,10 @@ class Transformer(nn.Module):
         *,
         source_ids: Tensor | None = None,
         source_attention_mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+        document_ids: Tensor | None = None,
         tap: Tap | None = None,
-        **of_tokens: Tensor | None,
     ) -> Tensor:
         """Return the hidden states that the head reads, (B, T, D); the arguments are those of `forward`.
 
@@ -81,8 +93,10 @@ class Transformer(nn.Module):
             attention_mask,
             memory=self.encode(source_ids, source_attention_mask, tap=tap),
             memory_mask=source_attention_mask,
+            token_types=token_types,
+            positions=positions,
+            document_ids=document_ids,
             tap=scoped(tap, name),
-            **of_tokens,
         )
 
     def head(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
