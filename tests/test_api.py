@@ -393,7 +393,7 @@ def test_loading_a_missing_model_is_refused(trained: Outcome, tmp_path: Path) ->
 
 def test_a_loaded_model_is_ready_to_use(model: Model) -> None:
     assert not model.network.training
-    assert model.run.name == "tiny" and model.generation.max_new_tokens == 12
+    assert model.run.name == "tiny" and model.generation.max_new_tokens == 3
     assert (model.network.config.vocab_size, model.network.config.eos_id) == (290, model.tokenizer.eos_id)
 
 

@@ -29,14 +29,13 @@ def test_a_prompt_longer_than_the_context_is_refused(glassformer: Glassformer, t
     ("option", "message"),
     [
         (["--train.device", "cuda:77"], "device 'cuda:77' is not available"),
-        (["--data.valid-fraction", "1"], "data.valid_fraction: expected a number above 0 and below 1, got 1.0"),
-        (["--tokenizer.vocab-size", "100"], "a vocabulary of 100 is too small"),
+        (["--tokenizer.scheme", "char", "--tokenizer.vocab-size", "5"], "a vocabulary of 5 is too small"),
     ],
 )
 def test_settings_that_are_checked_with_torch_are_one_sentence(
     glassformer: Glassformer, tmp_path: Path, tiny_recipe: Path, option: list[str], message: str
 ) -> None:
-    """Only torch knows the number of GPUs. `test_early_errors.py` has the other settings."""
+    """Only torch knows the number of GPUs, and only the text its characters; others: `test_early_errors.py`."""
     given = ["train", tiny_recipe, "--data.path", write_text(tmp_path), "--out", tmp_path / "out"]
     require_one_sentence(glassformer(*given, *option), message)
     assert not (tmp_path / "out").exists() and not list((tmp_path / "here").iterdir())

@@ -159,10 +159,8 @@ def test_models_that_cannot_vote_together_are_named(
         refused(classes, classes, numbers), "model 3", "predict a label for a text", "predict a number"
     )
     require_one_sentence(refused(classes, words.folder), both, "they have different tokenizers")
-    require_one_sentence(refused(classes, pairs), "predict a label", "generate a target from a source")
-    require_one_sentence(
-        refused(masked, masked), "an ensemble can only translate, classify or tag", "learned to fill masks"
-    )
+    require_one_sentence(refused(classes, pairs), "learned to generate a target from a source: use it with translate")
+    require_one_sentence(refused(masked, masked), "learned to fill masks: use it with fill, not classify")
     require_one_sentence(glassformer("evaluate", masked, masked), "an ensemble can only translate, ", "fill masks")
     require_one_sentence(glassformer("tag", classes, classes, "a dog"), "use it with classify")
     require_one_sentence(glassformer("translate", classes, classes, stdin="a\n"), "use it with classify")

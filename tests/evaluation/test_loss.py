@@ -14,7 +14,7 @@ from glassformer.data.batching import evaluation_windows
 from glassformer.data.tokens import TokenFile
 from glassformer.devices import evaluation_mode
 from glassformer.evaluation import loss as evaluation
-from glassformer.evaluation.loss import LossSums, evaluate_loss, evaluation_rows
+from glassformer.evaluation.loss import EvaluationSums, evaluate_loss, evaluation_rows
 from glassformer.evaluation.text import longest_overlap
 from glassformer.objectives.causal import CausalObjective
 
@@ -132,12 +132,12 @@ def test_progress_counts_targets() -> None:
 
 
 def test_units() -> None:
-    report = LossSums(nats=80 * math.log(2), n_targets=40).report(n_bytes=160)
+    report = EvaluationSums(nats=80 * math.log(2), n_targets=40).report(n_bytes=160)
     assert report.loss == pytest.approx(2 * math.log(2))
     assert report.perplexity == pytest.approx(4.0)
     assert report.bits_per_byte == pytest.approx(0.5)
     assert list(report.to_dict()) == ["loss", "perplexity", "bits_per_byte", "n_tokens", "smoothed_loss"]
-    assert math.isfinite(LossSums(nats=1e6, n_targets=10).report().perplexity)
+    assert math.isfinite(EvaluationSums(nats=1e6, n_targets=10).report().perplexity)
 
 
 @settings(max_examples=100, derandomize=True, deadline=None)

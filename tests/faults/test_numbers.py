@@ -186,8 +186,8 @@ def test_13_a_nan_evaluation_is_rolled_back(tmp_path: Path, monkeypatch: pytest.
 
     def once(*args: Any, **options: Any) -> Any:
         evaluated.append(1)
-        report = real(*args, **options)
-        return replace(report, loss=math.nan) if len(evaluated) == 4 else report
+        sums = real(*args, **options)
+        return replace(sums, nats=math.nan) if len(evaluated) == 4 else sums
 
     monkeypatch.setattr(evaluations, "evaluate_loss", once)
     run = tiny_run(write_text(tmp_path), on_nonfinite="rollback")

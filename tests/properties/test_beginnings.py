@@ -154,7 +154,8 @@ def test_a_resumed_run_keeps_its_start_token(corpus: Path, tmp_path: Path) -> No
     old = replace(outcome.run, model=replace(outcome.run.model, decoder_start_id=None))
     tokenizer = api.load(tmp_path / "run").tokenizer
     text = text_data.corpus_of(old)
-    without, with_start = (text_data.RunText(TASK, one, tokenizer).tokens(text) for one in (old, outcome.run))
+    texts = [text_data.RunText(TASK, one, tokenizer) for one in (old, outcome.run)]
+    without, with_start = (one.tokens(text, one.cache()) for one in texts)
     assert tokenizer.bos_id not in without.train.ids
     assert (with_start.train.ids == tokenizer.bos_id).sum() == with_start.train.n_documents
     assert with_start.folder != without.folder

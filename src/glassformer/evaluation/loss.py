@@ -51,7 +51,7 @@ class LossReport:
 
 
 @dataclass(frozen=True)
-class LossSums:
+class EvaluationSums:
     """Sums over all targets of an evaluation."""
 
     nats: float
@@ -64,7 +64,7 @@ class LossSums:
     def report(self, n_bytes: int | None = None) -> LossReport:
         """Return the loss per target, and per byte of a text of `n_bytes`.
 
-        >>> LossSums(nats=200 * math.log(2), n_targets=100).report(n_bytes=400).bits_per_byte
+        >>> EvaluationSums(nats=200 * math.log(2), n_targets=100).report(n_bytes=400).bits_per_byte
         0.5
         """
         loss = self.nats / self.n_targets
@@ -99,7 +99,7 @@ def evaluate_loss(
     device: torch.device,
     progress: Callable[[int], None] | None = None,
     division: Division = ALONE,
-) -> LossSums:
+) -> EvaluationSums:
     """Sum the loss over all batches, in double precision; the caller sets evaluation mode and autocast.
 
     `progress` is called after each batch with the number of targets done. `division` distributes batches among
@@ -137,4 +137,4 @@ def evaluate_loss(
     for of_batch in zip(of_all, of_all, of_all, strict=True):
         nats, total, n_targets = nats + of_batch[0], total + of_batch[1], n_targets + int(of_batch[2])
     smoothed = total if objective.label_smoothing else None
-    return LossSums(nats, n_targets, smoothed, getattr(objective, "is_density", False))
+    return EvaluationSums(nats, n_targets, smoothed, getattr(objective, "is_density", False))

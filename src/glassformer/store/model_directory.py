@@ -208,12 +208,13 @@ def read_model(folder: Path) -> StoredModel:
 
 def require_rows(tokenizers: "Tokenizers", config: ModelConfig, folder: Path) -> None:
     """Raise `UserError` if a tokenizer has more tokens than its embedding table has rows."""
-    sides = ((tokenizers.target, config.vocab_size), (tokenizers.separate_source, config.encoder_vocab_size))
-    for tokenizer, n_rows in sides:
+    sides = {
+        "tokenizer": (tokenizers.target, config.vocab_size),
+        "source tokenizer": (tokenizers.separate_source, config.encoder_vocab_size),
+    }
+    for name, (tokenizer, n_rows) in sides.items():
         if tokenizer is not None and tokenizer.vocab_size > n_rows:
-            raise UserError(
-                f"{folder}: the tokenizer has {tokenizer.vocab_size:,} tokens, but the model only {n_rows:,}"
-            )
+            raise UserError(f"{folder}: the {name} has {tokenizer.vocab_size:,} tokens, but the model only {n_rows:,}")
 
 
 def read_manifest(folder: Path, hashed_bytes: float = math.inf) -> Manifest:
