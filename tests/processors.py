@@ -7,24 +7,42 @@ what glassformer reads from `processor.this`. A kind never has an ability that t
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from glassformer.kernels.processor import Processor
 
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+AMD, INTEL = "AuthenticAMD", "GenuineIntel"
 NO_ONEDNN = {"has_onednn": False, "packs_bfloat16": False, "bfloat16": ()}
 KINDS: dict[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
-    "amd-avx2": (AVX2, {"vendor": "AuthenticAMD"}),
-    "intel-avx2": (AVX2, {"vendor": "GenuineIntel"}),
-    "intel-amx": ({}, {"vendor": "GenuineIntel", "bfloat16": ("avx512_bf16", "amx_bf16")}),
-    "unknown": ({}, {"vendor": "", "has_mkl": False}),
-    "arm": ({}, {"vendor": "", "has_mkl": False, **NO_ONEDNN}),
+    "amd-avx2": (AVX2, {"vendor": AMD, "bfloat16": ()}),
+    "intel-avx2": (AVX2, {"vendor": INTEL, "bfloat16": ()}),
+    "intel-amx": ({}, {"vendor": INTEL, "bfloat16": ("avx512_bf16", "amx_bf16")}),
+    "unknown": ({}, {"vendor": ""}),
+    "arm": ({}, {"vendor": "", **NO_ONEDNN}),
 }
 """Environment variables, read by the libraries at their first product, and fields of `Processor`."""
 
 
-def become(kind: str) -> None:
-    """Make this processor one of a kind, as far as it can, before the first product."""
-    variables, changes = KINDS[kind]
-    os.environ.update(variables)
+def of_kind(kind: str, real: "Processor") -> "Processor":
+    """Return a processor of a kind, with the choices of the table as far as the libraries of the real one have them."""
     from glassformer.kernels import processor
 
-    processor.this = replace(processor.detect(), **changes)
+    variables, changes = KINDS[kind]
+    changed = replace(real, **changes)
+    instructions = "AVX2" if variables else "AVX512"
+    choices = processor.choose(changed.vendor, instructions, changed.bfloat16)
+    if not real.packs_bfloat16:
+        choices = replace(choices, packs_bfloat16=False)
+    if not real.has_onednn:
+        choices = processor.PLAIN
+    return replace(changed, choices=choices)
+
+
+def become(kind: str) -> None:
+    """Make this processor one of a kind, as far as it can, before the first product."""
+    os.environ.update(KINDS[kind][0])
+    from glassformer.kernels import processor
+
+    processor.this = of_kind(kind, processor.detect())

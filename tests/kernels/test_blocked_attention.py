@@ -9,6 +9,7 @@ from torch import Tensor
 
 from glassformer.kernels import attention, blocked_attention, processor
 from glassformer.kernels.blocked_attention import attention_blocked
+from glassformer.kernels.processor import Choices
 from glassformer.kernels.score_rules import ScoreRules
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.masks import Mask
@@ -79,7 +80,7 @@ def test_the_fused_path_in_bfloat16_equals_the_reference(
     groups: int, keys: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a CPU with bfloat16 products, by blocks: also for grouped keys, padding, and rows that see no key."""
-    monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=("avx512_bf16",)))
+    monkeypatch.setattr(processor, "this", replace(processor.this, choices=Choices(blocked_attention=True)))
     monkeypatch.setattr(attention, "MIN_WEIGHTS", 1)
     calls = []
     blocked = attention.attention_blocked

@@ -1,4 +1,4 @@
-"""Products by oneDNN and by packed weights equal those of `nn.Linear`; a copy of an old weight is never used."""
+"""Products by packed weights and of wide layers equal those of `nn.Linear`; a copy of an old weight is never used."""
 
 import copy
 import threading
@@ -12,66 +12,29 @@ from torch.nn import functional as F
 from glassformer.kernels import linear as products
 from glassformer.kernels import packed as packed_weights
 from glassformer.kernels import processor
-from glassformer.kernels.linear import linear
 from glassformer.kernels.packed import PackedWeights
+from glassformer.kernels.processor import Choices
 from glassformer.nn.linear_layers import Linear
-from processors import KINDS
+from processors import KINDS, of_kind
 
 CAN = processor.detect()
 """Abilities of PyTorch here, without the changes of `--processor`."""
 pytestmark = pytest.mark.skipif(not CAN.has_onednn, reason="this build of PyTorch has no oneDNN")
 
 
+EVERYTHING = Choices(packed_rows=1, packs_bfloat16=CAN.packs_bfloat16, blocked_attention=True, split_gradients=True)
+
+
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use oneDNN and packed weights on every CPU, where PyTorch has them, and for every size."""
-    monkeypatch.setattr(processor, "this", replace(CAN, vendor="AuthenticAMD", has_mkl=True))
-    monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
-    monkeypatch.setattr(products, "MIN_WEIGHTS", 1)
+    """Use every fast path on every CPU whose libraries have it, and for every size."""
+    monkeypatch.setattr(processor, "this", replace(CAN, choices=EVERYTHING))
     monkeypatch.setattr(packed_weights, "MIN_PACKED", 1)
 
 
 def layer(dtype: torch.dtype = torch.float32, bias: bool = True) -> Linear:
     torch.manual_seed(0)
     return Linear(24, 40, bias=bias).to(dtype)
-
-
-@pytest.mark.usefixtures("everywhere")
-@pytest.mark.parametrize("shape", [(24,), (1, 24), (7, 24), (2, 3, 24)])
-@pytest.mark.parametrize("bias", [True, False])
-def test_products_and_gradients_equal_those_of_torch(shape: tuple[int, ...], bias: bool) -> None:
-    one = layer(bias=bias)
-    of = [torch.randn(shape, requires_grad=True), *one.parameters()]
-    found, expected = one(of[0]), F.linear(of[0], one.weight, one.bias)
-    assert "OneDnn" in type(found.grad_fn).__name__
-    factors = torch.randn_like(expected)
-    torch.testing.assert_close(found, expected)
-    gradients = [torch.autograd.grad((y * factors).sum(), of) for y in (found, expected)]
-    torch.testing.assert_close(*gradients)
-
-
-@pytest.mark.usefixtures("everywhere")
-def test_gradients_of_gradients_and_frozen_weights() -> None:
-    one, x = layer(), torch.randn(3, 24, requires_grad=True)
-
-    def penalty(y: Tensor) -> Tensor:
-        (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-        return torch.autograd.grad(gradient.square().sum(), one.weight)[0]
-
-    torch.testing.assert_close(penalty(one(x)), penalty(F.linear(x, one.weight, one.bias)))
-    one.requires_grad_(False)
-    one(x).sum().backward()
-    assert one.weight.grad is None and x.grad is not None
-
-
-@pytest.mark.usefixtures("everywhere")
-def test_other_types_use_the_function_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "onednn_product", None)
-    one, x = layer(), torch.randn(3, 24)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert one(x).dtype == torch.bfloat16
-    assert layer(torch.float64)(x.double()).dtype == torch.float64
-    assert linear(x.to("meta"), one.weight.to("meta")).device.type == "meta"
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -151,6 +114,7 @@ def test_transforms_of_torch_func_work() -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.usefixtures("everywhere")
 def test_a_frozen_wide_layer_has_no_gradient_of_its_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "MIN_WIDE", 1)
     one, x = layer(bias=False).requires_grad_(False), torch.randn(5, 24, requires_grad=True)
@@ -159,6 +123,7 @@ def test_a_frozen_wide_layer_has_no_gradient_of_its_weight(monkeypatch: pytest.M
     assert one.weight.grad is None and x.grad is not None
 
 
+@pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("part", [7, 16, 1000])
 def test_a_wide_layer_in_bfloat16_gives_the_gradients_of_autocast(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     one, x = layer(bias=False), torch.randn(2, 5, 24, requires_grad=True)
@@ -185,23 +150,21 @@ def test_packed_copies_of_a_network_are_freed() -> None:
     assert large not in packed_weights._packed
 
 
-@pytest.mark.parametrize("has_mkl", [True, False])
-@pytest.mark.parametrize("vendor", ["AuthenticAMD", "GenuineIntel", ""])
-def test_few_rows_in_fp32_are_packed_unless_mkl_is_faster(
-    vendor: str, has_mkl: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("rows", [None, 1, 3])
+def test_products_in_fp32_are_packed_from_the_measured_number_of_rows(
+    rows: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor, "this", replace(CAN, vendor=vendor, has_mkl=has_mkl))
-    of_few = vendor == "AuthenticAMD" or not has_mkl
-    for shape, is_packed in (((1, 512), of_few), ((2, 1, 512), of_few), ((3, 512), True)):
+    monkeypatch.setattr(processor, "this", replace(CAN, choices=Choices(packed_rows=rows)))
+    for shape, n_rows in (((1, 512), 1), ((2, 1, 512), 2), ((3, 512), 3)):
         one, x = Linear(512, 512), torch.randn(shape)
         with PackedWeights(), torch.inference_mode():
             torch.testing.assert_close(one(x), F.linear(x, one.weight, one.bias))
-        assert (one in packed_weights._packed) == is_packed
+        assert (one in packed_weights._packed) == (rows is not None and n_rows >= rows)
 
 
 def test_bfloat16_weights_are_not_packed_by_a_processor_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN raises an error for them on x86 processors without AVX-512."""
-    monkeypatch.setattr(processor, "this", replace(CAN, packs_bfloat16=False))
+    monkeypatch.setattr(processor, "this", replace(CAN, choices=Choices(packed_rows=1)))
     large, x = Linear(512, 512).bfloat16(), torch.randn(1, 512).bfloat16()
     with PackedWeights(), torch.inference_mode():
         found = large(x)
@@ -216,9 +179,7 @@ def test_a_layer_gives_the_same_products_as_on_every_kind_of_processor(
     kind: str, shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With and without gradients, packed or not, for every choice of the library."""
-    changes = KINDS[kind][1]
-    monkeypatch.setattr(processor, "this", replace(CAN, **changes))
-    monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
+    monkeypatch.setattr(processor, "this", of_kind(kind, CAN))
     one, x = Linear(512, 512).to(dtype), torch.randn(shape).to(dtype)
     expected = F.linear(x, one.weight, one.bias)
     torch.testing.assert_close(one(x), expected)

@@ -49,9 +49,21 @@ def test_the_processor_is_read_from_the_machine(
     found = processor.detect()
     model = " Some CPU @ 2.00GHz" if is_told else ""
     assert found.vendor == vendor and found.bfloat16 == bfloat16 and found.packs_bfloat16 == in_onednn
-    assert str(found) == " ".join([f"{machine}{model}", torch.backends.cpu.get_cpu_capability(), *bfloat16])
+    assert str(found).startswith(" ".join([f"{machine}{model}", torch.backends.cpu.get_cpu_capability(), *bfloat16]))
     assert found.has_onednn <= (machine == "x86_64")
-    assert found.prefers_onednn == (vendor == "AuthenticAMD" and found.has_mkl and found.has_onednn)
+
+
+def test_a_kind_that_nobody_measured_gets_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert processor.choose("GenuineIntel", "AVX2", ()) == processor.PLAIN
+    assert processor.choose("AuthenticAMD", "AVX512", ()) == processor.PLAIN
+    for setting in ("plain", "auto"):
+        monkeypatch.setenv("GLASSFORMER_KERNELS", setting)
+        found = processor.detect()
+        assert str(found).endswith("plain PyTorch") == (found.choices == processor.PLAIN)
+        assert setting == "auto" or found.choices == processor.PLAIN
+    monkeypatch.setenv("GLASSFORMER_KERNELS", "fast")
+    with pytest.raises(ValueError, match="GLASSFORMER_KERNELS is 'fast' and must be auto or plain"):
+        processor.choose("", "", (), "fast")
 
 
 def test_the_option_of_the_tests_hides_what_it_names(request: pytest.FixtureRequest) -> None:

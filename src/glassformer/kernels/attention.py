@@ -59,8 +59,9 @@ def _pays_by_blocks(query: Tensor, key: Tensor, bias: Tensor | None) -> bool:
     """
     if is_transformed() or not query.numel() or (bias is not None and bias.requires_grad):
         return False
-    is_large = query.shape[2] * key.shape[2] >= MIN_WEIGHTS and query.shape[2] > 1
-    return is_large and query.dtype == torch.bfloat16 and query.device.type == "cpu" and bool(processor.this.bfloat16)
+    if query.dtype != torch.bfloat16 or query.device.type != "cpu" or not processor.this.choices.blocked_attention:
+        return False
+    return query.shape[2] * key.shape[2] >= MIN_WEIGHTS and query.shape[2] > 1
 
 
 def _pays_in_fp32(query: Tensor, key: Tensor) -> bool:

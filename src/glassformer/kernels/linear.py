@@ -1,8 +1,4 @@
-"""Linear products on a CPU: those of `F.linear`, by the fastest library that PyTorch contains.
-
-PyTorch multiplies in fp32 with MKL, which on AMD processors takes twice the time of oneDNN, its other library
-(`docs/log.md` has the times).
-"""
+"""Linear products on a CPU: wide ones in bfloat16, those of packed weights by oneDNN, and those of int8 weights."""
 
 from typing import Any
 
@@ -13,8 +9,6 @@ from torch.nn import functional as F
 
 from glassformer.kernels import processor
 
-MIN_PRODUCTS, MIN_WEIGHTS = 1 << 22, 1 << 20
-"""Size of a product in fp32, or of its weight, from which oneDNN saves more time than its call takes."""
 MIN_WIDE, WIDE_PART = 1 << 14, 1 << 12
 """Outputs from which the gradient of a weight is computed in parts in bfloat16, and outputs of a part."""
 MAX_INT8_ROWS = 16
@@ -23,15 +17,13 @@ INT8_UNIT = 32
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x Wᵀ + b, (…, in) → (…, out), for `weight` (out, in): `F.linear`, by oneDNN where that is faster.
+    """Return x Wᵀ + b, (…, in) → (…, out), for `weight` (out, in), as `F.linear` does.
 
     >>> linear(torch.ones(1, 2), torch.tensor([[1.0, 2.0]]))
     tensor([[3.]])
     """
-    if _is_faster_by_onednn(x, weight):
-        product: Tensor = _OneDnnLinear.apply(x, weight, bias)
-        return product
-    if bias is None and len(weight) >= MIN_WIDE and _is_cast_to_bfloat16(x, weight):
+    is_wide = bias is None and len(weight) >= MIN_WIDE and processor.this.choices.split_gradients
+    if is_wide and _is_cast_to_bfloat16(x, weight):
         wide: Tensor = _WideLinear.apply(x.bfloat16(), weight.bfloat16())
         return wide
     return F.linear(x, weight, bias)
@@ -54,45 +46,10 @@ def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     return product
 
 
-def _is_faster_by_onednn(x: Tensor, weight: Tensor) -> bool:
-    is_large = weight.numel() >= MIN_WEIGHTS or x.numel() * len(weight) >= MIN_PRODUCTS
-    return (
-        is_large
-        and x.numel() > 0
-        and x.dtype == weight.dtype == torch.float32
-        and is_plain(x, weight)
-        and not torch.is_autocast_enabled("cpu")
-        and processor.this.prefers_onednn
-    )
-
-
 def _is_cast_to_bfloat16(x: Tensor, weight: Tensor) -> bool:
     """Return True if autocast casts the operands of a product with gradients to bfloat16, on a CPU."""
     is_cast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
     return is_cast and torch.is_grad_enabled() and is_plain(x, weight)
-
-
-class _OneDnnLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.has_bias = bias is not None
-        return onednn_product(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        multiply = F.linear if torch.is_grad_enabled() else onednn_product  # gradients of gradients need F.linear
-        grad_rows, x_rows = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
-        of_x = of_weight = of_bias = None
-        if needs_x:
-            of_x = multiply(grad, weight.T)
-        if needs_weight:
-            of_weight = multiply(grad_rows.T, x_rows.T)
-        if needs_bias and ctx.has_bias:
-            of_bias = grad_rows.sum(dim=0)
-        return of_x, of_weight, of_bias
 
 
 class _WideLinear(torch.autograd.Function):

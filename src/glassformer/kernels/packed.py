@@ -18,9 +18,6 @@ MIN_PACKED = 1 << 17
 """Number of weights from which a layer is packed; smaller ones stay in the cache of the processor."""
 MAX_PACKED_BYTES = 2 << 30
 """Packed weights are copies: of a larger network, only the first layers are packed."""
-MAX_PLAIN_ROWS = 2
-"""Up to this number of rows, MKL multiplies in fp32 faster than packed weights, unless oneDNN is preferred
-(`docs/log.md`)."""
 
 
 class _Here(threading.local):
@@ -73,8 +70,7 @@ class PackedWeights:
         """Return the packed weight of a layer; None if it is not to be used for `x`."""
         if torch.is_grad_enabled() or is_transformed() or torch.is_autocast_enabled("cpu"):
             return None
-        has_few_rows = x.numel() <= MAX_PLAIN_ROWS * layer.in_features
-        if has_few_rows and x.dtype == torch.float32 and processor.this.has_mkl and not processor.this.prefers_onednn:
+        if x.dtype == torch.float32 and x.numel() < (processor.this.choices.packed_rows or 1) * layer.in_features:
             return None
         if id(layer) not in self._checked:
             if x.dtype != layer.weight.dtype or not is_plain(x, layer.weight):
@@ -135,10 +131,12 @@ def _pack(layer: nn.Linear) -> Tensor | None:
 
 def _can_pack(layer: nn.Linear) -> bool:
     """Return True for a large weight whose layout `_identity` can read and whose type oneDNN packs."""
-    weight, this = layer.weight, processor.this
-    if weight.numel() < MIN_PACKED or not weight.is_contiguous() or not this.has_onednn:
+    weight, choices = layer.weight, processor.this.choices
+    if weight.numel() < MIN_PACKED or not weight.is_contiguous():
         return False
     n_bytes = weight.element_size()
     if layer.in_features * n_bytes % 8 or weight.storage_offset() * n_bytes % 8:
         return False
-    return weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and this.packs_bfloat16)
+    if weight.dtype == torch.float32:
+        return choices.packed_rows is not None
+    return weight.dtype == torch.bfloat16 and choices.packs_bfloat16

@@ -1,16 +1,44 @@
-"""The processor of this machine: the facts that decide how the products of a CPU are computed.
+"""The processor of this machine, and the fast paths that were measured to be faster on its kind.
 
-Everything reads `processor.this` at the time of use, so a test replaces this one object (`tests/processors.py`).
+A kind that nobody measured gets plain PyTorch. Everything reads `processor.this` at the time of use, so a test replaces
+this one object (`tests/processors.py`). `glassformer doctor --machine` measures all candidates.
 """
 
+import os
 import platform
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+VARIABLE = "GLASSFORMER_KERNELS"
+"""Environment variable: `plain` means plain PyTorch, `auto` or nothing the choices of the table."""
 _AMD, _INTEL = "AuthenticAMD", "GenuineIntel"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Fast paths that a kind of processor uses; by default none, which is plain PyTorch."""
+
+    packed_rows: int | None = None
+    """Rows of a product in fp32 from which generation reads packed weights (`kernels/packed.py`); None = never."""
+    packs_bfloat16: bool = False
+    """True if generation reads packed weights in bfloat16."""
+    blocked_attention: bool = False
+    """True if attention in bfloat16 is computed by blocks (`kernels/blocked_attention.py`)."""
+    split_gradients: bool = False
+    """True if the gradient of a wide weight in bfloat16 is computed in parts (`kernels/linear.py`)."""
+
+
+PLAIN = Choices()
+_BFLOAT16 = {"packs_bfloat16": True, "blocked_attention": True, "split_gradients": True}
+MEASURED = {
+    (_AMD, "AVX2", ()): Choices(packed_rows=1),
+    (_AMD, "AVX512", ("avx512_bf16",)): Choices(packed_rows=1, **_BFLOAT16),
+    (_INTEL, "AVX512", ("avx512_bf16", "amx_bf16")): Choices(packed_rows=3, **_BFLOAT16),
+}
+"""Choices by vendor, vector instructions and bfloat16 instructions; `docs/log.md` has the measurement of each row."""
 
 
 @dataclass(frozen=True)
@@ -25,17 +53,28 @@ class Processor:
     """Instruction sets that multiply in bfloat16; without one, PyTorch emulates these products slowly."""
     packs_bfloat16: bool
     """True if oneDNN packs weights and computes LSTMs in bfloat16: with AVX-512 or AVX-NE-CONVERT, not without."""
-    has_mkl: bool
     has_onednn: bool
     """True if PyTorch has oneDNN's linear layer, on the architecture where it was measured."""
-
-    @property
-    def prefers_onednn(self) -> bool:
-        """True if fp32 products are faster with oneDNN than with MKL: on processors of AMD."""
-        return self.vendor == _AMD and self.has_mkl and self.has_onednn
+    choices: Choices = field(default=PLAIN)
 
     def __str__(self) -> str:
-        return " ".join([self.name, *self.bfloat16])
+        plain = ["plain PyTorch"] if self.choices == PLAIN else []
+        return " ".join([self.name, *self.bfloat16, *plain])
+
+
+def choose(vendor: str, instructions: str, bfloat16: tuple[str, ...], setting: str = "auto") -> Choices:
+    """Return the measured choices of a kind of processor; plain PyTorch for an unknown kind, or if the setting is so.
+
+    >>> choose("AuthenticAMD", "AVX2", ()).packed_rows, choose("", "AVX2", ()) == PLAIN
+    (1, True)
+    >>> choose("AuthenticAMD", "AVX2", (), setting="plain") == PLAIN
+    True
+    """
+    if setting not in ("auto", "plain"):
+        raise ValueError(f"the environment variable {VARIABLE} is {setting!r} and must be auto or plain")
+    if setting == "plain":
+        return PLAIN
+    return MEASURED.get((vendor, instructions, bfloat16), PLAIN)
 
 
 def detect() -> Processor:
@@ -44,23 +83,32 @@ def detect() -> Processor:
     >>> detect().vendor in ("AuthenticAMD", "GenuineIntel", "")
     True
     """
+    # Vendor and model
     info = ""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         info = file.read(1000)
     model = next((line.partition(":")[2] for line in info.splitlines() if line.startswith("model name")), "")
     vendors = platform.processor() + info
+    vendor = next((vendor for vendor in (_AMD, _INTEL) if vendor in vendors), "")
+    # Libraries and instructions
     onednn = torch.ops.mkldnn
     is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    has_onednn = is_x86 and torch.backends.mkldnn.is_available() and hasattr(onednn, "_linear_pointwise")
     packs_bfloat16 = hasattr(onednn, "_is_mkldnn_bf16_supported") and bool(onednn._is_mkldnn_bf16_supported())
     can: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing in older releases of torch
     multiplies = tuple(name for name in ("avx512_bf16", "amx_bf16") if can.get(name) and packs_bfloat16)
+    instructions = torch.backends.cpu.get_cpu_capability()
+    # The choices of this kind
+    choices = PLAIN
+    if has_onednn:
+        choices = choose(vendor, instructions, multiplies, os.environ.get(VARIABLE, "auto"))
     return Processor(
-        vendor=next((vendor for vendor in (_AMD, _INTEL) if vendor in vendors), ""),
-        name=" ".join([platform.machine(), *model.split(), torch.backends.cpu.get_cpu_capability()]),
+        vendor=vendor,
+        name=" ".join([platform.machine(), *model.split(), instructions]),
         bfloat16=multiplies,
         packs_bfloat16=packs_bfloat16,
-        has_mkl=torch.backends.mkl.is_available(),
-        has_onednn=is_x86 and torch.backends.mkldnn.is_available() and hasattr(onednn, "_linear_pointwise"),
+        has_onednn=has_onednn,
+        choices=choices,
     )
 
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.errors import UserError, first_line
-from glassformer.kernels.linear import linear
 from glassformer.models.blocks import Block
 from glassformer.models.heads import TokenLogits
 from glassformer.models.transformer import Transformer
@@ -47,7 +46,7 @@ class LoraLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Map `x` (…, in) to (…, out)."""
         low = F.dropout(x, self.dropout, self.training) @ self.lora_a.T
-        return linear(x, self.weight, self.bias) + low @ self.lora_b.T * self.scale
+        return F.linear(x, self.weight, self.bias) + low @ self.lora_b.T * self.scale
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
