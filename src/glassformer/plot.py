@@ -34,6 +34,7 @@ from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.model import Model
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.batches import Place
+from glassformer.tasks.requirements import no_classes
 from glassformer.training.metrics_log import NAME, read_lines
 from glassformer.training.schedules import schedule_factor
 
@@ -168,7 +169,7 @@ def positions(model: Model, stack: Literal["encoder", "decoder"] | None = None) 
 def confusion(model: Model, path: Place = None) -> "Figure":
     """Plot the confusion matrix of classes or tags on labelled texts, by default the run's validation data."""
     if not model.classes:
-        raise UserError(f"{model.name} predicts no classes or tags; a confusion matrix needs a classifier or a tagger")
+        raise no_classes(model.name)
     report = model.scores(path)["report"]
     return plots.plot_confusion(report.matrix, report.names)
 

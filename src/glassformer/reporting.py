@@ -50,16 +50,8 @@ class OwnsProcess(Protocol):
     def end(self, sentence: str, code: int) -> NoReturn: ...
 
 
-class Silent:
+class Silent(LaunchReporter):
     """A reporter that shows nothing."""
-
-    def log(self, text: str) -> None: ...
-
-    def facts(self, rows: Mapping[str, str]) -> None: ...
-
-    def step(self, step: int, max_steps: int, values: dict[str, float]) -> None: ...
-
-    def evaluation(self, evaluation: Evaluation) -> None: ...
 
     def phase(self, title: str) -> AbstractContextManager[Callable[[int, int], None]]:
         return nullcontext(lambda done, total: None)

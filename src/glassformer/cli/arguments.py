@@ -1,7 +1,8 @@
 """Argument parser: the signature and the docstring of a verb's function define its command line.
 
 Positional parameters are positional arguments. Keyword-only ones are options: `top_k` is `--top-k`, `json_` is
-`--json`, and `data__path` is `--data.path`. A parameter whose type is a dataclass gives one option per field, described
+`--json`, and `data__path` is `--data.path`. A type `Annotated[Path, "DIR", "The model directory."]` has a placeholder,
+and a description that `Args:` may replace. A parameter whose type is a dataclass gives one option per field, described
 by its `setting`; `Annotated[Class, "name", …]` selects fields; with `Annotated[dict[str, Any], Class]` the dictionary
 has the options that were given, with checked values. `**keys` takes every key of a run, by its whole or short name;
 `**keys: Annotated[str, "train."]` takes the keys with this prefix. The docstring begins with one sentence, describes
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 from glassformer import recipes
 from glassformer.config.extensions import members
@@ -27,10 +28,11 @@ from glassformer.config.schema import Entry, FlagText, describe, require_int64, 
 from glassformer.errors import UserError, nearest_name
 from glassformer.files import as_path
 
-Dir = Annotated[Path, "DIR"]
+Dir = Annotated[Path, "DIR", "The model directory."]
 Dirs = Annotated[Path, "DIR…"]
 File = Annotated[str, "FILE"]
-Files = Annotated[str, "FILE…"]
+Files = Annotated[str, "FILE…", "txt or jsonl files, folders of them, or builtin:NAME."]
+Json = Annotated[bool, "", "Print one JSON object."]
 Sampling = Annotated[dict[str, Any], GenerationConfig]
 Search = Annotated[dict[str, Any], BeamConfig]
 
@@ -72,13 +74,16 @@ class Option:
     @classmethod
     def of(cls, parameter: str, hint: Any, default: Any, doc: str, group: str = "") -> "Option":
         """Return the option for a parameter, or a field, with this type hint."""
-        if typing.get_origin(hint) is not Annotated:  # its metadata is the metavar
+        if typing.get_origin(hint) is not Annotated:
             (hint,) = (member for member in members(hint) if member is not type(None))
         is_repeated = typing.get_origin(hint) is tuple
-        (type_, *metavar) = _annotated(typing.get_args(hint)[0] if is_repeated else hint)
-        shown = metavar[0] if metavar else METAVARS.get(type_, "NAME") + " …" * is_repeated
+        type_, *known = _annotated(typing.get_args(hint)[0] if is_repeated else hint)
+        metavar = METAVARS.get(type_, "NAME") + " …" * is_repeated
+        if known:
+            metavar, *usual_doc = known
+            doc = doc or "".join(usual_doc)
         name = parameter.replace("__", ".").rstrip("_").replace("_", "-")
-        return cls(name, parameter, type_, shown, is_repeated, default, doc, group)
+        return cls(name, parameter, type_, metavar, is_repeated, default, doc, group)
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -294,7 +299,3 @@ def read_stdin() -> str:
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise UserError(f"standard input: expected UTF-8, got the byte {byte:#04x}; convert it to UTF-8") from error
-
-
-def fail(message: str) -> NoReturn:
-    raise UserError(message)

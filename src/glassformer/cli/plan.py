@@ -1,13 +1,15 @@
 """glassformer plan CONFIG"""
 
-import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from glassformer import recipes
 from glassformer.api import run_to_plan
-from glassformer.cli.arguments import fail, with_flags
-from glassformer.cost.hardware import GIB, MFU, USABLE, find_gpu
+from glassformer.cli.arguments import Json, with_flags
+from glassformer.cli.progress import print_json
+from glassformer.config.schema import setting
+from glassformer.cost.hardware import GIB, GPUS, MFU, USABLE, find_gpu
+from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
 from glassformer.formatting import count, duration, show
 
@@ -15,32 +17,37 @@ if TYPE_CHECKING:
     from glassformer.cost.plan import Layout, Plan
 
 
-def main(
-    *configs: Annotated[str, "CONFIG"],
-    gpus: int = 1,
-    gpu: Annotated[str, "NAME"] = "h200",
-    batch_size: int | None = None,
-    context: int | None = None,
-    precision: str | None = None,
-    tokens: int | None = None,
-    mfu: float = MFU,
-    price: float | None = None,
-    json_: bool = False,
-    **keys: str,
-) -> int:
+@dataclass(frozen=True)
+class Hardware:
+    """GPUs, and what an hour of one costs."""
+
+    gpus: int = setting(1, "Number of GPUs.")
+    gpu: Annotated[str, "NAME"] = setting("h200", f"GPU model: {', '.join(GPUS)}.")
+    mfu: float = setting(MFU, "Model FLOPs utilization: the fraction of the GPU's peak rate that training reaches.")
+    price: float | None = setting(None, "Price per GPU hour, in your currency; without it no cost is printed.")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work of the run."""
+
+    batch_size: int | None = setting(None, "Rows per micro-batch on each GPU (default train.batch_size).")
+    context: int | None = setting(None, "Tokens per row (default data.context, or model.max_len).")
+    precision: str | None = setting(None, "fp32, bf16 or fp16 (default train.precision).")
+    tokens: int | None = setting(None, "Number of training tokens, such as 300e9 (default steps × tokens per step).")
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The settings of a run among these options."""
+        same = {"train.batch_size": self.batch_size, "train.precision": self.precision}
+        return {key: str(value) for key, value in same.items() if value is not None}
+
+
+def main(*configs: Annotated[str, "CONFIG"], hardware: Hardware, work: Work, json_: Json = False, **keys: str) -> int:
     """Estimate the cost of a run before it starts: parameters, memory by part, FLOPs, time, and a layout that fits.
 
     Args:
         configs: A preset, a recipe, a TOML file, a text file, a folder of texts, or a model directory.
-        gpus: Number of GPUs.
-        gpu: GPU model: h200, h100, a100-80gb, a100-40gb, l40s, rtx-4090, t4 or v100-16gb.
-        batch_size: Rows per micro-batch on each GPU (default train.batch_size).
-        context: Tokens per row (default data.context, or model.max_len).
-        precision: fp32, bf16 or fp16 (default train.precision).
-        tokens: Number of training tokens, such as 300e9 (default steps × tokens per step).
-        mfu: Model FLOPs utilization: the fraction of the GPU's peak rate that training reaches.
-        price: Price per GPU hour, in your currency; without it no cost is printed.
-        json_: Print one JSON object.
 
     Examples:
         glassformer plan gpt2 --gpus 8 --gpu h100
@@ -48,19 +55,19 @@ def main(
     """
     if len(configs) != 1:
         one = "plan needs one preset, recipe, TOML file, text file or model directory"
-        fail(f"{one}; see `glassformer presets` and `recipes`")
-    same = {"train.batch_size": batch_size, "train.precision": precision}
-    given = {key: str(value) for key, value in same.items() if value is not None} | keys
+        raise UserError(f"{one}; see `glassformer presets` and `recipes`")
+    given = work.keys | keys
     base, evidence = run_to_plan(configs[0], given)
     given = recipes.whole_changes(base, given)
     run = with_flags(base, given)
-    gpu_type = find_gpu(gpu)
+    gpu = find_gpu(hardware.gpu)
     from glassformer.cost.plan import plan_run  # imports torch
 
-    plan = plan_run(run, gpu_type, gpus, n_tokens=tokens, context=context, given=given).at(mfu, price)
+    plan = plan_run(run, gpu, hardware.gpus, n_tokens=work.tokens, context=work.context, given=given)
+    plan = plan.at(hardware.mfu, hardware.price)
     recipes.note(evidence)
     if json_:
-        print(json.dumps(plan.to_dict()))
+        print_json(plan.to_dict())
     else:
         show(report(plan))
     return 0
