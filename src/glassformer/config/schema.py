@@ -166,6 +166,24 @@ class FlagText(str):
     """A value as typed on the command line; the type of its field decides how it is parsed."""
 
 
+def parse_flag(kind: Any, text: str) -> Any:
+    """Convert the text of a flag to a scalar type; raise `ValueError` for another text.
+
+    >>> parse_flag(int, "300e9"), parse_flag(int, "1,000"), parse_flag(bool, "True")
+    (300000000000, 1000, True)
+    """
+    if kind is bool and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if kind is int:
+        digits = text.replace(",", "").replace("_", "").lower()
+        return int(float(digits)) if "e" in digits and float(digits).is_integer() else int(digits)
+    if kind is float and not math.isnan(number := float(text)):
+        return number
+    if kind is str:
+        return str(text)
+    raise ValueError(text)
+
+
 def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     """Build a dataclass from nested plain values; errors name the dotted key and `where` it is (a file).
 
@@ -494,7 +512,7 @@ class _Reader:
                     return option
             raise ValueError
         if isinstance(value, FlagText):
-            return self.flag(kind, value)
+            return parse_flag(kind, value)
         if kind is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
             value = float(value)
         if kind is str and isinstance(value, os.PathLike):
@@ -504,17 +522,6 @@ class _Reader:
         if not isinstance(kind, type) or type(value) is not kind or value != value:  # NaN is not valid in any field
             raise ValueError
         return value
-
-    def flag(self, kind: Any, text: str) -> Any:
-        if kind is bool and text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        if kind is int:
-            return int(text.replace(",", "").replace("_", ""))
-        if kind is float and not math.isnan(number := float(text)):
-            return number
-        if kind is str:
-            return str(text)
-        raise ValueError
 
     def tuple(self, inner: tuple[Any, ...], value: Any) -> Any:
         if isinstance(value, FlagText):
