@@ -50,8 +50,16 @@ class OwnsProcess(Protocol):
     def end(self, sentence: str, code: int) -> NoReturn: ...
 
 
-class Silent(LaunchReporter):
+class Silent:
     """A reporter that shows nothing."""
+
+    def log(self, text: str) -> None: ...
+
+    def facts(self, rows: Mapping[str, str]) -> None: ...
+
+    def step(self, step: int, max_steps: int, values: dict[str, float]) -> None: ...
+
+    def evaluation(self, evaluation: Evaluation) -> None: ...
 
     def phase(self, title: str) -> AbstractContextManager[Callable[[int, int], None]]:
         return nullcontext(lambda done, total: None)

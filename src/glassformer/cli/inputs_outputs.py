@@ -227,7 +227,7 @@ class Texts:
     )
 
     def read(self, text: str | None) -> GivenTexts:
-        """Return the given texts; raise `UserError` if all of them are blank. An empty file has none."""
+        """Return the given texts; raise `UserError` if all of them are blank. An empty file has no texts."""
         given = GivenTexts.read(text, self.input)
         if given.texts and not given.places:
             raise UserError("no text given: give a text, --input FILE, or lines on standard input")
