@@ -37,9 +37,9 @@ def main(
     require_integer("max-tokens", max_tokens, 1, "the number of tokens of the longest answer")
     text = input_text(input) if context is None else context
     model = loading.ensemble([directory], "answer")
-    found = model.answer(question, text, max_tokens=max_tokens)
+    answer = model.answer(question, text, max_tokens=max_tokens)
     if json_:
-        print_json(asdict(found))
+        print_json(asdict(answer))
     else:
-        print(f"{cell(found.text)}\t{found.score:.4f}\t{found.start}\t{found.end}")
+        print(f"{cell(answer.text)}\t{answer.score:.4f}\t{answer.start}\t{answer.end}")
     return 0

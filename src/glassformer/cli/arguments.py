@@ -172,6 +172,17 @@ class Signature:
                 default = field.default if is_whole else None
                 self.options.append(Option.of(field.name, hints[field.name], default, setting_doc(field), name))
 
+    @property
+    def usage(self) -> str:
+        """The command line of the verb, with placeholders."""
+        words = [place.metavar for place in self.places if place.doc]
+        words += [f"--{option.name} {option.metavar}" for option in self.options if option.is_required]
+        if self.options:
+            words.append("[--option VALUE …]")
+        if self.keys:
+            words.append("[--section.key VALUE …]")
+        return " ".join(["glassformer", self.verb, *words])
+
     def read(self, argv: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
         """Convert the words of a command line to positional and keyword arguments of the function."""
         known = {option.name: option for option in self.options}
@@ -235,14 +246,14 @@ class Signature:
         """Return the error for an unknown option; it suggests the nearest option."""
         plain = name.replace("-", "_")
         keys = {entry.key: [entry.key.replace("_", "-")] for entry in self.keys}
-        short = {name: [key.replace("_", "-") for key in found] for name, found in _by_short_name(self.keys).items()}
+        short = {name: [key.replace("_", "-") for key in same] for name, same in _by_short_name(self.keys).items()}
         known = keys | short | {option.name.replace("-", "_"): [option.name] for option in self.options}
         kinds = [key for key in keys if f".{key}".endswith(f".{plain}.kind")]
-        same = (other for other in (SAME.get(plain, plain), *OPTIONS.get(plain, ()), *kinds) if other in known)
-        near = next(same, None) or nearest_name(plain, known, cutoff=0.7)
-        found = known.get(near or "") or known.get(plain.rsplit(".", 1)[-1], [])
-        hint = f": did you mean {'-' if len(found[0]) == 1 else '--'}{found[0]}?" if found else ""
-        if not found and plain in NO_OPTION:
+        usual = (other for other in (SAME.get(plain, plain), *OPTIONS.get(plain, ()), *kinds) if other in known)
+        near = next(usual, None) or nearest_name(plain, known, cutoff=0.7)
+        suggested = known.get(near or "") or known.get(plain.rsplit(".", 1)[-1], [])
+        hint = f": did you mean {'-' if len(suggested[0]) == 1 else '--'}{suggested[0]}?" if suggested else ""
+        if not suggested and plain in NO_OPTION:
             hint = f": {NO_OPTION[plain]}"
         return UserError(f"unknown option --{name}{hint}")
 
@@ -281,10 +292,10 @@ def _checked(table: Any) -> Callable[..., dict[str, Any]]:
 
 def _by_short_name(entries: Sequence[Entry]) -> dict[str, list[str]]:
     """Return the keys by the last part of their name, each once."""
-    found: dict[str, list[str]] = {}
+    keys: dict[str, list[str]] = {}
     for key in dict.fromkeys(entry.key for entry in entries):
-        found.setdefault(key.rsplit(".", 1)[-1], []).append(key)
-    return found
+        keys.setdefault(key.rsplit(".", 1)[-1], []).append(key)
+    return keys
 
 
 def _annotated(hint: Any) -> tuple[Any, ...]:

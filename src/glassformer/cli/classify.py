@@ -43,11 +43,11 @@ def main(*models: Texted, second: str | None = None, n: int | None = None, texts
         predicted = model.classify(rows, log=log)
     # Output
     empty: dict[str, Any] = {"number": None} if model.is_regression else {}
-    for found in given.results(zip(rows, predicted, strict=True)):
-        row, values = found or ("", empty)
+    for result in given.results(zip(rows, predicted, strict=True)):
+        row, values = result or ("", empty)
         if texts.json_:
             print_json({"text": row} | (values if model.is_regression else {"classes": values}))
-        elif found is None:
+        elif result is None:
             print()
         else:
             _print(row, values, n, model)

@@ -54,11 +54,11 @@ def report(
         texts = (piece.text for piece in read_pieces(text_files, text_field=data.text_field))
         with reporting() as reporter, reporter.phase("training a tokenizer") as progress:
             known = Tokenizer.train(texts, vocab_size=vocab_size_for(n_bytes), progress=progress)
-    found = data_report(corpus, known)
+    text_report = data_report(corpus, known)
     if json_:
-        print_json({**asdict(found), "total": asdict(found.total)})
+        print_json({**asdict(text_report), "total": asdict(text_report.total)})
     else:
-        show(found.table(output_width()))
+        show(text_report.table(output_width()))
     return 0
 
 

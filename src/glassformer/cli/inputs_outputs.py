@@ -209,9 +209,9 @@ class GivenTexts:
             except UserError as error:
                 raise UserError(str(error) if self.source is None else f"{self.source}:{place + 1}: {error}") from error
 
-    def results(self, found: Iterable[T]) -> Iterator[T | None]:
-        """Yield a result for every text, None for a blank one; `found` has those of the other texts, in order."""
-        of_texts = iter(found)
+    def results(self, values: Iterable[T]) -> Iterator[T | None]:
+        """Yield a result for every text, None for a blank one; `values` has those of the other texts, in order."""
+        of_texts = iter(values)
         for text in self.texts:
             yield next(of_texts) if text.strip() else None
 

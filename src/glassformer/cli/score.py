@@ -45,12 +45,12 @@ def main(
         raise UserError("the source side is missing: give --source FILE and --target FILE")
     with bar("scoring") as log:
         scores = model.score(targets, log=log) if sources is None else model.score(sources, targets, log=log)
-    for i, (found, text) in enumerate(zip(scores, targets, strict=True)):
+    for i, (score, text) in enumerate(zip(scores, targets, strict=True)):
         if json_:
             given = {} if sources is None else {"source": sources[i]}
-            print_json(asdict(found) | given | {"target": text})
+            print_json(asdict(score) | given | {"target": text})
         else:
-            print(f"{found.log_prob:.4f}\t{found.n_tokens}\t{cell(text)}")
+            print(f"{score.log_prob:.4f}\t{score.n_tokens}\t{cell(text)}")
     return 0
 
 

@@ -19,8 +19,8 @@ def main(*models: Texted, texts: TextsToJson, loading: Loading) -> int:
     given = texts.read(text)
     model = loading.ensemble(directories, "tag")
     with bar("tagging") as log:
-        found = model.tag(list(given.each(str.split)), log=log)
-    for text, tags in zip(given.texts, given.results(found), strict=True):
+        predicted = model.tag(list(given.each(str.split)), log=log)
+    for text, tags in zip(given.texts, given.results(predicted), strict=True):
         words = text.split()
         tags = tags or []
         if texts.json_:

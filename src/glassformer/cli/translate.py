@@ -61,11 +61,11 @@ def main(
         return 0
     with reporting() as reporter, reporter.phase("translating") as progress:
         sources = list(given.each(model.encode_source))
-        found = given.results(model.translations_of_ids(sources, progress=progress, **settings))
+        translations = given.results(model.translations_of_ids(sources, progress=progress, **settings))
     if n_best == 1:
-        targets = [one_line(best[0].text) if best else "" for best in found]
+        targets = [one_line(best[0].text) if best else "" for best in translations]
     else:
-        numbered = ((number, target) for number, best in enumerate(found, 1) for target in best or ())
+        numbered = ((number, target) for number, best in enumerate(translations, 1) for target in best or ())
         targets = [f"{number}\t{target.hypothesis.score:.4f}\t{cell(target.text)}" for number, target in numbered]
     written = "".join(target + "\n" for target in targets)
     if output is None:
