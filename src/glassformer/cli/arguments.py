@@ -29,7 +29,7 @@ from glassformer.errors import UserError, nearest_name
 from glassformer.files import as_path
 
 Dir = Annotated[Path, "DIR", "The model directory."]
-Dirs = Annotated[Path, "DIR…"]
+Dirs = Annotated[Path, "DIR…", "Model directories."]
 File = Annotated[str, "FILE"]
 Files = Annotated[str, "FILE…", "txt or jsonl files, folders of them, or builtin:NAME."]
 Json = Annotated[bool, "", "Print one JSON object."]

@@ -17,7 +17,6 @@ def main(*models: Texted, second: str | None = None, n: int | None = None, texts
     A JSON object has the probability of every class.
 
     Args:
-        models: Model directories (several form an ensemble), then the text: the last argument if it is not a folder.
         second: The second text of a pair; in a file, put a tab between the two texts of a line.
         n: Number of classes to print per text, the most probable first; by default 1, or all of a multi-label model.
 

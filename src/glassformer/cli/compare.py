@@ -25,7 +25,6 @@ def main(
     Sentences per second measure decoding only, in batches, after a warm-up with one sentence.
 
     Args:
-        directories: Model directories.
         score: The score to show; default: bleu or wer for pairs, accuracy or rmse for labels, bits per byte for text.
         plot: Plot score against training time to this file (PNG and SVG, or the format of its suffix).
         device: auto, cpu, cuda, cuda:N or mps.

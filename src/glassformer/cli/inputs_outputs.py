@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from glassformer.model import Model
 
 T = TypeVar("T")
-Texted = Annotated[str, "DIR… [TEXT]"]
+Texted = Annotated[
+    str,
+    "DIR… [TEXT]",
+    "Model directories (several form an ensemble), then the text: the last argument if it is not a folder.",
+]
 """Model directories, then an optional text (`directories_and_text`)."""
 
 
@@ -122,14 +126,9 @@ class TextOrPair:
     source: str | None = setting(None, "The source text of an encoder-decoder.")
     target: str | None = setting(None, "The target text of an encoder-decoder; by default the model's own output.")
 
-    def named(self, text: str | None) -> dict[str, Any]:
+    def named(self, text: str | None) -> dict[str, str | None]:
         """Return the keyword arguments for `capture`; `text` is the text that is given without an option."""
-        text = same_text(text, self.text, "--text")
-        if (text is None) == (self.source is None):
-            raise UserError("give a text for a model with one stack, or --source TEXT for an encoder-decoder")
-        if text is not None and self.target is not None:
-            raise UserError("--target needs --source; a model with one stack takes only a text")
-        return {"text": text, "source": self.source, "target": self.target}
+        return {"text": same_text(text, self.text, "--text"), "source": self.source, "target": self.target}
 
 
 @dataclass(frozen=True)

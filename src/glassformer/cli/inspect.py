@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from glassformer import files
 from glassformer.cli.inputs_outputs import Stored, TextOrPair, require_output
@@ -60,12 +60,11 @@ def main(
     folder = files.as_path(directories[0], "DIR") if directories else None
     is_training = folder is not None and is_locked(folder)
     waits = stored.checkpoint is None and (wait or is_training) and not (folder and checkpoint.steps(folder))
-    text, source, target = given.text, given.source, given.target
-    has_example = text is not None or source is not None
+    named = given.named(None)
     if folder is not None and not waits:
         run = stored.run(folder)
-        if has_example or target is not None:
-            require_inputs(run.model, str(folder), text=text, source=source, target=target)
+        if any(value is not None for value in named.values()):
+            require_inputs(run.model, str(folder), **named)
     with needs("the inspector", "serve"):
         from glassformer.serving import server  # imports torch
     # The model, and the page
@@ -73,8 +72,8 @@ def main(
     from glassformer.serving.inspector import FOLDER, Inspector
     from glassformer.serving.single_file import single_file
 
-    example: dict[str, Any] = {"text": text} if source is None else {"source": source, "target": target}
-    examples = [example] if has_example else []
+    example = {"text": given.text} if given.source is None else {"source": given.source, "target": given.target}
+    examples = [] if given.text is given.source is None else [example]
     if folder is None:
         gallery = Gallery(Path("runs") / "gallery")
         try:

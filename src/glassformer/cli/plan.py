@@ -8,10 +8,10 @@ from glassformer.api import run_to_plan
 from glassformer.cli.arguments import Json, with_flags
 from glassformer.cli.progress import print_json
 from glassformer.config.schema import setting
-from glassformer.cost.hardware import GIB, GPUS, MFU, USABLE, find_gpu
+from glassformer.cost.hardware import GPUS, MFU, USABLE, find_gpu
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
-from glassformer.formatting import count, duration, show
+from glassformer.formatting import count, duration, show, size
 
 if TYPE_CHECKING:
     from glassformer.cost.plan import Layout, Plan
@@ -111,15 +111,15 @@ def report(plan: "Plan") -> str:
 def _memory(plan: "Plan") -> list[str]:
     names = {"half_copies": "16-bit copies", "gathered": "gathered layers"}
     memory = plan.layout.memory
-    lines = [f"  {names.get(part, part):<19}{_bytes(n)}" for part, n in asdict(memory).items() if n]
+    lines = [f"  {names.get(part, part):<19}{size(n):>13}" for part, n in asdict(memory).items() if n]
     if plan.unknown is not None:
         lines.append(f"  {'loss':<19}unknown    {plan.unknown}")
     verdict = _verdict(plan, plan.layout)
-    usable = f"{plan.gpu.usable_bytes / GIB:,.1f} GiB, {100 * USABLE:g} % of the {plan.gpu.name}'s memory"
+    usable = f"{size(plan.gpu.usable_bytes)}, {100 * USABLE:g} % of the {plan.gpu.name}'s memory"
     total = "total" if plan.unknown is None else "counted"
-    lines.append(f"  {total:<19}{_bytes(memory.total)}: {verdict} into {usable}")
+    lines.append(f"  {total:<19}{size(memory.total):>13}: {verdict} into {usable}")
     if plan.cache_bytes:
-        lines.append(f"generation cache     {_bytes(plan.cache_bytes).strip()} per row at the full context")
+        lines.append(f"generation cache     {size(plan.cache_bytes)} per row at the full context")
     return lines
 
 
@@ -128,7 +128,7 @@ def _layouts(plan: "Plan") -> list[str]:
     for layout in plan.layouts:
         chosen = f"  ← the simplest that {_verdict(plan, layout)}" if layout.fits and layout is plan.layout else ""
         fits = _verdict(plan, layout)
-        lines.append(f"  {_named(layout):<34}{_bytes(layout.memory.total)}  {fits}{chosen}")
+        lines.append(f"  {_named(layout):<34}{size(layout.memory.total):>13}  {fits}{chosen}")
     if plan.layout.fits:
         lines.append(f"flags                {plan.flags or 'not needed'}")
     elif plan.least_gpus is None:
@@ -153,14 +153,6 @@ def _named(layout: "Layout") -> str:
 
 def _gpus(plan: "Plan") -> str:
     return f"{plan.n_gpus:,} × {plan.gpu.name}"
-
-
-def _bytes(n: int) -> str:
-    """Format a size for a column; --json prints exact bytes."""
-    for unit, size in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
-        if n >= size:
-            return f"{n / size:>9,.1f} {unit}"
-    return f"{n:>9} B  "
 
 
 def _flops(n: float) -> str:

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 class Picture(Stored):
     """Checkpoint, device and output."""
 
-    out: str | None = setting(None, "the file or files to write; by default the name of the plot")
+    out: Path | None = setting(None, "the file or files to write; by default the name of the plot")
 
     def place(self, name: str, *inputs: str | Path | None) -> Path:
         """Return where the plot is written; raise `UserError` if it cannot be, or if it would replace an input."""
-        out = Path(name) if self.out is None else as_path(self.out, "--out")
+        out = self.out or Path(name)
         require_picture(out, inputs)
         return out
 
@@ -56,6 +56,7 @@ class Picture(Stored):
 
 
 Output = Annotated[Picture, "out"]
+Text = Annotated[str, "TEXT", "The input of a model with one stack."]
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def alignment(directory: Dir, /, *, source: str, target: str | None = None, whic
 
 def attention(
     directory: Dir,
-    text: str | None = None,
+    text: Text | None = None,
     /,
     *,
     given: TextOrPair,
@@ -100,7 +101,6 @@ def attention(
     """Plot the attention weights of every head of a layer, or of one head.
 
     Args:
-        text: The input of a model with one stack.
         stack: encoder or decoder for self-attention; cross for attention from the decoder to the source.
 
     Examples:
@@ -112,13 +112,12 @@ def attention(
 
 
 def lens(
-    directory: Dir, text: str | None = None, /, *, given: TextOrPair, no_norm: bool = False, picture: Picture
+    directory: Dir, text: Text | None = None, /, *, given: TextOrPair, no_norm: bool = False, picture: Picture
 ) -> int:
     """Plot the logit lens: the most probable token that the head predicts from the residual stream after each layer.
 
     Args:
         directory: The model directory of a Transformer that predicts tokens.
-        text: The input of a model with one stack.
         no_norm: Leave out the final norm before the head.
 
     Examples:
@@ -131,11 +130,8 @@ def lens(
     return picture.of_model("lens", directory, **named, norm=not no_norm)
 
 
-def ablation(directory: Dir, text: str | None = None, /, *, given: TextOrPair, picture: Picture) -> int:
+def ablation(directory: Dir, text: Text | None = None, /, *, given: TextOrPair, picture: Picture) -> int:
     """Plot the change of the loss for each head and feed-forward that is switched off, one at a time.
-
-    Args:
-        text: The input of a model with one stack.
 
     Examples:
         glassformer plot ablation runs/mybook "It was"

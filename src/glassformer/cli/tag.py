@@ -9,9 +9,6 @@ def main(*models: Texted, texts: TextsToJson, loading: Loading) -> int:
 
     A JSON object has the words, tags and probabilities of a text.
 
-    Args:
-        models: Model directories (several form an ensemble), then the words: the last argument if it is not a folder.
-
     Examples:
         glassformer tag runs/tags "the dog runs"
     """

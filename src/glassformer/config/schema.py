@@ -16,6 +16,7 @@ import tomllib
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, cast, dataclass_transform
 
 from glassformer.config.extensions import members, own_members
@@ -517,6 +518,8 @@ class _Reader:
             value = float(value)
         if kind is str and isinstance(value, os.PathLike):
             return os.fspath(value)
+        if kind is Path and isinstance(value, Path):
+            return value
         if kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
             return int(value)  # also NumPy integers
         if not isinstance(kind, type) or type(value) is not kind or value != value:  # NaN is not valid in any field
