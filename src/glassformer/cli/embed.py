@@ -37,6 +37,7 @@ def main(
         glassformer embed minilm --input lines.txt --output lines.npy
         glassformer embed minilm --input lines.txt --query "a question"
     """
+    # Arguments and model
     if n is not None and query is None:
         raise UserError("--n is the number of lines for a query: give --query TEXT, or remove --n")
     if n is not None:
@@ -52,9 +53,11 @@ def main(
 
     from glassformer.inference.embed import nearest  # imports torch
 
+    # Vectors
     places = given.places
     with bar("embedding") as log:
         vectors = model.embed([given.texts[place] for place in places], log=log)
+    # Output
     if output is not None:
         rows = np.full((len(given.texts), vectors.shape[1]), np.nan, vectors.dtype)
         rows[places] = vectors

@@ -34,6 +34,7 @@ def main(
         glassformer evaluate runs/mybook
         glassformer evaluate runs/mybook --data.path other.txt
     """
+    # Model and options
     data.look(loading.require(directories, "evaluate"))
     model = loading.ensemble(directories, "evaluate")
     places = data.places
@@ -46,6 +47,7 @@ def main(
             pair_scores.require()
     except UserError as error:
         raise UserError(f"{error}; or measure only the loss: --loss-only") from error
+    # Measurements
     with output.reporter() as reporter:
         if reporter.live:
             size = f"{describe_model(model.config)}, {model.network.n_parameters():,} parameters"
@@ -60,6 +62,7 @@ def main(
         if pseudo_perplexity:
             with reporter.phase("pseudo-perplexity") as progress:
                 values["pseudo_perplexity"] = model.pseudo_perplexity(data.data__path, progress, Silent().log)
+    # Output
     report = values.pop("report", None)
     if output.json_:
         print_json(values if report is None else values | {"report": report.to_dict()})
