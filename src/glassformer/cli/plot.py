@@ -31,15 +31,13 @@ class Picture(Stored):
 
     out: Path | None = setting(None, "the file or files to write; by default the name of the plot")
 
-    def place(self, name: str, *inputs: str | Path | None) -> Path:
-        """Return where the plot is written; raise `UserError` if it cannot be, or if it would replace an input."""
-        out = self.out or Path(name)
-        require_picture(out, inputs)
-        return out
+    def require_place(self, name: str, *inputs: str | Path | None) -> None:
+        """Raise `UserError` if the plot of this name cannot be written, or would replace an input."""
+        require_picture(self.out or Path(name), inputs)
 
     def described(self, name: str, directory: Path) -> Run:
         """Return the run of the model to plot; raise `UserError` for a wrong output or a wrong directory."""
-        self.place(name, directory)
+        self.require_place(name, directory)
         return self.run(directory)
 
     def of_model(self, name: str, directory: Path, **settings: Any) -> int:
@@ -51,7 +49,7 @@ class Picture(Stored):
 
     def write(self, name: str, figure: "Figure") -> int:
         """Write a figure, and print the names of its files."""
-        print(", ".join(map(str, save_figure(figure, self.place(name)))))
+        print(", ".join(map(str, save_figure(figure, self.out or Path(name)))))
         return 0
 
 
@@ -197,7 +195,7 @@ def schedule(run: Annotated[str, "RECIPE|FILE.toml|DIR"], /, *, picture: Output)
     Examples:
         glassformer plot schedule python-docs --out rate.png
     """
-    picture.place("schedule", run)
+    picture.require_place("schedule", run)
     folder = as_path(run, "run")
     settings = read_run(folder) if folder.is_dir() else recipes.load(run)
     from glassformer import plot
@@ -216,7 +214,7 @@ def curves(*directories: Dirs, picture: Output) -> int:
     """
     if not directories:
         raise UserError("give at least one run folder")
-    picture.place("curves", *directories)
+    picture.require_place("curves", *directories)
     for folder in directories:
         require_run(folder)
     from glassformer import plot
@@ -233,7 +231,7 @@ def confusion(directory: Dir, /, *, data__path: File | None = None, picture: Pic
     Examples:
         glassformer plot confusion runs/reviews
     """
-    picture.place("confusion", data__path)
+    picture.require_place("confusion", data__path)
     run = picture.described("confusion", directory)
     require_classes(run, str(directory))
     Measured(data__path=data__path).look([run])
