@@ -3,10 +3,11 @@
 Positional parameters are positional arguments. Keyword-only ones are options: `top_k` is `--top-k`, `json_` is
 `--json`, and `data__path` is `--data.path`. A type `Annotated[Path, "DIR", "The model directory."]` has a placeholder,
 and a description that `Args:` may replace. A parameter whose type is a dataclass gives one option per field, described
-by its `setting`; `Annotated[Class, "name", …]` selects fields; with `Annotated[dict[str, Any], Class]` the dictionary
-has the options that were given, with checked values. `**keys` takes every key of a run, by its whole or short name;
-`**keys: Annotated[str, "train."]` takes the keys with this prefix. The docstring begins with one sentence, describes
-the parameters after `Args:`, and ends with command lines after `Examples:`.
+by its `setting`; the class attribute `is_usual` lists them among the most used options; `Annotated[Class, "name", …]`
+selects fields; with `Annotated[dict[str, Any], Class]` the dictionary has the options that were given, with checked
+values. `**keys` takes every key of a run, by its whole or short name; `**keys: Annotated[str, "train."]` takes the keys
+with this prefix. The docstring begins with one sentence, describes the parameters after `Args:`, and ends with command
+lines after `Examples:`.
 """
 
 import dataclasses

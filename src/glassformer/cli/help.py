@@ -50,7 +50,8 @@ def of_verb(verb: Signature, *, is_whole: bool = False) -> str:
     keys = _by_key(verb.keys)
     is_whole = is_whole or len(keys) <= 2 * N_FIRST
     is_long = bool(keys) or len(verb.options) > N_FIRST
-    own = [option for option in verb.options if not (is_long and option.group)]
+    usual = ["", *(group for group, (_, make) in verb.groups.items() if getattr(make, "is_usual", False))]
+    own = [option for option in verb.options if option.group in usual or not is_long]
     taken = {option.name for option in verb.options}
     first = [key for key in FIRST_KEYS if key in keys and _short_name(key) not in taken][: max(0, N_FIRST - len(own))]
     parts = {

@@ -219,6 +219,7 @@ class GivenTexts:
 class Texts:
     """Input."""
 
+    is_usual: ClassVar[bool] = True
     input: File | None = setting(
         None,
         "A file with one text per line, or - for standard input, which is the default if no text is given. A blank "

@@ -1,7 +1,7 @@
 """glassformer plan CONFIG"""
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from glassformer import recipes
 from glassformer.api import run_to_plan
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 class Hardware:
     """GPUs, and what an hour of one costs."""
 
+    is_usual: ClassVar[bool] = True
     gpus: int = setting(1, "Number of GPUs.")
     gpu: Annotated[str, "NAME"] = setting("h200", f"GPU model: {', '.join(GPUS)}.")
     mfu: float = setting(MFU, "Model FLOPs utilization: the fraction of the GPU's peak rate that training reaches.")
@@ -31,6 +32,7 @@ class Hardware:
 class Work:
     """Work of the run."""
 
+    is_usual: ClassVar[bool] = True
     batch_size: int | None = setting(None, "Rows per micro-batch on each GPU (default train.batch_size).")
     context: int | None = setting(None, "Tokens per row (default data.context, or model.max_len).")
     precision: str | None = setting(None, "fp32, bf16 or fp16 (default train.precision).")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from glassformer.config.run import Run
 from glassformer.config.schema import setting
@@ -59,6 +59,7 @@ def print_report(report: Any, *, as_json: bool) -> None:
 class Shown:
     """Progress and output."""
 
+    is_usual: ClassVar[bool] = True
     quiet: bool = setting(False, "Show no progress, only messages.")
     json_: bool = setting(False, "Print the result as JSON.")
 
