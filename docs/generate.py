@@ -54,10 +54,7 @@ def verb_sections(function: "Callable[..., int] | Group", name: str) -> Iterator
             yield from (f"### {name} {inner}", "", *verb_sections(of_inner, f"{name} {inner}"))
         return
     signature = Signature.of(function, name)
-    usage = [place.metavar for place in signature.places if place.doc]
-    usage += [f"--{option.name} {option.metavar}" for option in signature.options if option.is_required]
-    usage += ["[--option VALUE …]"] * bool(signature.options) + ["[--section.key VALUE …]"] * bool(signature.keys)
-    yield from ("```text", f"glassformer {name} {' '.join(usage)}", "```", "", escaped(signature.doc), "")
+    yield from ("```text", signature.usage, "```", "", escaped(signature.doc), "")
     rows = [(f"`{place.metavar}`", place.doc, "") for place in signature.places if place.doc]
     rows += [(f"`{option_name(option)}`", option.doc, default_of(option)) for option in signature.options]
     if rows:

@@ -15,6 +15,7 @@ from torch import nn
 
 from glassformer import api, devices
 from glassformer.cli import resume
+from glassformer.cli.progress import Shown
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import Stack, TransformerConfig
@@ -106,7 +107,7 @@ def test_verify_explains_devices_without_equal_bits(
     for repeats, expected in ((True, False), (False, True)):
         found = Replay(1, 2, ["x"], is_same_machine=True, repeats_bits=repeats)
         monkeypatch.setattr(api, "replay", lambda *_, found=found: found)
-        assert resume.main("run", verify=True) == 1
+        assert resume.main("run", verify=True, output=Shown()) == 1
         assert (
             "only the CPU, and CUDA with train.deterministic, give equal bits" in capsys.readouterr().out
         ) == expected

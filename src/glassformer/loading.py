@@ -10,6 +10,7 @@ from glassformer import files
 from glassformer.errors import UserError, warn
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
+from glassformer.tasks.requirements import no_ensemble
 
 if TYPE_CHECKING:
     from glassformer.model import Model
@@ -70,7 +71,7 @@ def voting_model(models: "Sequence[Model | str | Path]") -> "Model":
     first, *others = (load_model(member) if isinstance(member, Path) else member for member in members)
     for number, other in enumerate(others, 2):
         if first.task.ensemble(first.run, first.members) is None:
-            raise UserError(f"an ensemble can only translate, classify or tag; {first.name} learned to {first.learned}")
+            raise no_ensemble(first.name, first.learned)
         difference = _difference(first, other)
         if difference is not None:
             raise UserError(

@@ -33,6 +33,7 @@ from glassformer.one_or_list import PROMPT, is_prompt, is_row, is_sentence, one_
 from glassformer.reporting import Silent
 from glassformer.store.model_directory import save_model
 from glassformer.tasks.batches import Place, Places
+from glassformer.tasks.requirements import no_draft
 from glassformer.tasks.task import Progress, Prompt, wrong_verb
 from glassformer.tasks.trained_model import TrainedModel
 
@@ -226,9 +227,7 @@ class Model(TrainedModel):
             if not isinstance(draft, Model):
                 raise UserError(f"draft: expected a Model, such as glassformer.load(DIR), got {draft!r:.60}")
             if not draft.is_causal_lm:
-                raise UserError(
-                    f"{draft.name} cannot draft tokens, because it does not continue texts: use a language model"
-                )
+                raise no_draft(draft.name)
             draft_writer = draft.writer
         if not (counts is None or isinstance(counts, DraftCounts)):
             raise UserError(f"counts: expected a DraftCounts, which receives numbers of drafts, got {counts!r:.60}")

@@ -34,6 +34,7 @@ from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.model import Model
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.batches import Place
+from glassformer.tasks.requirements import no_classes
 from glassformer.training.metrics_log import NAME, read_lines
 from glassformer.training.schedules import schedule_factor
 
@@ -133,10 +134,10 @@ def ablation(
 ) -> "Figure":
     """Plot the change of the loss for each head and feed-forward that is switched off, one at a time."""
     inputs = encoded(model, text, source=source, target=target).inputs
-    found = effects(model.network, inputs, measure_of(model, inputs))
-    if not found.changes:
+    measured = effects(model.network, inputs, measure_of(model, inputs))
+    if not measured.changes:
         raise UserError(f"{model.name} has no attention, so it has no heads to switch off")
-    return value_plots.plot_effects(found, f"{model.name}: ablation")
+    return value_plots.plot_effects(measured, f"{model.name}: ablation")
 
 
 def patching(
@@ -153,11 +154,11 @@ def patching(
     """
     pair = patching_of(model, clean, corrupted, **settings)
     assert isinstance(model.network, Transformer)  # `patching_of`
-    found = patch_residual(model.network, pair, stack)
+    restored = patch_residual(model.network, pair, stack)
     name = f"{model.name}: patching"
     if model.is_seq2seq:
         name += f" of the {stack or 'decoder'}"
-    return value_plots.plot_patching(found, found.columns, name)
+    return value_plots.plot_patching(restored, restored.columns, name)
 
 
 def positions(model: Model, stack: Literal["encoder", "decoder"] | None = None) -> "Figure":
@@ -168,7 +169,7 @@ def positions(model: Model, stack: Literal["encoder", "decoder"] | None = None) 
 def confusion(model: Model, path: Place = None) -> "Figure":
     """Plot the confusion matrix of classes or tags on labelled texts, by default the run's validation data."""
     if not model.classes:
-        raise UserError(f"{model.name} predicts no classes or tags; a confusion matrix needs a classifier or a tagger")
+        raise no_classes(model.name)
     report = model.scores(path)["report"]
     return plots.plot_confusion(report.matrix, report.names)
 
@@ -233,8 +234,8 @@ def curves(*folders: str | Path) -> "Figure":
 
 
 def _series(lines: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
-    found = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
-    return [step for step, _ in found], [value for _, value in found]
+    points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
+    return [step for step, _ in points], [value for _, value in points]
 
 
 def comparison(rows: Sequence[ComparedModel]) -> "Figure":

@@ -6,13 +6,26 @@ import shutil
 import subprocess
 import sys
 from importlib import import_module
+from typing import Any
 
 import pytest
 
+from configs import CONFIGS, RECURRENT
 from glassformer.cli.arguments import Group
 from glassformer.cli.main import VERBS
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.run import (
+    AnsweringConfig,
+    ClassificationConfig,
+    LabelData,
+    MaskedConfig,
+    NoObjective,
+    PairData,
+    Seq2SeqConfig,
+)
 from glassformer.reporting import Outcome
 from glassformer.store.lock import locked
+from interop.checkpoints import model_directory
 
 PROGRAM = """
 import io, json, sys, traceback
@@ -112,6 +125,29 @@ LINES = {
     "classify model a": "use it with generate, not classify",
     "tag model a": "use it with generate, not tag",
     "answer model why --context a": "use it with generate, not answer",
+    "score masked a": "masked learned to fill masks: use it with fill, not score",
+    "evaluate answers": "answers learned to answer questions about a text: use it with answer, not evaluate",
+    "evaluate model vectors": "vectors learned to compute text vectors: use it with embed, not evaluate",
+    "evaluate model model": "an ensemble can only translate, classify or tag; model learned to continue a text",
+    "score model model a": "an ensemble can only translate, classify or tag; model learned to continue a text",
+    "compare model vectors": "vectors learned to compute text vectors: use it with embed, not compare",
+    "embed pairs a --query b": "pairs is an encoder-decoder, which has no text vectors: use a model of one stack",
+    "generate model a --draft masked": "masked cannot draft tokens, because it does not continue texts",
+    "plot attention model --source a": "model has no source side: give one text (--text)",
+    "plot attention pairs a": "pairs is a sequence-to-sequence model: give a source text (--source)",
+    "plot alignment masked --source a": "masked has no source side: give one text (--text)",
+    "plot ablation pairs a": "pairs is a sequence-to-sequence model: give a source text (--source)",
+    "plot lens recurrent --source a": "the logit lens needs a Transformer with a head over tokens: this model is recu",
+    "plot lens vectors a": "the logit lens needs a Transformer with a head over tokens: this model predicts labels",
+    "plot patching vectors --clean a --corrupted b": "patching needs a Transformer with a head over tokens: this model",
+    "plot positions recurrent": "a recurrent model has no positions: it reads tokens in order",
+    "plot positions model --stack encoder": "this model has no encoder",
+    "plot positions unordered": "this model has no positions: its mask alone gives the order",
+    "plot confusion model": "model predicts no classes or tags; a confusion matrix needs a classifier or a tagger",
+    "plot confusion numbers": "numbers predicts no classes or tags; a confusion matrix needs a classifier or a tagger",
+    "plot positions model --device gpu": "device is gpu and must be",
+    "inspect model --source a --html page.html": "model has no source side: give one text (--text)",
+    "inspect pairs --text a": "pairs is a sequence-to-sequence model: give a source text (--source)",
     "resume locked": "locked is being trained by process",
     "resume locked --verify": "locked is being trained by process",
     "resume model --train.max-time soon": "train.max_time must be number, not 'soon'",
@@ -225,9 +261,9 @@ LINES = {
     "inspect --html page.html": "inspect --html needs a folder",
     "plot alignment nowhere --source a": "no such model directory: nowhere",
     "plot attention nowhere --text a": "no such model directory: nowhere",
-    "plot attention model": "give a text for a model with one stack",
+    "plot attention model": "model has no source side: give one text (--text)",
     "plot attention model a --text b": "give the text or --text, not both",
-    "plot attention model a --source b": "give a text for a model with one stack, or --source TEXT",
+    "plot attention model a --source b": "model has no source side: give one text (--text)",
     "plot attention less a": "less is damaged: tokenizer.json is missing",
     "plot lens cut a": "cut is damaged",
     "plot lens model a --text b": "give the text or --text, not both",
@@ -243,7 +279,7 @@ LINES = {
     "plot positions model --out out.txt": "expected .png or .svg, got .txt",
     "plot schedule nothing": "no recipe or file is called 'nothing'",
     "plot curves nowhere": "no such run: nowhere",
-    "plot confusion model --data.path none.tsv": "no such file: none.tsv",
+    "plot confusion classes --data.path none.tsv": "no such file: none.tsv",
     "tokenizer tran": "unknown verb `tokenizer tran`",
     "tokenizer train --vocab-size 300 --out t.json": "give at least one text file",
     "tokenizer train none.txt --vocab-size 300 --out t.json": "no such file: none.txt",
@@ -324,6 +360,20 @@ for line, sentence in OPTIONS.items():
     LINES[line] = f"{sentence} (see glassformer {verb} --help)"
 
 
+KINDS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
+    "masked": (CONFIGS["bert"], {"objective": MaskedConfig()}),
+    "vectors": (CONFIGS["vectors_mean"], {"objective": NoObjective()}),
+    "answers": (CONFIGS["answers"], {"objective": AnsweringConfig()}),
+    "classes": (CONFIGS["classifier_first"], {"objective": ClassificationConfig(), "data": LabelData()}),
+    "numbers": (
+        CONFIGS["classifier_max"],
+        {"objective": ClassificationConfig(), "data": LabelData(outputs="regression")},
+    ),
+    "pairs": (CONFIGS["paper"], {"objective": Seq2SeqConfig(), "data": PairData()}),
+    "recurrent": (RECURRENT["bahdanau"], {"objective": Seq2SeqConfig(), "data": PairData()}),
+    "unordered": (CONFIGS["no_positions"], {}),
+}
+"""Model directory → its configuration, and the rest of its run."""
 TRAIN = ("demo ", "train ", "resume ", "reproduce ")
 
 FILES = {
@@ -357,6 +407,8 @@ def results(trained: Outcome, tmp_path_factory: pytest.TempPathFactory) -> dict[
     for name, content in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
+    for name, (config, run) in KINDS.items():
+        model_directory(config, folder / name, **run)
     for name in ("model", "locked"):
         shutil.copytree(trained.folder, folder / name)
     order = sorted(LINES, key=lambda line: line.startswith(TRAIN))  # those that may import rich are last
@@ -365,8 +417,8 @@ def results(trained: Outcome, tmp_path_factory: pytest.TempPathFactory) -> dict[
         shutil.copytree(trained.folder, folder / name, ignore=shutil.ignore_patterns("checkpoints"))
     os.truncate(folder / "cut" / "model.safetensors", 1000)
     (folder / "less" / "tokenizer.json").unlink()
-    config = (folder / "changed" / "config.json").read_text()
-    (folder / "changed" / "config.json").write_text(config.replace("{", "[", 1))
+    text = (folder / "changed" / "config.json").read_text()
+    (folder / "changed" / "config.json").write_text(text.replace("{", "[", 1))
     (folder / "broken" / "manifest.json").write_text("{")
     shutil.copytree(trained.folder, folder / "torn")
     for weights in (folder / "torn").glob("checkpoints/*/model.safetensors"):

@@ -1,12 +1,8 @@
-"""The help: every option is listed once, in 80 columns, with examples that can be parsed; verbs of other packages."""
+"""The help: every option is listed once, in 80 columns, with examples that can be parsed."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
@@ -167,41 +163,3 @@ def test_arguments_may_have_any_order_and_form(glassformer: Glassformer) -> None
         require_one_sentence(glassformer("train", *words), "no recipe or file is called '--x'")
     require_one_sentence(glassformer("plan", "gpt2", "--json=maybe"), "--json: expected true or false, got 'maybe'")
     require_one_sentence(glassformer("resume"), "resume needs one folder")
-
-
-PACKAGE = '''
-import sys
-def wave(name: str, /, *, times: int = 1, top_k: int | None = None) -> int:
-    """Waves to someone.
-
-    Args:
-        name: Whom to wave to.
-        times: How often.
-        top_k: Of nothing.
-    """
-    print(f"wave {name} " * times)
-    return times
-'''
-
-
-def test_a_verb_of_another_package_runs(environment: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "waving.py").write_text(PACKAGE)
-    info = tmp_path / "waving-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: waving\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[glassformer.verbs]\nwave = waving:wave\ntrain = waving:wave\n")
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(tmp_path)]))
-
-    def call(*words: str) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "glassformer", *words], env=environment, capture_output=True, text=True
-        )
-        return done.returncode, done.stdout, done.stderr
-
-    assert call("wave", "you", "--times", "3") == (3, "wave you wave you wave you \n", "")
-    code, shown, _ = call("--help")
-    assert code == 0 and "  wave       from the module waving\n" in shown and shown.count("\n  train ") == 1
-    code, shown, _ = call("wave", "--help")
-    assert code == 0 and "Waves to someone." in shown and "  --times INT " in shown
-    assert call("wav")[2] == "glassformer: unknown verb 'wav': did you mean wave?\n"
-    assert "how often" not in call("train", "--help")[1].lower(), "a verb of glassformer is not replaced"

@@ -100,7 +100,7 @@ def test_a_training_is_shown_from_its_start(start: Start, tmp_path: Path, tiny_r
     [
         (["runs/nothing"], "runs/nothing"),
         (["a", "b"], "inspect takes one folder"),
-        (["RUN", "--source", "a"], "has no source side: give --text TEXT"),
+        (["RUN", "--source", "a"], "has no source side: give one text (--text)"),
         (["RUN", "--port", "70000", "--no-browser"], "cannot listen on 127.0.0.1, port 70000"),
     ],
 )

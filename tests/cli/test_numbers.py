@@ -2,7 +2,7 @@
 
 import pytest
 
-from glassformer.cli.arguments import all_flags
+from glassformer.cli.arguments import Option, all_flags
 from glassformer.config.run import Run
 from glassformer.config.schema import MAX_INT, apply_flags, from_dict, parse_toml
 from glassformer.errors import UserError
@@ -42,6 +42,20 @@ def test_a_recipe_with_an_integer_of_more_than_64_bits_is_refused() -> None:
     with pytest.raises(UserError, match=r"train.seed is 99999999999999999999999 and must have at most 64 bits"):
         from_dict(Run, parse_toml(f"[train]\nseed = {HUGE}", "here"), "here")
     assert from_dict(Run, parse_toml(f"[train]\nseed = {MAX_INT}", "here"), "here").train.seed == MAX_INT
+
+
+def test_keys_and_options_read_the_same_numbers() -> None:
+    """A key of a run and an option of a verb take 2e3, 2,000 and 2_000, and no NaN."""
+    option = Option.of("n", int, 0, "")
+    for text in ("2e3", "2,000", "2_000", "2000"):
+        assert apply_flags(Run(), {"train.max_steps": text}).train.max_steps == 2000 == option.read([text], "--n")
+    for text in ("1.5", "1e-3", "1e999", "nan", "x"):
+        with pytest.raises(UserError, match="integer"):
+            apply_flags(Run(), {"train.max_steps": text})
+        with pytest.raises(UserError, match="expected INT"):
+            option.read([text], "--n")
+    with pytest.raises(UserError, match="expected FLOAT, got 'nan'"):
+        Option.of("x", float, 0.0, "").read(["nan"], "--x")
 
 
 @pytest.mark.parametrize(

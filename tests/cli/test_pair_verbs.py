@@ -272,7 +272,7 @@ def test_bad_pairs_are_one_sentence(glassformer: Glassformer, pairs: Outcome, tm
     require_one_sentence(glassformer("score", pairs.folder, "--source", tmp_path / "a"), "target", "missing")
     require_one_sentence(glassformer("score", pairs.folder, "--target", tmp_path / "a"), "source", "missing")
     too_long = glassformer("translate", pairs.folder, "--input", tmp_path / "long")
-    require_one_sentence(too_long, "line 1", "reads at most 32")
+    require_one_sentence(too_long, f"{tmp_path / 'long'}:1: ", "reads at most 32")
     refused = glassformer("evaluate", pairs.folder, "--data.source", tmp_path / "long", "--data.target", tmp_path / "a")
     require_one_sentence(refused, "1 of the 2 pairs are longer than")
 

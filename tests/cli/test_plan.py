@@ -112,7 +112,7 @@ WIDTHS = ("d-model", "decoder.n-heads", "decoder.d-head")
         (["gpt2", "--gpus", "1.5"], "--gpus: expected INT, got '1.5'"),
         (["gpt2", "--tokens", "inf"], "--tokens: expected INT, got 'inf'"),
         (["gpt2", "--mfu", "40"], "--mfu is 40.0 and must be above 0 and at most 1"),
-        (["gpt2", "--mfu", "nan"], "--mfu is nan"),
+        (["gpt2", "--mfu", "nan"], "--mfu: expected FLOAT, got 'nan'"),
         (["gpt2", "--price", "-1"], "--price is -1.0"),
         (["gpt2", "--batch-size", "0"], "train.batch_size is 0 and must be at least 1"),
         (["gpt2", "--context", "2000"], "the context is 2000 and must be from 1 to model.max_len, 1024"),

@@ -48,9 +48,9 @@ def test_plot_draws_one_head_of_one_layer(glassformer: Glassformer, trained: Out
 def test_mistakes_are_one_sentence_and_write_nothing(glassformer: Glassformer, trained: Outcome) -> None:
     folder = trained.folder
     for words, message in (
-        (["attention", folder], "give a text for a model with one stack, or --source TEXT for an encoder-decoder"),
-        (["attention", folder, "a", "--source", "a"], "give a text for a model with one stack"),
-        (["attention", folder, "--text", "a", "--target", "a"], "--target needs --source"),
+        (["attention", folder], "has no source side: give one text (--text)"),
+        (["attention", folder, "a", "--source", "a"], "has no source side: give one text (--text)"),
+        (["attention", folder, "--text", "a", "--target", "a"], "has no source side: give one text (--text)"),
         (["attention", folder, "--text", "a", "--layer", "7"], "there is no layer 7: the model has 2, counted from 0"),
         (["attention", folder, "--text", "a", "--head", "-1"], "there is no head -1"),
         (["attention", folder, "--text", "a", "--stack", "cross"], "no attention from a target to a source"),

@@ -351,12 +351,18 @@ def test_another_package_adds_a_verb(
         "[glassformer.verbs]\nhail = foreign_verb:hail\ntrain = foreign_verb:hail\n", "utf-8"
     )
     (tmp_path / "foreign_verb.py").write_text(
-        'def hail(name: str, /, *, loud: bool = False) -> int:\n    """Say hello."""\n'
-        "    print(name.upper() if loud else name)\n    return 3\n",
+        "def hail(name: str, /, *, loud: bool = False, times: int = 1) -> int:\n"
+        '    """Say hello.\n\n    Args:\n        name: Who is greeted.\n        times: How often.\n    """\n'
+        "    print(name.upper() if loud else name * times)\n    return 3\n",
         "utf-8",
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert main.run(["hail", "you", "--loud"]) == 3 and capsys.readouterr().out == "YOU\n"
+    assert main.run(["hail", "you", "--times", "2"]) == 3 and capsys.readouterr().out == "youyou\n"
+    assert main.run(["hail", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Say hello." in shown and "  --times INT " in shown and "How often" in shown
+    assert main.run(["train", "--help"]) == 0 and "How often" not in capsys.readouterr().out
     assert main.run(["--help"]) == 0
     shown = capsys.readouterr().out
     assert "hail       from the module foreign_verb" in shown and "train a model: give a recipe" in shown, (

@@ -11,6 +11,7 @@ import pytest
 from glassformer import api, plot
 from glassformer.cli import evaluate
 from glassformer.cli.inputs_outputs import Loading, Measured
+from glassformer.cli.progress import Shown
 from glassformer.config.run import Run
 from glassformer.config.train import EarlyStopping
 from glassformer.errors import UserError
@@ -18,6 +19,7 @@ from glassformer.evaluation.metrics import METRICS, Metric, axis, measure, names
 from glassformer.tasks.registry import trainable_task
 from runs import label_run, label_set_run, pair_run
 
+SILENT_JSON = Shown(quiet=True, json_=True)
 NEW = {
     "sentences": Metric(
         "difference of lengths",
@@ -56,7 +58,7 @@ def test_a_row_of_the_table_is_all_that_a_metric_needs(
     logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["eval/valid_new"] for line in logged if "eval/valid_new" in line]
     value = api.load(folder).evaluate().scores["new"]
-    assert evaluate.main(str(folder), json_=True, quiet=True, data=Measured(), search={}, loading=Loading()) == 0
+    assert evaluate.main(str(folder), output=SILENT_JSON, data=Measured(), search={}, loading=Loading()) == 0
     assert json.loads(capsys.readouterr().out)["new"] == value
     [row] = api.compare([folder], "new")
     assert (row.score_name, row.score) == ("new", value)

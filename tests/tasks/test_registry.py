@@ -12,7 +12,7 @@ from glassformer.config.run import ObjectiveConfig, Run, TextData
 from glassformer.errors import UserError
 from glassformer.tasks import registry
 from glassformer.tasks.registry import HOMES, task_of, task_of_kind, trainable_task
-from glassformer.tasks.requirements import VERBS
+from glassformer.tasks.requirements import LABELLED, VERBS, VOTES
 from glassformer.tasks.task import Task, TrainableTask
 from glassformer.training.checks import check_new_run
 from runs import write_text
@@ -50,7 +50,12 @@ USED_BY = {
 def test_the_verbs_that_are_accepted_before_torch_are_those_of_the_abilities(kind: str) -> None:
     verbs = set().union(*(USED_BY.get(ability, set()) for ability in ABILITIES[kind]))
     main, *_ = VERBS[kind]
-    assert main == task_of_kind(kind).verb and set(VERBS[kind]) == verbs | {main}
+    task = task_of_kind(kind)
+    if isinstance(task, TrainableTask):
+        verbs |= {"evaluate", "compare"}
+    assert main == task.verb and set(VERBS[kind]) == verbs | {main}
+    assert ("ensemble" in ABILITIES[kind]) == bool(VOTES & verbs)
+    assert task.predicts_next == ("generate" in verbs) and ("classes" in ABILITIES[kind]) == (kind in LABELLED)
 
 
 def test_every_kind_of_objective_has_a_task_and_every_task_a_kind() -> None:

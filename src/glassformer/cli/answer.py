@@ -1,12 +1,10 @@
 """glassformer answer DIR "A question?" --input context.txt"""
 
-import json
 from dataclasses import asdict
-from pathlib import Path
 
-from glassformer import files
-from glassformer.cli.arguments import Dir, File, read_stdin
-from glassformer.cli.inputs_outputs import Loading
+from glassformer.cli.arguments import Dir, File
+from glassformer.cli.inputs_outputs import Loading, input_text
+from glassformer.cli.progress import print_json
 from glassformer.cli.translate import cell
 from glassformer.errors import UserError, require_integer
 
@@ -25,7 +23,6 @@ def main(
     """Answer a question by a part of a text: print "answer TAB score TAB start TAB end" (characters of the text).
 
     Args:
-        directory: The model directory.
         question: The question.
         input: A file with the text that contains the answer, or - for standard input, which is the default.
         context: The text itself, in place of a file.
@@ -38,12 +35,11 @@ def main(
     if context is not None and input is not None:
         raise UserError("give --context TEXT or --input FILE, not both")
     require_integer("max-tokens", max_tokens, 1, "the number of tokens of the longest answer")
-    if context is None:
-        context = read_stdin() if input in (None, "-") else files.read_text(Path(input))
-    loading.require([directory], "answer")
-    found = loading.model(directory).answer(question, context, max_tokens=max_tokens)
+    text = input_text(input) if context is None else context
+    model = loading.ensemble([directory], "answer")
+    answer = model.answer(question, text, max_tokens=max_tokens)
     if json_:
-        print(json.dumps(asdict(found), ensure_ascii=False))
+        print_json(asdict(answer))
     else:
-        print(f"{cell(found.text)}\t{found.score:.4f}\t{found.start}\t{found.end}")
+        print(f"{cell(answer.text)}\t{answer.score:.4f}\t{answer.start}\t{answer.end}")
     return 0

@@ -1,11 +1,13 @@
 """Argument parser: the signature and the docstring of a verb's function define its command line.
 
 Positional parameters are positional arguments. Keyword-only ones are options: `top_k` is `--top-k`, `json_` is
-`--json`, and `data__path` is `--data.path`. A parameter whose type is a dataclass gives one option per field, described
-by its `setting`; `Annotated[Class, "name", …]` selects fields; with `Annotated[dict[str, Any], Class]` the dictionary
-has the options that were given, with checked values. `**keys` takes every key of a run, by its whole or short name;
-`**keys: Annotated[str, "train."]` takes the keys with this prefix. The docstring begins with one sentence, describes
-the parameters after `Args:`, and ends with command lines after `Examples:`.
+`--json`, and `data__path` is `--data.path`. A type `Annotated[Path, "DIR", "The model directory."]` has a placeholder,
+and a description that `Args:` may replace. A parameter whose type is a dataclass gives one option per field, described
+by its `setting`; the class attribute `is_usual` lists them among the most used options; `Annotated[Class, "name", …]`
+selects fields; with `Annotated[dict[str, Any], Class]` the dictionary has the options that were given, with checked
+values. `**keys` takes every key of a run, by its whole or short name; `**keys: Annotated[str, "train."]` takes the keys
+with this prefix. The docstring begins with one sentence, describes the parameters after `Args:`, and ends with command
+lines after `Examples:`.
 """
 
 import dataclasses
@@ -17,20 +19,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 from glassformer import recipes
 from glassformer.config.extensions import members
 from glassformer.config.other_names import NO_KEY, NO_OPTION, OPTIONS, SAME
 from glassformer.config.run import BeamConfig, GenerationConfig, Run
-from glassformer.config.schema import Entry, FlagText, describe, require_int64, setting_doc
+from glassformer.config.schema import Entry, FlagText, describe, parse_flag, require_int64, setting_doc
 from glassformer.errors import UserError, nearest_name
 from glassformer.files import as_path
 
-Dir = Annotated[Path, "DIR"]
-Dirs = Annotated[Path, "DIR…"]
+Dir = Annotated[Path, "DIR", "The model directory."]
+Dirs = Annotated[Path, "DIR…", "Model directories."]
 File = Annotated[str, "FILE"]
-Files = Annotated[str, "FILE…"]
+Files = Annotated[str, "FILE…", "txt or jsonl files, folders of them, or builtin:NAME."]
+Json = Annotated[bool, "", "Print one JSON object."]
 Sampling = Annotated[dict[str, Any], GenerationConfig]
 Search = Annotated[dict[str, Any], BeamConfig]
 
@@ -72,13 +75,16 @@ class Option:
     @classmethod
     def of(cls, parameter: str, hint: Any, default: Any, doc: str, group: str = "") -> "Option":
         """Return the option for a parameter, or a field, with this type hint."""
-        if typing.get_origin(hint) is not Annotated:  # its metadata is the metavar
+        if typing.get_origin(hint) is not Annotated:
             (hint,) = (member for member in members(hint) if member is not type(None))
         is_repeated = typing.get_origin(hint) is tuple
-        (type_, *metavar) = _annotated(typing.get_args(hint)[0] if is_repeated else hint)
-        shown = metavar[0] if metavar else METAVARS.get(type_, "NAME") + " …" * is_repeated
+        type_, *known = _annotated(typing.get_args(hint)[0] if is_repeated else hint)
+        metavar = METAVARS.get(type_, "NAME") + " …" * is_repeated
+        if known:
+            metavar, *usual_doc = known
+            doc = doc or "".join(usual_doc)
         name = parameter.replace("__", ".").rstrip("_").replace("_", "-")
-        return cls(name, parameter, type_, shown, is_repeated, default, doc, group)
+        return cls(name, parameter, type_, metavar, is_repeated, default, doc, group)
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -110,11 +116,7 @@ class Option:
     def _value(self, word: str) -> Any:
         if self.choices:
             return self.choices[word]
-        if self.type is bool:
-            return {"true": True, "false": False}[word.lower()]
-        if self.type is int and "e" in word.lower() and float(word).is_integer():
-            return int(float(word))  # 300e9
-        return as_path(word, self.name) if self.type is Path else self.type(word)
+        return as_path(word, self.name) if self.type is Path else parse_flag(self.type, word)
 
 
 @dataclass(frozen=True)
@@ -136,44 +138,58 @@ class Signature:
     @classmethod
     def of(cls, function: Callable[..., Any], verb: str) -> "Signature":
         """Read the signature from a verb's function."""
+        # The docstring
         text, _, examples = (inspect.getdoc(function) or "").partition("\nExamples:\n")
         doc, _, listed = text.partition("\nArgs:\n")
         docs = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE))
-        found = cls(verb, doc.strip(), [], [], {}, [], [line.strip() for line in examples.splitlines()])
+        signature = cls(verb, doc.strip(), [], [], {}, [], [line.strip() for line in examples.splitlines()])
+        # The parameters
         hints = typing.get_type_hints(function, include_extras=True)
         for name, parameter in inspect.signature(function).parameters.items():
             type_, *extras = _annotated(hints[name])
             table = next((part for part in (type_, *extras) if dataclasses.is_dataclass(part)), None)
             if parameter.kind is Parameter.VAR_KEYWORD:
                 starts = tuple(extras) or ("",)
-                found.keys.extend(entry for entry in all_flags() if entry.key.startswith(starts))
+                signature.keys.extend(entry for entry in all_flags() if entry.key.startswith(starts))
             elif table is not None:
-                title = " ".join(str(table.__doc__).split()).rstrip(".").partition(":")[0]
-                is_whole = table is type_
-                some = [extra for extra in extras if isinstance(extra, str)]
-                found.groups[name] = (
-                    (title, type_) if is_whole else (f"{title} (defaults: from the model directory)", _checked(table))
-                )
-                inner = typing.get_type_hints(table, include_extras=True)
-                for field in (field for field in dataclasses.fields(table) if not some or field.name in some):
-                    default = field.default if is_whole else None
-                    found.options.append(Option.of(field.name, inner[field.name], default, setting_doc(field), name))
+                signature._add_group(name, table, [extra for extra in extras if extra is not table], table is type_)
             else:
                 option = Option.of(name, hints[name], parameter.default, docs.get(name, ""))
                 if parameter.kind is Parameter.VAR_POSITIONAL:
                     option = replace(option, is_repeated=True)
                 is_place = parameter.kind is not Parameter.KEYWORD_ONLY
-                (found.places if is_place else found.options).append(option)
-        return found
+                (signature.places if is_place else signature.options).append(option)
+        return signature
+
+    def _add_group(self, name: str, table: Any, some: Sequence[str], is_whole: bool) -> None:
+        """Add the fields of a dataclass as options; the parameter gets the object, or a dictionary of given values."""
+        title = " ".join(str(table.__doc__).split()).rstrip(".").partition(":")[0]
+        self.groups[name] = (title, table)
+        if not is_whole:
+            self.groups[name] = (f"{title} (defaults: from the model directory)", _checked(table))
+        hints = typing.get_type_hints(table, include_extras=True)
+        for field in dataclasses.fields(table):
+            if not some or field.name in some:
+                default = field.default if is_whole else None
+                self.options.append(Option.of(field.name, hints[field.name], default, setting_doc(field), name))
+
+    @property
+    def usage(self) -> str:
+        """The command line of the verb, with placeholders."""
+        words = [place.metavar for place in self.places if place.doc]
+        words += [f"--{option.name} {option.metavar}" for option in self.options if option.is_required]
+        if self.options:
+            words.append("[--option VALUE …]")
+        if self.keys:
+            words.append("[--section.key VALUE …]")
+        return " ".join(["glassformer", self.verb, *words])
 
     def read(self, argv: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
         """Convert the words of a command line to positional and keyword arguments of the function."""
         known = {option.name: option for option in self.options}
-        switches = {entry.key for entry in self.keys if entry.type == "true | false"}
-        by_name, takes_all = _by_short_name(self.keys), any(entry.key == recipes.PRESET for entry in self.keys)
-        places: list[str] = []
         given: dict[str, list[str]] = {}
         keys: dict[str, str] = {}
+        places: list[str] = []
         n = argv.index("--") if "--" in argv else len(argv)
         queue, after = list(argv[:n]), argv[n + 1 :]  # after "--", all words are positional
         while queue:
@@ -181,22 +197,16 @@ class Signature:
             if not self.is_option(word):
                 places.append(word)
                 continue
+            # The option, or the key
             name, equals, value = word.lstrip("-").partition("=")
             option = known.get(name.replace("_", "-"))
-            if option is None and not (self.keys and "." in name):
-                plain = name.replace("-", "_")
-                if takes_all and (plain in by_name or plain in SAME or plain in NO_KEY):
-                    name = plain  # `whole_keys` finds its key in the run, or the hint for a name of another toolkit
-                elif len(by_name.get(plain, ())) == 1:
-                    [name] = by_name[plain]
-                else:
-                    raise self.unknown(name)
+            key = self._key(name) if option is None else ""
+            # Its values
             is_repeated = option is not None and option.is_repeated
+            is_switch = self._is_switch(key) if option is None else option.type is bool
             if equals:
                 values = [value]
-            elif switches.intersection(by_name.get(name.replace("-", "_"), [name.replace("-", "_")])) or (
-                option is not None and option.type is bool
-            ):
+            elif is_switch:
                 values = [queue.pop(0) if queue and queue[0].lower() in ("true", "false") else "true"]
             else:
                 n = next((n for n, later in enumerate(queue) if self.is_option(later)), len(queue))
@@ -205,10 +215,29 @@ class Signature:
             if not values:
                 raise UserError(f"{word} needs a value: {word} VALUE")
             if option is None:
-                keys[name] = values[0]
+                keys[key] = values[0]
             else:
                 given[option.name] = [*given.get(option.name, []), *values] if is_repeated else values
         return self._positional([*places, *after], given), self._named(given) | keys
+
+    def _key(self, name: str) -> str:
+        """Return the key of a run that is given as an option; raise `UserError` for an unknown name."""
+        plain = name.replace("-", "_")
+        if self.keys and "." in name:
+            return name
+        keys = _by_short_name(self.keys).get(plain, [])
+        takes_all = any(entry.key == recipes.PRESET for entry in self.keys)
+        if takes_all and (keys or plain in SAME or plain in NO_KEY):
+            return plain  # `whole_keys` finds its key in the run, or the hint for a name of another toolkit
+        if len(keys) != 1:
+            raise self.unknown(name)
+        return keys[0]
+
+    def _is_switch(self, key: str) -> bool:
+        """Return True if a key is true or false, so that it needs no value."""
+        plain = key.replace("-", "_")
+        switches = {entry.key for entry in self.keys if entry.type == "true | false"}
+        return not switches.isdisjoint(_by_short_name(self.keys).get(plain, [plain]))
 
     def is_option(self, word: str) -> bool:
         """Return True for `--anything`, and for `-n` if the verb has an option `n`."""
@@ -218,14 +247,14 @@ class Signature:
         """Return the error for an unknown option; it suggests the nearest option."""
         plain = name.replace("-", "_")
         keys = {entry.key: [entry.key.replace("_", "-")] for entry in self.keys}
-        short = {name: [key.replace("_", "-") for key in found] for name, found in _by_short_name(self.keys).items()}
+        short = {name: [key.replace("_", "-") for key in same] for name, same in _by_short_name(self.keys).items()}
         known = keys | short | {option.name.replace("-", "_"): [option.name] for option in self.options}
         kinds = [key for key in keys if f".{key}".endswith(f".{plain}.kind")]
-        same = (other for other in (SAME.get(plain, plain), *OPTIONS.get(plain, ()), *kinds) if other in known)
-        near = next(same, None) or nearest_name(plain, known, cutoff=0.7)
-        found = known.get(near or "") or known.get(plain.rsplit(".", 1)[-1], [])
-        hint = f": did you mean {'-' if len(found[0]) == 1 else '--'}{found[0]}?" if found else ""
-        if not found and plain in NO_OPTION:
+        usual = (other for other in (SAME.get(plain, plain), *OPTIONS.get(plain, ()), *kinds) if other in known)
+        near = next(usual, None) or nearest_name(plain, known, cutoff=0.7)
+        suggested = known.get(near or "") or known.get(plain.rsplit(".", 1)[-1], [])
+        hint = f": did you mean {'-' if len(suggested[0]) == 1 else '--'}{suggested[0]}?" if suggested else ""
+        if not suggested and plain in NO_OPTION:
             hint = f": {NO_OPTION[plain]}"
         return UserError(f"unknown option --{name}{hint}")
 
@@ -264,10 +293,10 @@ def _checked(table: Any) -> Callable[..., dict[str, Any]]:
 
 def _by_short_name(entries: Sequence[Entry]) -> dict[str, list[str]]:
     """Return the keys by the last part of their name, each once."""
-    found: dict[str, list[str]] = {}
+    keys: dict[str, list[str]] = {}
     for key in dict.fromkeys(entry.key for entry in entries):
-        found.setdefault(key.rsplit(".", 1)[-1], []).append(key)
-    return found
+        keys.setdefault(key.rsplit(".", 1)[-1], []).append(key)
+    return keys
 
 
 def _annotated(hint: Any) -> tuple[Any, ...]:
@@ -294,7 +323,3 @@ def read_stdin() -> str:
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise UserError(f"standard input: expected UTF-8, got the byte {byte:#04x}; convert it to UTF-8") from error
-
-
-def fail(message: str) -> NoReturn:
-    raise UserError(message)

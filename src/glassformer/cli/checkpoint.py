@@ -1,12 +1,11 @@
 """glassformer checkpoint list|verify|prune DIR"""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from glassformer import files
-from glassformer.cli.arguments import Dir, Group, fail
-from glassformer.cli.progress import err
+from glassformer.cli.arguments import Dir, Group
+from glassformer.cli.progress import err, print_json
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.lock import locked
@@ -41,7 +40,7 @@ def list_(folder: Dir, /, *, json_: bool = False) -> int:
             loss = None
         rows.append({"step": step, "bytes": size, "valid_loss": loss, "is_model": step == model_step})
     if json_:
-        print(json.dumps(rows))
+        print_json(rows)
         return 0
     print(f"{'step':>8} {'MB':>9} {'valid loss':>11}")
     for row in rows:
@@ -61,7 +60,7 @@ def verify(folder: Dir, /) -> int:
         glassformer checkpoint verify runs/mybook
     """
     if not folder.is_dir():
-        fail(f"no such run: {folder}")
+        raise UserError(f"no such run: {folder}")
     steps = checkpoint.steps(folder)
     places = [folder, *(checkpoint.path_of(folder, step) for step in steps)]
     n_damaged = 0
@@ -89,7 +88,7 @@ def prune(folder: Dir, /, *, keep: int = 1) -> int:
         glassformer checkpoint prune runs/mybook --keep 2
     """
     if keep < 1:
-        fail(f"--keep: expected at least 1, got {keep}")
+        raise UserError(f"--keep: expected at least 1, got {keep}")
     steps = _steps(folder)
     with locked(folder), files.writing(folder):
         from glassformer.training.trainer_state import read_progress  # imports torch
@@ -107,7 +106,7 @@ def prune(folder: Dir, /, *, keep: int = 1) -> int:
 def _steps(folder: Path) -> list[int]:
     steps = checkpoint.steps(folder)
     if not steps:
-        fail(f"{folder} has no checkpoints" if folder.is_dir() else f"no such run: {folder}")
+        raise UserError(f"{folder} has no checkpoints" if folder.is_dir() else f"no such run: {folder}")
     return steps
 
 

@@ -1,15 +1,13 @@
 """glassformer compare DIR…"""
 
-import json
 import sys
 from pathlib import Path
 
 from glassformer.cli.arguments import Dirs, Search
-from glassformer.cli.inputs_outputs import Measured, require_output
-from glassformer.cli.progress import reporting
-from glassformer.errors import UserError
+from glassformer.cli.inputs_outputs import Measured, Stored, require_picture
+from glassformer.cli.progress import Shown, print_json
 from glassformer.evaluation.compare import comparison_table
-from glassformer.figures import figure_paths, save_figure
+from glassformer.figures import save_figure
 from glassformer.formatting import output_width
 
 
@@ -18,8 +16,7 @@ def main(
     score: str | None = None,
     plot: Path | None = None,
     device: str = "auto",
-    quiet: bool = False,
-    json_: bool = False,
+    output: Shown,
     data: Measured,
     search: Search,
 ) -> int:
@@ -28,30 +25,25 @@ def main(
     Sentences per second measure decoding only, in batches, after a warm-up with one sentence.
 
     Args:
-        directories: Model directories.
         score: The score to show; default: bleu or wer for pairs, accuracy or rmse for labels, bits per byte for text.
         plot: Plot score against training time to this file (PNG and SVG, or the format of its suffix).
         device: auto, cpu, cuda, cuda:N or mps.
-        quiet: Show no progress, only messages.
-        json_: Print one JSON object per model.
 
     Examples:
         glassformer compare runs/one runs/two --plot comparison.png
     """
+    stored = Stored(device=device)
+    if plot is not None:
+        require_picture(plot, [*directories, *data.places.values()])
+    data.look(stored.require(directories, "compare"))
+    models = [stored.model(directory) for directory in directories]
     from glassformer import api
 
-    if not directories:
-        raise UserError("give at least one model directory")
-    if plot is not None:
-        for path in figure_paths(plot):
-            require_output(path, [*directories, *data.places.values()])
-    data.look(directories)
-    models = [api.load(directory, device=device) for directory in directories]
-    with reporting(is_quiet=quiet) as reporter:
+    with output.reporter() as reporter:
         rows = api.compare(models, score, reporter, **data.places, **search)
-    if json_:
+    if output.json_:
         for row in rows:
-            print(json.dumps(row.to_dict()))
+            print_json(row.to_dict())
     else:
         print(comparison_table(rows, output_width()))
     if plot is not None:

@@ -1,12 +1,11 @@
 """glassformer data report FILE… · glassformer data pairs · glassformer data labels"""
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
-from glassformer.cli.arguments import Files, Group
-from glassformer.cli.progress import reporting
+from glassformer.cli.arguments import Files, Group, Json
+from glassformer.cli.progress import print_json, print_report, reporting
 from glassformer.cli.tokenizer import load_tokenizer
 from glassformer.config.run import LabelData, PairData, TextData
 from glassformer.data.first_look import look_at
@@ -24,15 +23,13 @@ COLUMNS = ("path", "valid_path", "valid_fraction", "text_field", "second_field",
 def report(
     *text_files: Files,
     tokenizer: Path | None = None,
-    json_: bool = False,
+    json_: Json = False,
     data: Annotated[TextData, "valid_path", "valid_fraction", "text_field"],
 ) -> int:
     """Report sizes, duplicates, the split into training and validation text, and dropped text.
 
     Args:
-        text_files: txt or jsonl files, folders of them, or builtin:NAME.
         tokenizer: A tokenizer.json or a model directory; by default one is trained, with the size that `train` chooses.
-        json_: Print one JSON object.
 
     Examples:
         glassformer data report mybook.txt
@@ -57,45 +54,31 @@ def report(
         texts = (piece.text for piece in read_pieces(text_files, text_field=data.text_field))
         with reporting() as reporter, reporter.phase("training a tokenizer") as progress:
             known = Tokenizer.train(texts, vocab_size=vocab_size_for(n_bytes), progress=progress)
-    found = data_report(corpus, known)
+    text_report = data_report(corpus, known)
     if json_:
-        print(json.dumps({**asdict(found), "total": asdict(found.total)}, ensure_ascii=False))
+        print_json({**asdict(text_report), "total": asdict(text_report.total)})
     else:
-        show(found.table(output_width()))
+        show(text_report.table(output_width()))
     return 0
 
 
-def pairs(*, json_: bool = False, data: Annotated[PairData, *SIDES, "source_field", "target_field"]) -> int:
+def pairs(*, json_: Json = False, data: Annotated[PairData, *SIDES, "source_field", "target_field"]) -> int:
     """Report the number and lengths of pairs, the split, duplicates, and dropped pairs.
-
-    Args:
-        json_: Print one JSON object.
 
     Examples:
         glassformer data pairs --source train.en --target train.de
     """
-    found = pair_report(PairCorpus(data))
-    if json_:
-        print(json.dumps(found.to_dict(), ensure_ascii=False))
-    else:
-        show(str(found))
+    print_report(pair_report(PairCorpus(data)), as_json=json_)
     return 0
 
 
-def labels(*, json_: bool = False, data: Annotated[LabelData, *COLUMNS, "outputs"]) -> int:
+def labels(*, json_: Json = False, data: Annotated[LabelData, *COLUMNS, "outputs"]) -> int:
     """Report the number of labelled texts, the split, the frequency of each label, and dropped texts.
-
-    Args:
-        json_: Print one JSON object.
 
     Examples:
         glassformer data labels --path train.tsv
     """
-    found = class_report(LabelCorpus(data))
-    if json_:
-        print(json.dumps(found.to_dict(), ensure_ascii=False))
-    else:
-        show(str(found))
+    print_report(class_report(LabelCorpus(data)), as_json=json_)
     return 0
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 from glassformer import recipes
-from glassformer.cli.arguments import fail, with_flags
-from glassformer.cli.progress import trained
+from glassformer.cli.arguments import with_flags
+from glassformer.cli.progress import Shown
+from glassformer.errors import UserError
 
 PROMPT = "The statement"
 
@@ -21,12 +22,12 @@ def main(*texts: Annotated[str, ""], **keys: str) -> int:
         glassformer demo --max-steps 500
     """
     if texts:
-        fail("demo takes no file: to train on your own text, use `glassformer train FILE.txt`")
+        raise UserError("demo takes no file: to train on your own text, use `glassformer train FILE.txt`")
     from glassformer import api
 
     run = with_flags(recipes.load("python-docs"), keys)
     folder = next(path for n in count(1) if not (path := Path("runs") / (f"demo-{n}" if n > 1 else "demo")).exists())
-    model = api.load(trained(lambda reporter: api.train(run, folder, reporter)).folder)
+    model = api.load(Shown().trained(lambda reporter: api.train(run, folder, reporter)).folder)
     from glassformer.data.corpus import Corpus
     from glassformer.evaluation.text import longest_overlap
 

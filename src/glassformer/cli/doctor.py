@@ -1,19 +1,12 @@
 """glassformer doctor DIR"""
 
-import json
-
-from glassformer.cli.arguments import Dir
+from glassformer.cli.arguments import Dir, Json
 from glassformer.cli.inputs_outputs import Stored
-from glassformer.cli.progress import bar
-from glassformer.formatting import show
+from glassformer.cli.progress import bar, print_report
 
 
-def main(directory: Dir, /, *, json_: bool = False, stored: Stored) -> int:
+def main(directory: Dir, /, *, json_: Json = False, stored: Stored) -> int:
     """Check a model for common implementation errors; exit with 1 if a check fails.
-
-    Args:
-        directory: The model directory.
-        json_: Print one JSON object.
 
     Examples:
         glassformer doctor runs/mybook
@@ -23,8 +16,5 @@ def main(directory: Dir, /, *, json_: bool = False, stored: Stored) -> int:
 
     with bar("checking"):
         report = check_model(model.network)
-    if json_:
-        print(json.dumps(report.to_dict()))
-    else:
-        show(str(report))
+    print_report(report, as_json=json_)
     return 0 if report.ok else 1

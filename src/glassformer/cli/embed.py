@@ -4,10 +4,11 @@ import io
 from pathlib import Path
 
 from glassformer import files
-from glassformer.cli.arguments import Dir, File
-from glassformer.cli.inputs_outputs import Loading, given_texts, require_output
+from glassformer.cli.arguments import Dir
+from glassformer.cli.inputs_outputs import Loading, Texts, require_output
 from glassformer.cli.progress import bar
 from glassformer.errors import UserError, require_integer
+from glassformer.tasks.requirements import require_vectors
 
 
 def main(
@@ -15,21 +16,19 @@ def main(
     text: str | None = None,
     /,
     *,
-    input: File | None = None,
     output: Path | None = None,
     query: str | None = None,
     n: int | None = None,
+    texts: Texts,
     loading: Loading,
 ) -> int:
     """Write one vector per line to an npy file, or print the lines nearest to a query.
 
-    An embedding model pools with its head; other models return the mean of the last hidden states.
+    An embedding model pools with its head; other models return the mean of the last hidden states. A blank line has a
+    row of NaN.
 
     Args:
-        directory: The model directory.
         text: One text.
-        input: A file with one text per line, or - for standard input, which is the default if no text is given. A
-            blank line gives a row of NaN.
         output: The npy file to write, (lines, d_model) in fp32.
         query: Print the lines with the highest cosine similarity to this text: "cosine TAB line".
         n: Number of lines to print for the query; 5 by default.
@@ -38,6 +37,7 @@ def main(
         glassformer embed minilm --input lines.txt --output lines.npy
         glassformer embed minilm --input lines.txt --query "a question"
     """
+    # Arguments and model
     if n is not None and query is None:
         raise UserError("--n is the number of lines for a query: give --query TEXT, or remove --n")
     if n is not None:
@@ -45,16 +45,19 @@ def main(
     if output is None and query is None:
         raise UserError("no output requested: give --output FILE.npy, or --query TEXT for the nearest lines")
     if output is not None:
-        require_output(output, [directory, input])
-    given = given_texts(text, input)
+        require_output(output, [directory, texts.input])
+    given = texts.read(text)
+    require_vectors(loading.run(directory).model, str(directory))
     model = loading.model(directory)
     import numpy as np
 
     from glassformer.inference.embed import nearest  # imports torch
 
+    # Vectors
+    places = given.places
     with bar("embedding") as log:
-        vectors = model.embed(list(given.filled.values()), log=log)
-    places = list(given.filled)
+        vectors = model.embed([given.texts[place] for place in places], log=log)
+    # Output
     if output is not None:
         rows = np.full((len(given.texts), vectors.shape[1]), np.nan, vectors.dtype)
         rows[places] = vectors

@@ -1,11 +1,10 @@
 """glassformer evaluate DIR…"""
 
-import json
 from typing import Any
 
 from glassformer.cli.arguments import Dirs, Search
-from glassformer.cli.inputs_outputs import Loading, Measured, require_effect
-from glassformer.cli.progress import reporting
+from glassformer.cli.inputs_outputs import Loading, Measured, no_effect, require_effect
+from glassformer.cli.progress import Shown, print_json
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
 from glassformer.formatting import show
@@ -16,8 +15,7 @@ def main(
     *directories: Dirs,
     loss_only: bool = False,
     pseudo_perplexity: bool = False,
-    quiet: bool = False,
-    json_: bool = False,
+    output: Shown,
     data: Measured,
     search: Search,
     loading: Loading,
@@ -31,28 +29,26 @@ def main(
         directories: Model directories; several form an ensemble for targets or labels.
         loss_only: Measure only the loss, without decoding and scores.
         pseudo_perplexity: For a model that fills masks, also exp of the mean -log p of each token given all others.
-        quiet: Show no progress, only messages.
-        json_: Print one JSON object.
 
     Examples:
         glassformer evaluate runs/mybook
         glassformer evaluate runs/mybook --data.path other.txt
     """
-    data.look(directories, loading.checkpoint)
-    model = loading.ensemble(directories)
+    # Model and options
+    data.look(loading.require(directories, "evaluate"))
+    model = loading.ensemble(directories, "evaluate")
     places = data.places
     if search and (loss_only or model.pair_scores is None):
-        raise UserError(
-            f"--{next(iter(search)).replace('_', '-')} has no effect, because no targets are searched: it is for the "
-            "scores of a model that generates targets; remove it"
-        )
+        why = ", because no targets are searched: it is for the scores of a model that generates targets; remove it"
+        raise no_effect(next(iter(search)), why)
     require_effect(model, search)
     try:
         if not loss_only and (pair_scores := model.pair_scores) is not None:
             pair_scores.require()
     except UserError as error:
         raise UserError(f"{error}; or measure only the loss: --loss-only") from error
-    with reporting(is_quiet=quiet) as reporter:
+    # Measurements
+    with output.reporter() as reporter:
         if reporter.live:
             size = f"{describe_model(model.config)}, {model.network.n_parameters():,} parameters"
             device = f"{model.device}, {model.dtype or model.run.train.precision.replace('auto', 'fp32')}"
@@ -66,9 +62,10 @@ def main(
         if pseudo_perplexity:
             with reporter.phase("pseudo-perplexity") as progress:
                 values["pseudo_perplexity"] = model.pseudo_perplexity(data.data__path, progress, Silent().log)
+    # Output
     report = values.pop("report", None)
-    if json_:
-        print(json.dumps(values if report is None else values | {"report": report.to_dict()}))
+    if output.json_:
+        print_json(values if report is None else values | {"report": report.to_dict()})
         return 0
     nats = f" nats per {model.unit}"
     units = {"loss": nats, "smoothed_loss": f"{nats}, label smoothing included"}

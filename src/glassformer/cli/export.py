@@ -18,7 +18,6 @@ def main(
     """Export a model to the format of another program, and verify the written files.
 
     Args:
-        directory: The model directory.
         out: The new folder for the export.
         to: The format: hf (transformers), onnx, gguf (llama.cpp) or ct2 (CTranslate2).
         checkpoint: Export the checkpoint of this step.

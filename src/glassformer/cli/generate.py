@@ -2,19 +2,29 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer import files
-from glassformer.cli.arguments import Dir, File, Sampling, read_stdin
-from glassformer.cli.inputs_outputs import Loading, require_one, require_output, same_text
+from glassformer.cli.arguments import Dir, File, Sampling
+from glassformer.cli.inputs_outputs import (
+    Loading,
+    Stored,
+    input_text,
+    no_effect,
+    reported_errors,
+    require_one,
+    require_output,
+    same_text,
+    typed_lines,
+)
 from glassformer.cli.progress import err, reporting
 from glassformer.config.run import GENERATION_BATCH
 from glassformer.data.formats import lines
 from glassformer.errors import UserError
-from glassformer.store import checkpoint
+from glassformer.tasks.requirements import require_draft
 
 if TYPE_CHECKING:
     from glassformer.inference.text import EncodedPrompt
@@ -41,7 +51,6 @@ def main(
     """Generate text with a trained model; without a prompt, read prompts from the terminal.
 
     Args:
-        directory: The model directory.
         text: The text to continue, the prompt; "" is an empty prompt.
         prompt: The prompt, as an option.
         input: A file of prompts, or - for standard input; the output is jsonl. Each line is a prompt, or an object
@@ -61,6 +70,7 @@ def main(
         glassformer generate runs/mybook "It was" --temperature 0.8
         glassformer generate runs/mybook --input prompts.txt --output texts.jsonl
     """
+    # Arguments
     prompt = same_text(text, prompt, "--prompt")
     require_one(prompt, input, "--input")
     if output is not None and input is None:
@@ -73,29 +83,31 @@ def main(
         raise UserError("--draft-tokens is for --draft DIR; --prompt-lookup K has its own number of tokens, K")
     if input is None and prompt is None and not sys.stdin.isatty():
         raise UserError("no prompt given: give a text or --input FILE, or run on a terminal")
-    prompts = None if input is None else _prompts(input)
-    if prompts is not None and not any(one is not None for one in prompts):
-        raise UserError(f'{input} has no prompt; write one per line, or objects with a text field "prompt"')
+    prompts = [] if input is None else _prompts(input)
     if output is not None:
         require_output(output, [directory, draft, input])
     if draft is not None:
-        checkpoint.find(draft)
-    loading.require([directory], "generate")
-    model = loading.model(directory)
+        require_draft(Stored().run(draft), str(draft))
+    # Models
+    model = loading.ensemble([directory], "generate")
     _require_effect(model, sampling, sample)
     from glassformer.inference.drafters import DraftCounts
 
     counts = DraftCounts()
-    how = {"slide": context == "slide", "special_tokens": special_tokens}
-    settings = sampling | {"draft": draft and replace(loading, checkpoint=None).model(draft), "counts": counts}
-    samples = range(sample, sample + n)
-    if prompts is not None:
-        n_rows = GENERATION_BATCH if batch_size is None else batch_size
-        _from_file(model, prompts, output, samples, how, n_rows, settings)
+    settings = sampling | {"n": n, "sample": sample, "slide": context == "slide", "counts": counts}
+    if draft is not None:
+        settings["draft"] = replace(loading, checkpoint=None).model(draft)
+    # Texts
+    if input is not None:
+        size = GENERATION_BATCH if batch_size is None else batch_size
+        _write_file(model, prompts, output, special_tokens, settings | {"batch_size": size})
     elif prompt is not None:
-        _write(model, prompt, samples, how, settings)
+        _write(model, prompt, special_tokens, settings)
     else:
-        _converse(model, samples, how, settings)
+        for prompt in typed_lines("type the beginning of a text and press Enter; Ctrl-D ends"):
+            with reported_errors():
+                if prompt:
+                    _write(model, prompt, special_tokens, settings)
     if counts.n_drafted:
         err(str(counts))
     return 0
@@ -103,36 +115,37 @@ def main(
 
 def _require_effect(model: "Model", sampling: Mapping[str, Any], sample: int) -> None:
     """Raise `UserError` for an option of sampling at temperature 0, where nothing is drawn."""
-    given = [name for name in ("top_k", "top_p", "min_p", "seed") if name in sampling] + ["sample"] * (sample > 0)
+    given = [name for name in ("top_k", "top_p", "min_p", "seed") if name in sampling]
+    if sample > 0:
+        given.append("sample")
     if given and sampling.get("temperature", getattr(model.generation, "temperature", None)) == 0:
-        raise UserError(
-            f"--{given[0].replace('_', '-')} has no effect at temperature 0, which takes the most probable token: "
-            "remove it, or set --temperature above 0"
-        )
+        why = " at temperature 0, which takes the most probable token: remove it, or set --temperature above 0"
+        raise no_effect(given[0], why)
 
 
-def _write(model: "Model", prompt: str, samples: range, how: dict[str, bool], settings: dict[str, Any]) -> None:
+def _write(model: "Model", prompt: str, special_tokens: bool, settings: dict[str, Any]) -> None:
     """Stream one sample to the terminal, or print several with their numbers; notes go to standard error."""
-    [encoded] = _encoded(model, [prompt], how)
-    n_new, texts = 0, [prompt] * len(samples)
-    steps = model.stream_encoded([encoded], n=len(samples), sample=samples.start, slide=how["slide"], **settings)
-    for n_new, pieces in enumerate(steps):
+    [encoded] = _encoded(model, [prompt], special_tokens, settings["slide"])
+    n, n_new, texts = settings["n"], 0, [prompt] * settings["n"]
+    for n_new, pieces in enumerate(model.stream_encoded([encoded], **settings)):
         texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
-        if len(samples) == 1:
+        if n == 1:
             print(texts[0] if n_new == 0 else pieces[0], end="", flush=True)
-    if len(samples) == 1:
+    if n == 1:
         print()
     else:
-        print(*(f"--- sample {number}\n{text}" for number, text in zip(samples, texts, strict=True)), sep="\n")
+        print(*(f"--- sample {number}\n{text}" for number, text in enumerate(texts, settings["sample"])), sep="\n")
     max_len = model.network.config.max_len
     if len(encoded.ids) + n_new > max_len:
-        what = "slid: its older half was dropped" if how["slide"] else "is full; --context slide continues beyond it"
+        is_full = "is full; --context slide continues beyond it"
+        what = "slid: its older half was dropped" if settings["slide"] else is_full
         err(f"the context of {max_len} tokens {what}")
 
 
-def _encoded(model: "Model", prompts: list[str], how: dict[str, bool]) -> "list[EncodedPrompt]":
+def _encoded(model: "Model", prompts: list[str], special_tokens: bool, slide: bool) -> "list[EncodedPrompt]":
     """Encode the prompts; print a note for each prompt whose beginning is dropped."""
-    encoded, max_len = model.encode_prompts(prompts, **how), model.network.config.max_len
+    encoded = model.encode_prompts(prompts, slide=slide, special_tokens=special_tokens)
+    max_len = model.network.config.max_len
     for n_tokens in (len(prompt.ids) for prompt in encoded):
         if n_tokens > max_len:
             n = n_tokens - max_len
@@ -140,26 +153,46 @@ def _encoded(model: "Model", prompts: list[str], how: dict[str, bool]) -> "list[
     return encoded
 
 
-def _converse(model: "Model", samples: range, how: dict[str, bool], settings: dict[str, Any]) -> None:
-    err("type the beginning of a text and press Enter; Ctrl-D ends")
-    while True:
-        try:
-            prompt = input("> ")
-        except EOFError:
-            print()
-            return
-        if not prompt:
-            continue
-        try:
-            _write(model, prompt, samples, how, settings)
-        except UserError as error:
-            err(f"glassformer: {error}")
+def _write_file(
+    model: "Model", prompts: list[str | None], output: Path | None, special_tokens: bool, settings: dict[str, Any]
+) -> None:
+    """Write one JSON object per prompt, in order; with several samples, one per sample with its number."""
+    filled, n = [prompt for prompt in prompts if prompt is not None], settings["n"]
+    rows = model.generate_encoded(_encoded(model, filled, special_tokens, settings["slide"]), **settings)
+    written: list[str] = []
+    are_shown = output is None and sys.stdout.isatty()  # the lines are the progress
+    with reporting(is_quiet=are_shown) as reporter, reporter.phase("generating") as progress:
+        texts = _in_order(rows, lambda n_done: progress(n_done, n * len(filled)))
+        for prompt in prompts:
+            for sample in range(settings["sample"], settings["sample"] + n):
+                number = {"sample": sample} if n > 1 else {}
+                text = "" if prompt is None else next(texts)
+                record = {"prompt": prompt or ""} | number | {"text": text}
+                written.append(json.dumps(record, ensure_ascii=False) + "\n")
+                if output is None:
+                    print(written[-1], end="", flush=True)
+    if output is not None:
+        files.write_text(output, "".join(written))
+
+
+def _in_order(rows: Iterable[tuple[int, str]], progress: Callable[[int], None]) -> Iterator[str]:
+    """Yield the texts of rows in the order of their numbers, from (number, text) in the order of their ends."""
+    texts: dict[int, str] = {}
+    n_yielded = 0
+    for number, text in rows:
+        texts[number] = text
+        progress(n_yielded + len(texts))
+        while n_yielded in texts:
+            yield texts.pop(n_yielded)
+            n_yielded += 1
 
 
 def _prompts(source: str) -> list[str | None]:
     """Return the prompts of a file, in order; None for a blank line of a text, which has no prompt."""
-    given = lines(read_stdin() if source == "-" else files.read_text(files.as_path(source, "--input")))
-    if not next((line for line in given if line.strip()), "").lstrip().startswith("{"):
+    given = lines(input_text(source))
+    if not any(line.strip() for line in given):
+        raise UserError(f'{source} has no prompt; write one per line, or objects with a text field "prompt"')
+    if not next(line for line in given if line.strip()).lstrip().startswith("{"):
         return [line if line.strip() else None for line in given]
     prompts: list[str | None] = []
     for number, line in enumerate(given, 1):
@@ -174,39 +207,3 @@ def _prompts(source: str) -> list[str | None]:
             raise UserError(f'{where} has no text field "prompt"')
         prompts.append(record["prompt"])
     return prompts
-
-
-def _from_file(
-    model: "Model",
-    prompts: list[str | None],
-    output: Path | None,
-    samples: range,
-    how: dict[str, bool],
-    batch_size: int,
-    settings: dict[str, Any],
-) -> None:
-    """Write one JSON object per prompt, in order; with several samples, one per sample with its number."""
-    filled, n = [prompt for prompt in prompts if prompt is not None], len(samples)
-    numbers = iter(range(len(filled) * n))
-    order = [
-        (prompt or "", sample, -1 if prompt is None else next(numbers)) for prompt in prompts for sample in samples
-    ]
-    encoded = _encoded(model, filled, how)
-    rows = model.generate_encoded(
-        encoded, n=n, sample=samples.start, slide=how["slide"], batch_size=batch_size, **settings
-    )
-    texts = {-1: ""}  # by number of the row; -1 is a blank line
-    written: list[str] = []
-    are_shown = output is None and sys.stdout.isatty()  # the lines are the progress
-    with reporting(is_quiet=are_shown) as reporter, reporter.phase("generating") as progress:
-        for n_done, (number, text) in enumerate(rows, 1):
-            texts[number] = text
-            while len(written) < len(order) and order[len(written)][2] in texts:
-                prompt, sample, row = order[len(written)]
-                record = {"prompt": prompt} | ({"sample": sample} if n > 1 else {}) | {"text": texts[row]}
-                written.append(json.dumps(record, ensure_ascii=False) + "\n")
-                if output is None:
-                    print(written[-1], end="", flush=True)
-            progress(n_done, len(filled) * n)
-    if output is not None:
-        files.write_text(output, "".join(written))

@@ -44,16 +44,14 @@ def of_verb(verb: Signature, *, is_whole: bool = False) -> str:
 
     Of many keys of a run, those that are not among the most used ones are listed, by section, only if `is_whole`.
     """
-    needed = [f"--{option.name} {option.metavar}" for option in verb.options if option.is_required]
-    words = [place.metavar for place in verb.places if place.doc] + needed
-    words += ["[--option VALUE …]"] * bool(verb.options) + ["[--section.key VALUE …]"] * bool(verb.keys)
-    lines = textwrap.wrap(f"usage: glassformer {verb.verb} {' '.join(words)}", WIDTH, subsequent_indent=" " * 7)
+    lines = textwrap.wrap(f"usage: {verb.usage}", WIDTH, subsequent_indent=" " * 7)
     for paragraph in verb.doc.split("\n\n"):
         lines += ["", *_wrapped(paragraph)]
     keys = _by_key(verb.keys)
     is_whole = is_whole or len(keys) <= 2 * N_FIRST
     is_long = bool(keys) or len(verb.options) > N_FIRST
-    own = [option for option in verb.options if not (is_long and option.group)]
+    usual = ["", *(group for group, (_, make) in verb.groups.items() if getattr(make, "is_usual", False))]
+    own = [option for option in verb.options if option.group in usual or not is_long]
     taken = {option.name for option in verb.options}
     first = [key for key in FIRST_KEYS if key in keys and _short_name(key) not in taken][: max(0, N_FIRST - len(own))]
     parts = {
@@ -161,12 +159,12 @@ def _meanings(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
     for entry in entries:
         kinds = alike.setdefault((entry.doc, entry.type), {}).setdefault(_shown(entry.default), [])
         kinds += [entry.kind] if entry.kind not in ("", *kinds) else []
-    found = []
+    meanings = []
     for (doc, values), defaults in alike.items():
         by_kind = [f"{default} for {' and '.join(kinds)}" for default, kinds in defaults.items()]
         all_kinds = dict.fromkeys(kind for kinds in defaults.values() for kind in kinds)
-        found.append((", ".join(all_kinds), doc, values, ", ".join(by_kind if len(defaults) > 1 else defaults)))
-    return found
+        meanings.append((", ".join(all_kinds), doc, values, ", ".join(by_kind if len(defaults) > 1 else defaults)))
+    return meanings
 
 
 def _explained(entries: Sequence[Entry]) -> list[str]:

@@ -1,14 +1,16 @@
 """Inputs and outputs of verbs: models, texts, and output files, which never replace an input."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from glassformer import files
 from glassformer.cli.arguments import QUOTE, File, read_stdin
+from glassformer.cli.progress import err
+from glassformer.config.run import Run
 from glassformer.config.schema import checked, setting
 from glassformer.config.train import DEVICE, DEVICES
 from glassformer.data.addresses import is_file, is_pattern, local_path, reads
@@ -16,26 +18,34 @@ from glassformer.data.first_look import look_at
 from glassformer.data.formats import lines
 from glassformer.data.texts import find_sources
 from glassformer.errors import UserError, quoted
+from glassformer.figures import figure_paths
 from glassformer.store import checkpoint
 from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.store.model_directory import own_paths, read_run
-from glassformer.tasks.requirements import require_verb
+from glassformer.tasks.requirements import require_ensemble, require_verb
 
 if TYPE_CHECKING:
     from glassformer.model import Model
 
-Texted = Annotated[str, "DIR… [TEXT]"]
+T = TypeVar("T")
+Texted = Annotated[
+    str,
+    "DIR… [TEXT]",
+    "Model directories (several form an ensemble), then the text: the last argument if it is not a folder.",
+]
 """Model directories, then an optional text (`directories_and_text`)."""
+
+
+def no_effect(option: str, why: str) -> UserError:
+    """Return the error for an option that has no effect; `why` is the reason, and perhaps what to do instead."""
+    return UserError(f"--{option.replace('_', '-')} has no effect{why}")
 
 
 def require_effect(model: "Model", search: Mapping[str, Any]) -> None:
     """Raise `UserError` for an option of beam search that has no effect with a beam of 1."""
-    given = [name for name in ("length_penalty", "length_penalty_type", "early_stopping") if name in search]
-    if given and model.translator.beam(search).beam == 1:
-        raise UserError(
-            f"--{given[0].replace('_', '-')} has no effect with a beam of 1, a greedy search: remove it, or set --beam "
-            "above 1"
-        )
+    for option in ("length_penalty", "length_penalty_type", "early_stopping"):
+        if option in search and model.translator.beam(search).beam == 1:
+            raise no_effect(option, " with a beam of 1, a greedy search: remove it, or set --beam above 1")
 
 
 @checked
@@ -45,6 +55,22 @@ class Stored:
     section: ClassVar[str] = ""
     checkpoint: int | None = setting(None, "use the checkpoint of this step")
     device: str = setting("auto", DEVICES, DEVICE)
+
+    def run(self, directory: str | Path) -> Run:
+        """Return the run of a stored model; raise `UserError` for a directory that is missing or damaged."""
+        return read_run(checkpoint.find(Path(directory), self.checkpoint))
+
+    def require(self, directories: Sequence[str | Path], verb: str) -> list[Run]:
+        """Return the runs of stored models; raise `UserError` if one is missing, damaged, or has not learned the verb.
+
+        torch is not imported.
+        """
+        if not directories:
+            raise UserError("give at least one model directory")
+        runs = [self.run(directory) for directory in directories]
+        for directory, run in zip(directories, runs, strict=True):
+            require_verb(run, str(directory), verb)
+        return runs
 
     def model(self, directory: str | Path) -> "Model":
         """Load the model of a directory with these options."""
@@ -64,32 +90,31 @@ class Loading(Stored):
         None, "fp32 matrix products: highest = fp32; high = TF32 on CUDA; medium = also bf16; implies --dtype fp32"
     )
 
+    def __post_init__(self) -> None:
+        """Raise `UserError` for weights that the precision of fp32 products does not apply to."""
+        if self.matmul_precision is not None and self.dtype not in (None, "fp32"):
+            raise UserError(f"--matmul-precision needs fp32 weights, got --dtype {self.dtype}; give only one option")
+
     def model(self, directory: str | Path) -> "Model":
         """Load the model of a directory with these options."""
         from glassformer import api
 
-        if self.matmul_precision is None:
-            return api.load(directory, step=self.checkpoint, device=self.device, dtype=self.dtype)
-        if self.dtype not in (None, "fp32"):
-            raise UserError(f"--matmul-precision needs fp32 weights, got --dtype {self.dtype}; give only one option")
-        checkpoint.find(Path(directory), self.checkpoint)
-        import torch
+        dtype: str | None = self.dtype
+        if self.matmul_precision is not None:
+            checkpoint.find(Path(directory), self.checkpoint)
+            import torch
 
-        torch.set_float32_matmul_precision(self.matmul_precision)
-        return api.load(directory, step=self.checkpoint, device=self.device, dtype="fp32")
+            torch.set_float32_matmul_precision(self.matmul_precision)
+            dtype = "fp32"
+        return api.load(directory, step=self.checkpoint, device=self.device, dtype=dtype)
 
-    def require(self, directories: Sequence[str | Path], verb: str) -> None:
-        """Raise `UserError` for a directory that is missing or damaged, or whose model has not learned the verb."""
-        paths = [checkpoint.find(Path(directory), self.checkpoint) for directory in directories]
-        for directory, path in zip(directories, paths, strict=True):
-            require_verb(read_run(path), str(directory), verb)
-
-    def ensemble(self, directories: Sequence[str | Path]) -> "Model":
-        """Load one model, or an ensemble of several models."""
+    def ensemble(self, directories: Sequence[str | Path], verb: str) -> "Model":
+        """Load one model, or an ensemble of several models, if each has learned the verb (`require`)."""
+        first, *others = self.require(directories, verb)
+        if others:
+            require_ensemble(first, str(directories[0]))
         from glassformer import api
 
-        for directory in directories:
-            checkpoint.find(Path(directory), self.checkpoint)
         return api.ensemble([self.model(directory) for directory in directories])
 
 
@@ -101,14 +126,9 @@ class TextOrPair:
     source: str | None = setting(None, "The source text of an encoder-decoder.")
     target: str | None = setting(None, "The target text of an encoder-decoder; by default the model's own output.")
 
-    def named(self, text: str | None) -> dict[str, Any]:
+    def named(self, text: str | None) -> dict[str, str | None]:
         """Return the keyword arguments for `capture`; `text` is the text that is given without an option."""
-        text = same_text(text, self.text, "--text")
-        if (text is None) == (self.source is None):
-            raise UserError("give a text for a model with one stack, or --source TEXT for an encoder-decoder")
-        if text is not None and self.target is not None:
-            raise UserError("--target needs --source; a model with one stack takes only a text")
-        return {"text": text, "source": self.source, "target": self.target}
+        return {"text": same_text(text, self.text, "--text"), "source": self.source, "target": self.target}
 
 
 @dataclass(frozen=True)
@@ -124,11 +144,10 @@ class Measured:
         """The keyword arguments for the methods of a model."""
         return {"path": self.data__path, "source": self.data__source, "target": self.data__target}
 
-    def look(self, directories: Sequence[str | Path], step: int | None = None) -> None:
-        """Raise `UserError` for a missing model directory, and for data from which it cannot be measured."""
+    def look(self, runs: Sequence[Run]) -> None:
+        """Raise `UserError` for data from which a model of one of the runs cannot be measured."""
         given: Any = {name: place for name, place in self.places.items() if place is not None}
-        for directory in directories:
-            data = read_run(checkpoint.find(Path(directory), step)).data
+        for data in (run.data for run in runs):
             if given and set(given) <= set(vars(data)):  # the task refuses other fields
                 own = [name for name in vars(data) if name.endswith(("path", "source", "target"))]
                 data = replace(data, **dict.fromkeys(own) | given)
@@ -168,18 +187,84 @@ class GivenTexts:
     source: str | None
     """A file name or "standard input"; None for a text on the command line."""
 
-    @property
-    def filled(self) -> dict[int, str]:
-        """The texts that are not blank, by their places from 0."""
-        return {place: text for place, text in enumerate(self.texts) if text.strip()}
+    @classmethod
+    def read(cls, text: str | None, input: str | None) -> "GivenTexts":
+        """Return the text of the command line, or the lines of a file or of standard input; both are a `UserError`."""
+        require_one(text, input, "--input")
+        if text is not None:
+            return cls([text], None)
+        return cls(lines(input_text(input)), "standard input" if input in (None, "-") else input)
 
-    @contextmanager
-    def at(self, place: int) -> Iterator[None]:
-        """Put the place of a text, such as `notes.txt:3: `, before the message of any `UserError` of the block."""
+    @property
+    def places(self) -> list[int]:
+        """The places of the texts that are not blank, from 0."""
+        return [place for place, text in enumerate(self.texts) if text.strip()]
+
+    def each(self, function: Callable[[str], T]) -> Iterator[T]:
+        """Yield the value of a function for each text that is not blank; its `UserError` begins with the place."""
+        for place in self.places:
+            try:
+                yield function(self.texts[place])
+            except UserError as error:
+                raise UserError(str(error) if self.source is None else f"{self.source}:{place + 1}: {error}") from error
+
+    def results(self, values: Iterable[T]) -> Iterator[T | None]:
+        """Yield a result for every text, None for a blank one; `values` has those of the other texts, in order."""
+        of_texts = iter(values)
+        for text in self.texts:
+            yield next(of_texts) if text.strip() else None
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Input."""
+
+    is_usual: ClassVar[bool] = True
+    input: File | None = setting(
+        None,
+        "A file with one text per line, or - for standard input, which is the default if no text is given. A blank "
+        "line gives an empty result.",
+    )
+
+    def read(self, text: str | None) -> GivenTexts:
+        """Return the given texts; raise `UserError` if all of them are blank. An empty file has no texts."""
+        given = GivenTexts.read(text, self.input)
+        if given.texts and not given.places:
+            raise UserError("no text given: give a text, --input FILE, or lines on standard input")
+        return given
+
+
+@dataclass(frozen=True)
+class TextsToJson(Texts):
+    """Input and output."""
+
+    json_: bool = setting(False, "Print one JSON object per text.")
+
+
+def input_text(input: str | None) -> str:
+    """Return the content of the file of `--input`, or of standard input for - and None."""
+    return read_stdin() if input in (None, "-") else files.read_text(files.as_path(input, "--input"))
+
+
+def typed_lines(invitation: str) -> Iterator[str]:
+    """Yield the lines that are typed on a terminal, until Ctrl-D."""
+    err(invitation)
+    while True:
         try:
-            yield
-        except UserError as error:
-            raise UserError(str(error) if self.source is None else f"{self.source}:{place + 1}: {error}") from error
+            line = input("> ")
+        except EOFError:
+            err("")
+            return
+        yield line
+
+
+@contextmanager
+def reported_errors() -> Iterator[None]:
+    """Print a `UserError` of the block, and continue: a mistake does not end a conversation."""
+    try:
+        yield
+    except UserError as error:
+        err(f"glassformer: {error}")
 
 
 def require_one(text: str | None, file: object, option: str) -> None:
@@ -193,23 +278,6 @@ def same_text(text: str | None, of_option: str | None, option: str) -> str | Non
     if text is not None and of_option is not None:
         raise UserError(f"give the text or {option}, not both")
     return text if of_option is None else of_option
-
-
-def given_texts(text: str | None, input: str | None) -> GivenTexts:
-    """Return the text of the command line, or the lines of a file or of standard input; an empty file has no lines.
-
-    Raises `UserError` if both are given, and if all lines are blank.
-    """
-    require_one(text, input, "--input")
-    if text is not None:
-        found = GivenTexts([text], None)
-    elif input in (None, "-"):
-        found = GivenTexts(lines(read_stdin()), "standard input")
-    else:
-        found = GivenTexts(lines(files.read_text(files.as_path(input, "--input"))), str(input))
-    if found.texts and not found.filled:
-        raise UserError("no text given: give a text, --input FILE, or lines on standard input")
-    return found
 
 
 def require_output(output: Path, inputs: Iterable[str | Path | None]) -> None:
@@ -226,6 +294,12 @@ def require_output(output: Path, inputs: Iterable[str | Path | None]) -> None:
         place = local_path(str(given), "input")
         if place is not None:
             files.require_apart(output, _read_in(place, output) if is_file(str(given)) else [place])
+
+
+def require_picture(out: Path, inputs: Iterable[str | Path | None]) -> None:
+    """Raise `UserError` if the files of a plot cannot be written, or are inputs (`require_output`)."""
+    for path in figure_paths(out):
+        require_output(path, inputs)
 
 
 def _read_in(place: Path, output: Path) -> list[Path]:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from glassformer import files
-from glassformer.cli.arguments import fail
 from glassformer.cli.inputs_outputs import Stored, TextOrPair, require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError, needs
 from glassformer.store import checkpoint
 from glassformer.store.lock import is_locked
+from glassformer.tasks.requirements import require_inputs
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -48,28 +48,32 @@ def main(
         glassformer inspect runs/mybook --text "It was"
         glassformer inspect
     """
+    # Arguments
     if html is not None:
         require_output(html, [*directories])
         if not directories:
-            fail("inspect --html needs a folder")
+            raise UserError("inspect --html needs a folder")
     if len(directories) > 1:
-        fail("inspect takes one folder; a second model is chosen on the page")
+        raise UserError("inspect takes one folder; a second model is chosen on the page")
     if host not in LOOPBACK:
         err(f"the page is open to every computer that reaches {host}: anyone there can use the model")
     folder = files.as_path(directories[0], "DIR") if directories else None
     is_training = folder is not None and is_locked(folder)
     waits = stored.checkpoint is None and (wait or is_training) and not (folder and checkpoint.steps(folder))
+    named = given.named(None)
     if folder is not None and not waits:
-        checkpoint.find(folder, stored.checkpoint)
+        run = stored.run(folder)
+        if any(value is not None for value in named.values()):
+            require_inputs(run.model, str(folder), **named)
     with needs("the inspector", "serve"):
         from glassformer.serving import server  # imports torch
+    # The model, and the page
     from glassformer.serving.gallery import Gallery
     from glassformer.serving.inspector import FOLDER, Inspector
     from glassformer.serving.single_file import single_file
 
-    text, source, target = given.text, given.source, given.target
-    example: dict[str, Any] = {"text": text} if source is None else {"source": source, "target": target}
-    examples = [] if text is source is None else [example]
+    example = {"text": given.text} if given.source is None else {"source": given.source, "target": given.target}
+    examples = [] if given.text is given.source is None else [example]
     if folder is None:
         gallery = Gallery(Path("runs") / "gallery")
         try:
@@ -79,10 +83,6 @@ def main(
     if waits or is_training:
         os.nice(10)  # the training comes first
     model = None if waits else stored.model(folder)
-    if model is not None and model.is_seq2seq and text is not None:
-        raise UserError(f"{folder} is a sequence-to-sequence model: give --source TEXT")
-    if model is not None and not model.is_seq2seq and (source is not None or target is not None):
-        raise UserError(f"{folder} has no source side: give --text TEXT")
     inspector = Inspector(model, examples, folder=folder, device=stored.device)
     if html is not None:
         if model is None or not examples:

@@ -9,7 +9,6 @@ def main(directory: Dir, /, *, out: Path, checkpoint: int | None = None) -> int:
     """Merge the updates of an adapted model (LoRA) into its weights, and write it as a plain model.
 
     Args:
-        directory: The model directory.
         out: The new model directory.
         checkpoint: Merge the checkpoint of this step.
 

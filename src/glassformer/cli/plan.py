@@ -1,46 +1,55 @@
 """glassformer plan CONFIG"""
 
-import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from glassformer import recipes
 from glassformer.api import run_to_plan
-from glassformer.cli.arguments import fail, with_flags
-from glassformer.cost.hardware import GIB, MFU, USABLE, find_gpu
+from glassformer.cli.arguments import Json, with_flags
+from glassformer.cli.progress import print_json
+from glassformer.config.schema import setting
+from glassformer.cost.hardware import GPUS, MFU, USABLE, find_gpu
+from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
-from glassformer.formatting import count, duration, show
+from glassformer.formatting import count, duration, show, size
 
 if TYPE_CHECKING:
     from glassformer.cost.plan import Layout, Plan
 
 
-def main(
-    *configs: Annotated[str, "CONFIG"],
-    gpus: int = 1,
-    gpu: Annotated[str, "NAME"] = "h200",
-    batch_size: int | None = None,
-    context: int | None = None,
-    precision: str | None = None,
-    tokens: int | None = None,
-    mfu: float = MFU,
-    price: float | None = None,
-    json_: bool = False,
-    **keys: str,
-) -> int:
+@dataclass(frozen=True)
+class Hardware:
+    """GPUs, and what an hour of one costs."""
+
+    is_usual: ClassVar[bool] = True
+    gpus: int = setting(1, "Number of GPUs.")
+    gpu: Annotated[str, "NAME"] = setting("h200", f"GPU model: {', '.join(GPUS)}.")
+    mfu: float = setting(MFU, "Model FLOPs utilization: the fraction of the GPU's peak rate that training reaches.")
+    price: float | None = setting(None, "Price per GPU hour, in your currency; without it no cost is printed.")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work of the run."""
+
+    is_usual: ClassVar[bool] = True
+    batch_size: int | None = setting(None, "Rows per micro-batch on each GPU (default train.batch_size).")
+    context: int | None = setting(None, "Tokens per row (default data.context, or model.max_len).")
+    precision: str | None = setting(None, "fp32, bf16 or fp16 (default train.precision).")
+    tokens: int | None = setting(None, "Number of training tokens, such as 300e9 (default steps × tokens per step).")
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The settings of a run among these options."""
+        same = {"train.batch_size": self.batch_size, "train.precision": self.precision}
+        return {key: str(value) for key, value in same.items() if value is not None}
+
+
+def main(*configs: Annotated[str, "CONFIG"], hardware: Hardware, work: Work, json_: Json = False, **keys: str) -> int:
     """Estimate the cost of a run before it starts: parameters, memory by part, FLOPs, time, and a layout that fits.
 
     Args:
         configs: A preset, a recipe, a TOML file, a text file, a folder of texts, or a model directory.
-        gpus: Number of GPUs.
-        gpu: GPU model: h200, h100, a100-80gb, a100-40gb, l40s, rtx-4090, t4 or v100-16gb.
-        batch_size: Rows per micro-batch on each GPU (default train.batch_size).
-        context: Tokens per row (default data.context, or model.max_len).
-        precision: fp32, bf16 or fp16 (default train.precision).
-        tokens: Number of training tokens, such as 300e9 (default steps × tokens per step).
-        mfu: Model FLOPs utilization: the fraction of the GPU's peak rate that training reaches.
-        price: Price per GPU hour, in your currency; without it no cost is printed.
-        json_: Print one JSON object.
 
     Examples:
         glassformer plan gpt2 --gpus 8 --gpu h100
@@ -48,19 +57,19 @@ def main(
     """
     if len(configs) != 1:
         one = "plan needs one preset, recipe, TOML file, text file or model directory"
-        fail(f"{one}; see `glassformer presets` and `recipes`")
-    same = {"train.batch_size": batch_size, "train.precision": precision}
-    given = {key: str(value) for key, value in same.items() if value is not None} | keys
+        raise UserError(f"{one}; see `glassformer presets` and `recipes`")
+    given = work.keys | keys
     base, evidence = run_to_plan(configs[0], given)
     given = recipes.whole_changes(base, given)
     run = with_flags(base, given)
-    gpu_type = find_gpu(gpu)
+    gpu = find_gpu(hardware.gpu)
     from glassformer.cost.plan import plan_run  # imports torch
 
-    plan = plan_run(run, gpu_type, gpus, n_tokens=tokens, context=context, given=given).at(mfu, price)
+    plan = plan_run(run, gpu, hardware.gpus, n_tokens=work.tokens, context=work.context, given=given)
+    plan = plan.at(hardware.mfu, hardware.price)
     recipes.note(evidence)
     if json_:
-        print(json.dumps(plan.to_dict()))
+        print_json(plan.to_dict())
     else:
         show(report(plan))
     return 0
@@ -104,15 +113,15 @@ def report(plan: "Plan") -> str:
 def _memory(plan: "Plan") -> list[str]:
     names = {"half_copies": "16-bit copies", "gathered": "gathered layers"}
     memory = plan.layout.memory
-    lines = [f"  {names.get(part, part):<19}{_bytes(n)}" for part, n in asdict(memory).items() if n]
+    lines = [f"  {names.get(part, part):<19}{size(n):>13}" for part, n in asdict(memory).items() if n]
     if plan.unknown is not None:
         lines.append(f"  {'loss':<19}unknown    {plan.unknown}")
     verdict = _verdict(plan, plan.layout)
-    usable = f"{plan.gpu.usable_bytes / GIB:,.1f} GiB, {100 * USABLE:g} % of the {plan.gpu.name}'s memory"
+    usable = f"{size(plan.gpu.usable_bytes)}, {100 * USABLE:g} % of the {plan.gpu.name}'s memory"
     total = "total" if plan.unknown is None else "counted"
-    lines.append(f"  {total:<19}{_bytes(memory.total)}: {verdict} into {usable}")
+    lines.append(f"  {total:<19}{size(memory.total):>13}: {verdict} into {usable}")
     if plan.cache_bytes:
-        lines.append(f"generation cache     {_bytes(plan.cache_bytes).strip()} per row at the full context")
+        lines.append(f"generation cache     {size(plan.cache_bytes)} per row at the full context")
     return lines
 
 
@@ -121,7 +130,7 @@ def _layouts(plan: "Plan") -> list[str]:
     for layout in plan.layouts:
         chosen = f"  ← the simplest that {_verdict(plan, layout)}" if layout.fits and layout is plan.layout else ""
         fits = _verdict(plan, layout)
-        lines.append(f"  {_named(layout):<34}{_bytes(layout.memory.total)}  {fits}{chosen}")
+        lines.append(f"  {_named(layout):<34}{size(layout.memory.total):>13}  {fits}{chosen}")
     if plan.layout.fits:
         lines.append(f"flags                {plan.flags or 'not needed'}")
     elif plan.least_gpus is None:
@@ -148,16 +157,8 @@ def _gpus(plan: "Plan") -> str:
     return f"{plan.n_gpus:,} × {plan.gpu.name}"
 
 
-def _bytes(n: int) -> str:
-    """Format a size for a column; --json prints exact bytes."""
-    for unit, size in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
-        if n >= size:
-            return f"{n / size:>9,.1f} {unit}"
-    return f"{n:>9} B  "
-
-
 def _flops(n: float) -> str:
-    for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if n >= size:
-            return f"{n / size:.3g} {unit}FLOP"
+    for unit, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if n >= scale:
+            return f"{n / scale:.3g} {unit}FLOP"
     return f"{n:.0f} FLOP"

@@ -1,141 +1,142 @@
 """glassformer plot alignment|attention|lens|ablation|patching|positions|schedule|curves|confusion"""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from glassformer import recipes
 from glassformer.cli.arguments import Dir, Dirs, File, Group
-from glassformer.cli.inputs_outputs import Measured, Stored, TextOrPair, require_output
+from glassformer.cli.inputs_outputs import Measured, Stored, TextOrPair, require_picture
+from glassformer.config.run import Run
+from glassformer.config.schema import checked, setting
 from glassformer.errors import UserError
-from glassformer.figures import figure_paths, save_figure
+from glassformer.figures import save_figure
 from glassformer.files import as_path
 from glassformer.store.model_directory import read_run
+from glassformer.tasks.requirements import (
+    require_classes,
+    require_inputs,
+    require_positions,
+    require_token_transformer,
+)
 from glassformer.training.run_folder import require_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def alignment(
-    directory: Dir,
-    /,
-    *,
-    source: str,
-    target: str | None = None,
-    layer: int | None = None,
-    head: int | None = None,
-    out: Path = Path("alignment"),
-    stored: Stored,
-) -> int:
+@checked
+class Picture(Stored):
+    """Checkpoint, device and output."""
+
+    out: Path | None = setting(None, "the file or files to write; by default the name of the plot")
+
+    def require_place(self, name: str, *inputs: str | Path | None) -> None:
+        """Raise `UserError` if the plot of this name cannot be written, or would replace an input."""
+        require_picture(self.out or Path(name), inputs)
+
+    def described(self, name: str, directory: Path) -> Run:
+        """Return the run of the model to plot; raise `UserError` for a wrong output or a wrong directory."""
+        self.require_place(name, directory)
+        return self.run(directory)
+
+    def of_model(self, name: str, directory: Path, **settings: Any) -> int:
+        """Load a model, and write its plot of this name in `glassformer.plot`."""
+        model = self.model(directory)
+        from glassformer import plot
+
+        return self.write(name, getattr(plot, name)(model, **settings))
+
+    def write(self, name: str, figure: "Figure") -> int:
+        """Write a figure, and print the names of its files."""
+        print(", ".join(map(str, save_figure(figure, self.out or Path(name)))))
+        return 0
+
+
+Output = Annotated[Picture, "out"]
+Text = Annotated[str, "TEXT", "The input of a model with one stack."]
+
+
+@dataclass(frozen=True)
+class Head:
+    """Layer and head."""
+
+    layer: int | None = setting(
+        None, "The layer, from 0; by default the last, or with four or more layers the last but one."
+    )
+    head: int | None = setting(None, "Plot only this head, from 0.")
+
+
+def alignment(directory: Dir, /, *, source: str, target: str | None = None, which: Head, picture: Picture) -> int:
     """Plot the decoder's attention to each source token when it predicts each target token.
 
-    A recurrent decoder has one attention. For a Transformer, the plot shows the mean of the heads of one layer.
+    A recurrent decoder has one attention. For a Transformer, the plot shows the mean of the heads of one layer, or one
+    head.
 
     Args:
         directory: The model directory of an encoder-decoder.
         source: The source text.
         target: The target text; by default the model's translation.
-        layer: The decoder layer, from 0; by default the last, or with four or more layers the last but one.
-        head: Plot this head, from 0, instead of the mean of all heads.
-        out: The file or files to write.
 
     Examples:
         glassformer plot alignment runs/en-de --source "the dog runs"
     """
-    _require_place(out, directory)
-    model = stored.model(directory)
-    from glassformer import plot
-
-    return _write(plot.alignment(model, source, target, layer=layer, head=head), out)
+    named = {"source": source, "target": target}
+    require_inputs(picture.described("alignment", directory).model, str(directory), **named)
+    return picture.of_model("alignment", directory, **named, **vars(which))
 
 
 def attention(
     directory: Dir,
-    text: str | None = None,
+    text: Text | None = None,
     /,
     *,
     given: TextOrPair,
     stack: Literal["encoder", "decoder", "cross"] | None = None,
-    layer: int | None = None,
-    head: int | None = None,
-    out: Path = Path("attention"),
-    stored: Stored,
+    which: Head,
+    picture: Picture,
 ) -> int:
     """Plot the attention weights of every head of a layer, or of one head.
 
     Args:
-        directory: The model directory.
-        text: The input of a model with one stack.
         stack: encoder or decoder for self-attention; cross for attention from the decoder to the source.
-        layer: The layer, from 0; by default the last, or with four or more layers the last but one.
-        head: Plot only this head, from 0.
-        out: The file or files to write.
 
     Examples:
         glassformer plot attention runs/mybook "It was" --layer 0
     """
     named = given.named(text)
-    _require_place(out, directory)
-    model = stored.model(directory)
-    from glassformer import plot
-
-    return _write(plot.attention(model, **named, stack=stack, layer=layer, head=head), out)
+    require_inputs(picture.described("attention", directory).model, str(directory), **named)
+    return picture.of_model("attention", directory, **named, stack=stack, **vars(which))
 
 
 def lens(
-    directory: Dir,
-    text: str | None = None,
-    /,
-    *,
-    given: TextOrPair,
-    no_norm: bool = False,
-    out: Path = Path("lens"),
-    stored: Stored,
+    directory: Dir, text: Text | None = None, /, *, given: TextOrPair, no_norm: bool = False, picture: Picture
 ) -> int:
     """Plot the logit lens: the most probable token that the head predicts from the residual stream after each layer.
 
     Args:
         directory: The model directory of a Transformer that predicts tokens.
-        text: The input of a model with one stack.
         no_norm: Leave out the final norm before the head.
-        out: The file or files to write.
 
     Examples:
         glassformer plot lens runs/mybook "It was"
     """
     named = given.named(text)
-    _require_place(out, directory)
-    model = stored.model(directory)
-    from glassformer import plot
+    run = picture.described("lens", directory)
+    require_inputs(run.model, str(directory), **named)
+    require_token_transformer(run.model, "the logit lens")
+    return picture.of_model("lens", directory, **named, norm=not no_norm)
 
-    return _write(plot.lens(model, **named, norm=not no_norm), out)
 
-
-def ablation(
-    directory: Dir,
-    text: str | None = None,
-    /,
-    *,
-    given: TextOrPair,
-    out: Path = Path("ablation"),
-    stored: Stored,
-) -> int:
+def ablation(directory: Dir, text: Text | None = None, /, *, given: TextOrPair, picture: Picture) -> int:
     """Plot the change of the loss for each head and feed-forward that is switched off, one at a time.
-
-    Args:
-        directory: The model directory.
-        text: The input of a model with one stack.
-        out: The file or files to write.
 
     Examples:
         glassformer plot ablation runs/mybook "It was"
     """
     named = given.named(text)
-    _require_place(out, directory)
-    model = stored.model(directory)
-    from glassformer import plot
-
-    return _write(plot.ablation(model, **named), out)
+    require_inputs(picture.described("ablation", directory).model, str(directory), **named)
+    return picture.of_model("ablation", directory, **named)
 
 
 def patching(
@@ -148,8 +149,7 @@ def patching(
     wrong: str | None = None,
     target: str | None = None,
     stack: Literal["encoder", "decoder"] | None = None,
-    out: Path = Path("patching"),
-    stored: Stored,
+    picture: Picture,
 ) -> int:
     """Plot how much of a prediction each layer and position of a clean text restores in a corrupted text.
 
@@ -164,115 +164,78 @@ def patching(
         target: The target prefix of an encoder-decoder; by default the model's own output for the clean source, up to
             the first token that differs from the output for the corrupted source.
         stack: The stack whose residual stream is copied; by default the one that produces the output.
-        out: The file or files to write.
 
     Examples:
         glassformer plot patching gpt2 --clean "Paris is in" --corrupted "Rome is in"
     """
-    _require_place(out, directory)
-    model = stored.model(directory)
-    from glassformer import plot
-
-    answers = {"answer": answer, "wrong": wrong, "target": target}
-    return _write(plot.patching(model, clean, corrupted, stack=stack, **answers), out)
+    require_token_transformer(picture.described("patching", directory).model, "patching")
+    texts = {"clean": clean, "corrupted": corrupted, "answer": answer, "wrong": wrong, "target": target}
+    return picture.of_model("patching", directory, **texts, stack=stack)
 
 
-def positions(
-    directory: Dir,
-    /,
-    *,
-    stack: Literal["encoder", "decoder"] | None = None,
-    out: Path = Path("positions"),
-    checkpoint: int | None = None,
-) -> int:
+def positions(directory: Dir, /, *, stack: Literal["encoder", "decoder"] | None = None, picture: Picture) -> int:
     """Plot the position encoding of a model: a table, angles, or a bias added to the attention scores.
 
     Args:
-        directory: The model directory.
         stack: The encoder or the decoder; by default the stack that produces the output.
-        out: The file or files to write.
-        checkpoint: Use the checkpoint of this step.
 
     Examples:
         glassformer plot positions runs/mybook
     """
-    from glassformer import api
-
-    _require_place(out, directory)
-    model = api.load(directory, step=checkpoint, device="cpu")
-    from glassformer import plot
-
-    return _write(plot.positions(model, stack), out)
+    require_positions(picture.described("positions", directory).model, stack)
+    return picture.of_model("positions", directory, stack=stack)
 
 
-def schedule(run: Annotated[str, "RECIPE|FILE.toml|DIR"], /, *, out: Path = Path("schedule")) -> int:
+def schedule(run: Annotated[str, "RECIPE|FILE.toml|DIR"], /, *, picture: Output) -> int:
     """Plot the learning rate at every step of a run.
 
     Args:
         run: A recipe's name, a TOML file, or a run folder.
-        out: The file or files to write.
 
     Examples:
         glassformer plot schedule python-docs --out rate.png
     """
-    _require_place(out, run)
+    picture.require_place("schedule", run)
     folder = as_path(run, "run")
     settings = read_run(folder) if folder.is_dir() else recipes.load(run)
     from glassformer import plot
 
-    return _write(plot.schedule(settings), out)
+    return picture.write("schedule", plot.schedule(settings))
 
 
-def curves(*directories: Dirs, out: Path = Path("curves")) -> int:
+def curves(*directories: Dirs, picture: Output) -> int:
     """Plot losses and validation scores over the steps of one or several runs.
 
     Args:
         directories: The run folders.
-        out: The file or files to write.
 
     Examples:
         glassformer plot curves runs/one runs/two
     """
     if not directories:
         raise UserError("give at least one run folder")
-    _require_place(out, *directories)
+    picture.require_place("curves", *directories)
     for folder in directories:
         require_run(folder)
     from glassformer import plot
 
-    return _write(plot.curves(*directories), out)
+    return picture.write("curves", plot.curves(*directories))
 
 
-def confusion(
-    directory: Dir, /, *, data__path: File | None = None, out: Path = Path("confusion"), stored: Stored
-) -> int:
+def confusion(directory: Dir, /, *, data__path: File | None = None, picture: Picture) -> int:
     """Plot the confusion matrix of classes or tags.
 
     Args:
-        directory: The model directory.
         data__path: Labelled texts; by default the run's validation data.
-        out: The file or files to write.
 
     Examples:
         glassformer plot confusion runs/reviews
     """
-    _require_place(out, directory, data__path)
-    Measured(data__path=data__path).look([directory], stored.checkpoint)
-    model = stored.model(directory)
-    from glassformer import plot
-
-    return _write(plot.confusion(model, data__path), out)
-
-
-def _require_place(out: Path, *inputs: str | Path | None) -> None:
-    """Raise `UserError`, before a model is loaded, if a picture cannot be written or would replace an input."""
-    for path in figure_paths(out):
-        require_output(path, inputs)
-
-
-def _write(figure: "Figure", out: Path) -> int:
-    print(", ".join(map(str, save_figure(figure, out))))
-    return 0
+    picture.require_place("confusion", data__path)
+    run = picture.described("confusion", directory)
+    require_classes(run, str(directory))
+    Measured(data__path=data__path).look([run])
+    return picture.of_model("confusion", directory, path=data__path)
 
 
 main = Group(

@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from glassformer.cli.arguments import fail
 from glassformer.config.presets import N_PARAMETERS, PRESETS, preset
 from glassformer.config.schema import to_dict, to_toml
+from glassformer.errors import UserError
 from glassformer.formatting import output_width, table
 
 
@@ -18,7 +18,7 @@ def main(*names: Annotated[str, "[NAME]"]) -> int:
         glassformer presets gpt2
     """
     if len(names) > 1:
-        fail("presets takes at most one name; give no name for the whole list")
+        raise UserError("presets takes at most one name; give no name for the whole list")
     if names:
         print(to_toml(to_dict(preset(names[0]))), end="")
         return 0

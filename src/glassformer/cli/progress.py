@@ -1,13 +1,18 @@
-"""Messages on standard error, and the end of a training command."""
+"""Messages and progress on standard error, results on standard output, and the end of a training command."""
 
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from glassformer.formatting import duration
+from glassformer.config.run import Run
+from glassformer.config.schema import setting
+from glassformer.files import as_path
+from glassformer.formatting import duration, show
 
 if TYPE_CHECKING:
     from glassformer.reporting import LaunchReporter, Outcome
@@ -37,20 +42,56 @@ def bar(title: str) -> Iterator[Callable[[str], None]]:
             yield reporter.log
 
 
-def trained(train: "Callable[[LaunchReporter], Outcome]", *, quiet: bool = False, json_: bool = False) -> "Outcome":
-    """Run a training command with progress on standard error, then print its summary: in rows, or as JSON."""
-    began = time.perf_counter()
-    with reporting(is_quiet=quiet) as reporter:
-        outcome = train(reporter)
-        reporter.close()
-        seconds = time.perf_counter() - began
-        if json_:
-            reports = {split: report.to_dict() for split, report in outcome.reports.items()}
-            result = {"folder": str(outcome.folder), "name": outcome.run.name, "seconds": round(seconds, 3)}
-            print(json.dumps(result | {"reports": reports}))
-        else:
-            reporter.facts(summary(outcome, seconds, reporter.best))
-    return outcome
+def print_json(value: Any) -> None:
+    """Print a value as JSON in one line."""
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def print_report(report: Any, *, as_json: bool) -> None:
+    """Print a report as one JSON object, its `to_dict`, or as a text for the width of the terminal."""
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        show(str(report))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Progress and output."""
+
+    is_usual: ClassVar[bool] = True
+    quiet: bool = setting(False, "Show no progress, only messages.")
+    json_: bool = setting(False, "Print the result as JSON.")
+
+    def reporter(self) -> "AbstractContextManager[TerminalReporter]":
+        """Return the reporter of the verb."""
+        return reporting(is_quiet=self.quiet)
+
+    def trained(self, train: "Callable[[LaunchReporter], Outcome]") -> "Outcome":
+        """Run a training command with progress on standard error, then print its summary: in rows, or as JSON."""
+        began = time.perf_counter()
+        with self.reporter() as reporter:
+            outcome = train(reporter)
+            reporter.close()
+            seconds = time.perf_counter() - began
+            if self.json_:
+                reports = {split: report.to_dict() for split, report in outcome.reports.items()}
+                result = {"folder": str(outcome.folder), "name": outcome.run.name, "seconds": round(seconds, 3)}
+                print_json(result | {"reports": reports})
+            else:
+                reporter.facts(summary(outcome, seconds, reporter.best))
+        return outcome
+
+
+@dataclass(frozen=True)
+class RunOutput(Shown):
+    """Run folder, progress and output."""
+
+    out: str | None = setting(None, "The run folder (default runs/NAME).")
+
+    def folder(self, run: Run) -> Path:
+        """Return the folder of the run."""
+        return Path("runs") / run.name if self.out is None else as_path(self.out, "--out")
 
 
 def summary(outcome: "Outcome", seconds: float, best: str) -> dict[str, str]:

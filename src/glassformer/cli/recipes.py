@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from glassformer import recipes
-from glassformer.cli.arguments import fail
+from glassformer.errors import UserError
 from glassformer.formatting import show
 
 
@@ -17,7 +17,7 @@ def main(*names: Annotated[str, "[NAME|REFERENCE]"]) -> int:
         glassformer recipes copy-task
     """
     if len(names) > 1:
-        fail("recipes takes at most one name; give no name for the whole list")
+        raise UserError("recipes takes at most one name; give no name for the whole list")
     if names:
         print(recipes.text(names[0]), end="")
         return 0

@@ -5,40 +5,37 @@ from pathlib import Path
 from typing import Annotated
 
 from glassformer import recipes
-from glassformer.cli.arguments import fail, with_flags
-from glassformer.cli.progress import reporting, trained
+from glassformer.cli.arguments import with_flags
+from glassformer.cli.progress import RunOutput
 from glassformer.cli.train import train
 from glassformer.config.run import ExpectedResult, Run
-from glassformer.errors import Log
-from glassformer.files import as_path
+from glassformer.errors import Log, UserError
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import Progress
 from glassformer.training.checks import check_new_run
 
 
-def main(*names: Annotated[str, "RECIPE"], out: str | None = None, quiet: bool = False, **keys: str) -> int:
+def main(*names: Annotated[str, "RECIPE"], output: Annotated[RunOutput, "out", "quiet"], **keys: str) -> int:
     """Train a recipe from random weights and compare the result with its bound; exit code 1 if it misses the bound.
 
     Args:
         names: A recipe, or a TOML file with a [result].
-        out: The run folder (default runs/NAME).
-        quiet: Show no progress, only messages.
 
     Examples:
         glassformer reproduce copy-task
     """
     if len(names) != 1:
-        fail("reproduce needs one recipe; see `glassformer recipes`")
+        raise UserError("reproduce needs one recipe; see `glassformer recipes`")
     run = with_flags(recipes.load(names[0]), keys)
     if run.result is None:
-        fail(f"the recipe {run.name} has no [result] to compare with: use `glassformer train`")
-    folder = Path("runs") / run.name if out is None else as_path(out, "--out")
+        raise UserError(f"the recipe {run.name} has no [result] to compare with: use `glassformer train`")
+    folder = output.folder(run)
     check_new_run(run, folder)
     _check(run, run.result)  # imports torch
     began = time.perf_counter()
-    outcome = trained(lambda reporter: train(run, folder, reporter), quiet=quiet)
+    outcome = output.trained(lambda reporter: train(run, folder, reporter))
     seconds = time.perf_counter() - began
-    with reporting(is_quiet=quiet) as reporter, reporter.phase("evaluating") as progress:
+    with output.reporter() as reporter, reporter.phase("evaluating") as progress:
         reached = _reached(outcome.folder, run.result, progress, reporter.log)
     passed = run.result.at_least <= reached <= run.result.at_most
     lowest, highest = run.result.at_least, run.result.at_most
@@ -53,14 +50,16 @@ def main(*names: Annotated[str, "RECIPE"], out: str | None = None, quiet: bool =
 def _check(run: Run, result: ExpectedResult) -> None:
     """Raise `UserError` before the training for a result that cannot be measured."""
     if result.side == "test" and trainable_task(run).test_path(run) is None:
-        fail("result.side is test, but this data has no test part: use built-in data, or give data.test_path")
+        raise UserError(
+            "result.side is test, but this data has no test part: use built-in data, or give data.test_path"
+        )
     task = trainable_task(run)
     known = {"loss", *task.metrics(run)} - {"perplexity"}  # it is a function of the loss
     pair_scores = task.pair_scores(run)
     if pair_scores is not None and result.metric in known - {"loss"}:
         pair_scores.require()
     if result.metric not in known:
-        fail(f"result.metric: expected one of {', '.join(sorted(known))}, got {result.metric}")
+        raise UserError(f"result.metric: expected one of {', '.join(sorted(known))}, got {result.metric}")
 
 
 def _reached(folder: Path, result: ExpectedResult, progress: Progress, log: Log) -> float:
@@ -75,5 +74,5 @@ def _reached(folder: Path, result: ExpectedResult, progress: Progress, log: Log)
     else:
         value = model.scores(path, progress, log=log).get(result.metric)
     if not isinstance(value, float):
-        fail(f"{result.metric} is unknown for this run")
+        raise UserError(f"{result.metric} is unknown for this run")
     return value

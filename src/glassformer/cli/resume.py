@@ -2,17 +2,17 @@
 
 from typing import Annotated
 
-from glassformer.cli.arguments import fail, with_flags
-from glassformer.cli.progress import reporting, trained
+from glassformer.cli.arguments import with_flags
+from glassformer.cli.progress import Shown, reporting
 from glassformer.config.run import Run
 from glassformer.config.train import CHANGEABLE
+from glassformer.errors import UserError
 
 
 def main(
     *folders: Annotated[str, "DIR"],
     verify: bool = False,
-    quiet: bool = False,
-    json_: bool = False,
+    output: Shown,
     **keys: Annotated[str, *CHANGEABLE],
 ) -> int:
     """Continue a run from its newest intact checkpoint, exactly as if it had never stopped.
@@ -24,28 +24,26 @@ def main(
     Args:
         folders: The run folder.
         verify: Repeat the steps between the two newest checkpoints and compare; write nothing.
-        quiet: Show no progress, only messages.
-        json_: Print the result as JSON.
 
     Examples:
         glassformer resume runs/mybook
         glassformer resume runs/mybook --max-time 3600
     """
     if len(folders) != 1:
-        fail("resume needs one folder: glassformer resume DIR")
+        raise UserError("resume needs one folder: glassformer resume DIR")
     if verify:
         return repeat(folders[0], keys)
     with_flags(Run(), keys)  # wrong values are refused before torch is imported
     from glassformer import api
 
-    trained(lambda reporter: api.resume(folders[0], reporter, keys), quiet=quiet, json_=json_)
+    output.trained(lambda reporter: api.resume(folders[0], reporter, keys))
     return 0
 
 
 def repeat(folder: str, keys: dict[str, str]) -> int:
     """Repeat the last steps of a run; return 0 if the bits are equal, else 1."""
     if keys:
-        fail(f"resume --verify takes no settings (--{next(iter(keys))}): it repeats the run unchanged")
+        raise UserError(f"resume --verify takes no settings (--{next(iter(keys))}): it repeats the run unchanged")
     from glassformer import api
 
     with reporting() as reporter:

@@ -1,13 +1,12 @@
 """glassformer score DIR --target FILE"""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 from glassformer import files
 from glassformer.cli.arguments import File
 from glassformer.cli.inputs_outputs import Loading, Texted, directories_and_text, require_one
-from glassformer.cli.progress import bar
+from glassformer.cli.progress import bar, print_json
 from glassformer.cli.translate import cell
 from glassformer.data.formats import lines
 from glassformer.data.pairs import aligned_lines
@@ -41,18 +40,17 @@ def main(
     if text is None and target is None:
         raise UserError("no target given: give a text or --target FILE")
     sources, targets = _sides(text, source, target)
-    loading.require(directories, "score")
-    model = loading.ensemble(directories)
+    model = loading.ensemble(directories, "score")
     if sources is None and model.is_seq2seq:
         raise UserError("the source side is missing: give --source FILE and --target FILE")
     with bar("scoring") as log:
         scores = model.score(targets, log=log) if sources is None else model.score(sources, targets, log=log)
-    for i, (found, text) in enumerate(zip(scores, targets, strict=True)):
+    for i, (score, text) in enumerate(zip(scores, targets, strict=True)):
         if json_:
-            values = asdict(found) | ({} if sources is None else {"source": sources[i]}) | {"target": text}
-            print(json.dumps(values, ensure_ascii=False))
+            given = {} if sources is None else {"source": sources[i]}
+            print_json(asdict(score) | given | {"target": text})
         else:
-            print(f"{found.log_prob:.4f}\t{found.n_tokens}\t{cell(text)}")
+            print(f"{score.log_prob:.4f}\t{score.n_tokens}\t{cell(text)}")
     return 0
 
 

@@ -16,7 +16,7 @@ from glassformer.formatting import show
 if TYPE_CHECKING:
     from glassformer.tokenization.tokenizer import Tokenizer
 
-TokenizerFile = Annotated[Path, "TOKENIZER"]
+TokenizerFile = Annotated[Path, "TOKENIZER", "A tokenizer.json, or a model directory."]
 Scheme = Literal["byte", "char", "word", "whitespace", "whole_words"]
 
 
@@ -31,7 +31,6 @@ def train(
     """Train a BPE tokenizer and write tokenizer.json.
 
     Args:
-        text_files: txt or jsonl files, folders of them, or builtin:NAME.
         vocab_size: Number of tokens, including special tokens; 0 = only the alphabet, without merges.
         out: The file to write.
         scheme: byte is lossless on every text; the other schemes have a rule for unknown characters.
@@ -61,7 +60,6 @@ def encode(tokenizer: TokenizerFile, text: str, /, *, allow_special: bool = Fals
     """Print the ids of a text.
 
     Args:
-        tokenizer: A tokenizer.json, or a model directory.
         text: The text, or - for standard input.
         allow_special: Read "[MASK]" and the like in the text as special tokens.
         tokens: Print readable tokens instead of ids.
@@ -81,7 +79,6 @@ def decode(tokenizer: TokenizerFile, /, *ids: Annotated[int, "ID…"]) -> int:
     """Print the text of token ids.
 
     Args:
-        tokenizer: A tokenizer.json, or a model directory.
         ids: Token ids; by default they are read from standard input.
 
     Examples:
@@ -100,7 +97,6 @@ def explain(tokenizer: TokenizerFile, word: Annotated[str, "WORD"], /) -> int:
     """Print the merges that form the tokens of a word, step by step.
 
     Args:
-        tokenizer: A tokenizer.json, or a model directory.
         word: A word or a short text.
 
     Examples:
@@ -112,10 +108,6 @@ def explain(tokenizer: TokenizerFile, word: Annotated[str, "WORD"], /) -> int:
 
 def report(tokenizer: TokenizerFile, /, *text_files: Files) -> int:
     """Report vocabulary size, tokens per word, bytes per token and the most frequent tokens on a text.
-
-    Args:
-        tokenizer: A tokenizer.json, or a model directory.
-        text_files: txt or jsonl files, folders of them, or builtin:NAME.
 
     Examples:
         glassformer tokenizer report runs/mybook mybook.txt

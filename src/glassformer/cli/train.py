@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from glassformer import recipes
 from glassformer.cli.arguments import with_flags
 from glassformer.cli.inspect import page_beside
-from glassformer.cli.progress import trained
+from glassformer.cli.progress import RunOutput
 from glassformer.config.run import Run
-from glassformer.files import as_path
 from glassformer.training.checks import check_new_run
 
 if TYPE_CHECKING:
@@ -21,11 +20,9 @@ Source = Annotated[str, "RECIPE|FILE.toml|FILE…"]
 def main(
     *sources: Source,
     kind: recipes.Kind | None = None,
-    out: str | None = None,
     init: str | None = None,
-    quiet: bool = False,
-    json_: bool = False,
     inspect: bool = False,
+    output: RunOutput,
     **keys: str,
 ) -> int:
     """Train a tokenizer and a model, with progress and validation loss; the result is a model directory.
@@ -38,10 +35,7 @@ def main(
     Args:
         sources: The name of a recipe, a TOML file, or own data.
         kind: The kind of own data, if it is not clear.
-        out: The run folder (default runs/NAME).
         init: A model directory: start from its tokenizer and from all of its weights that fit.
-        quiet: Show no progress, only messages.
-        json_: Print the result as JSON.
         inspect: Show the curves, samples and attention of the run on a page in the browser (glassformer inspect).
 
     Examples:
@@ -49,11 +43,11 @@ def main(
         glassformer train python-docs --max-steps 500 --out runs/docs
     """
     run, evidence = run_for(*sources, kind=kind, init=init, **keys)
-    folder = Path("runs") / run.name if out is None else as_path(out, "--out")
+    folder = output.folder(run)
     check_new_run(run, folder)  # imports no torch
     recipes.note(evidence)
     with page_beside(folder) if inspect else nullcontext():
-        trained(lambda reporter: train(run, folder, reporter), quiet=quiet, json_=json_)
+        output.trained(lambda reporter: train(run, folder, reporter))
     return 0
 
 

@@ -5,18 +5,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer import files
-from glassformer.cli.arguments import File, Search, read_stdin
+from glassformer.cli.arguments import File, Search
 from glassformer.cli.inputs_outputs import (
+    GivenTexts,
     Loading,
     Texted,
     directories_and_text,
+    reported_errors,
     require_effect,
-    require_one,
     require_output,
+    typed_lines,
 )
-from glassformer.cli.progress import err, reporting
-from glassformer.data.formats import lines
-from glassformer.errors import UserError
+from glassformer.cli.progress import reporting
 
 if TYPE_CHECKING:
     from glassformer.model import Model
@@ -49,19 +49,24 @@ def main(
     """
     settings = search | {"n_best": n_best, "prefix": prefix}
     directories, text = directories_and_text(models)
-    require_one(text, input, "--input")
-    interactive = text is None and input is None and sys.stdin.isatty()
-    sources = [] if interactive else [text] if text is not None else _lines_of(input)
+    is_typed = text is None and input is None and sys.stdin.isatty()
+    given = None if is_typed else GivenTexts.read(text, input)
     if output is not None:
         require_output(output, [*directories, input])
-    loading.require(directories, "translate")
-    model = loading.ensemble(directories)
+    model = loading.ensemble(directories, "translate")
     model.require_source()
     require_effect(model, search)
-    if interactive:
-        return _interactive(model, settings)
+    if given is None:
+        _converse(model, settings)
+        return 0
     with reporting() as reporter, reporter.phase("translating") as progress:
-        targets = _translated(model, sources, settings, progress)
+        sources = list(given.each(model.encode_source))
+        translations = given.results(model.translations_of_ids(sources, progress=progress, **settings))
+    if n_best == 1:
+        targets = [one_line(best[0].text) if best else "" for best in translations]
+    else:
+        numbered = ((number, target) for number, best in enumerate(translations, 1) for target in best or ())
+        targets = [f"{number}\t{target.hypothesis.score:.4f}\t{cell(target.text)}" for number, target in numbered]
     written = "".join(target + "\n" for target in targets)
     if output is None:
         sys.stdout.write(written)
@@ -70,19 +75,15 @@ def main(
     return 0
 
 
-def _lines_of(input: str | None) -> list[str]:
-    """Return the lines of a file, or of standard input."""
-    return lines(read_stdin() if input in (None, "-") else files.read_text(files.as_path(input, "--input")))
-
-
-def _translated(model: "Model", sources: list[str], settings: dict[str, Any], progress: Any) -> list[str]:
-    """Return the lines to print; an empty source has an empty target."""
-    numbers = [number for number, source in enumerate(sources) if source.strip()]
-    encoded = [_encoded(model, sources[number], number) for number in numbers]
-    found = dict(zip(numbers, model.translations_of_ids(encoded, progress=progress, **settings), strict=True))
-    if settings["n_best"] == 1:
-        return [one_line(found[n][0].text) if n in found else "" for n in range(len(sources))]
-    return [f"{n + 1}\t{t.hypothesis.score:.4f}\t{cell(t.text)}" for n in numbers for t in found[n]]
+def _converse(model: "Model", settings: dict[str, Any]) -> None:
+    """Translate each line that is typed on the terminal, until an empty one."""
+    for source in typed_lines("one source per line; an empty line or Ctrl-D ends"):
+        if not source.strip():
+            return
+        with reported_errors():
+            for translation in model.translations([source], **settings)[0]:
+                score = f"{translation.hypothesis.score:.4f}\t" if settings["n_best"] > 1 else ""
+                print(score + one_line(translation.text))
 
 
 def one_line(text: str) -> str:
@@ -97,28 +98,3 @@ def one_line(text: str) -> str:
 def cell(text: str) -> str:
     """Replace the line breaks and tabs of a text by spaces, for a column of tab-separated output."""
     return one_line(text).replace("\t", " ")
-
-
-def _encoded(model: "Model", source: str, number: int) -> list[int]:
-    """Return the ids of a source; raise `UserError` with the line number if it cannot be encoded."""
-    try:
-        return model.encode_source(source)
-    except UserError as error:
-        raise UserError(f"line {number + 1}: {error}") from error
-
-
-def _interactive(model: "Model", settings: dict[str, Any]) -> int:
-    err("one source per line; an empty line or Ctrl-D ends")
-    while True:
-        try:
-            source = input("> ")
-        except EOFError:
-            return 0
-        if not source.strip():
-            return 0
-        try:
-            for translation in model.translations([source], **settings)[0]:
-                score = f"{translation.hypothesis.score:.4f}\t" if settings["n_best"] > 1 else ""
-                print(score + one_line(translation.text))
-        except UserError as error:
-            err(f"glassformer: {error}")

@@ -27,8 +27,8 @@ class Extensible:
 
 def register_settings(group: str, settings: type[Any]) -> None:
     """Add a member to a union by hand; it replaces a member of the same kind."""
-    kept = [cls for cls in _registered.get(group, []) if cls.kind != settings.kind]
-    _registered[group] = [*kept, settings]
+    others = [cls for cls in _registered.get(group, []) if cls.kind != settings.kind]
+    _registered[group] = [*others, settings]
 
 
 def registered_settings(group: str) -> tuple[type, ...]:
@@ -51,7 +51,7 @@ def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, metadata.En
 
 
 def _installed(group: str) -> list[type]:
-    found = []
+    installed = []
     for entry in entry_points(group).values():
         try:
             settings: type[Any] = entry.load().settings
@@ -60,8 +60,8 @@ def _installed(group: str) -> list[type]:
             raise UserError(f"{entry.name!r} ({group}) of {package} cannot be loaded: {error}") from error
         if (kind := settings.kind) != entry.name:
             raise UserError(f"the entry point {entry.name!r} ({group}) must have the name of its kind, {kind!r}")
-        found.append(settings)
-    return found
+        installed.append(settings)
+    return installed
 
 
 def members(kind: Any) -> tuple[Any, ...]:

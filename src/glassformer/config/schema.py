@@ -16,6 +16,7 @@ import tomllib
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, cast, dataclass_transform
 
 from glassformer.config.extensions import members, own_members
@@ -72,8 +73,8 @@ def setting(default: T, doc: str, *ranges: str | Range) -> T:
     `ranges` are names of `RANGES`, or other ranges. `checked` checks them when a section of a run with this field is
     created; None is in every range.
     """
-    found = [RANGES[name] if isinstance(name, str) else name for name in ranges]
-    return dataclasses.field(default=default, metadata={"doc": doc, "ranges": found})
+    allowed = [RANGES[name] if isinstance(name, str) else name for name in ranges]
+    return dataclasses.field(default=default, metadata={"doc": doc, "ranges": allowed})
 
 
 @dataclass_transform(frozen_default=True)
@@ -128,13 +129,13 @@ def _nearest_field(cls: type, name: str) -> str:
     """Return a hint for an unknown field: the nearest field, or the same field of a nested dataclass."""
     names = [field.name for field in dataclasses.fields(cast(Any, cls))]
     near = SAME[name] if SAME.get(name) in names else nearest_name(name, names, cutoff=0.7)
-    found = [] if near is None else [f"{near}=…"]
+    suggestions = [] if near is None else [f"{near}=…"]
     for field in dataclasses.fields(cast(Any, cls)):
         for member in members(_hints(cls)[field.name]):
             if dataclasses.is_dataclass(member) and name in {inner.name for inner in dataclasses.fields(member)}:
-                found.append(f"{field.name}={cast(type, member).__name__}({name}=…)")
+                suggestions.append(f"{field.name}={cast(type, member).__name__}({name}=…)")
     start = getattr(cls, "start_from", None)
-    hint = f": did you mean {' or '.join(found[:2])}?" if found else ""
+    hint = f": did you mean {' or '.join(suggestions[:2])}?" if suggestions else ""
     return hint if start is None else f"{hint or ';'} a preset to start from: {start}"
 
 
@@ -164,6 +165,24 @@ def setting_doc(field: "dataclasses.Field[Any]") -> str:
 
 class FlagText(str):
     """A value as typed on the command line; the type of its field decides how it is parsed."""
+
+
+def parse_flag(kind: Any, text: str) -> Any:
+    """Convert the text of a flag to a scalar type; raise `ValueError` for another text.
+
+    >>> parse_flag(int, "300e9"), parse_flag(int, "1,000"), parse_flag(bool, "True")
+    (300000000000, 1000, True)
+    """
+    if kind is bool and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if kind is int:
+        digits = text.replace(",", "").replace("_", "").lower()
+        return int(float(digits)) if "e" in digits and float(digits).is_integer() else int(digits)
+    if kind is float and not math.isnan(number := float(text)):
+        return number
+    if kind is str:
+        return str(text)
+    raise ValueError(text)
 
 
 def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
@@ -293,10 +312,10 @@ def whole_keys(
     whole: dict[str, Any] = {}
     for name, new in changes.items():
         key = _whole_key(name.replace("-", "_"), known, own, sections)
-        found = _dotted(new, f"{key}.") if isinstance(new, Mapping) else {key: new}
-        if twice := [key for key in found if key in whole]:
+        dotted = _dotted(new, f"{key}.") if isinstance(new, Mapping) else {key: new}
+        if twice := [key for key in dotted if key in whole]:
             raise UserError(f"{twice[0]} is given twice: give it once")
-        whole |= found
+        whole |= dotted
     return whole
 
 
@@ -328,16 +347,16 @@ def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Se
 
 def _with_tables(keys: Iterable[str]) -> list[str]:
     """Return dotted keys and the tables that contain them."""
-    found = [key.split(".")[:n] for key in keys for n in range(1, key.count(".") + 2)]
-    return list(dict.fromkeys(".".join(parts) for parts in found))
+    parts_of_keys = [key.split(".")[:n] for key in keys for n in range(1, key.count(".") + 2)]
+    return list(dict.fromkeys(".".join(parts) for parts in parts_of_keys))
 
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of nested tables by dotted key."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in table.items():
-        found |= _dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
+        values |= _dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return values
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
@@ -454,14 +473,14 @@ class _Reader:
             return self.dataclass(self.choose(tables, value, key), value, f"{key}.")
         for member in options:
             try:
-                found = self.leaf(member, value)
+                typed = self.leaf(member, value)
             except ValueError:
                 continue
             try:
-                require_int64(key, found)
+                require_int64(key, typed)
             except UserError as error:
                 raise self.error(str(error)) from None
-            return found
+            return typed
         is_tagged = self.known and any(hasattr(member, "kind") for member in tables)
         hint = f"; give its kind as {key}.kind" if is_tagged else ""
         raise self.error(f"{key} must be {type_text(kind)}, not {value!r:.{_SHOWN}}{hint}")
@@ -494,27 +513,18 @@ class _Reader:
                     return option
             raise ValueError
         if isinstance(value, FlagText):
-            return self.flag(kind, value)
+            return parse_flag(kind, value)
         if kind is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
             value = float(value)
         if kind is str and isinstance(value, os.PathLike):
             return os.fspath(value)
+        if kind is Path and isinstance(value, Path):
+            return value
         if kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
             return int(value)  # also NumPy integers
         if not isinstance(kind, type) or type(value) is not kind or value != value:  # NaN is not valid in any field
             raise ValueError
         return value
-
-    def flag(self, kind: Any, text: str) -> Any:
-        if kind is bool and text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        if kind is int:
-            return int(text.replace(",", "").replace("_", ""))
-        if kind is float and not math.isnan(number := float(text)):
-            return number
-        if kind is str:
-            return str(text)
-        raise ValueError
 
     def tuple(self, inner: tuple[Any, ...], value: Any) -> Any:
         if isinstance(value, FlagText):

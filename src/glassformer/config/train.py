@@ -241,7 +241,7 @@ class TrainConfig:
     def watchers(self) -> "dict[str, EarlyStopping | PlateauSchedule]":
         """Settings that watch a validation metric, by key."""
         settings = {"train.early_stopping": self.early_stopping, "train.schedule": self.schedule}
-        return {key: found for key, found in settings.items() if isinstance(found, (EarlyStopping, PlateauSchedule))}
+        return {key: each for key, each in settings.items() if isinstance(each, (EarlyStopping, PlateauSchedule))}
 
 
 @checked

@@ -39,6 +39,7 @@ from glassformer.errors import UserError, did_you_mean
 from glassformer.inference.fill import MASK, WritingFiller
 from glassformer.inspection.attention_maps import Kind, kind_of
 from glassformer.nn.attention import Tap
+from glassformer.tasks.requirements import require_inputs
 from glassformer.tasks.trained_model import TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -351,14 +352,10 @@ def encoded(
     Raises `UserError` for an ensemble.
     """
     network_of(model)
-    if model.network.config.is_encoder_decoder:
-        if source is None or text is not None:
-            raise UserError(
-                f"{model.name} is a sequence-to-sequence model: give a source text (--source) and, optionally, a target"
-            )
+    require_inputs(model.network.config, model.name, text=text, source=source, target=target)
+    if source is not None:
         return _encoded_pair(model, source, target)
-    if text is None or source is not None or target is not None:
-        raise UserError(f"{model.name} has no source side: give one text (--text)")
+    assert text is not None  # `require_inputs`
     if isinstance(text, str):
         _require_words("text", text)
         text = _text_ids(model, text)

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import notebook
-from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import NOT_SCORED
 from glassformer.errors import UserError
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Trace
 from glassformer.inspection.measures import at_least_fp32, next_labels, predicts_next_token
 from glassformer.models.transformer import Transformer
+from glassformer.tasks.requirements import require_token_transformer
 from glassformer.tasks.trained_model import TrainedModel
 
 NAMES = ("*.embeddings", "*.residual")
@@ -167,9 +167,6 @@ def token_transformer(network: nn.Module, user: str) -> Transformer:
 
     `user` is what needs both, for the message.
     """
-    needs = f"{user} needs a Transformer with a head over tokens"
-    if not isinstance(network, Transformer):
-        raise UserError(f"{needs}: this model is recurrent and has no residual stream")
-    if not isinstance(network.config.head, TokenHead):
-        raise UserError(f"{needs}: this model predicts labels or vectors")
+    require_token_transformer(getattr(network, "config", None), user)
+    assert isinstance(network, Transformer)  # `require_token_transformer`
     return network

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import UserError
 from glassformer.figures import (
     GREY,
     SIGNED_MAP,
@@ -23,6 +22,7 @@ from glassformer.inspection.lens import head_stack
 from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import RelativeBias
+from glassformer.tasks.requirements import require_positions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,13 +113,12 @@ def plot_positions(network: Network, stack: str | None = None) -> "Figure":
 
     `stack` is "encoder" or "decoder", by default the one that the head reads. Raises `UserError` without positions.
     """
-    if not isinstance(network, Transformer):
-        raise UserError("a recurrent model has no positions: it reads tokens in order")
+    require_positions(network.config, stack)
+    assert isinstance(network, Transformer)  # `require_positions`
     stack, config = stack or head_stack(network), network.config
     part = network.encoder if stack == "encoder" else network.decoder
     max_len = config.encoder_max_len if stack == "encoder" else config.max_len
-    if part is None:
-        raise UserError(f"this model has no {stack}")
+    assert part is not None  # `require_positions`
     places = torch.arange(min(max_len, MAX_POSITIONS), device=next(network.parameters()).device)
     added, rotary, bias = part.embeddings.positions, part.rotary, part.score_bias
     scheme = _SCHEMES.get(config.positions.kind, f"{config.positions.kind} positions".capitalize())
@@ -130,9 +129,8 @@ def plot_positions(network: Network, stack: str | None = None) -> "Figure":
             cosines = rotary(places)[0][0, 0]  # (T, K'); the second half repeats the first
             cosines = cosines[:, : cosines.shape[1] // 2] / cosines[0, 0]  # at position 0, the angle is 0
             return _image(cosines, f"{scheme}: cosine of the angle", "pair of a head's dimensions", "cos")
-        if bias is not None:
-            return _biases(bias, places, scheme, looks_ahead=stack == "encoder")
-    raise UserError("this model has no positions: its mask alone gives the order")
+        assert bias is not None  # `require_positions`
+        return _biases(bias, places, scheme, looks_ahead=stack == "encoder")
 
 
 def _image(table: Tensor, name: str, x: str, value: str) -> "Figure":

@@ -1,4 +1,4 @@
-"""Requirements of the built-in objectives for a run: data, stacks, head, settings. Checked before torch is imported."""
+"""Requirements of the built-in objectives for a run, and of the uses of a model. Checked before torch is imported."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from glassformer.config.run import (
     TextData,
 )
 from glassformer.config.train import TrainConfig
-from glassformer.config.transformer import PositionHead, SequenceHead, TokenHead, TransformerConfig
+from glassformer.config.transformer import NoPositions, PositionHead, SequenceHead, TokenHead, TransformerConfig
 from glassformer.errors import UserError
 
 Data = TypeVar("Data", TextData, PairData, LabelData)
@@ -136,18 +136,24 @@ BUILT_IN: Mapping[str, Requirements] = {
     "tagging": TAGS,
 }
 """The requirements of each built-in kind of objective that can be trained."""
+MEASURED = ("evaluate", "compare")
+"""The verbs of every kind that can be trained."""
 VERBS: Mapping[str, tuple[str, ...]] = {
-    "causal": ("generate", "score"),
-    "masked": ("fill",),
-    "infilling": ("fill", "translate", "score"),
-    "spans": ("fill", "translate", "score"),
-    "seq2seq": ("translate", "score", "fill"),
-    "classification": ("classify",),
-    "tagging": ("tag",),
+    "causal": ("generate", "score", *MEASURED),
+    "masked": ("fill", *MEASURED),
+    "infilling": ("fill", "translate", "score", *MEASURED),
+    "spans": ("fill", "translate", "score", *MEASURED),
+    "seq2seq": ("translate", "score", "fill", *MEASURED),
+    "classification": ("classify", *MEASURED),
+    "tagging": ("tag", *MEASURED),
     "answers": ("answer",),
     "none": ("embed",),
 }
 """The verbs of the abilities that models of a built-in kind may have, the main one first."""
+LABELLED = {"classification", "tagging"}
+"""The kinds whose models predict classes or tags."""
+VOTES = {"translate", "classify", "tag"}
+"""The verbs of models that can form an ensemble."""
 
 
 def learned(kind: str, run: Run) -> str:
@@ -182,6 +188,85 @@ def require_verb(run: Run, name: str, verb: str) -> None:
     verbs = VERBS.get(run.objective.kind, (verb,))
     if verb not in verbs:
         raise UserError(f"{name} learned to {learned(run.objective.kind, run)}: use it with {verbs[0]}, not {verb}")
+
+
+def require_ensemble(run: Run, name: str) -> None:
+    """Raise `UserError` for the first of several models if models of its kind cannot form an ensemble."""
+    kind = run.objective.kind
+    if kind in VERBS and not VOTES.intersection(VERBS[kind]):
+        raise no_ensemble(name, learned(kind, run))
+
+
+def no_ensemble(name: str, learned: str) -> UserError:
+    """Return the error for several models of a kind that forms no ensemble."""
+    return UserError(f"an ensemble can only translate, classify or tag; {name} learned to {learned}")
+
+
+def require_draft(run: Run, name: str) -> None:
+    """Raise `UserError` for a model whose kind does not continue texts, so that it cannot draft tokens."""
+    if "generate" not in VERBS.get(run.objective.kind, ("generate",)):
+        raise no_draft(name)
+
+
+def no_draft(name: str) -> UserError:
+    """Return the error for a model that cannot draft tokens."""
+    return UserError(f"{name} cannot draft tokens, because it does not continue texts: use a language model")
+
+
+def require_classes(run: Run, name: str) -> None:
+    """Raise `UserError` for a model of a built-in kind that predicts no classes or tags."""
+    kind = run.objective.kind
+    is_regression = isinstance(run.data, LabelData) and run.data.outputs == "regression"
+    if kind in VERBS and (kind not in LABELLED or is_regression):
+        raise no_classes(name)
+
+
+def no_classes(name: str) -> UserError:
+    """Return the error for the confusion matrix of a model without classes."""
+    return UserError(f"{name} predicts no classes or tags; a confusion matrix needs a classifier or a tagger")
+
+
+# The architecture that a use needs
+
+
+def require_vectors(config: ModelConfig, name: str) -> None:
+    """Raise `UserError` for a model of two stacks, which has no text vectors."""
+    if config.is_encoder_decoder:
+        raise UserError(f"{name} is an encoder-decoder, which has no text vectors: use a model of one stack")
+
+
+def require_inputs(
+    config: ModelConfig, name: str, *, text: object = None, source: object = None, target: object = None
+) -> None:
+    """Raise `UserError` unless an encoder-decoder gets a source, or a model of one stack gets only a text."""
+    if config.is_encoder_decoder and (source is None or text is not None):
+        raise UserError(
+            f"{name} is a sequence-to-sequence model: give a source text (--source) and, optionally, a target"
+        )
+    if not config.is_encoder_decoder and (text is None or source is not None or target is not None):
+        raise UserError(f"{name} has no source side: give one text (--text)")
+
+
+def require_token_transformer(config: object, user: str) -> None:
+    """Raise `UserError` for a model that has no residual stream, or predicts no tokens.
+
+    `user` is what needs both, for the message.
+    """
+    needs = f"{user} needs a Transformer with a head over tokens"
+    if not isinstance(config, TransformerConfig):
+        raise UserError(f"{needs}: this model is recurrent and has no residual stream")
+    if not isinstance(config.head, TokenHead):
+        raise UserError(f"{needs}: this model predicts labels or vectors")
+
+
+def require_positions(config: ModelConfig, stack: str | None) -> None:
+    """Raise `UserError` for a model without a position encoding, or without this stack."""
+    if not isinstance(config, TransformerConfig):
+        raise UserError("a recurrent model has no positions: it reads tokens in order")
+    if stack is not None and stack not in config.stacks:
+        raise UserError(f"this model has no {stack}")
+    if isinstance(config.positions, NoPositions):
+        raise UserError("this model has no positions: its mask alone gives the order")
 
 
 def data_of(run: Run, wanted: type[Data]) -> Data:

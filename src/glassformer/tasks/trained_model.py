@@ -19,6 +19,7 @@ from glassformer.inference.writer import Writer
 from glassformer.models.build import Network
 from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.registry import task_of
+from glassformer.tasks.requirements import require_vectors
 from glassformer.tasks.task import Task, TrainableTask, wrong_verb
 
 Ability = TypeVar("Ability")
@@ -133,8 +134,7 @@ class TrainedModel(ModelParts):
     @property
     def embedder(self) -> Embedder:
         """The object that computes text vectors; every single model of one stack has one."""
-        if self.config.is_encoder_decoder:
-            raise UserError(f"{self.name} is an encoder-decoder, which has no text vectors: use a model of one stack")
+        require_vectors(self.config, self.name)
         if self.others:
             raise UserError("an ensemble has no text vectors, because its models share no vector space: use one model")
         frame = causal_frame(self.tokenizer, self.config) if self.is_causal_lm else None
