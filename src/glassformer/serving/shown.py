@@ -12,10 +12,10 @@ from glassformer.inspection.capture import Trace, capture_tensors
 from glassformer.inspection.head_scores import LayerScores, Scores, ids_of, score_numbers, uniform_attention
 from glassformer.inspection.head_weights import HeadWeights, head_weights
 from glassformer.inspection.lens import residual_names
-from glassformer.model import Model
 from glassformer.models.transformer import Transformer
 from glassformer.serving import page_data
 from glassformer.serving.app import Packed
+from glassformer.tasks.trained_model import TrainedModel
 
 Heads = HeadWeights | Tensor
 """Weights of the H heads of a layer, (T, S) each."""
@@ -25,7 +25,7 @@ Heads = HeadWeights | Tensor
 class Shown:
     """One run of a model over a text or a pair."""
 
-    model: Model
+    model: TrainedModel
     trace: Trace
     attention: dict[Kind, list[Heads]]
     """By kind of attention and layer."""
@@ -66,7 +66,7 @@ class Shown:
         return self.ablated[off, mean]
 
 
-def show(model: Model, trace: Trace) -> Shown:
+def show(model: TrainedModel, trace: Trace) -> Shown:
     """Run a model; reduce the attention weights of each head to a thumbnail and scores."""
     tensors, weights = _run(model, trace)
     attention = dict[Kind, list[Heads]]()
@@ -84,7 +84,7 @@ def show(model: Model, trace: Trace) -> Shown:
     return Shown(model, replace(trace, tensors=tensors), attention, thumbnails, scores)
 
 
-def _run(model: Model, trace: Trace) -> tuple[dict[str, Tensor], dict[str, Heads]]:
+def _run(model: TrainedModel, trace: Trace) -> tuple[dict[str, Tensor], dict[str, Heads]]:
     """Return the tensors that the panels read, and the attention weights by the path of their module."""
     network, weights = model.network, dict[str, Heads]()
     if isinstance(network, Transformer):
