@@ -170,7 +170,7 @@ def confusion(model: Model, path: Place = None) -> "Figure":
     if not model.classes:
         raise UserError(f"{model.name} predicts no classes or tags; a confusion matrix needs a classifier or a tagger")
     report = model.scores(path)["report"]
-    return plots.plot_confusion(report.matrix, report.names)
+    return value_plots.plot_confusion(report.matrix, report.names)
 
 
 # Runs
