@@ -7,7 +7,7 @@ from torch import Tensor
 
 from glassformer.errors import UserError
 from glassformer.inspection.ablation import Part, ablate
-from glassformer.inspection.attention_maps import Kind, checked, kind_of
+from glassformer.inspection.attention_maps import MISSING, Heads, Kind, checked, kind_of
 from glassformer.inspection.capture import Trace, capture_tensors
 from glassformer.inspection.head_scores import LayerScores, Scores, ids_of, score_numbers, uniform_attention
 from glassformer.inspection.head_weights import HeadWeights, head_weights
@@ -16,9 +16,6 @@ from glassformer.models.transformer import Transformer
 from glassformer.serving import page_data
 from glassformer.serving.app import Packed
 from glassformer.tasks.trained_model import TrainedModel
-
-Heads = HeadWeights | Tensor
-"""Weights of the H heads of a layer, (T, S) each."""
 
 
 @dataclass
@@ -36,11 +33,15 @@ class Shown:
     ablated: dict[tuple[str, bool], Tensor] = field(default_factory=dict)
     """Logits of the latest ablation, by the names of its parts and its kind of replacement."""
 
+    def layers(self, kind: Kind) -> list[Heads]:
+        """Return the weights of the heads of each layer; raise `UserError` if the model has no such attention."""
+        if kind not in self.attention:
+            raise UserError(f"{self.model.name} has no {MISSING[kind]}")
+        return self.attention[kind]
+
     def heads(self, kind: Kind, layer: int) -> Heads:
         """Return the weights of the heads of a layer."""
-        layers = self.attention.get(kind)
-        if layers is None:
-            raise UserError(f"{self.model.name} has no {kind} attention")
+        layers = self.layers(kind)
         return layers[checked("layer", layer, len(layers))]
 
     @property
