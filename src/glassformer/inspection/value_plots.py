@@ -62,6 +62,9 @@ def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Fi
     figure = _table(shares, (shown, shown), texts, SHARES, ("Confusion matrix", unit))
     figure.axes[0].set_ylabel(axes[0])
     figure.axes[0].set_xlabel(axes[1])
+    for text in figure.axes[0].texts:
+        if text.get_text() == "0":
+            text.set_color("#9A88A8")  # pale zeros make the rest visible
     return figure
 
 
@@ -92,11 +95,14 @@ def _table(
     unit of the values.
     """
     (rows, columns), (n_rows, n_columns), (name, unit) = labels, values.shape, names
-    # Size: the title begins at the cells.
-    width = 0.22
-    if texts is not None:
-        width = max(0.5, 0.1 + 0.075 * max((len(text) for row in texts for text in row), default=6))
+    # Size: the title begins at the cells; names of a few columns are upright.
     side, top, of_name, of_unit = (0.085 * max(map(len, letters)) for letters in (rows, columns, [name], [unit]))
+    width, rotation = 0.22, 90
+    if texts is not None:
+        letters = max((len(text) for row in texts for text in row), default=6)
+        width = max(0.5, 0.1 + 0.075 * letters, min(0.1 + top, 4 / n_columns, 1.2))
+    if top < width:
+        rotation, top = 0, 0.2
     inches = max(width * n_columns + side + 1.5, 1.5 + of_name)
     figure = new_figure(inches, max(0.3 * n_rows, of_unit) + top + 0.9)
     # Cells.
@@ -110,7 +116,7 @@ def _table(
                 axes.text(j, i, text, ha="center", va="center", fontsize=7.5, color=ink, parse_math=False)
     # Names.
     axes.set_yticks(range(n_rows), rows, parse_math=False)
-    axes.set_xticks(range(n_columns), columns, rotation=90, parse_math=False)
+    axes.set_xticks(range(n_columns), columns, rotation=rotation, parse_math=False)
     axes.tick_params(length=0, labelsize=8.5, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
     title(axes, name)
