@@ -6,6 +6,7 @@ The importance of a head by ablation is that of Michel (2019), section 3.2; `abl
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -102,9 +103,8 @@ def effects(
         outputs = network(**inputs)
         before = float(measure(outputs)[0])
         off, values = [[part] for part in parts], list[float]()
-        for _, without in changed_outputs(
-            network, inputs, outputs, off, lambda rows: ablation_hooks(network, rows, means)
-        ):
+        hooks = partial(ablation_hooks, network, means=means)
+        for _, without in changed_outputs(network, inputs, outputs, off, hooks):
             values += measure(without).tolist()
     changes = {part: value - before for part, value in zip(parts, values, strict=True)}
     return Effects(measure.name, before, changes)
