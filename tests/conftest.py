@@ -1,9 +1,10 @@
-"""Shared setup of all tests: the helpers `configs` and `parity.pairs` importable from every folder, and one seed."""
+"""Shared setup of all tests: the helpers `configs` and `parity.pairs` importable from every folder, and the seeds."""
 
 import gc
 import os
 import shutil
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if kind := config.getoption("processor"):
         processors.become(kind)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> None:
+    """Seed a fixture that several tests share by its name: its weights do not depend on the order of the tests."""
+    if fixturedef.scope != "function":
+        torch.default_generator.manual_seed(zlib.crc32(fixturedef.argname.encode()))
 
 
 @pytest.fixture(scope="module", autouse=True)

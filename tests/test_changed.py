@@ -21,7 +21,7 @@ INSIDE = {
 }
 """Changed files, and a test file that depends on each."""
 OUTSIDE = {
-    "src/glassformer/serving/app.py": "tests/training/test_loop.py",
+    "src/glassformer/serving/app.py": "tests/models/test_heads.py",
     "src/glassformer/training/loop.py": "tests/nn/test_attention.py",
     "src/glassformer/interop/importing.py": "tests/training/test_run.py",
     "tests/serving/conftest.py": "tests/cli/test_verbs.py",

@@ -31,18 +31,19 @@ LAYERS = [  # from the bottom up; a package imports its own layer's members only
     {"reporting"},
     {"tasks"},
     {"inspection"},
-    {"one_or_list"},
-    {"model"},
     {"distributed"},
     {"cost"},
     {"training"},
     {"loading"},
+    {"serving"},
+    {"one_or_list"},
+    {"model"},
     {"terminal"},
     {"api"},
     {"doctor"},
     {"plot"},
     {"interop"},
-    {"serving", "course"},
+    {"course"},
     {"cli"},
     {"__main__"},
 ]
@@ -71,6 +72,8 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
             assert node.level == 0, f"{path}:{node.lineno} imports with a relative name"
             for alias in node.names:
                 yield f"{node.module}.{alias.name}", node.lineno
+        elif isinstance(node, ast.Call) and ast.unparse(node).startswith("import_module('"):
+            yield ast.literal_eval(node.args[0]), node.lineno
 
 
 def inner(path: Path) -> Iterator[tuple[str, int]]:

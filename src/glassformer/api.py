@@ -49,7 +49,10 @@ def load(
     """
     from glassformer.loading import load_model
 
-    return load_model(folder, step, device, dtype, fused)
+    loaded = load_model(folder, step, device, dtype, fused)  # checks the folder before torch is imported
+    from glassformer.model import Model
+
+    return Model(**vars(loaded))
 
 
 def ensemble(models: "Sequence[Model | str | Path]") -> "Model":
@@ -61,7 +64,10 @@ def ensemble(models: "Sequence[Model | str | Path]") -> "Model":
     """
     from glassformer.loading import voting_model
 
-    return voting_model(models)
+    members = voting_model(models)
+    from glassformer.model import Model
+
+    return Model(**vars(members))
 
 
 def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> int:
@@ -72,14 +78,6 @@ def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> in
     from glassformer.store.merging import merge_directory
 
     return merge_directory(files.as_path(folder, "folder"), files.as_path(out, "out"), step)
-
-
-def training_cost(folder: str | Path) -> tuple[float | None, int | None]:
-    """Return the training seconds and target tokens of a run's newest checkpoint; (None, None) if not stored."""
-    from glassformer.loading import stored_progress
-
-    progress = stored_progress(files.as_path(folder, "folder"))
-    return (None, None) if progress is None else (progress.seconds, progress.n_targets)
 
 
 class Trained(Outcome):
@@ -301,7 +299,11 @@ def _compared(
     name: str, model: "Model", score: str, reporter: LaunchReporter, places: dict[str, Any], search: dict[str, Any]
 ) -> ComparedModel:
     """Return the row of a model."""
-    seconds, tokens = (None, None) if model.folder is None else training_cost(model.folder)
+    from glassformer.loading import stored_progress
+
+    seconds = tokens = None
+    if model.folder is not None and (stored := stored_progress(model.folder)) is not None:
+        seconds, tokens = stored.seconds, stored.n_targets
     with reporter.phase(f"{name}: loss") as progress:
         report = model.evaluate(progress=progress, log=reporter.log, loss_only=True, **places)
     rate: float | None = None

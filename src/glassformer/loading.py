@@ -1,4 +1,4 @@
-"""Loading of model directories: one as a `Model`, several as an ensemble. Paths are checked before torch is loaded."""
+"""Loading of model directories: one model, or several as an ensemble. Paths are checked before torch is loaded."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from glassformer.store.model_directory import read_model
 from glassformer.tasks.requirements import no_ensemble
 
 if TYPE_CHECKING:
-    from glassformer.model import Model
+    from glassformer.tasks.trained_model import TrainedModel
     from glassformer.training.trainer_state import TrainerState
 
 
@@ -23,14 +23,14 @@ def load_model(
     device: str = "auto",
     dtype: str | None = None,
     fused: bool = False,
-) -> "Model":
+) -> "TrainedModel":
     """Load the model of a directory, or of one of a run's checkpoints; see `api.load`."""
     path = checkpoint.find(files.as_path(folder, "folder"), step)
     import torch
 
     from glassformer.devices import choose_device, emulation_note
-    from glassformer.model import Model
     from glassformer.models.transforms import convert, fuse, weights_dtype
+    from glassformer.tasks.trained_model import TrainedModel
 
     where = choose_device(device)
     weights = None if dtype is None else weights_dtype(dtype, where)
@@ -46,7 +46,7 @@ def load_model(
     if weights is not None and weights != torch.float32:
         convert(network, weights)
     progress = stored_progress(path)
-    return Model(
+    return TrainedModel(
         network,
         stored.tokenizers,
         stored.generation,
@@ -60,7 +60,7 @@ def load_model(
     )
 
 
-def voting_model(models: "Sequence[Model | str | Path]") -> "Model":
+def voting_model(models: "Sequence[TrainedModel | str | Path]") -> "TrainedModel":
     """Combine several models into one; see `api.ensemble`."""
     if not models or isinstance(models, (str, Path)):
         raise UserError("give at least one model directory; in Python, pass a list")
@@ -80,7 +80,7 @@ def voting_model(models: "Sequence[Model | str | Path]") -> "Model":
     return replace(first, others=tuple(model.network for model in others))
 
 
-def _difference(one: "Model", other: "Model") -> str | None:
+def _difference(one: "TrainedModel", other: "TrainedModel") -> str | None:
     """Return the reason why two models cannot form an ensemble, or None."""
     if one.learned != other.learned:
         return f"the first learned to {one.learned}, the second to {other.learned}"

@@ -6,7 +6,6 @@ Its task (`tasks/`) makes the object that does the work of a method (`inference/
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -453,12 +452,8 @@ class Model(TrainedModel):
         require_integer("max_tokens", max_tokens, 1, "the number of tokens of the longest answer")
         return answerer.answer(question, context, max_tokens)
 
-    @overload
-    def embed(self, texts: str, log: Log = warn) -> Vectors: ...
-    @overload
-    def embed(self, texts: Sequence[str], log: Log = warn) -> Vectors: ...
     @one_or_list("texts", "a text")
-    def embed(self, texts: Sequence[str], log: Log = warn) -> Vectors:
+    def embed(self, texts: str | Sequence[str], log: Log = warn) -> Vectors:
         """Return one vector per text, (N, D); special tokens are added to each text as in training.
 
         An embedding model returns the output of its `forward`, pooled by its head. Any other model returns the mean of
@@ -552,7 +547,7 @@ class Model(TrainedModel):
     def inspect(self, text: str | None = None, **settings: Any) -> None:
         """Open a page in the browser that shows the inner values of this model; see `glassformer.inspect`."""
         with needs("the inspector", "serve"):
-            server = import_module("glassformer.serving.server")  # a layer above this one
+            from glassformer.serving import server
         server.inspect(self, text, **settings)
 
     @property

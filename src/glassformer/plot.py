@@ -171,7 +171,7 @@ def confusion(model: Model, path: Place = None) -> "Figure":
     if not model.classes:
         raise no_classes(model.name)
     report = model.scores(path)["report"]
-    return plots.plot_confusion(report.matrix, report.names)
+    return value_plots.plot_confusion(report.matrix, report.names)
 
 
 # Runs

@@ -7,8 +7,6 @@ from glassformer.data.batching import TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.tokens import PairFile, TokenFile
 from glassformer.errors import UserError
 
-RNG = np.random.default_rng(0)
-
 
 def stream(lengths: np.ndarray) -> TokenFile:
     """Return a token file whose document i is filled with the number i."""
@@ -17,8 +15,9 @@ def stream(lengths: np.ndarray) -> TokenFile:
 
 
 def pairs(n: int = 500, largest: int = 40) -> PairFile:
-    source = np.clip(RNG.normal(14, 6, n), 1, largest).astype(np.int64)
-    target = np.clip(source + RNG.integers(-3, 4, n), 1, largest)
+    rng = np.random.default_rng(0)
+    source = np.clip(rng.normal(14, 6, n), 1, largest).astype(np.int64)
+    target = np.clip(source + rng.integers(-3, 4, n), 1, largest)
     return PairFile("training pairs", stream(source), stream(target), np.arange(n))
 
 

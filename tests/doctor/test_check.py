@@ -158,7 +158,7 @@ def test_other_outputs_are_refused_with_advice(wrap: type, message: str) -> None
     [
         (nn.Linear(3, 3), {}, "could not be run on token ids"),
         (GPT(), {"kind": "encoder-decoder"}, "has no source_ids"),
-        (GPT(), {"checks": ["causalty"]}, "did you mean 'causality'"),
+        (GPT(), {"checks": ["causalty"]}, "did you mean causality"),
         (GPT(), {"max_len": 3}, "at least 6 tokens"),
         (GPT(), {"vocab_size": 2}, "at least 4 ids"),
     ],

@@ -24,7 +24,6 @@ CONFIG = TransformerConfig(
 
 @pytest.fixture(scope="module")
 def network() -> Transformer:
-    torch.manual_seed(0)
     network = build_model(CONFIG).eval()
     assert isinstance(network, Transformer)
     with torch.no_grad():

@@ -24,7 +24,6 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def network(tokenizer: Tokenizer) -> Transformer:
-    torch.manual_seed(0)
     config = TransformerConfig(encoder=Stack(2, 2), d_model=16, vocab_size=tokenizer.vocab_size, max_len=32)
     network = build_model(config).eval()
     assert isinstance(network, Transformer)

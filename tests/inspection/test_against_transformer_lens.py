@@ -45,7 +45,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
-    torch.manual_seed(0)
     sizes: dict[str, Any] = {"n_embd": 16, "n_layer": N_LAYERS, "n_head": N_HEADS, "n_positions": 40}
     config = GPT2Config(vocab_size=290, attn_implementation="eager", **sizes)
     both = imported(GPT2LMHeadModel(config), tmp_path_factory.mktemp("lens"))

@@ -1,6 +1,7 @@
 """Captured tensors equal those of the fused pass and of transformers; hooks read and replace them everywhere."""
 
 import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,10 @@ def test_the_steps_of_a_recurrent_model_are_joined(attention: AttendBefore | Att
         torch.testing.assert_close(found["logits"], network(**inputs))
 
 
-def test_layers_and_names_select_tensors() -> None:
+def test_names_select_tensors() -> None:
     network = build_model(CONFIGS["gpt"])
     inputs = inputs_of(network)
-    found = capture_tensors(network, inputs, ["*.weights", "*.residual", "logits"], layers=[1])
+    found = capture_tensors(network, inputs, ["*.1.*.weights", "*.1.residual", "logits"])
     assert set(found) == {"decoder.blocks.1.self_attn.weights", "decoder.blocks.1.residual", "logits"}
     with pytest.raises(UserError, match=r"no tensor of the model has the name 'logit': did you mean logits\?"):
         capture_tensors(network, inputs, ["logit"])
@@ -91,12 +92,14 @@ def test_only_the_named_layer_leaves_the_fused_kernel(monkeypatch: pytest.Monkey
     assert len(calls) == 1
 
 
-def test_a_trace_has_a_limit() -> None:
+def test_a_trace_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     network = build_model(CONFIGS["gpt"])
     n_bytes = 4 * 7 * 16  # the embeddings
-    capture_tensors(network, inputs_of(network), ["*.embeddings"], max_bytes=n_bytes)
+    monkeypatch.setattr(sys.modules[capture.__module__], "MAX_BYTES", n_bytes)
+    capture_tensors(network, inputs_of(network), ["*.embeddings"])
+    monkeypatch.setattr(sys.modules[capture.__module__], "MAX_BYTES", n_bytes - 1)
     with pytest.raises(UserError, match=r"more than 447 bytes at decoder.embeddings: choose fewer names or layers"):
-        capture_tensors(network, inputs_of(network), ["*.embeddings"], max_bytes=n_bytes - 1)
+        capture_tensors(network, inputs_of(network), ["*.embeddings"])
 
 
 def test_a_stored_tensor_is_a_copy() -> None:

@@ -1,6 +1,7 @@
 """Effects in batches equal one part at a time; measures equal the losses of the objectives."""
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,14 @@ def inputs_of(network: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [*CONFIGS, *ATTENDING])
 @pytest.mark.parametrize("is_mean", [False, True])
-def test_batched_effects_equal_one_part_at_a_time(name: str, is_mean: bool) -> None:
+def test_batched_effects_equal_one_part_at_a_time(name: str, is_mean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     network = random_model(name)
     inputs = inputs_of(network)
     measure = measure_of(network, inputs)
     means = capture_tensors(network, inputs) if is_mean else None
     row = max(x.shape[1] for x in inputs.values())
-    found = effects(network, inputs, measure, means=means, max_bytes=4 * 8 * (row * 200))  # a few rows per batch
+    monkeypatch.setattr(sys.modules[effects.__module__], "MAX_BYTES", 4 * 8 * (row * 200))  # a few rows per batch
+    found = effects(network, inputs, measure, means=means)
     assert list(found.changes) == all_parts(network)
     before = loss_of(network, inputs, measure)
     assert found.before == pytest.approx(before) and math.isfinite(before)

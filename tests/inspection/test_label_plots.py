@@ -5,7 +5,7 @@ import itertools
 import pytest
 from matplotlib.figure import Figure
 
-from glassformer.inspection.plots import MAX_COUNTED, plot_confusion
+from glassformer.inspection.value_plots import MAX_COUNTED, plot_confusion
 
 
 def drawn(figure: Figure) -> Figure:

@@ -1,5 +1,6 @@
 """Patched runs equal runs with one replaced activation; the shares are 0 and 1 where the graph requires it."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from glassformer.errors import UserError
 from glassformer.inference.fill import WritingFiller
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import model_hooks
+from glassformer.inspection.effects import changed_outputs
 from glassformer.inspection.patching import Patching, Restored, patch_heads, patch_residual, patching_of
 from glassformer.model import Model
 from glassformer.reporting import Outcome
@@ -77,11 +79,13 @@ def test_batched_patches_equal_one_at_a_time(name: str) -> None:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 100_000])
-def test_the_batches_do_not_change_the_shares(max_bytes: int) -> None:
+def test_the_batches_do_not_change_the_shares(max_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     network = random_model("gpt")
     pair = pair_of(network)
-    for patch in (patch_residual, patch_heads):
-        torch.testing.assert_close(patch(network, pair, max_bytes=max_bytes).shares, patch(network, pair).shares)
+    whole = [patch(network, pair).shares for patch in (patch_residual, patch_heads)]
+    monkeypatch.setattr(sys.modules[changed_outputs.__module__], "MAX_BYTES", max_bytes)
+    for patch, shares in zip((patch_residual, patch_heads), whole, strict=True):
+        torch.testing.assert_close(patch(network, pair).shares, shares)
 
 
 @pytest.mark.parametrize("position", [-1, 6])

@@ -253,9 +253,9 @@ def test_wrong_places_in_a_run_are_refused(models: dict[str, Model]) -> None:
     run = inspector.run(**TEXT)["run"]
     for call, words in (
         (lambda: inspector.attention(run, "decoder", 9), "no layer 9: the model has 2"),
-        (lambda: inspector.attention(run, "cross", 0), "has no cross attention"),
+        (lambda: inspector.attention(run, "cross", 0), "has no attention from a target"),
         (lambda: inspector.attention(run, "sideways", 0), "expected encoder, decoder or cross"),
-        (lambda: inspector.thumbnails(run, "encoder"), "has no encoder attention"),
+        (lambda: inspector.thumbnails(run, "encoder"), "has no self-attention in an encoder"),
         (lambda: inspector.alignment(run), "has no alignment"),
         (lambda: inspector.logits(run, 99), "there is no position 99"),
         (lambda: inspector.attention("r9", "decoder", 0), "'r9' is no longer kept"),

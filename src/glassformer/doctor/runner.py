@@ -21,7 +21,7 @@ from glassformer.doctor.probe import (
     on_copies_only,
     seed_everything,
 )
-from glassformer.errors import UserError, first_line, nearest_name
+from glassformer.errors import UserError, did_you_mean, first_line
 
 CHECKS: tuple[Check, ...] = (
     invariance.vocabulary,
@@ -136,12 +136,10 @@ def check(module: nn.Module, interface: Interface, checks: Sequence[str] | None 
 
 
 def _named(name: str) -> Check:
-    names = [one.name for one in CHECKS]
-    if name in names:
-        return CHECKS[names.index(name)]
-    near = nearest_name(name, names)
-    hint = f"known checks are {', '.join(names)}" if near is None else f"did you mean {near!r}?"
-    raise UserError(f"unknown check {name!r}: {hint}")
+    by_name = {one.name: one for one in CHECKS}
+    if name not in by_name:
+        raise UserError(f"unknown check {name!r}: {did_you_mean(name, by_name, 'known checks are')}")
+    return by_name[name]
 
 
 def _result(one: Check, probe: Probe, seed: int) -> Result:

@@ -1,12 +1,16 @@
 """Attention weights among captured tensors: layers, heads, and the alignment of a target with its source."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from glassformer.errors import UserError
+from glassformer.inspection.head_weights import HeadWeights
 
+Heads = HeadWeights | Tensor
+"""Weights of the H heads of a layer, (T, S) each."""
 Kind = Literal["encoder", "decoder", "cross"]
 """Kind of attention: self-attention of the encoder or decoder, or cross-attention to the source."""
 MISSING = {
@@ -61,16 +65,19 @@ def alignment(attention: Mapping[str, Tensor], layer: int | None = None, head: i
     (Bahdanau 2015, figure 3). For a Transformer, the result is the mean over the heads of one cross-attention layer
     (`default_layer` by default), or a single `head`; both count from 0.
 
-    >>> import torch
     >>> weights = torch.tensor([[[[1.0, 0.0]], [[0.5, 0.5]]]])  # one pair, two heads, one target token
     >>> alignment({"decoder.blocks.0.cross_attn.weights": weights})
     tensor([[0.7500, 0.2500]])
     """
-    layers = attention_layers(attention, "cross")
-    weights = layers[layer_or_default(layer, len(layers))][0]
+    return aligned([x[0] for x in attention_layers(attention, "cross")], layer, head)
+
+
+def aligned(layers: Sequence[Heads], layer: int | None, head: int | None) -> Tensor:
+    """Return `alignment` of the weights of one pair: those of H heads, (T, S) each, for each layer."""
+    heads = layers[layer_or_default(layer, len(layers))]
     if head is None:
-        return weights.mean(dim=0)
-    return weights[checked("head", head, len(weights))]
+        return torch.stack(list(heads)).mean(dim=0)
+    return heads[checked("head", head, len(heads))]
 
 
 def checked(what: str, number: int, n: int) -> int:

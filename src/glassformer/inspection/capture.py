@@ -52,7 +52,7 @@ STANDARD = (
 )
 """Names that `capture` stores by default."""
 MAX_BYTES = 2 << 30
-"""Largest trace in bytes by default."""
+"""Largest trace in bytes."""
 _METHODS = ("forward", "hidden", "encode", "step")
 
 
@@ -220,13 +220,11 @@ def capture_tensors(
     network: nn.Module,
     inputs: Mapping[str, Tensor],
     names: Sequence[str] = STANDARD,
-    layers: Collection[int] | None = None,
-    max_bytes: int = MAX_BYTES,
 ) -> dict[str, Tensor]:
     """Run `network(**inputs)` without dropout; return the float tensors whose names match, in fp32 on the CPU.
 
-    With `layers`, only these blocks. A recurrent decoder runs step by step; its steps are concatenated along T.
-    Raises `UserError` if the tensors exceed `max_bytes`, or if a name without `*` does not exist.
+    A recurrent decoder runs step by step; its steps are concatenated along T. Raises `UserError` if the tensors exceed
+    `MAX_BYTES`, or if a name without `*` does not exist.
     """
     tensors: dict[str, list[Tensor]] = {}
     absent, all_names, n_bytes = {name for name in names if "*" not in name}, set[str](), 0
@@ -235,14 +233,11 @@ def capture_tensors(
         nonlocal n_bytes
         all_names.add(name)
         absent.discard(name)
-        block = re.search(r"\.blocks\.(\d+)", name)
-        is_left_out = layers is not None and block is not None and int(block[1]) not in layers
-        is_chosen = x.is_floating_point() and any(fnmatchcase(name, pattern) for pattern in names)
-        if is_left_out or not is_chosen:
+        if not (x.is_floating_point() and any(fnmatchcase(name, pattern) for pattern in names)):
             return
         n_bytes += 4 * x.numel()
-        if n_bytes > max_bytes:
-            raise UserError(f"the trace has more than {max_bytes:,} bytes at {name}: choose fewer names or layers")
+        if n_bytes > MAX_BYTES:
+            raise UserError(f"the trace has more than {MAX_BYTES:,} bytes at {name}: choose fewer names or layers")
         tensors.setdefault(name, []).append(x.detach().to("cpu", torch.float32, copy=True))
 
     has_patterns = any("*" in name for name in names)
@@ -321,13 +316,12 @@ def capture(
     source: str | Sequence[int] | None = None,
     target: str | Sequence[int] | None = None,
     names: Sequence[str] = STANDARD,
-    layers: Collection[int] | None = None,
 ) -> Trace:
     """Run a model once over a text, or over a source and a target, and return the named tensors.
 
     A text is tokenized as in training, and `[MASK]` is a mask for a model that fills masks. Ids are
     taken unchanged; those of a target begin with its start token. An encoder-decoder takes a source and a target, by
-    default its own output. `names` and `layers` are those of `capture_tensors`.
+    default its own output. `names` are those of `capture_tensors`: `decoder.blocks.3.*` are the tensors of a block.
 
     ```python
     trace = capture(model, "ROMEO: what is a name?", names=["*.weights", "logits"])
@@ -337,7 +331,7 @@ def capture(
     Raises `UserError` for a text without words or with more tokens than the model reads.
     """
     trace = encoded(model, text, source=source, target=target)
-    return replace(trace, tensors=capture_tensors(model.network, trace.inputs, names, layers))
+    return replace(trace, tensors=capture_tensors(model.network, trace.inputs, names))
 
 
 def encoded(

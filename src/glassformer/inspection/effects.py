@@ -4,8 +4,10 @@ The importance of a head by ablation is that of Michel (2019), section 3.2; `abl
 `measures.py` the measure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +16,14 @@ from glassformer import notebook
 from glassformer.devices import evaluation_mode
 from glassformer.inspection.ablation import Part, ablation_hooks, all_parts
 from glassformer.inspection.attention_maps import Kind
-from glassformer.inspection.capture import model_hooks
+from glassformer.inspection.capture import Hook, model_hooks
 from glassformer.inspection.measures import Measure
 
 UNITS = {"loss": "Δ loss, nats per token", "kl": "KL divergence, nats", "change": "change"}
 """Names of the changes, by the name of the measure."""
 MAX_BYTES = 256 << 20
 """Approximate limit of the memory of one batch."""
+Change = TypeVar("Change")
 
 
 @dataclass(frozen=True)
@@ -83,12 +86,10 @@ def effects(
     measure: Measure,
     parts: Sequence[Part] | None = None,
     means: Mapping[str, Tensor] | None = None,
-    max_bytes: int = MAX_BYTES,
 ) -> Effects:
     """Return the change of the measure for each part, by default for all parts of the network.
 
-    `inputs` are those of a trace, with one row. The row is repeated, and row r of a batch runs without part r; a batch
-    has as many rows as fit in about `max_bytes`. `means` is explained at `ablate`.
+    `inputs` are those of a trace, with one row. `means` is explained at `ablate`.
 
     ```python
     trace = capture(model, "To be, or not to be", names=["logits"])
@@ -101,18 +102,36 @@ def effects(
     with evaluation_mode(network):
         outputs = network(**inputs)
         before = float(measure(outputs)[0])
-        n_rows = max(1, max_bytes // row_bytes(network, inputs, outputs))
-        values: list[float] = []
-        for begin in range(0, len(parts), n_rows):
-            off = [[part] for part in parts[begin : begin + n_rows]]
-            repeated = {name: x.repeat(len(off), *[1] * (x.ndim - 1)) for name, x in inputs.items()}
-            with model_hooks(network, ablation_hooks(network, off, means)):
-                values += measure(network(**repeated)).tolist()
+        off, values = [[part] for part in parts], list[float]()
+        hooks = partial(ablation_hooks, network, means=means)
+        for _, without in changed_outputs(network, inputs, outputs, off, hooks):
+            values += measure(without).tolist()
     changes = {part: value - before for part, value in zip(parts, values, strict=True)}
     return Effects(measure.name, before, changes)
 
 
-def row_bytes(network: nn.Module, inputs: Mapping[str, Tensor], outputs: Tensor) -> int:
+def changed_outputs(
+    network: nn.Module,
+    inputs: Mapping[str, Tensor],
+    outputs: Tensor,
+    changes: Sequence[Change],
+    hooks: Callable[[Sequence[Change]], Mapping[str, Hook]],
+) -> Iterator[tuple[Sequence[Change], Tensor]]:
+    """Repeat one row of inputs with one change in each row; yield changes and their outputs, batch by batch.
+
+    `hooks` returns the hooks that make change r in row r. `outputs` are those of the unchanged row: a batch has as many
+    rows as fit in about `MAX_BYTES`.
+    """
+    n_rows = max(1, MAX_BYTES // _row_bytes(network, inputs, outputs))
+    for begin in range(0, len(changes), n_rows):
+        some = changes[begin : begin + n_rows]
+        repeated = {name: x.repeat(len(some), *[1] * (x.ndim - 1)) for name, x in inputs.items()}
+        with model_hooks(network, hooks(some)):
+            changed = network(**repeated)
+        yield some, changed
+
+
+def _row_bytes(network: nn.Module, inputs: Mapping[str, Tensor], outputs: Tensor) -> int:
     """Estimate the memory of one row: logits, attention scores and the widest layer, four tensors of each."""
     longest = max(x.shape[1] for x in inputs.values())
     n_heads = 1 + max((part.head or 0 for part in all_parts(network)), default=0)

@@ -21,7 +21,7 @@ reads what an earlier block has written, so none is in layer 0.
 
 import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,6 +55,8 @@ MARGIN = 0.2
 """Smallest excess of a head that is found. Models with random initial weights stay below 0.13."""
 N_RANDOM = 4
 """Number of sequences of random tokens."""
+MAX_RANDOM = 25
+"""Largest number of different tokens of a sequence."""
 
 
 @dataclass(frozen=True)
@@ -301,37 +303,33 @@ def _transformer(model: TrainedModel) -> Transformer:
     return model.network
 
 
-def induction_ids(
-    vocab: int | Sequence[int], n: int, seed: int = 0, *, start: Sequence[int] = (), without: Collection[int] = ()
-) -> list[int]:
+def induction_ids(vocab: int | Sequence[int], n: int, seed: int = 0, *, start: Sequence[int] = ()) -> list[int]:
     """Return n distinct random ids twice, after the ids of `start` (Olsson 2022, "repeated random tokens").
 
     In the second half, an induction head attends to the token after the first occurrence. `vocab` is the size of the
-    vocabulary or the ids to draw from; ids in `without` are not drawn.
+    vocabulary or the ids to draw from.
 
-    >>> induction_ids(10, 3, start=[1], without=[0, 1])
+    >>> induction_ids(range(2, 10), 3, start=[1])
     [1, 6, 9, 7, 6, 9, 7]
 
     Raises `UserError` if there are fewer than n ids.
     """
     if isinstance(vocab, int):
         vocab = range(vocab)
-    left_out = set(without)
-    ids = [i for i in vocab if i not in left_out]
-    if not 1 <= n <= len(ids):
-        raise UserError(f"n is {n} and must be from 1 to {len(ids)}, the number of ids to draw from")
-    drawn = np.random.default_rng(seed).choice(ids, size=n, replace=False).tolist()
+    if not 1 <= n <= len(vocab):
+        raise UserError(f"n is {n} and must be from 1 to {len(vocab)}, the number of ids to draw from")
+    drawn = np.random.default_rng(seed).choice(vocab, size=n, replace=False).tolist()
     return [*start, *drawn, *drawn]
 
 
-def random_length(model: TrainedModel, most: int = 25) -> int:
-    """Return how many different tokens fit twice in the context of a model, at most `most`."""
+def random_length(model: TrainedModel) -> int:
+    """Return how many different tokens fit twice in the context of a model, at most `MAX_RANDOM`."""
     context = min(model.network.config.max_len, model.network.config.encoder_max_len)
     tokenizers = model.tokenizer, model.source_tokenizer
-    return max(1, min(most, context // 2 - 1, *(len(_ordinary(tokenizer)) for tokenizer in tokenizers)))
+    return max(1, min(MAX_RANDOM, context // 2 - 1, *(len(_ordinary(tokenizer)) for tokenizer in tokenizers)))
 
 
-def induction_ids_of(model: TrainedModel, n: int = 25, seed: int = 0) -> list[int]:
+def induction_ids_of(model: TrainedModel, n: int = MAX_RANDOM, seed: int = 0) -> list[int]:
     """Return `induction_ids` without special tokens, after the start tokens of a causal model, for `capture`.
 
     ```python

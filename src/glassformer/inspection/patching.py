@@ -25,7 +25,7 @@ from glassformer.errors import UserError, quoted
 from glassformer.inspection.ablation import all_parts, context_name
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Hook, Trace, encoded, model_hooks
-from glassformer.inspection.effects import MAX_BYTES, row_bytes
+from glassformer.inspection.effects import changed_outputs
 from glassformer.inspection.lens import head_stack, residual_names, token_transformer
 from glassformer.inspection.measures import at_least_fp32, predicts_next_token
 from glassformer.models.transformer import Transformer
@@ -192,21 +192,18 @@ def answer_id(model: TrainedModel, text: str) -> int:
     return ids[0]
 
 
-def patch_residual(
-    network: Transformer, pair: Patching, stack: Kind | None = None, max_bytes: int = MAX_BYTES
-) -> Restored:
+def patch_residual(network: Transformer, pair: Patching, stack: Kind | None = None) -> Restored:
     """Return the restored share for the embeddings and each block, and each position, (L + 1, T).
 
-    `stack` is `encoder` or `decoder`, by default the stack that the head reads. Row r of a batch has position r of one
-    layer from the clean run; a batch has as many rows as fit in about `max_bytes`.
+    `stack` is `encoder` or `decoder`, by default the stack that the head reads.
     """
     stack = stack or head_stack(token_transformer(network, "patching"))
     if {"encoder": network.encoder, "decoder": network.decoder}.get(stack) is None:
         raise UserError(f"this model has no stack {stack}: choose encoder or decoder, as far as the model has them")
-    return _patch(network, pair, residual_names(network, stack), pair.labels(stack), max_bytes)
+    return _patch(network, pair, residual_names(network, stack), pair.labels(stack))
 
 
-def patch_heads(network: Transformer, pair: Patching, kind: Kind | None = None, max_bytes: int = MAX_BYTES) -> Restored:
+def patch_heads(network: Transformer, pair: Patching, kind: Kind | None = None) -> Restored:
     """Return the restored share for each head of each layer, (L, H), with its context at all positions.
 
     `kind` is the attention, by default the self-attention of the stack that the head reads.
@@ -217,13 +214,11 @@ def patch_heads(network: Transformer, pair: Patching, kind: Kind | None = None, 
         raise UserError(f"this model has no attention heads of the kind {kind}")
     paths = {f"block {part.layer}": context_name(network, kind, part.layer) for part in heads}
     columns = [f"head {part.head}" for part in heads if part.layer == 0]
-    return _patch(network, pair, paths, columns, max_bytes)
+    return _patch(network, pair, paths, columns)
 
 
 @torch.no_grad()
-def _patch(
-    network: Transformer, pair: Patching, paths: Mapping[str, str], columns: list[str], max_bytes: int
-) -> Restored:
+def _patch(network: Transformer, pair: Patching, paths: Mapping[str, str], columns: list[str]) -> Restored:
     """Patch index r of dimension 1 (position or head) of each named tensor, for all r; `paths` is {layer: name}."""
     with evaluation_mode(network):
         clean_logits, clean_tensors = _run(network, pair.clean, paths)
@@ -231,21 +226,21 @@ def _patch(
         clean, corrupted = (float(pair.metric(x)[0]) for x in (clean_logits, corrupted_logits))
         if clean == corrupted:
             raise UserError("both runs have the same logit difference: choose other texts or answers")
-        n_rows = max(1, max_bytes // row_bytes(network, pair.clean, clean_logits))
-        shares: list[Tensor] = []
-        for path in paths.values():
+
+        def shares_of(path: str) -> Tensor:
             clean_tensor = clean_tensors[path]
             row = torch.zeros(clean_tensor.shape[1])
             # A copy of an equal tensor has share 0
             differs = (clean_tensor != corrupted_tensors[path]).flatten(2).any(dim=2)[0]
             indices = differs.nonzero().flatten().tolist()
-            for begin in range(0, len(indices), n_rows):
-                some = indices[begin : begin + n_rows]
-                inputs = {name: x.repeat(len(some), 1) for name, x in pair.corrupted.items()}
-                with model_hooks(network, {path: copying(clean_tensor, some)}):
-                    values = pair.metric(network(**inputs)).cpu()
-                row[some] = ((values - corrupted) / (clean - corrupted)).to(row)
-            shares.append(row)
+            patched = changed_outputs(
+                network, pair.corrupted, clean_logits, indices, lambda some: {path: copying(clean_tensor, some)}
+            )
+            for some, logits in patched:
+                row[some] = ((pair.metric(logits).cpu() - corrupted) / (clean - corrupted)).to(row)
+            return row
+
+        shares = [shares_of(path) for path in paths.values()]
     return Restored(list(paths), torch.stack(shares), clean, corrupted, columns)
 
 

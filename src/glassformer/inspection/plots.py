@@ -1,6 +1,5 @@
-"""Plots of weights, positions and confusion matrices; each function returns a matplotlib figure."""
+"""Plots of weights and positions; each function returns a matplotlib figure."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,16 +25,13 @@ from glassformer.tasks.requirements import require_positions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colorbar import Colorbar
     from matplotlib.figure import Figure
 
 MAX_POSITIONS = 256
-_SHARES: dict[str, Any] = {"cmap": WEIGHTS_MAP, "vmin": 0, "vmax": 1, "interpolation": "nearest"}
+SHARES: dict[str, Any] = {"cmap": WEIGHTS_MAP, "vmin": 0, "vmax": 1}
 """Arguments of `imshow` for values from 0 to 1."""
 _SCHEMES = {"alibi": "ALiBi"}
 """Names of position schemes in titles; the others are named by their kind."""
-MAX_COUNTED = 40
-"""Largest number of classes for which a confusion matrix shows counts; beyond it, it shows colours only."""
 
 
 def heat_map(
@@ -75,7 +71,7 @@ def heat_maps(
     # Matrices.
     grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     for one, matrix, its_name in zip(grid.flat, weights, names, strict=False):
-        image = one.imshow(matrix.numpy(), **_SHARES, aspect="equal")
+        image = one.imshow(matrix.numpy(), **SHARES, aspect="equal", interpolation="nearest")
         one.set_title(its_name, fontsize=8.5, pad=3, color=GREY)
         one.spines[:].set_visible(False)
     for one in grid.flat[n:]:
@@ -97,15 +93,10 @@ def heat_maps(
     figure.supylabel(row_axis, fontsize=9, color=GREY)
     figure.suptitle(plain(name), fontsize=10.5, parse_math=False)
     bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.5 / height), aspect=18, ticks=[0, 0.5, 1], pad=0.02)
-    _finish_bar(bar, "weight")
-    return figure
-
-
-def _finish_bar(bar: "Colorbar", name: str) -> None:
-    """Give the colour bar of weights or shares its name, in small letters and without a box."""
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, color=GREY)
-    bar.set_label(name, fontsize=8.5, color=GREY)
+    bar.set_label("weight", fontsize=8.5, color=GREY)
+    return figure
 
 
 def plot_positions(network: Network, stack: str | None = None) -> "Figure":
@@ -196,48 +187,3 @@ def _end_labels(axes: "Axes", ends: Sequence[tuple[float, str, Any]], x: float) 
     axes.spines["left"].set_visible(False)
     axes.spines["right"].set_visible(True)
     axes.spines["right"].set_color(GREY)
-
-
-def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Figure":
-    """Plot a confusion matrix: counts (n_classes, n_classes), rows are true classes, colours the share of the row."""
-    counts, n = torch.as_tensor(matrix), len(names)
-    if counts.shape != (n, n):
-        raise ValueError(f"expected a square matrix for {n} names of classes, got {tuple(counts.shape)}")
-    shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
-    if n > MAX_COUNTED:
-        figure = heat_map(shares, names, names, "Confusion matrix", ("true class", "predicted class"))
-        figure.axes[-1].set_ylabel("share of the true class")
-        return figure
-    # Size
-    shown = [_shortened(plain(name)) for name in names]
-    inches = 0.085 * max(map(len, shown))
-    cell = max(0.34, 1.8 / n, 0.16 + 0.08 * len(f"{int(counts.max()):,}"), min(0.1 + inches, 4 / n, 1.2))
-    rotation, below = 0, 0.2
-    if inches > cell:
-        rotation, below = 90, inches
-    figure = new_figure(max(3.6, cell * n + inches + 1.5), cell * n + below + 0.9)
-    figure.set_layout_engine("compressed")
-    # Cells
-    axes = figure.subplots()
-    image = axes.imshow(shares.numpy(), **_SHARES)
-    for row, column in itertools.product(range(n), range(n)):
-        count, share = int(counts[row, column]), float(shares[row, column])
-        ink = "white" if count else "#9A88A8"  # pale zeros make the rest visible
-        if share > 0.5:
-            ink = "black"
-        axes.text(column, row, f"{count:,}", color=ink, fontsize=8.5, ha="center", va="center")
-    # Names
-    axes.set_xticks(range(n), shown, rotation=rotation, parse_math=False)
-    axes.set_yticks(range(n), shown, parse_math=False)
-    axes.tick_params(length=0, labelsize=8.5)
-    axes.spines[:].set_visible(False)
-    axes.set_xlabel("predicted class", fontsize=9, color=GREY)
-    axes.set_ylabel("true class", fontsize=9, color=GREY)
-    title(axes, "Confusion matrix")
-    bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 2.5 / (cell * n)), aspect=18, ticks=[0, 0.5, 1], pad=0.03)
-    _finish_bar(bar, "share of the true class")
-    return figure
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= 32 else f"{name[:24]}…{name[-7:]}"

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 from glassformer.errors import UserError
 from glassformer.inspection.capture import Trace
 from glassformer.loading import load_model
-from glassformer.model import Model
 from glassformer.serving import page_data
 from glassformer.serving.gallery import Gallery
 from glassformer.serving.shown import Shown, show
 from glassformer.store.manifest import Manifest
+from glassformer.tasks.trained_model import TrainedModel
 
 FOLDER = Path(__file__).parent
 """The folder of `page/` and `panels/`."""
@@ -39,7 +39,7 @@ class Inspector:
 
     def __init__(
         self,
-        model: Model | None,
+        model: TrainedModel | None,
         examples: Sequence[Mapping[str, str | None]] = (),
         *,
         folder: Path | None = None,
@@ -50,7 +50,7 @@ class Inspector:
         """Inputs with which the server was started."""
         self.folder = folder
         self.gallery, self.device = gallery, device
-        self.models: dict[str, Model] = {}
+        self.models: dict[str, TrainedModel] = {}
         self.runs: OrderedDict[str, Shown] = OrderedDict()
         self.compared: set[Path] = set()
         """Folders of other models that a page has opened."""
@@ -61,7 +61,7 @@ class Inspector:
             self.folder = model.folder
             self.first = self.keep(model)
 
-    def keep(self, model: Model) -> str:
+    def keep(self, model: TrainedModel) -> str:
         """Keep a model, and drop the oldest of too many; return its name."""
         name = page_data.model_id(model)
         self.models.pop(name, None)
@@ -71,7 +71,7 @@ class Inspector:
             del self.models[one]
         return name
 
-    def model_of(self, name: str | None) -> Model:
+    def model_of(self, name: str | None) -> TrainedModel:
         """Return the model of a request; load it again if it is no longer kept."""
         name = name or self.first
         if not name and self.gallery is None:
@@ -88,7 +88,7 @@ class Inspector:
                 raise UserError(f"the server has no model {name!r:.200}: open it again")
         return self.models[name]
 
-    def load(self, folder: Path, step: int | None) -> Model:
+    def load(self, folder: Path, step: int | None) -> TrainedModel:
         """Load the model of a step, or the newest one, and keep it."""
         if step == published_step(folder):
             step = None
@@ -110,7 +110,7 @@ class Inspector:
             raise UserError(f"the server has not opened the folder {name!r:.200}: open it again")
         return paths[name]
 
-    def add_run(self, model: Model, trace: Trace) -> Shown:
+    def add_run(self, model: TrainedModel, trace: Trace) -> Shown:
         """Run a model over the inputs of a trace; keep the run, and drop the oldest of too many."""
         shown = show(model, trace)
         content = json.dumps([page_data.model_id(model), *(x.tolist() for x in trace.inputs.values())])

@@ -14,8 +14,8 @@ from glassformer.errors import UserError
 from glassformer.inference.sampling import log_softmax
 from glassformer.inference.text import end_ids_of
 from glassformer.inspection.attention_maps import Kind
-from glassformer.model import Model
 from glassformer.serving.app import Packed
+from glassformer.tasks.trained_model import TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
 N_TOP = 10
@@ -130,20 +130,20 @@ def add_scores(rows: list[dict[str, Any]], logits: Tensor) -> list[float]:
     return values
 
 
-def model_id(model: Model) -> str:
+def model_id(model: TrainedModel) -> str:
     """Return the name of a model in requests: its folder and its step."""
     step = "" if model.step is None else model.step
     return f"{model.folder or model.run.name}@{step}"
 
 
-def end_ids(model: Model) -> list[int]:
+def end_ids(model: TrainedModel) -> list[int]:
     """Return the ids that end a written text."""
     if not (model.is_seq2seq or model.is_causal_lm):
         return []
     return sorted(end_ids_of(model.tokenizer, model.config, model.generation))
 
 
-def kind(model: Model) -> str:
+def kind(model: TrainedModel) -> str:
     """Return the family: recurrent, encoder, decoder or encoder-decoder."""
     config = model.config
     if isinstance(config, RecurrentConfig):
@@ -151,12 +151,12 @@ def kind(model: Model) -> str:
     return FAMILIES[config.encoder is not None, config.decoder is not None]
 
 
-def predicts_tokens(model: Model) -> bool:
+def predicts_tokens(model: TrainedModel) -> bool:
     """Return True if the head gives logits over the vocabulary."""
     return not model.labels and model.task.verb in ("generate", "translate", "fill")
 
 
-def attention_sizes(model: Model) -> dict[Kind, dict[str, int]]:
+def attention_sizes(model: TrainedModel) -> dict[Kind, dict[str, int]]:
     """Return layers and heads of each kind of attention that the model has."""
     config = model.config
     if isinstance(config, RecurrentConfig) and not hasattr(model.network.decoder, "cross_attn"):
@@ -169,13 +169,13 @@ def attention_sizes(model: Model) -> dict[Kind, dict[str, int]]:
     return {name: {"layers": x.n_layers, "heads": x.n_heads} for name, x in stacks.items() if x is not None}
 
 
-def vocabulary(model: Model) -> list[str]:
+def vocabulary(model: TrainedModel) -> list[str]:
     """Return the names of all rows of the head, by id; a padded table has rows without a token."""
     n_tokens = model.tokenizer.vocab_size
     return [*model.tokenizer.tokens(range(n_tokens)), *(f"<row {i}>" for i in range(n_tokens, model.config.vocab_size))]
 
 
-def unknown_in(model: Model, texts: Mapping[str, Any]) -> str:
+def unknown_in(model: TrainedModel, texts: Mapping[str, Any]) -> str:
     """Return sentences about the parts of the texts that the vocabularies do not contain; ids are left out."""
     sides = {name: text for name, text in texts.items() if isinstance(text, str)}
     tokenizers = dict.fromkeys(sides, model.tokenizer)

@@ -9,15 +9,15 @@ import uvicorn
 
 from glassformer import files
 from glassformer.errors import UserError
-from glassformer.model import Model
 from glassformer.serving.app import application
 from glassformer.serving.inspector import FOLDER, Inspector
 from glassformer.serving.panels import calls
 from glassformer.serving.worker import Worker
+from glassformer.tasks.trained_model import TrainedModel
 
 
 def inspect(
-    model: Model,
+    model: TrainedModel,
     text: str | None = None,
     *,
     source: str | None = None,

@@ -7,25 +7,22 @@ from torch import Tensor
 
 from glassformer.errors import UserError
 from glassformer.inspection.ablation import Part, ablate
-from glassformer.inspection.attention_maps import Kind, checked, kind_of
+from glassformer.inspection.attention_maps import MISSING, Heads, Kind, checked, kind_of
 from glassformer.inspection.capture import Trace, capture_tensors
 from glassformer.inspection.head_scores import LayerScores, Scores, ids_of, score_numbers, uniform_attention
 from glassformer.inspection.head_weights import HeadWeights, head_weights
 from glassformer.inspection.lens import residual_names
-from glassformer.model import Model
 from glassformer.models.transformer import Transformer
 from glassformer.serving import page_data
 from glassformer.serving.app import Packed
-
-Heads = HeadWeights | Tensor
-"""Weights of the H heads of a layer, (T, S) each."""
+from glassformer.tasks.trained_model import TrainedModel
 
 
 @dataclass
 class Shown:
     """One run of a model over a text or a pair."""
 
-    model: Model
+    model: TrainedModel
     trace: Trace
     attention: dict[Kind, list[Heads]]
     """By kind of attention and layer."""
@@ -36,11 +33,15 @@ class Shown:
     ablated: dict[tuple[str, bool], Tensor] = field(default_factory=dict)
     """Logits of the latest ablation, by the names of its parts and its kind of replacement."""
 
+    def layers(self, kind: Kind) -> list[Heads]:
+        """Return the weights of the heads of each layer; raise `UserError` if the model has no such attention."""
+        if kind not in self.attention:
+            raise UserError(f"{self.model.name} has no {MISSING[kind]}")
+        return self.attention[kind]
+
     def heads(self, kind: Kind, layer: int) -> Heads:
         """Return the weights of the heads of a layer."""
-        layers = self.attention.get(kind)
-        if layers is None:
-            raise UserError(f"{self.model.name} has no {kind} attention")
+        layers = self.layers(kind)
         return layers[checked("layer", layer, len(layers))]
 
     @property
@@ -66,7 +67,7 @@ class Shown:
         return self.ablated[off, mean]
 
 
-def show(model: Model, trace: Trace) -> Shown:
+def show(model: TrainedModel, trace: Trace) -> Shown:
     """Run a model; reduce the attention weights of each head to a thumbnail and scores."""
     tensors, weights = _run(model, trace)
     attention = dict[Kind, list[Heads]]()
@@ -84,7 +85,7 @@ def show(model: Model, trace: Trace) -> Shown:
     return Shown(model, replace(trace, tensors=tensors), attention, thumbnails, scores)
 
 
-def _run(model: Model, trace: Trace) -> tuple[dict[str, Tensor], dict[str, Heads]]:
+def _run(model: TrainedModel, trace: Trace) -> tuple[dict[str, Tensor], dict[str, Heads]]:
     """Return the tensors that the panels read, and the attention weights by the path of their module."""
     network, weights = model.network, dict[str, Heads]()
     if isinstance(network, Transformer):

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.errors import UserError
 from glassformer.inspection.attention_maps import checked
 from glassformer.inspection.head_scores import MARGIN, NAMES, LayerScores, best_heads, random_scores
 from glassformer.models.transformer import Transformer
@@ -20,8 +19,7 @@ from glassformer.serving.shown import Shown
 def thumbnails(inspector: Inspector, run: str, kind: str) -> Packed:
     """Answer small pictures of all heads of a kind of attention."""
     shown, which = inspector.run_of(run), page_data.kind_named(kind)
-    if which not in shown.thumbnails:
-        raise UserError(f"{shown.model.name} has no {kind} attention")
+    shown.layers(which)  # raises UserError without them
     return shown.packed(shown.thumbnails[which])
 
 

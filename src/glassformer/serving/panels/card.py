@@ -13,7 +13,6 @@ from glassformer.config.transformer import TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.inspection.attention_maps import Kind
-from glassformer.model import Model
 from glassformer.models.build import build_positions
 from glassformer.serving import page_data
 from glassformer.serving.app import one_answer, route
@@ -21,6 +20,7 @@ from glassformer.serving.inspector import Inspector
 from glassformer.store import checkpoint
 from glassformer.tasks.batches import Places
 from glassformer.tasks.task import TrainableTask
+from glassformer.tasks.trained_model import TrainedModel
 from glassformer.training.metrics_log import NAME, read_lines
 
 EXAMPLE = 24
@@ -101,7 +101,7 @@ def _has_bias(config: TransformerConfig, stack: Kind) -> bool:
     return bias is not None
 
 
-def parts(model: Model) -> list[dict[str, Any]]:
+def parts(model: TrainedModel) -> list[dict[str, Any]]:
     """Return the number of parameters of each block and of every other part; a tied table counts once, where first."""
     counts: Counter[str] = Counter()
     for path, x in model.network.named_parameters():
@@ -111,7 +111,7 @@ def parts(model: Model) -> list[dict[str, Any]]:
     return [{"name": name, "parameters": n} for name, n in counts.items()]
 
 
-def architecture(model: Model) -> list[dict[str, Any]]:
+def architecture(model: TrainedModel) -> list[dict[str, Any]]:
     """Return titled tables of the settings, to be drawn as boxes."""
     config = model.config
     boxes = [{"title": "Model", "rows": _rows(config, ("encoder", "decoder"))}]
@@ -132,7 +132,7 @@ def _rows(settings: Any, left_out: Sequence[str]) -> list[list[str]]:
     return rows
 
 
-def examples(model: Model, n: int = 3) -> list[dict[str, str]]:
+def examples(model: TrainedModel, n: int = 3) -> list[dict[str, str]]:
     """Return inputs from the validation data of the run: beginnings of rows, pairs, or texts with a mask.
 
     The list is empty if the model was not trained here or its data is gone.
@@ -147,7 +147,7 @@ def examples(model: Model, n: int = 3) -> list[dict[str, str]]:
     return [one for one in inputs if all(one.values())]
 
 
-def _example(model: Model, row: Example) -> dict[str, str]:
+def _example(model: TrainedModel, row: Example) -> dict[str, str]:
     text = model.tokenizer.decode(row.token_ids[:EXAMPLE].tolist()).strip()
     if row.source_ids is not None:
         return {"source": model.source_tokenizer.decode(row.source_ids.tolist()).strip(), "target": text}

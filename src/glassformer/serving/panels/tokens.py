@@ -12,11 +12,11 @@ from glassformer.inference.classify import Classifier, Tagger
 from glassformer.inference.sampling import log_softmax
 from glassformer.inspection.capture import encoded
 from glassformer.inspection.head_scores import random_trace
-from glassformer.model import Model
 from glassformer.serving import page_data
 from glassformer.serving.app import route
 from glassformer.serving.inspector import Inspector
 from glassformer.serving.shown import Shown
+from glassformer.tasks.trained_model import TrainedModel
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Input:
     source_ids: list[int] | None = None
     random: bool = False
 
-    def of_sides(self, model: Model) -> dict[str, Any]:
+    def of_sides(self, model: TrainedModel) -> dict[str, Any]:
         """Return the text, the source and the target that a model reads."""
         sides: dict[str, Any] = {"text": self.text, "source": self.source, "target": self.target}
         if self.ids is not None:
