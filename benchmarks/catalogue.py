@@ -153,22 +153,40 @@ def train_bahdanau() -> Benchmark:
 
 def decode_gpt2(device: str = "auto", batches: Sequence[int] = (1, 16), precisions: Settings = BOTH) -> Benchmark:
     candidates = []
+    work: dict[str, Any] = {"n_prompt": 64, "n_new": 128, "sizes": GPT2 | {"context": 1024}}
     for batch in batches:
         for precision in precisions:
-            sizes = GPT2 | {"context": 1024}
-            work = {"precision": precision, "batch": batch, "n_prompt": 64, "n_new": 128, "sizes": sizes}
-            work |= {"device": device}
+            arguments = work | {"precision": precision, "batch": batch, "device": device}
             setting = f"{precision}, batch {batch}"
-            candidates.append(Candidate(OURS, "decode_gpt2:ours", work, setting, precision))
-            if device == "auto" and (precision, batch) == ("bf16", 1):
-                int8 = work | {"int8_weights": True}
-                candidates.append(Candidate(f"{OURS}, int8 weights", "decode_gpt2:ours", int8, setting, precision))
+            candidates.append(Candidate(OURS, "decode_gpt2:ours", arguments, setting, precision))
             for cache in ("dynamic", "static"):
-                arguments = work | {"cache": cache}
-                peer = Candidate(f"transformers, {cache} cache", "decode_gpt2:transformers_gpt2", arguments)
-                candidates.append(replace(peer, setting=setting, precision=precision))
+                peer = Candidate(f"transformers, {cache} cache", "decode_gpt2:transformers_gpt2")
+                peer = replace(peer, arguments=arguments | {"cache": cache}, setting=setting, precision=precision)
+                candidates.append(peer)
     title = "Greedy decoding of GPT-2 (124 M parameters): 128 new tokens after a prompt of 64"
-    return Benchmark(title, candidates, rounds=5, work="tokens", share="memory bandwidth", device=device)
+    prepare = None
+    if device == "auto":
+        int8 = work | {"precision": "bf16", "batch": 1, "int8_weights": True}
+        candidates.append(Candidate(OURS, "decode_gpt2:ours", int8, "int8, batch 1"))
+        candidates += _exported_gpt2()
+        prepare = ("decode_gpt2_exported:exported", work)
+    return Benchmark(
+        title, candidates, rounds=5, work="tokens", share="memory bandwidth", device=device, prepare=prepare
+    )
+
+
+def _exported_gpt2() -> list[Candidate]:
+    """Return the candidates for which the model is exported; the settings say the bits of a weight."""
+    found = []
+    for package, name, make, kinds in (
+        ("xllamacpp", "llama.cpp", "llama_cpp", {"F32": "fp32", "F16": "bf16", "Q8_0": "int8"}),
+        ("ctranslate2", "CTranslate2", "ctranslate2_generator", {"float32": "fp32", "int8": "int8"}),
+    ):
+        for kind, bits in kinds.items() if find_spec(package) is not None else ():
+            arguments = {"folder": "", "kind": kind}
+            setting = f"{bits}, batch 1"
+            found.append(Candidate(f"{name} {kind}", f"decode_gpt2_exported:{make}", arguments, setting))
+    return found
 
 
 def decode_gpt2_on_gpu() -> Benchmark:
@@ -199,16 +217,18 @@ def decode_translation() -> Benchmark:
 
 
 def encode() -> Benchmark:
-    names = {OURS: OURS, "tokenizers (Rust)": "tokenizers", "reference in Python": "reference"}
+    fast = {OURS: OURS, "tokenizers (Rust)": "tokenizers"}
     candidates = []
     for scheme in SCHEMES:
+        has_tiktoken = scheme == "byte" and find_spec("tiktoken") is not None
+        rust = fast | ({"tiktoken (Rust)": "tiktoken"} if has_tiktoken else {})
         arguments: dict[str, Any] = {"scheme": scheme, "vocab_size": 2000, "n_bytes": MB}
-        for name, encoder in names.items():
+        for name, encoder in [*rust.items(), ("reference in Python", "reference")]:
             candidates.append(
                 Candidate(name, "text:encode", {"encoder": encoder, **arguments}, f"{scheme}, 1 MB in lines")
             )
         arguments |= {"n_bytes": 20 * MB, "piece_bytes": MB}
-        for name, encoder in list(names.items())[:2]:
+        for name, encoder in rust.items():
             candidates.append(
                 Candidate(name, "text:encode", {"encoder": encoder, **arguments}, f"{scheme}, 20 MB in pieces of 1 MB")
             )
@@ -217,10 +237,12 @@ def encode() -> Benchmark:
 
 def learn() -> Benchmark:
     names = {OURS: OURS, "tokenizers (Rust)": "tokenizers", "rescanning, extrapolated": "rescanning"}
+    of_scheme = {"byte": {"rustbpe": "rustbpe"}, "word": {"sentencepiece (BPE)": "sentencepiece"}}
     candidates = [
         Candidate(name, "text:learn", {"learner": learner, "scheme": scheme, "vocab_size": 2000, "n_bytes": MB}, scheme)
         for scheme in SCHEMES
-        for name, learner in names.items()
+        for name, learner in (names | of_scheme.get(scheme, {})).items()
+        if learner not in ("rustbpe", "sentencepiece") or find_spec(learner) is not None
     ]
     title = "Learning a tokenizer: vocabulary 2,000, 1 MB of the source of the standard library"
     return Benchmark(title, candidates, rounds=5)

@@ -34,7 +34,7 @@ def ours(
     settings = Settings(GenerationConfig(max_new_tokens=n_new, temperature=0.0), shape.context, device=place)
 
     def decode() -> None:
-        steps = list(Generation(network, prompts, settings))  # type: ignore[arg-type]
+        steps = list(Generation(network, prompts, settings))
         assert len(steps) == n_new, f"expected {n_new} steps, got {len(steps)}"
 
     return _task(decode, network, shape, precision, batch, n_prompt, n_new, place, 1 if int8_weights else 0)
@@ -78,7 +78,7 @@ def _prompts(shape: gpt_peers.Decoder, batch: int, n_prompt: int) -> torch.Tenso
 
 
 def bytes_read(
-    shape: gpt_peers.Decoder, size: int, batch: int, n_prompt: int, n_new: int, weight_size: int = 0
+    shape: gpt_peers.Decoder, size: int, batch: int, n_prompt: int, n_new: int, weight_size: float = 0
 ) -> float:
     """Return the bytes of weights and cache that `n_new` steps read.
 
@@ -98,7 +98,7 @@ def _task(
     n_prompt: int,
     n_new: int,
     place: torch.device,
-    weight_size: int = 0,
+    weight_size: float = 0,
 ) -> Task:
     return Task(
         decode,

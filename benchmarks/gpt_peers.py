@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from glassformer.config.transformer import NormalInit, Stack, TransformerConfig
 from glassformer.models.build import build_model
+from glassformer.models.transformer import Transformer
 
 
 class Decoder:
@@ -96,18 +97,18 @@ class TorchGPT(nn.Module):
         return self.head(self.stack(x, mask=mask, is_causal=True))
 
 
-def ours(shape: Decoder) -> nn.Module:
-    """Build glassformer's model of GPT-2's shape, without biases, as in nanoGPT's recipe."""
+def ours(shape: Decoder, bias: bool = False) -> Transformer:
+    """Build glassformer's model of GPT-2's shape, by default without biases, as in nanoGPT's recipe."""
     config = TransformerConfig(
         decoder=Stack(shape.n_layers, shape.n_heads, d_ff=4 * shape.d_model),
         d_model=shape.d_model,
         vocab_size=shape.vocab_size,
         max_len=shape.context,
         activation="gelu_tanh",
-        norm_bias=False,
-        qkv_bias=False,
-        attn_out_bias=False,
-        ff_bias=False,
+        norm_bias=bias,
+        qkv_bias=bias,
+        attn_out_bias=bias,
+        ff_bias=bias,
         fused_qkv=True,
         init=NormalInit(residual="scaled"),
     )

@@ -28,7 +28,7 @@ from catalogue import BENCHMARKS, ON_GPU, Benchmark
 from results import Result, Row, write
 from turns import Candidate, Measured, take_turns
 
-PACKAGES = ("torch", "transformers", "x-transformers", "tokenizers", "ctranslate2")
+PACKAGES = ("torch", "transformers", "x-transformers", "tokenizers", "ctranslate2", "xllamacpp", "tiktoken")
 
 
 def main(words: list[str] | None = None) -> None:

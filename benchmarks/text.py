@@ -1,11 +1,13 @@
 """Learning and encoding of tokenizers: glassformer, `tokenizers` in Rust, and two slow references in Python."""
 
+import io
 import sysconfig
 import time
 from functools import cache
 from itertools import islice, pairwise
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import tokenizers
 from tokenizers import models
@@ -50,8 +52,36 @@ def learn(learner: str, scheme: Scheme, vocab_size: int, n_bytes: int) -> Task:
     if learner == "rescanning":
         trained = Tokenizer.train(lines, vocab_size=vocab_size, scheme=scheme)
         return Task(lambda: rescanning_seconds(trained, lines), measures=True)
+    if learner == "rustbpe":
+        return Task(lambda: _learn_with_rustbpe(lines, vocab_size))
+    if learner == "sentencepiece":
+        return Task(lambda: _learn_with_sentencepiece(lines, vocab_size))
     kind = "tokenizers" if learner == "tokenizers" else "glassformer"
     return Task(lambda: Tokenizer.train(lines, vocab_size=vocab_size, scheme=scheme, learner=kind))  # type: ignore[arg-type]
+
+
+GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""The pattern by which GPT-2 splits a text, as the `byte` scheme does."""
+
+
+def _learn_with_rustbpe(lines: list[str], vocab_size: int) -> None:
+    import rustbpe
+
+    rustbpe.Tokenizer().train_from_iterator(lines, vocab_size, pattern=GPT2_PATTERN)
+
+
+def _learn_with_sentencepiece(lines: list[str], vocab_size: int) -> None:
+    """Learn BPE; the default limits of a line and of the number of lines are lifted."""
+    import sentencepiece
+
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=io.BytesIO(),
+        vocab_size=vocab_size,
+        model_type="bpe",
+        max_sentence_length=1 << 20,
+        minloglevel=2,
+    )
 
 
 def rescanning_seconds(tokenizer: Tokenizer, lines: list[str]) -> float:
@@ -101,6 +131,17 @@ def encode(encoder: str, scheme: Scheme, vocab_size: int, n_bytes: int, piece_by
         return Task(
             lambda: [found.ids for found in rust.encode_batch_fast(texts, add_special_tokens=False)], amount=amount
         )
+    if encoder == "tiktoken":
+        return Task(lambda: _in_tiktoken(tokenizer).encode_ordinary_batch(texts), amount=amount)
     if encoder == "reference":
         return Task(lambda: [tokenizer.reference.encode(one) for one in texts], amount=amount)
     return Task(lambda: tokenizer.encode_batch(texts), amount=amount)
+
+
+@cache
+def _in_tiktoken(tokenizer: Tokenizer) -> Any:
+    """Return tiktoken's encoder with the merges of a tokenizer of bytes; ranks are ids."""
+    import tiktoken
+
+    ranks = {piece: i for i, piece in enumerate(tokenizer.pieces)}
+    return tiktoken.Encoding("benchmark", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={})
