@@ -16,7 +16,6 @@ from glassformer.config.schema import to_dict, toml_value
 from glassformer.config.transformer import PositionHead, SequenceHead, TokenHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError
 from glassformer.interop import sentence_files, tokenizer_files
-from glassformer.interop.compatibility import distance
 from glassformer.interop.directory import CONFIG, GENERATION, MAX_SHARD_BYTES, HFFolder, write_weights
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family, matches
@@ -109,11 +108,11 @@ def choose_family(config: TransformerConfig, architecture: str = "") -> Family:
     `architecture` is the class that the model was imported from. Raises `UserError` with the nearest family otherwise.
     """
     families = sorted(FAMILIES, key=lambda family: architecture not in family.architectures)  # the sort is stable
-    misfits = [(family.fit(config), family) for family in families]
+    misfits = [(family.misfits(config), family) for family in families]
     for reasons, family in misfits:
         if not reasons:
             return family
-    reasons, nearest = min(misfits, key=lambda pair: distance(pair[0]))
+    reasons, nearest = min(misfits, key=lambda pair: (pair[1].stacks != config.stacks.keys(), len(pair[0])))
     raise UserError(
         f"no model family of transformers can represent this model exactly; the nearest is {nearest.name}, which does "
         f"not fit: {'; '.join(reasons)}"

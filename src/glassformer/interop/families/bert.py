@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.config import transformer as c
-from glassformer.interop.compatibility import Compatibility
-from glassformer.interop.equivalent import SCALES_AND_BIASES, Recast, Weights, with_scales_and_biases, with_zero_biases
+from glassformer.interop.equivalent import Recast, Weights, with_scales_and_biases, with_zero_biases
 from glassformer.interop.family import Family, Rule, attention_lines, rule
-from glassformer.interop.hf_config import HFConfig, settings, written
+from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 from glassformer.interop.vocabulary_files import MERGES, VOCAB, WORDS, framed_byte_level, word_piece
 
 HEADS: dict[str, c.Head] = {
@@ -24,93 +23,48 @@ HEADS: dict[str, c.Head] = {
 SPAN = "qa_outputs"
 """Name of the projection to the start and end of an answer, in every family."""
 SIZES = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="intermediate_size")
-SETTINGS = settings(int, d_model="hidden_size", vocab_size="vocab_size") | settings(
-    int, 2, n_token_types="type_vocab_size"
-)
+SETTINGS = inside("encoder", SIZES) | settings(int, d_model="hidden_size", vocab_size="vocab_size")
+SETTINGS |= settings(int, max_len="max_position_embeddings") | settings(int, 2, n_token_types="type_vocab_size")
 SETTINGS |= settings(float, 0.1, embedding_dropout="hidden_dropout_prob", residual_dropout="hidden_dropout_prob")
 SETTINGS |= settings(float, 0.1, attention_dropout="attention_probs_dropout_prob")
 SETTINGS |= settings(float, 1e-12, norm_eps="layer_norm_eps")
 SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
 SETTINGS |= settings(str, "gelu", activation="hidden_act")
+ALWAYS: Fields = {"norm_order": "post", "final_norm": False, "embedding_norm": True, "init": c.NormalInit(0.02)}
+"""Fields of every encoder in the manner of BERT."""
 
 
-def read_bert(hf: HFConfig, architecture: str) -> c.TransformerConfig:
-    # Keys of the original implementation, for other heads; the pooler is the same.
-    hf.pass_over("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
-    hf.pass_over("pooler_size_per_head", "pooler_type")
-    kind = architecture.removeprefix("Bert").replace("ForPreTraining", "ForMaskedLM")
-    return _read(hf, kind, offset=0)
+def read_bert(hf: HFConfig, fields: Fields) -> Fields:
+    head = fields["head"]
+    has_pooler = not isinstance(head, c.VectorHead) or hf.holds("pooler.dense.weight")
+    return {"head": head if has_pooler else c.VectorHead(pooling="mean")}
 
 
-def read_roberta(hf: HFConfig, architecture: str) -> c.TransformerConfig:
-    kind = architecture.removeprefix("Roberta")
-    if kind == "ForMaskedLM":  # its transform always has GELU
-        hf.only("hidden_act", "gelu")
-    return _read(hf, kind, offset=hf.take("pad_token_id", int, 1) + 1)
+def read_roberta(hf: HFConfig, fields: Fields) -> Fields:
+    offset = hf.take("pad_token_id", int, 1) + 1
+    others = {"max_len": fields["max_len"] - offset, "positions": c.LearnedPositions(offset)}
+    if isinstance(fields["head"], c.TokenHead):  # its transform always has GELU
+        others["activation"] = hf.choose("hidden_act", {"gelu": "gelu"}, "gelu")
+    return read_bert(hf, fields) | others
 
 
-def _read(hf: HFConfig, kind: str, offset: int) -> c.TransformerConfig:
-    hf.only("position_embedding_type", "absolute")
-    has_pooler = kind != "Model" or hf.holds("pooler.dense.weight")
-    head = HEADS[kind] if has_pooler else c.VectorHead(pooling="mean")
-    return c.TransformerConfig(
-        encoder=c.Stack(**hf.fields(SIZES)),
-        max_len=hf.take("max_position_embeddings", int) - offset,
-        positions=c.LearnedPositions(offset),
-        norm_order="post",
-        final_norm=False,
-        embedding_norm=True,
-        head=head,
-        init=c.NormalInit(0.02),
-        **hf.fields(SETTINGS),
-    )
+def write_bert(config: c.TransformerConfig) -> dict[str, Any]:
+    rows = config.max_len + getattr(config.positions, "offset", 0)
+    return {"max_position_embeddings": rows, "position_embedding_type": "absolute"}
 
 
-def fit_bert(config: c.TransformerConfig) -> list[str]:
-    fit = fit_encoder(config)
-    fit.need("positions", c.LearnedPositions())
-    return _fit(fit)
+def need_token_types(config: c.TransformerConfig) -> list[str]:
+    return [] if config.n_token_types else ["model.n_token_types: expected at least 1, got 0"]
 
 
-def fit_roberta(config: c.TransformerConfig) -> list[str]:
-    fit = fit_encoder(config)
-    fits = config.pad_id is not None and config.positions == c.LearnedPositions(config.pad_id + 1)
-    fit.check("positions", fits, "model.positions: expected learned with an offset of 1 + model.pad_id")
-    if isinstance(config.head, c.TokenHead):
-        fit.need("activation", "gelu")
-    return _fit(fit)
-
-
-def fit_encoder(config: c.TransformerConfig) -> Compatibility:
-    """Check the fields that BERT, RoBERTa and DistilBERT share."""
-    fit = Compatibility(config)
-    fit.stack("encoder", present=True)
-    fit.stack("decoder", present=False)
-    fit.needs(norm_order="post", final_norm=False, embedding_norm=True)
-    fit.holds("d_model", "tie_output", "activation", "fused_qkv", *SCALES_AND_BIASES)
-    return fit
+def need_padding(config: c.TransformerConfig) -> list[str]:
+    has_padding = config.pad_id is not None
+    return need_token_types(config) + ([] if has_padding else ["model.pad_id is missing: positions start after it"])
 
 
 def recast_bert(config: c.TransformerConfig, weights: Weights) -> Recast:
     """Add every bias that BERT, RoBERTa and DistilBERT have."""
     return with_zero_biases(*with_scales_and_biases(config, weights), logits=True)
-
-
-def _fit(fit: Compatibility) -> list[str]:
-    n_types = fit.config.n_token_types
-    fit.check("n_token_types", n_types > 0, f"model.n_token_types: expected at least 1, got {n_types}")
-    fit.heads(HEADS.values(), "none", "unused")
-    fit.holds("norm_eps")
-    return fit.done()
-
-
-def write_bert(config: c.TransformerConfig) -> dict[str, Any]:
-    return {
-        **written(SETTINGS, config),
-        **written(SIZES, config.head_stack),
-        "max_position_embeddings": config.max_len + getattr(config.positions, "offset", 0),
-        "position_embedding_type": "absolute",
-    }
 
 
 def table_bert(config: c.TransformerConfig) -> list[Rule]:
@@ -170,10 +124,16 @@ BERT = Family(
     name="BERT",
     model_type="bert",
     heads={f"Bert{kind}": head for kind, head in HEADS.items()} | {"BertForPreTraining": HEADS["ForMaskedLM"]},
-    read=read_bert,
-    fit=fit_bert,
-    write=write_bert,
+    settings=SETTINGS,
     table=table_bert,
+    always=ALWAYS | {"positions": c.LearnedPositions()},
+    only={"position_embedding_type": "absolute"},
+    # Keys of the original implementation, for other heads; the pooler is the same.
+    unused="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
+    "pooler_type",
+    read_others=read_bert,
+    write_others=write_bert,
+    limits=need_token_types,
     prefix="bert.",
     bare=frozenset({"BertModel"}),
     drawn=("pooler.dense.*",),
@@ -195,9 +155,10 @@ ROBERTA = replace(
     name="RoBERTa",
     model_type="roberta",
     heads={f"Roberta{kind}": head for kind, head in HEADS.items()},
-    read=read_roberta,
-    fit=fit_roberta,
     table=table_roberta,
+    unused="",
+    read_others=read_roberta,
+    limits=need_padding,
     prefix="roberta.",
     bare=frozenset({"RobertaModel"}),
     repeats={

@@ -14,7 +14,7 @@ from glassformer import files
 from glassformer.config.transformer import LinearScaling, Llama3Scaling, RotaryPositions, TransformerConfig, YarnScaling
 from glassformer.errors import UserError, needs
 from glassformer.inference.text import causal_frame
-from glassformer.interop.compatibility import Compatibility
+from glassformer.interop.compatibility import differences
 from glassformer.interop.family import Family, Key
 from glassformer.interop.hf import choose_family, transformer_of
 from glassformer.interop.tokenizer_files import row_names, trained_start
@@ -94,26 +94,23 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
 
 def require_fit(config: TransformerConfig, architecture: Architecture) -> None:
     """Raise `UserError` that lists the settings that llama.cpp's code for an architecture would compute differently."""
-    positions = config.positions
-    scaling = positions.scaling if isinstance(positions, RotaryPositions) else None
-    fit = Compatibility(config)
-    fit.check("head", config.head.kind == "tokens", f"model.head: expected tokens, got {config.head.kind}")
-    fit.need("activation", architecture.activation)
+    expected: dict[str, Any] = {"activation": architecture.activation, "attention_scale": None}
     if not architecture.has_out_bias:
-        fit.need("attn_out_bias", False)
-    fit.need("attention_scale", None)
-    fits = not any(0 < window < config.max_len for window in config.head_stack.window_pattern)
-    fit.check("decoder", fits, "model.decoder.window_pattern: expected no window shorter than max_len")
-    if isinstance(positions, RotaryPositions) and positions.fraction != 1:
-        fit.misfits.append(f"model.positions.fraction: expected 1, got {positions.fraction}")
+        expected["attn_out_bias"] = False
+    found = differences(config, vars(config) | expected)
+    if config.head.kind != "tokens":
+        found.append(f"model.head: expected tokens, got {config.head.kind}")
+    if any(0 < window < config.max_len for window in config.head_stack.window_pattern):
+        found.append("model.decoder.window_pattern: expected no window shorter than max_len")
+    scaling = config.positions.scaling if isinstance(config.positions, RotaryPositions) else None
     if isinstance(scaling, Llama3Scaling) and not architecture.has_factors:
-        fit.misfits.append("model.positions.scaling: expected none, linear or yarn, got llama3")
+        found.append("model.positions.scaling: expected none, linear or yarn, got llama3")
     if isinstance(scaling, YarnScaling) and (scaling.beta_fast, scaling.beta_slow) != (32.0, 1.0):
-        fit.misfits.append("model.positions.scaling: expected beta_fast 32 and beta_slow 1")
+        found.append("model.positions.scaling: expected beta_fast 32 and beta_slow 1")
     if isinstance(scaling, YarnScaling) and scaling.original_max_len < 7:  # < 2π: no full rotation, and another ramp
-        fit.misfits.append("model.positions.scaling.original_max_len: expected at least 7")
-    if fit.misfits:
-        raise UserError(f"llama.cpp's {architecture.name} cannot compute this model exactly: {'; '.join(fit.misfits)}")
+        found.append("model.positions.scaling.original_max_len: expected at least 7")
+    if found:
+        raise UserError(f"llama.cpp's {architecture.name} cannot compute this model exactly: {'; '.join(found)}")
 
 
 def model_numbers(config: TransformerConfig, architecture: Architecture) -> dict[str, Any]:
