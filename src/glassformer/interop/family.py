@@ -140,12 +140,36 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def attention_lines(config: TransformerConfig, ours: str, q: str, k: str, v: str, out: str) -> list[Rule]:
-    """Return the lines of an attention's projections: separate in transformers, separate or fused in glassformer."""
-    if config.fused_qkv and ours.endswith("self_attn"):
-        return [rule(f"{ours}.qkv_proj", (q, k, v)), rule(f"{ours}.out_proj", out)]
-    theirs = {"q_proj": q, "k_proj": k, "v_proj": v, "out_proj": out}
-    return [rule(f"{ours}.{mine}", other) for mine, other in theirs.items()]
+def lines(ours: str, theirs: str, names: Mapping[str, str], *, transposed: bool = False) -> list[Rule]:
+    """Return the lines of a table for one module and its counterpart, given the names inside both.
+
+    >>> lines("decoder.", "transformer.", {"final_norm": "ln_f"})
+    [Rule(ours=('decoder.final_norm',), theirs=('transformer.ln_f',), transposed=False, is_row=False)]
+    """
+    return [rule(ours + mine, theirs + other, transposed=transposed) for mine, other in names.items()]
+
+
+def attention(q: str, k: str, v: str, out: str, ours: str = "self_attn") -> dict[str, str]:
+    """Return the names of the four projections of an attention inside a block, for `lines`."""
+    return {f"{ours}.{name}_proj": theirs for name, theirs in (("q", q), ("k", k), ("v", v), ("out", out))}
+
+
+def with_fused(table: Iterable[Rule]) -> list[Rule]:
+    """Return the table for one matrix of queries, keys and values in self-attention, given that for three matrices.
+
+    The lines of queries, keys and values must follow each other.
+    """
+    fused: list[Rule] = []
+    for entry in table:
+        attention, _, part = entry.ours[0].rpartition(".")
+        ours = (f"{attention}.qkv_proj",)
+        if not attention.endswith("self_attn") or part not in ("q_proj", "k_proj", "v_proj"):
+            fused.append(entry)
+        elif fused[-1].ours == ours:
+            fused[-1] = replace(fused[-1], theirs=fused[-1].theirs + entry.theirs)
+        else:
+            fused.append(replace(entry, ours=ours))
+    return fused
 
 
 def nested(fields: Fields) -> Fields:
@@ -175,7 +199,7 @@ class Family:
     settings: Settings
     """Fields that equal a key of `config.json`, in both directions; `encoder.n_layers` is one of a stack."""
     table: Callable[[TransformerConfig], list[Rule]]
-    """Function: configuration → table of tensor names."""
+    """Function: configuration → table of tensor names, with separate queries, keys and values on our side."""
     always: Mapping[str, Any] = field(default_factory=dict)
     """Fields that have this value in every model of the family; the others have their default."""
     only: Mapping[str, Any] = field(default_factory=dict)
@@ -275,7 +299,10 @@ class Family:
             widths = config.attention_widths(stack_of(name))
             return [widths.query, widths.key, widths.value]
 
-        return keys(self.table(config), lambda name: stack_of(name).n_layers, rows, shapes_of(config))
+        table = self.table(config)
+        if config.fused_qkv:
+            table = with_fused(table)
+        return keys(table, lambda name: stack_of(name).n_layers, rows, shapes_of(config))
 
 
 def _head_with_modules(ours: Head, read: Head) -> Head:

@@ -15,7 +15,7 @@ from glassformer.config.transformer import (
 )
 from glassformer.interop.equivalent import Recast, Weights, with_scales_and_biases
 from glassformer.interop.families.bert import ROBERTA_ROLES, SPAN
-from glassformer.interop.family import Family, Rule, attention_lines, rule
+from glassformer.interop.family import Family, Rule, attention, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, Settings, inside, settings
 from glassformer.interop.vocabulary_files import framed_byte_level
 
@@ -71,35 +71,29 @@ def need_start(config: TransformerConfig) -> list[str]:
     return [] if config.decoder_start_id is not None else ["model.decoder_start_id is missing"]
 
 
+BLOCK = attention(*(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")))
+BLOCK |= attention(*(f"encoder_attn.{name}_proj" for name in ("q", "k", "v", "out")), ours="cross_attn")
+BLOCK |= {"self_attn_norm": "self_attn_layer_norm", "cross_attn_norm": "encoder_attn_layer_norm"}
+BLOCK |= {"ff.up_proj": "fc1", "ff.down_proj": "fc2", "ff_norm": "final_layer_norm"}
+
+
 def table_bart(config: TransformerConfig) -> list[Rule]:
-    lines = table_common(config)
-    for stack in ("encoder", "decoder"):
-        lines.append(rule(f"{stack}.embeddings.positions.table", f"model.{stack}.embed_positions"))
-        lines.append(rule(f"{stack}.embeddings.norm", f"model.{stack}.layernorm_embedding"))
-    return lines
-
-
-def table_common(config: TransformerConfig) -> list[Rule]:
-    """Return the table of names that BART and Marian share."""
-    lines = [
+    """Return the table of names of BART and Marian, which lacks the positions and the norm of the embeddings."""
+    table = [
         rule("output.bias", "final_logits_bias", is_row=True),
         rule("output.pooler", "classification_head.dense"),
         rule("output.proj", PROJECTIONS[config.head.kind]),
     ]
     if config.share_embeddings:
-        lines.append(rule("encoder.embeddings.tokens", "model.shared"))
+        table.append(rule("encoder.embeddings.tokens", "model.shared"))
     for stack in ("encoder", "decoder"):
+        theirs = f"model.{stack}."
         if not config.share_embeddings:
-            lines.append(rule(f"{stack}.embeddings.tokens", f"model.{stack}.embed_tokens"))
-        ours, theirs = f"{stack}.blocks.{{i}}.", f"model.{stack}.layers.{{i}}."
-        for mine, other in (("self_attn", "self_attn"), ("cross_attn", "encoder_attn")):
-            parts = (f"{theirs}{other}.{part}_proj" for part in ("q", "k", "v", "out"))
-            lines += attention_lines(config, f"{ours}{mine}", *parts)
-            lines.append(rule(f"{ours}{mine}_norm", f"{theirs}{other}_layer_norm"))
-        lines.append(rule(f"{ours}ff.up_proj", f"{theirs}fc1"))
-        lines.append(rule(f"{ours}ff.down_proj", f"{theirs}fc2"))
-        lines.append(rule(f"{ours}ff_norm", f"{theirs}final_layer_norm"))
-    return lines
+            table.append(rule(f"{stack}.embeddings.tokens", f"{theirs}embed_tokens"))
+        embeddings = {"positions.table": "embed_positions", "norm": "layernorm_embedding"}
+        table += lines(f"{stack}.embeddings.", theirs, embeddings)
+        table += lines(f"{stack}.blocks.{{i}}.", f"{theirs}layers.{{i}}.", BLOCK)
+    return table
 
 
 def recast_bart(config: TransformerConfig, weights: Weights) -> Recast:

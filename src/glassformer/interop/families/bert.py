@@ -8,7 +8,7 @@ from typing import Any
 
 from glassformer.config import transformer as c
 from glassformer.interop.equivalent import Recast, Weights, with_scales_and_biases, with_zero_biases
-from glassformer.interop.family import Family, Rule, attention_lines, rule
+from glassformer.interop.family import Family, Rule, attention, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 from glassformer.interop.vocabulary_files import MERGES, VOCAB, WORDS, framed_byte_level, word_piece
 
@@ -67,16 +67,27 @@ def recast_bert(config: c.TransformerConfig, weights: Weights) -> Recast:
     return with_zero_biases(*with_scales_and_biases(config, weights), logits=True)
 
 
+EMBEDDINGS = {"tokens": "word_embeddings", "positions.table": "position_embeddings", "norm": "LayerNorm"}
+EMBEDDINGS["token_types"] = "token_type_embeddings"
+BLOCK = attention(*(f"attention.self.{name}" for name in ("query", "key", "value")), "attention.output.dense")
+BLOCK |= {"self_attn_norm": "attention.output.LayerNorm", "ff_norm": "output.LayerNorm"}
+BLOCK |= {"ff.up_proj": "intermediate.dense", "ff.down_proj": "output.dense"}
+
+
+def encoder_lines(prefix: str) -> list[Rule]:
+    blocks = lines("encoder.blocks.{i}.", f"{prefix}encoder.layer.{{i}}.", BLOCK)
+    return lines("encoder.embeddings.", f"{prefix}embeddings.", EMBEDDINGS) + blocks
+
+
 def table_bert(config: c.TransformerConfig) -> list[Rule]:
-    # If untied, transformers adds the projection's own bias; the other bias is stored but not used.
-    bias = "cls.predictions.bias" if config.tie_output else "cls.predictions.decoder.bias"
+    transform = "cls.predictions.transform."
     return [
-        *_encoder_lines(config, "bert."),
-        rule("output.transform.dense", "cls.predictions.transform.dense"),
-        rule("output.transform.norm", "cls.predictions.transform.LayerNorm"),
+        *encoder_lines("bert."),
+        *lines("output.transform.", transform, {"dense": "dense", "norm": "LayerNorm"}),
         rule("output.pooler", "bert.pooler.dense"),
         rule("output.proj", {"tokens": "cls.predictions.decoder", "span": SPAN}.get(config.head.kind, "classifier")),
-        rule("output.bias", bias),
+        # If untied, transformers adds the projection's own bias; the other bias is stored but not used.
+        rule("output.bias", "cls.predictions.bias" if config.tie_output else "cls.predictions.decoder.bias"),
     ]
 
 
@@ -84,9 +95,8 @@ def table_roberta(config: c.TransformerConfig) -> list[Rule]:
     kind = config.head.kind
     projections = {"tokens": "lm_head.decoder", "sequence": "classifier.out_proj", "span": SPAN}
     return [
-        *_encoder_lines(config, "roberta."),
-        rule("output.transform.dense", "lm_head.dense"),
-        rule("output.transform.norm", "lm_head.layer_norm"),
+        *encoder_lines("roberta."),
+        *lines("output.transform.", "lm_head.", {"dense": "dense", "norm": "layer_norm"}),
         rule("output.pooler", "classifier.dense" if kind == "sequence" else "roberta.pooler.dense"),
         rule("output.proj", projections.get(kind, "classifier")),
         rule("output.bias", "lm_head.bias" if config.tie_output else "lm_head.decoder.bias"),
@@ -96,23 +106,6 @@ def table_roberta(config: c.TransformerConfig) -> list[Rule]:
 def _is_untied(config: c.TransformerConfig) -> bool:
     """Return True if the logits over tokens have their own projection."""
     return isinstance(config.head, c.TokenHead) and not config.tie_output
-
-
-def _encoder_lines(config: c.TransformerConfig, prefix: str) -> list[Rule]:
-    ours, theirs = "encoder.blocks.{i}.", f"{prefix}encoder.layer.{{i}}."
-    attention = f"{theirs}attention."
-    q, k, v = (f"{attention}self.{name}" for name in ("query", "key", "value"))
-    return [
-        rule("encoder.embeddings.tokens", f"{prefix}embeddings.word_embeddings"),
-        rule("encoder.embeddings.positions.table", f"{prefix}embeddings.position_embeddings"),
-        rule("encoder.embeddings.token_types", f"{prefix}embeddings.token_type_embeddings"),
-        rule("encoder.embeddings.norm", f"{prefix}embeddings.LayerNorm"),
-        *attention_lines(config, f"{ours}self_attn", q, k, v, f"{attention}output.dense"),
-        rule(f"{ours}self_attn_norm", f"{attention}output.LayerNorm"),
-        rule(f"{ours}ff.up_proj", f"{theirs}intermediate.dense"),
-        rule(f"{ours}ff.down_proj", f"{theirs}output.dense"),
-        rule(f"{ours}ff_norm", f"{theirs}output.LayerNorm"),
-    ]
 
 
 ROLES = {role: f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}

@@ -1,8 +1,8 @@
 """DistilBERT (Sanh 2019): BERT's blocks under other names, without token types and without a pooler."""
 
 from glassformer.config import transformer as c
-from glassformer.interop.families.bert import ALWAYS, OLD_NAMES, ROLES, SPAN, recast_bert
-from glassformer.interop.family import Family, Rule, attention_lines, rule
+from glassformer.interop.families.bert import ALWAYS, EMBEDDINGS, OLD_NAMES, ROLES, SPAN, recast_bert
+from glassformer.interop.family import Family, Rule, attention, lines, rule
 from glassformer.interop.hf_config import inside, settings
 from glassformer.interop.vocabulary_files import WORDS, word_piece
 
@@ -21,20 +21,16 @@ SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
 SETTINGS |= settings(str, "gelu", activation="activation")
 
 
+BLOCK = attention(*(f"attention.{name}_lin" for name in ("q", "k", "v", "out")))
+BLOCK |= {"self_attn_norm": "sa_layer_norm", "ff_norm": "output_layer_norm"}
+BLOCK |= {"ff.up_proj": "ffn.lin1", "ff.down_proj": "ffn.lin2"}
+
+
 def table_distilbert(config: c.TransformerConfig) -> list[Rule]:
-    ours, theirs = "encoder.blocks.{i}.", "distilbert.transformer.layer.{i}."
-    q, k, v, out = (f"{theirs}attention.{name}_lin" for name in ("q", "k", "v", "out"))
     return [
-        rule("encoder.embeddings.tokens", "distilbert.embeddings.word_embeddings"),
-        rule("encoder.embeddings.positions.table", "distilbert.embeddings.position_embeddings"),
-        rule("encoder.embeddings.norm", "distilbert.embeddings.LayerNorm"),
-        *attention_lines(config, f"{ours}self_attn", q, k, v, out),
-        rule(f"{ours}self_attn_norm", f"{theirs}sa_layer_norm"),
-        rule(f"{ours}ff.up_proj", f"{theirs}ffn.lin1"),
-        rule(f"{ours}ff.down_proj", f"{theirs}ffn.lin2"),
-        rule(f"{ours}ff_norm", f"{theirs}output_layer_norm"),
-        rule("output.transform.dense", "vocab_transform"),
-        rule("output.transform.norm", "vocab_layer_norm"),
+        *lines("encoder.embeddings.", "distilbert.embeddings.", EMBEDDINGS),
+        *lines("encoder.blocks.{i}.", "distilbert.transformer.layer.{i}.", BLOCK),
+        *lines("output.transform.", "vocab_", {"dense": "transform", "norm": "layer_norm"}),
         rule("output.pooler", "pre_classifier"),
         rule("output.proj", {"tokens": "vocab_projector", "span": SPAN}.get(config.head.kind, "classifier")),
         rule("output.bias", "vocab_projector.bias"),

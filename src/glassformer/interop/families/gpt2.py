@@ -12,7 +12,7 @@ from glassformer.config.transformer import (
     VectorHead,
 )
 from glassformer.interop.equivalent import with_scales_and_biases
-from glassformer.interop.family import Family, Rule, rule
+from glassformer.interop.family import Family, Rule, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 from glassformer.interop.vocabulary_files import byte_level
 
@@ -45,17 +45,12 @@ def write_others(config: TransformerConfig) -> dict[str, Any]:
 
 def table_gpt2(config: TransformerConfig) -> list[Rule]:
     ours, theirs = "decoder.blocks.{i}.", "transformer.h.{i}."
-    attn = f"{ours}self_attn."
-    inputs = f"{attn}qkv_proj" if config.fused_qkv else tuple(f"{attn}{name}_proj" for name in "qkv")
+    matrices = {"self_attn.out_proj": "attn.c_proj", "ff.up_proj": "mlp.c_fc", "ff.down_proj": "mlp.c_proj"}
     return [
-        rule("decoder.embeddings.tokens", "transformer.wte"),
-        rule("decoder.embeddings.positions.table", "transformer.wpe"),
-        rule(f"{ours}self_attn_norm", f"{theirs}ln_1"),
-        rule(inputs, f"{theirs}attn.c_attn", transposed=True),
-        rule(f"{attn}out_proj", f"{theirs}attn.c_proj", transposed=True),
-        rule(f"{ours}ff_norm", f"{theirs}ln_2"),
-        rule(f"{ours}ff.up_proj", f"{theirs}mlp.c_fc", transposed=True),
-        rule(f"{ours}ff.down_proj", f"{theirs}mlp.c_proj", transposed=True),
+        *lines("decoder.embeddings.", "transformer.", {"tokens": "wte", "positions.table": "wpe"}),
+        *lines(ours, theirs, {"self_attn_norm": "ln_1", "ff_norm": "ln_2"}),
+        rule(tuple(f"{ours}self_attn.{name}_proj" for name in "qkv"), f"{theirs}attn.c_attn", transposed=True),
+        *lines(ours, theirs, matrices, transposed=True),
         rule("decoder.final_norm", "transformer.ln_f"),
         rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else "score"),
     ]

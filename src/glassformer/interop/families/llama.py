@@ -19,7 +19,7 @@ from glassformer.config.transformer import (
 )
 from glassformer.interop.equivalent import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
 from glassformer.interop.families.rotary import read_rotary, write_rotary
-from glassformer.interop.family import Family, Rule, attention_lines, rule
+from glassformer.interop.family import Family, Rule, attention, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, Settings, inside, settings
 from glassformer.interop.vocabulary_files import qwen_byte_level
 
@@ -145,18 +145,17 @@ def write_qwen(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
+BLOCK = attention(*(f"self_attn.{name}_proj" for name in "qkvo"))
+BLOCK |= {f"self_attn.{name}_norm": f"self_attn.{name}_norm" for name in "qk"}
+BLOCK |= {f"ff.{name}_proj": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
+BLOCK |= {"self_attn_norm": "input_layernorm", "ff_norm": "post_attention_layernorm"}
+
+
 def table_llama(config: TransformerConfig) -> list[Rule]:
     side = "encoder" if config.decoder is None else "decoder"
-    ours, theirs = f"{side}.blocks.{{i}}.", "model.layers.{i}."
-    attn = f"{theirs}self_attn."
     return [
-        rule(f"{side}.embeddings.tokens", "model.embed_tokens"),
-        rule(f"{ours}self_attn_norm", f"{theirs}input_layernorm"),
-        *attention_lines(config, f"{ours}self_attn", *(f"{attn}{name}_proj" for name in "qkvo")),
-        *(rule(f"{ours}self_attn.{name}_norm", f"{attn}{name}_norm") for name in "qk"),
-        rule(f"{ours}ff_norm", f"{theirs}post_attention_layernorm"),
-        *(rule(f"{ours}ff.{name}_proj", f"{theirs}mlp.{name}_proj") for name in ("gate", "up", "down")),
-        rule(f"{side}.final_norm", "model.norm"),
+        *lines(f"{side}.", "model.", {"embeddings.tokens": "embed_tokens", "final_norm": "norm"}),
+        *lines(f"{side}.blocks.{{i}}.", "model.layers.{i}.", BLOCK),
         rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else "score"),
     ]
 

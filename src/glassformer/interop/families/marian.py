@@ -61,7 +61,7 @@ MARIAN = Family(
     model_type="marian",
     heads={"MarianMTModel": TokenHead(bias="constant")},
     settings=bart.SETTINGS,
-    table=bart.table_common,
+    table=bart.table_bart,
     always=bart.ALWAYS | {"positions": SinusoidalPositions("halves")},
     only=bart.ONLY | STATIC,
     unused=f"{bart.UNUSED} extra_pos_embeddings",  # sinusoids have no rows to skip

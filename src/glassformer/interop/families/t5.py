@@ -14,7 +14,7 @@ from glassformer.config.transformer import (
     VectorHead,
 )
 from glassformer.interop.equivalent import with_norm_scales
-from glassformer.interop.family import Family, Rule, attention_lines, rule
+from glassformer.interop.family import Family, Rule, attention, lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Fields, HFConfig, inside, settings
 
 HEAD, SHARED = "lm_head.weight", "shared.weight"
@@ -96,26 +96,22 @@ def write_mt5(config: TransformerConfig) -> dict[str, Any]:
 
 
 def table_t5(config: TransformerConfig) -> list[Rule]:
-    lines = [rule("encoder.embeddings.tokens", "shared"), rule("output.proj", "lm_head")]
+    table = [rule("encoder.embeddings.tokens", "shared"), rule("output.proj", "lm_head")]
     for half in config.stacks:
-        ours, theirs = f"{half}.blocks.{{i}}.", f"{half}.block.{{i}}.layer."
-        attentions = {"self_attn": "0.SelfAttention"}
+        # Sublayers in the order of their numbers
+        block = attention(*(f"0.SelfAttention.{part}" for part in "qkvo")) | {"self_attn_norm": "0.layer_norm"}
         if half == "decoder":
-            attentions["cross_attn"] = "1.EncDecAttention"
-        for mine, other in attentions.items():
-            parts = (f"{theirs}{other}.{part}" for part in "qkvo")
-            lines.append(rule(f"{ours}{mine}_norm", f"{theirs}{other[0]}.layer_norm"))
-            lines += attention_lines(config, f"{ours}{mine}", *parts)
-        last = f"{theirs}{len(attentions)}."
-        dense = f"{last}DenseReluDense."
-        lines.append(rule(f"{ours}ff_norm", f"{last}layer_norm"))
-        lines.append(rule(f"{ours}ff.gate_proj", f"{dense}wi_0"))
-        lines.append(rule(f"{ours}ff.up_proj", f"{dense}wi_1" if config.gated_ff else f"{dense}wi"))
-        lines.append(rule(f"{ours}ff.down_proj", f"{dense}wo"))
-        lines.append(rule(f"{half}.final_norm", f"{half}.final_layer_norm"))
-        bias = f"{half}.block.0.layer.0.SelfAttention.relative_attention_bias"
-        lines.append(rule(f"{half}.score_bias.table", bias))
-    return lines
+            block |= attention(*(f"1.EncDecAttention.{part}" for part in "qkvo"), ours="cross_attn")
+            block["cross_attn_norm"] = "1.layer_norm"
+        last = "2" if half == "decoder" else "1"
+        dense = f"{last}.DenseReluDense."
+        block |= {"ff_norm": f"{last}.layer_norm", "ff.gate_proj": f"{dense}wi_0", "ff.down_proj": f"{dense}wo"}
+        block["ff.up_proj"] = f"{dense}wi_1" if config.gated_ff else f"{dense}wi"
+        table += lines(f"{half}.blocks.{{i}}.", f"{half}.block.{{i}}.layer.", block)
+        # The rest of the stack
+        bias = "block.0.layer.0.SelfAttention.relative_attention_bias"
+        table += lines(f"{half}.", f"{half}.", {"final_norm": "final_layer_norm", "score_bias.table": bias})
+    return table
 
 
 T5 = Family(
