@@ -161,13 +161,25 @@ def compare_read_back(folder: Path, network: Transformer) -> float:
     family, architecture = find_family(written)
     config, _ = read_config(written, family, architecture)
     config = replace(config, decoder_start_id=network.config.decoder_start_id)
-    again = build_model(config).eval()
-    parameters = weights_of(again)
+    return compare_weights_read(config, read_weights(written, family, config), network)
+
+
+def compare_weights_read(config: TransformerConfig, weights: Mapping[str, Tensor], network: Transformer) -> float:
+    """Return the largest difference of logits to a network with these weights; raise `UserError` if it is too large."""
+    again = filled(config, weights)
+    inputs = example_inputs(network.config)
     with torch.no_grad():
-        for name, x in read_weights(written, family, config).items():
-            parameters[name].copy_(x)
-        inputs = example_inputs(network.config)
         return _compare(network, again, lambda: _own_outputs(again, inputs), "outputs of the model read back")
+
+
+@torch.no_grad()
+def filled(config: TransformerConfig, weights: Mapping[str, Tensor]) -> Transformer:
+    """Return a network with these weights."""
+    network = build_model(config).eval()
+    parameters = weights_of(network)
+    for name, x in weights.items():
+        parameters[name].copy_(x)
+    return network
 
 
 def compare_with_transformers(folder: Path, family: Family, architecture: str, network: Transformer) -> float | None:
