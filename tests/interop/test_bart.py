@@ -13,6 +13,7 @@ transformers = pytest.importorskip("transformers")
 
 from glassformer import api  # noqa: E402
 from glassformer.config.run import InitConfig, TokenizerConfig  # noqa: E402
+from glassformer.config.transformer import TokenHead  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.families.bart import BART  # noqa: E402
@@ -109,6 +110,7 @@ def test_an_export_loads_in_transformers(tmp_path: Path, fused: bool, tied: bool
         ({"embedding_norm": False}, "model.embedding_norm: expected true, got false"),
         ({"source_max_len": 9}, "model.source_max_len: expected 0, got 9"),
         ({"norm_eps": 1e-6}, "model.norm_eps: expected 1e-05, got 1e-06"),
+        ({"head": TokenHead(transform=True, bias="learned")}, "model.head.transform: expected false, got true"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(changes: dict[str, Any], words: str) -> None:

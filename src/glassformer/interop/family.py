@@ -26,6 +26,7 @@ from glassformer.store.model_directory import weights_of
 
 Shapes = Mapping[str, Sequence[int]]
 Names = tuple[str, ...]
+QKV_OUT = ("q", "k", "v", "out")
 
 
 @dataclass(frozen=True)
@@ -149,9 +150,13 @@ def lines(ours: str, theirs: str, names: Mapping[str, str], *, transposed: bool 
     return [rule(ours + mine, theirs + other, transposed=transposed) for mine, other in names.items()]
 
 
-def attention(q: str, k: str, v: str, out: str, ours: str = "self_attn") -> dict[str, str]:
-    """Return the names of the four projections of an attention inside a block, for `lines`."""
-    return {f"{ours}.{name}_proj": theirs for name, theirs in (("q", q), ("k", k), ("v", v), ("out", out))}
+def attention(theirs: str, parts: Iterable[str], ours: str = "self_attn") -> dict[str, str]:
+    """Return the names of the four projections of an attention inside a block, for `lines`.
+
+    >>> attention("attn.{}", "qkvo")["self_attn.out_proj"]
+    'attn.o'
+    """
+    return {f"{ours}.{mine}_proj": theirs.format(part) for mine, part in zip(QKV_OUT, parts, strict=True)}
 
 
 def with_fused(table: Iterable[Rule]) -> list[Rule]:
@@ -161,9 +166,9 @@ def with_fused(table: Iterable[Rule]) -> list[Rule]:
     """
     fused: list[Rule] = []
     for entry in table:
-        attention, _, part = entry.ours[0].rpartition(".")
-        ours = (f"{attention}.qkv_proj",)
-        if not attention.endswith("self_attn") or part not in ("q_proj", "k_proj", "v_proj"):
+        module, _, part = entry.ours[0].rpartition(".")
+        ours = (f"{module}.qkv_proj",)
+        if not module.endswith("self_attn") or part not in ("q_proj", "k_proj", "v_proj"):
             fused.append(entry)
         elif fused[-1].ours == ours:
             fused[-1] = replace(fused[-1], theirs=fused[-1].theirs + entry.theirs)

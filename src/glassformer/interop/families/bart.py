@@ -15,7 +15,7 @@ from glassformer.config.transformer import (
 )
 from glassformer.interop.equivalent import Recast, Weights, with_scales_and_biases
 from glassformer.interop.families.bert import ROBERTA_ROLES, SPAN
-from glassformer.interop.family import Family, Rule, attention, lines, rule
+from glassformer.interop.family import QKV_OUT, Family, Rule, attention, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, Settings, inside, settings
 from glassformer.interop.vocabulary_files import framed_byte_level
 
@@ -71,8 +71,8 @@ def need_start(config: TransformerConfig) -> list[str]:
     return [] if config.decoder_start_id is not None else ["model.decoder_start_id is missing"]
 
 
-BLOCK = attention(*(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")))
-BLOCK |= attention(*(f"encoder_attn.{name}_proj" for name in ("q", "k", "v", "out")), ours="cross_attn")
+BLOCK = attention("self_attn.{}_proj", QKV_OUT)
+BLOCK |= attention("encoder_attn.{}_proj", QKV_OUT, ours="cross_attn")
 BLOCK |= {"self_attn_norm": "self_attn_layer_norm", "cross_attn_norm": "encoder_attn_layer_norm"}
 BLOCK |= {"ff.up_proj": "fc1", "ff.down_proj": "fc2", "ff_norm": "final_layer_norm"}
 

@@ -31,7 +31,7 @@ SETTINGS |= settings(float, 1e-12, norm_eps="layer_norm_eps")
 SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
 SETTINGS |= settings(str, "gelu", activation="hidden_act")
 ALWAYS: Fields = {"norm_order": "post", "final_norm": False, "embedding_norm": True, "init": c.NormalInit(0.02)}
-"""Fields of every encoder in the manner of BERT."""
+"""Fields of BERT, RoBERTa and DistilBERT."""
 
 
 def read_bert(hf: HFConfig, fields: Fields) -> Fields:
@@ -69,7 +69,7 @@ def recast_bert(config: c.TransformerConfig, weights: Weights) -> Recast:
 
 EMBEDDINGS = {"tokens": "word_embeddings", "positions.table": "position_embeddings", "norm": "LayerNorm"}
 EMBEDDINGS["token_types"] = "token_type_embeddings"
-BLOCK = attention(*(f"attention.self.{name}" for name in ("query", "key", "value")), "attention.output.dense")
+BLOCK = attention("attention.{}", ("self.query", "self.key", "self.value", "output.dense"))
 BLOCK |= {"self_attn_norm": "attention.output.LayerNorm", "ff_norm": "output.LayerNorm"}
 BLOCK |= {"ff.up_proj": "intermediate.dense", "ff.down_proj": "output.dense"}
 

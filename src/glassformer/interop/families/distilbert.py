@@ -2,7 +2,7 @@
 
 from glassformer.config import transformer as c
 from glassformer.interop.families.bert import ALWAYS, EMBEDDINGS, OLD_NAMES, ROLES, SPAN, recast_bert
-from glassformer.interop.family import Family, Rule, attention, lines, rule
+from glassformer.interop.family import QKV_OUT, Family, Rule, attention, lines, rule
 from glassformer.interop.hf_config import inside, settings
 from glassformer.interop.vocabulary_files import WORDS, word_piece
 
@@ -21,7 +21,7 @@ SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
 SETTINGS |= settings(str, "gelu", activation="activation")
 
 
-BLOCK = attention(*(f"attention.{name}_lin" for name in ("q", "k", "v", "out")))
+BLOCK = attention("attention.{}_lin", QKV_OUT)
 BLOCK |= {"self_attn_norm": "sa_layer_norm", "ff_norm": "output_layer_norm"}
 BLOCK |= {"ff.up_proj": "ffn.lin1", "ff.down_proj": "ffn.lin2"}
 

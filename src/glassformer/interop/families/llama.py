@@ -145,7 +145,7 @@ def write_qwen(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-BLOCK = attention(*(f"self_attn.{name}_proj" for name in "qkvo"))
+BLOCK = attention("self_attn.{}_proj", "qkvo")
 BLOCK |= {f"self_attn.{name}_norm": f"self_attn.{name}_norm" for name in "qk"}
 BLOCK |= {f"ff.{name}_proj": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
 BLOCK |= {"self_attn_norm": "input_layernorm", "ff_norm": "post_attention_layernorm"}

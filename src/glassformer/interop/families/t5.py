@@ -99,9 +99,9 @@ def table_t5(config: TransformerConfig) -> list[Rule]:
     table = [rule("encoder.embeddings.tokens", "shared"), rule("output.proj", "lm_head")]
     for half in config.stacks:
         # Sublayers in the order of their numbers
-        block = attention(*(f"0.SelfAttention.{part}" for part in "qkvo")) | {"self_attn_norm": "0.layer_norm"}
+        block = attention("0.SelfAttention.{}", "qkvo") | {"self_attn_norm": "0.layer_norm"}
         if half == "decoder":
-            block |= attention(*(f"1.EncDecAttention.{part}" for part in "qkvo"), ours="cross_attn")
+            block |= attention("1.EncDecAttention.{}", "qkvo", ours="cross_attn")
             block["cross_attn_norm"] = "1.layer_norm"
         last = "2" if half == "decoder" else "1"
         dense = f"{last}.DenseReluDense."
