@@ -216,8 +216,9 @@ class Family:
     write_others: Callable[[TransformerConfig], dict[str, Any]] = lambda config: {}
     """Function: configuration → further keys of `config.json`: the inverse of `read_others`. It accepts every
     configuration with the stacks of the family, and writes the nearest value."""
-    limits: Callable[[TransformerConfig], list[str]] = lambda config: []
-    """Function: configuration → reasons why transformers cannot compute it although the keys express it."""
+    limits: Callable[[TransformerConfig], dict[str, bool]] = lambda config: {}
+    """Function: configuration → reasons why transformers cannot compute it although the keys express it, each with True
+    if it applies."""
     prefix: str = ""
     """Prefix of the tensor names of the network without its head; files of a model without a head may omit it."""
     bare: frozenset[str] = frozenset()
@@ -225,7 +226,7 @@ class Family:
     drawn: tuple[str, ...] = ()
     """Patterns of tensors that transformers initialises randomly if a file lacks them, and glassformer never uses."""
     recast: Callable[[TransformerConfig, Weights], Recast] = as_it_is
-    """Function: model that fits → equivalent model that the table can map."""
+    """Function: model with the stacks of the family → equivalent model, if it has one that the table can map."""
     repeats: Mapping[str, str] = field(default_factory=dict)
     """Name of a possible second copy of a tied tensor → name of the original, which may itself be in this map."""
     unread: Callable[[TransformerConfig], Mapping[str, str]] = lambda config: {}
@@ -284,7 +285,8 @@ class Family:
         hf = HFConfig(token_ids(config) | self.write(config), self.name, names)
         read = self._fields(hf, self.architecture(config))
         read["head"] = _head_with_modules(config.head, read["head"])
-        return [*differences(config, read), *self.limits(config)] or hf.problems()
+        limits = [reason for reason, applies in self.limits(config).items() if applies]
+        return [*differences(config, read), *limits] or hf.problems()
 
     def _fields(self, hf: HFConfig, architecture: str) -> Fields:
         hf.pass_over(*self.unused.split())

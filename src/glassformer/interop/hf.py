@@ -108,9 +108,10 @@ def choose_family(config: TransformerConfig, architecture: str = "") -> Family:
     `architecture` is the class that the model was imported from. Raises `UserError` with the nearest family otherwise.
     """
     families = sorted(FAMILIES, key=lambda family: architecture not in family.architectures)  # the sort is stable
-    misfits = [(family.misfits(config), family) for family in families]
-    for reasons, family in misfits:
-        if not reasons:
+    misfits: list[tuple[list[str], Family]] = []
+    for family in families:
+        misfits.append((family.misfits(config), family))
+        if not misfits[-1][0]:
             return family
     reasons, nearest = min(misfits, key=lambda pair: (pair[1].stacks != config.stacks.keys(), len(pair[0])))
     raise UserError(

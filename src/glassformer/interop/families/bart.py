@@ -67,8 +67,8 @@ def read_bare(hf: HFConfig, fields: Fields) -> Fields:
     return read_bart(hf, fields)
 
 
-def need_start(config: TransformerConfig) -> list[str]:
-    return [] if config.decoder_start_id is not None else ["model.decoder_start_id is missing"]
+def limits_bart(config: TransformerConfig) -> dict[str, bool]:
+    return {"model.decoder_start_id is missing": config.decoder_start_id is None}
 
 
 BLOCK = attention("self_attn.{}_proj", QKV_OUT)
@@ -116,7 +116,7 @@ BART = Family(
     unused=UNUSED,
     read_others=read_bart,
     write_others=lambda config: {"forced_eos_token_id": None},
-    limits=need_start,
+    limits=limits_bart,
     prefix="model.",
     recast=recast_bart,
     repeats=REPEATS,

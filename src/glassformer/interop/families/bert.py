@@ -53,13 +53,12 @@ def write_bert(config: c.TransformerConfig) -> dict[str, Any]:
     return {"max_position_embeddings": rows, "position_embedding_type": "absolute"}
 
 
-def need_token_types(config: c.TransformerConfig) -> list[str]:
-    return [] if config.n_token_types else ["model.n_token_types: expected at least 1, got 0"]
+def limits_bert(config: c.TransformerConfig) -> dict[str, bool]:
+    return {"model.n_token_types: expected at least 1, got 0": config.n_token_types == 0}
 
 
-def need_padding(config: c.TransformerConfig) -> list[str]:
-    has_padding = config.pad_id is not None
-    return need_token_types(config) + ([] if has_padding else ["model.pad_id is missing: positions start after it"])
+def limits_roberta(config: c.TransformerConfig) -> dict[str, bool]:
+    return limits_bert(config) | {"model.pad_id is missing: positions start after it": config.pad_id is None}
 
 
 def recast_bert(config: c.TransformerConfig, weights: Weights) -> Recast:
@@ -126,7 +125,7 @@ BERT = Family(
     "pooler_type",
     read_others=read_bert,
     write_others=write_bert,
-    limits=need_token_types,
+    limits=limits_bert,
     prefix="bert.",
     bare=frozenset({"BertModel"}),
     drawn=("pooler.dense.*",),
@@ -151,7 +150,7 @@ ROBERTA = replace(
     table=table_roberta,
     unused="",
     read_others=read_roberta,
-    limits=need_padding,
+    limits=limits_roberta,
     prefix="roberta.",
     bare=frozenset({"RobertaModel"}),
     repeats={

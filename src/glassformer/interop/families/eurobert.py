@@ -38,12 +38,10 @@ def write_eurobert(config: TransformerConfig) -> dict[str, Any]:
     return keys
 
 
-def need_room_for_labels(config: TransformerConfig) -> list[str]:
-    misfits = llama.need_whole_heads(config)
-    if isinstance(config.head, SequenceHead) and config.head.pooler == "none":
-        n_labels = config.head.n_labels
-        misfits.append(f"model.head.n_labels: expected at most d_model / 2 without a pooler, got {n_labels}")
-    return misfits
+def limits_eurobert(config: TransformerConfig) -> dict[str, bool]:
+    n_labels, pooler = getattr(config.head, "n_labels", 0), getattr(config.head, "pooler", "gelu")
+    too_many = f"model.head.n_labels: expected at most d_model / 2 without a pooler, got {n_labels}"
+    return llama.limits_llama(config) | {too_many: pooler == "none"}  # see `with_gelu_pooler`
 
 
 def recast_eurobert(config: TransformerConfig, weights: Weights) -> Recast:
@@ -85,7 +83,7 @@ EUROBERT = Family(
     unused="classifier_pooling clf_pooling",  # only a classifier reads them
     read_others=read_eurobert,
     write_others=write_eurobert,
-    limits=need_room_for_labels,
+    limits=limits_eurobert,
     recast=recast_eurobert,
     repeats=llama.REPEATS,
     derived=llama.DERIVED,

@@ -37,8 +37,6 @@ SETTINGS |= settings(str, "silu", activation="hidden_act")
 FULL, SLIDING = "full_attention", "sliding_attention"
 REPEATS = {"lm_head.weight": "model.embed_tokens.weight"}
 DERIVED = ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
-
-
 BIASES = settings(bool, False, qkv_bias="attention_bias", attn_out_bias="attention_bias")
 FF_BIAS = settings(bool, False, ff_bias="mlp_bias")
 ALWAYS: Fields = {"norm": "rmsnorm", "gated_ff": True, "init": NormalInit(0.02)}
@@ -116,10 +114,9 @@ def _windows_of(config: TransformerConfig) -> list[int]:
     return [pattern[i % len(pattern)] for i in range(config.head_stack.n_layers)]
 
 
-def need_whole_heads(config: TransformerConfig) -> list[str]:
-    """Return a misfit if n_heads does not divide d_model: transformers requires it for every head_dim."""
-    is_whole = config.d_model % config.head_stack.n_heads == 0
-    return [] if is_whole else ["model.d_model must be divisible by n_heads"]
+def limits_llama(config: TransformerConfig) -> dict[str, bool]:
+    """Return a limit for every head_dim: the configuration classes of Llama and EuroBERT check it."""
+    return {"model.d_model must be divisible by n_heads": config.d_model % config.head_stack.n_heads != 0}
 
 
 def write_common(config: TransformerConfig) -> dict[str, Any]:
@@ -180,7 +177,7 @@ LLAMA = _family(
     BIASES | FF_BIAS,
     read_others=read_common,
     write_others=write_common,
-    limits=need_whole_heads,
+    limits=limits_llama,
     recast=recast_llama,
 )
 MISTRAL = _family("Mistral", {}, read_others=read_mistral, write_others=write_mistral)

@@ -43,11 +43,9 @@ def write_marian(config: TransformerConfig) -> dict[str, Any]:
     return keys | ({"activation_function": "swish"} if config.activation == "silu" else {})
 
 
-def need_padding_in_both(config: TransformerConfig) -> list[str]:
-    misfits = bart.need_start(config)
-    if config.pad_id is not None and config.pad_id >= min(config.vocab_size, config.encoder_vocab_size):
-        misfits.append("model.pad_id: expected an id that is in both vocabularies")
-    return misfits
+def limits_marian(config: TransformerConfig) -> dict[str, bool]:
+    in_one = config.pad_id is not None and config.pad_id >= min(config.vocab_size, config.encoder_vocab_size)
+    return bart.limits_bart(config) | {"model.pad_id: expected an id that is in both vocabularies": in_one}
 
 
 def positions(config: TransformerConfig) -> dict[str, Tensor]:
@@ -67,7 +65,7 @@ MARIAN = Family(
     unused=f"{bart.UNUSED} extra_pos_embeddings",  # sinusoids have no rows to skip
     read_others=read_marian,
     write_others=write_marian,
-    limits=need_padding_in_both,
+    limits=limits_marian,
     prefix="model.",
     recast=lambda config, weights: bart.recast_bart(*with_halves(config, weights)),
     repeats=bart.REPEATS,
