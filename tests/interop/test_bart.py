@@ -13,9 +13,10 @@ transformers = pytest.importorskip("transformers")
 
 from glassformer import api  # noqa: E402
 from glassformer.config.run import InitConfig, TokenizerConfig  # noqa: E402
+from glassformer.config.transformer import TokenHead  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.families.bart import fit_bart  # noqa: E402
+from glassformer.interop.families.bart import BART  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from interop.checkpoints import VOCAB, config_of, imported, randomise, save, tensors  # noqa: E402
 from interop.decoding import assert_same_beams, assert_same_greedy  # noqa: E402
@@ -107,14 +108,15 @@ def test_an_export_loads_in_transformers(tmp_path: Path, fused: bool, tied: bool
     [
         ({"share_embeddings": False}, "model.share_embeddings: expected true, got false"),
         ({"embedding_norm": False}, "model.embedding_norm: expected true, got false"),
-        ({"source_max_len": 9}, "model.source_max_len: expected 0 or 40, got 9"),
+        ({"source_max_len": 9}, "model.source_max_len: expected 0, got 9"),
         ({"norm_eps": 1e-6}, "model.norm_eps: expected 1e-05, got 1e-06"),
+        ({"head": TokenHead(transform=True, bias="learned")}, "model.head.transform: expected false, got true"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(changes: dict[str, Any], words: str) -> None:
     config = replace(DENOISER, vocab_size=9, decoder_start_id=2)
-    assert fit_bart(config) == []
-    assert words in fit_bart(replace(config, **changes))
+    assert BART.misfits(config) == []
+    assert words in BART.misfits(replace(config, **changes))
 
 
 def test_unsupported_settings_are_refused(tmp_path: Path) -> None:
@@ -125,7 +127,7 @@ def test_unsupported_settings_are_refused(tmp_path: Path) -> None:
         import_model(hf, tmp_path / "ours")
     changes = {"static_position_embeddings": True, "add_final_layer_norm": True, "extra_pos_embeddings": 3}
     (hf / "config.json").write_text(json.dumps(config | changes))
-    with pytest.raises(UserError, match=r"extra_pos_embeddings 3 .*; static_position_embeddings .*; add_final_layer"):
+    with pytest.raises(UserError, match=r"add_final_layer_norm .*; extra_pos_emb.* 3 .*; static_position_embeddings"):
         import_model(hf, tmp_path / "ours")
 
 

@@ -134,7 +134,7 @@ def test_export_of_every_head(tmp_path: Path, architecture: str, capfd: pytest.C
         (replace(OURS, n_token_types=0), "BERT.*model.n_token_types: expected at least 1, got 0"),
         (
             replace(OURS, positions=LearnedPositions(2)),
-            r"positions: expected learned \(offset 0\), got learned \(offset 2\)",
+            r"positions.offset: expected 0, got 2",
         ),
         (
             replace(OURS, n_token_types=0, norm_eps=1e-12, head=VectorHead("mean", "tanh")),

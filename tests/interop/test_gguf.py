@@ -236,6 +236,17 @@ def test_damage_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert not (tmp_path / "out").exists()
 
 
+def test_a_wrong_conversion_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tensors of the file, converted back, must compute the model."""
+    from glassformer.interop.runtimes import gguf as module
+
+    folder = model_directory(ROTARY, tmp_path / "ours")
+    monkeypatch.setattr(module, "neighbours", lambda x, n_heads: x)
+    with pytest.raises(UserError, match="the outputs of the model read back differ"):
+        export(folder, tmp_path / "out", "gguf")
+    assert not (tmp_path / "out").exists()
+
+
 def test_wrong_arguments_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = model_directory(GPT, tmp_path / "ours")
     with pytest.raises(UserError, match="got bfloat16; only gguf"):

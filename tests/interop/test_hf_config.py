@@ -280,7 +280,7 @@ def test_every_key_is_known_and_every_parameter_counted(name: str) -> None:
     table, n_parameters = PUBLISHED[name]
     family, config = read(table, "lm_head.weight")
     assert sum(map(math.prod, shapes_of(config).values())) == n_parameters
-    assert family.fit(config) == []
+    assert family.misfits(config) == []
     written = family.write(config)
     for key in written.keys() & table.keys():
         assert written[key] == table[key] or table[key] is None, key

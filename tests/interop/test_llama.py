@@ -224,17 +224,20 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "scale": ({"attention_scale": 0.5}, "nearest is Llama.*: model.attention_scale: expected none, got 0.5"),
     "fraction": (
         {"positions": RotaryPositions(fraction=0.5), "decoder": replace(LLAMA_STACK, d_head=8)},
-        "model.positions.fraction: expected 1, got 0.5",
+        "model.positions.fraction: expected 1.0, got 0.5",
     ),
     "gate": (
         {"gated_ff": False, "d_model": 18, "decoder": WINDOWS.head_stack},
-        "model.gated_ff: expected true .or the activation relu2., got false",
+        "model.gated_ff: expected true, got false",
     ),
     "windows": (
         {"decoder": replace(LLAMA_STACK, window_pattern=(3, 4))},
-        r"window_pattern: expected (equal windows|\[\]), got \[3, 4\]",
+        r"window_pattern: expected \[.*\], got \[3, 4\]",
     ),
-    "biases": ({"attn_out_bias": True}, "model.qkv_bias and model.attn_out_bias must be equal"),
+    "biases": (
+        {"attn_out_bias": True},
+        "model.(attn_out_bias: expected false, got true|qkv_bias: expected true, got false)",
+    ),
 }
 
 

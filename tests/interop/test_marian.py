@@ -17,7 +17,7 @@ from glassformer import api  # noqa: E402
 from glassformer.config.transformer import SinusoidalPositions, TokenHead, TransformerConfig  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.families.marian import fit_marian  # noqa: E402
+from glassformer.interop.families.marian import MARIAN  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.nn.positions import sinusoid  # noqa: E402
 from interop.checkpoints import VOCAB, imported, save, tensors  # noqa: E402
@@ -159,7 +159,7 @@ def test_unsupported_settings_are_refused(tmp_path: Path, changes: dict[str, Any
         ({"norm_order": "pre"}, "model.norm_order: expected post, got pre"),
         ({"final_norm": True}, "model.final_norm: expected false, got true"),
         ({"norm": "rmsnorm"}, "model.norm: expected layernorm, got rmsnorm"),
-        ({"tie_output": False}, "model.tie_output: expected true with share_embeddings, got false"),
+        ({"tie_output": False}, "model.share_embeddings: expected false, got true"),
         ({"gated_ff": True}, "model.gated_ff: expected false, got true"),
         ({"decoder_start_id": None}, "model.decoder_start_id is missing"),
         ({"head": TokenHead(transform=True)}, "model.head.transform: expected false, got true"),
@@ -171,5 +171,5 @@ def test_unsupported_settings_are_refused(tmp_path: Path, changes: dict[str, Any
 )
 def test_a_model_that_does_not_fit_is_refused(changes: dict[str, Any], words: str) -> None:
     config = replace(PAPER, vocab_size=9, decoder_start_id=2)
-    assert fit_marian(config) == []
-    assert words in fit_marian(replace(config, **changes))
+    assert MARIAN.misfits(config) == []
+    assert words in MARIAN.misfits(replace(config, **changes))

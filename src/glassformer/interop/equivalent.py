@@ -125,9 +125,13 @@ def permute_residual(weights: Mapping[str, Tensor], config: TransformerConfig, o
     """
     if not torch.equal(order.sort().values, torch.arange(config.d_model)):
         raise ValueError(f"order: expected a permutation of {config.d_model} channels")
-    if config.table_width != config.d_model or not config.attn_out_proj:
+    if not _may_permute(config):
         raise ValueError("cannot permute channels: the model needs d_embedding = d_model and attn_out_proj = true")
     return {name: _permuted(name, x, order.to(x.device)) for name, x in weights.items()}
+
+
+def _may_permute(config: TransformerConfig) -> bool:
+    return config.table_width == config.d_model and config.attn_out_proj
 
 
 def _permuted(name: str, x: Tensor, order: Tensor) -> Tensor:
@@ -153,7 +157,7 @@ def halves_order(d_model: int) -> Tensor:
 
 def with_halves(config: TransformerConfig, weights: Weights) -> Recast:
     """Permute a model with interleaved sinusoids, so that all sines come before all cosines."""
-    if config.positions != SinusoidalPositions("interleaved"):
+    if config.positions != SinusoidalPositions("interleaved") or not _may_permute(config):
         return config, weights
     halves = replace(config, positions=SinusoidalPositions("halves"))
     return halves, permute_residual(weights, config, halves_order(config.d_model))

@@ -1,25 +1,32 @@
 """A model family of transformers: conversion of its configuration and of its tensor names.
 
-Each family has one table of tensor names, which is used in both directions. A line of the table pairs a glassformer
-module with a transformers module (`Rule`). Weights are only transposed, or divided or joined by rows:
-importing an exported model returns every tensor bit for bit.
+Each family has one table of settings and one of tensor names, which are used in both directions. A line of the second
+table pairs a glassformer module with a transformers module (`Rule`). Weights are only transposed, or divided or joined
+by rows: importing an exported model returns every tensor bit for bit.
+
+A family can represent a configuration if reading the written keys returns it (`Family.misfits`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from glassformer.config.transformer import Head, Stack, TransformerConfig
+from glassformer.config.transformer import Head, Stack, TransformerConfig, VectorHead
+from glassformer.interop.compatibility import differences, stack_misfits
 from glassformer.interop.equivalent import Recast, Weights, as_it_is, shapes_of
-from glassformer.interop.hf_config import HFConfig
+from glassformer.interop.generation import token_ids
+from glassformer.interop.hf_config import Fields, HFConfig, Settings, written
 from glassformer.interop.vocabulary_files import MERGES, VOCAB, Builder
+from glassformer.models.build import build_model
+from glassformer.store.model_directory import weights_of
 
 Shapes = Mapping[str, Sequence[int]]
 Names = tuple[str, ...]
+QKV_OUT = ("q", "k", "v", "out")
 
 
 @dataclass(frozen=True)
@@ -134,31 +141,84 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def attention_lines(config: TransformerConfig, ours: str, q: str, k: str, v: str, out: str) -> list[Rule]:
-    """Return the lines of an attention's projections: separate in transformers, separate or fused in glassformer."""
-    if config.fused_qkv and ours.endswith("self_attn"):
-        return [rule(f"{ours}.qkv_proj", (q, k, v)), rule(f"{ours}.out_proj", out)]
-    theirs = {"q_proj": q, "k_proj": k, "v_proj": v, "out_proj": out}
-    return [rule(f"{ours}.{mine}", other) for mine, other in theirs.items()]
+def lines(ours: str, theirs: str, names: Mapping[str, str], *, transposed: bool = False) -> list[Rule]:
+    """Return the lines of a table for one module and its counterpart, given the names inside both.
+
+    >>> lines("decoder.", "transformer.", {"final_norm": "ln_f"})
+    [Rule(ours=('decoder.final_norm',), theirs=('transformer.ln_f',), transposed=False, is_row=False)]
+    """
+    return [rule(ours + mine, theirs + other, transposed=transposed) for mine, other in names.items()]
+
+
+def attention(theirs: str, parts: Iterable[str], ours: str = "self_attn") -> dict[str, str]:
+    """Return the names of the four projections of an attention inside a block, for `lines`.
+
+    >>> attention("attn.{}", "qkvo")["self_attn.out_proj"]
+    'attn.o'
+    """
+    return {f"{ours}.{mine}_proj": theirs.format(part) for mine, part in zip(QKV_OUT, parts, strict=True)}
+
+
+def with_fused(table: Iterable[Rule]) -> list[Rule]:
+    """Return the table for one matrix of queries, keys and values in self-attention, given that for three matrices.
+
+    The lines of queries, keys and values must follow each other.
+    """
+    fused: list[Rule] = []
+    for entry in table:
+        module, _, part = entry.ours[0].rpartition(".")
+        ours = (f"{module}.qkv_proj",)
+        if not module.endswith("self_attn") or part not in ("q_proj", "k_proj", "v_proj"):
+            fused.append(entry)
+        elif fused[-1].ours == ours:
+            fused[-1] = replace(fused[-1], theirs=fused[-1].theirs + entry.theirs)
+        else:
+            fused.append(replace(entry, ours=ours))
+    return fused
+
+
+def nested(fields: Fields) -> Fields:
+    """Return the fields of a `TransformerConfig`: `encoder.n_layers` becomes a field of the encoder's `Stack`.
+
+    >>> nested({"d_model": 8, "encoder.n_layers": 2, "encoder.n_heads": 1, "encoder.d_ff": 16})["encoder"].n_layers
+    2
+    """
+    whole = {name: value for name, value in fields.items() if "." not in name}
+    parts: dict[str, Fields] = {}
+    for name, value in fields.items():
+        outer, _, inner = name.rpartition(".")
+        if outer:
+            parts.setdefault(outer, {})[inner] = value
+    return whole | {outer: replace(whole.get(outer, Stack()), **inner) for outer, inner in parts.items()}
 
 
 @dataclass(frozen=True)
 class Family:
-    """One `model_type` of transformers: its readers, writers and tensor names."""
+    """One `model_type` of transformers: its settings and tensor names. The first five fields are always needed."""
 
     name: str
     """Name for messages, such as GPT-2."""
     model_type: str
     heads: Mapping[str, Head]
     """Supported classes of transformers → glassformer head. An export uses the first class with the kind of head."""
-    read: Callable[[HFConfig, str], TransformerConfig]
-    """Function: `config.json` and class → glassformer configuration; problems are recorded in the `HFConfig`."""
-    fit: Callable[[TransformerConfig], list[str]]
-    """Function: configuration → reasons why the family cannot represent it exactly; empty if it can."""
-    write: Callable[[TransformerConfig], dict[str, Any]]
-    """Function: configuration that fits → keys of `config.json`, except those that all families share."""
+    settings: Settings
+    """Fields that equal a key of `config.json`, in both directions; `encoder.n_layers` is one of a stack."""
     table: Callable[[TransformerConfig], list[Rule]]
-    """Function: configuration → table of tensor names."""
+    """Function: configuration → table of tensor names, with separate queries, keys and values on our side."""
+    always: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that have this value in every model of the family; the others have their default."""
+    only: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of `config.json` with one supported value."""
+    unused: str = ""
+    """Keys of `config.json` that do not change the outputs."""
+    read_others: Callable[[HFConfig, Fields], Fields] = lambda hf, fields: {}
+    """Function: `config.json` and the fields read so far → further fields; problems are recorded in the `HFConfig`."""
+    write_others: Callable[[TransformerConfig], dict[str, Any]] = lambda config: {}
+    """Function: configuration → further keys of `config.json`: the inverse of `read_others`. It accepts every
+    configuration with the stacks of the family, and writes the nearest value."""
+    limits: Callable[[TransformerConfig], dict[str, bool]] = lambda config: {}
+    """Function: configuration → reasons why transformers cannot compute it although the keys express it, each with True
+    if it applies."""
     prefix: str = ""
     """Prefix of the tensor names of the network without its head; files of a model without a head may omit it."""
     bare: frozenset[str] = frozenset()
@@ -166,7 +226,7 @@ class Family:
     drawn: tuple[str, ...] = ()
     """Patterns of tensors that transformers initialises randomly if a file lacks them, and glassformer never uses."""
     recast: Callable[[TransformerConfig, Weights], Recast] = as_it_is
-    """Function: model that fits → equivalent model that the table can map."""
+    """Function: model with the stacks of the family → equivalent model, if it has one that the table can map."""
     repeats: Mapping[str, str] = field(default_factory=dict)
     """Name of a possible second copy of a tied tensor → name of the original, which may itself be in this map."""
     unread: Callable[[TransformerConfig], Mapping[str, str]] = lambda config: {}
@@ -190,9 +250,50 @@ class Family:
     def architectures(self) -> tuple[str, ...]:
         return tuple(self.heads)
 
+    @property
+    def stacks(self) -> frozenset[str]:
+        """Names of the stacks: encoder, decoder or both."""
+        return frozenset(name.split(".")[0] for name in self.settings if name.startswith(("encoder.", "decoder.")))
+
     def architecture(self, config: TransformerConfig) -> str:
         """Return the class of transformers that has this head."""
         return next(name for name, head in self.heads.items() if head.kind == config.head.kind)
+
+    def read(self, hf: HFConfig, architecture: str) -> TransformerConfig:
+        """Return the configuration of a class, given its `config.json`; problems are recorded in `hf`."""
+        return TransformerConfig(**self._fields(hf, architecture))
+
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
+        """Return the keys of `config.json` for a configuration, except those that all families share."""
+        return written(self.settings, config) | self.write_others(config)
+
+    def misfits(self, config: TransformerConfig) -> list[str]:
+        """Return the reasons why the family cannot represent a configuration exactly; empty if it can.
+
+        The keys of an equivalent configuration are written and read again, and the fields that are then different do
+        not fit. So a setting that a family forgets makes it reject a model, and never export a wrong one.
+        """
+        if misfits := stack_misfits(config, self.stacks):
+            return misfits
+        kinds = dict.fromkeys(head.kind for head in self.heads.values())
+        if config.head.kind not in kinds:
+            misfit = f"model.head.kind: expected {' or '.join(kinds)}, got {config.head.kind}"
+            return [misfit, *self.misfits(replace(config, head=next(iter(self.heads.values()))))]
+        config, weights = self.recast(config, weights_of(build_model(config, "meta")))
+        stored = [rule for rule in self.table(config) if f"{rule.ours[0]}.weight" in weights]
+        names = [f"{name}.weight" for rule in stored for name in rule.theirs]
+        hf = HFConfig(token_ids(config) | self.write(config), self.name, names)
+        read = self._fields(hf, self.architecture(config))
+        read["head"] = _head_with_modules(config.head, read["head"])
+        limits = [reason for reason, applies in self.limits(config).items() if applies]
+        return [*differences(config, read), *limits] or hf.problems()
+
+    def _fields(self, hf: HFConfig, architecture: str) -> Fields:
+        hf.pass_over(*self.unused.split())
+        for key, value in self.only.items():
+            hf.only(key, value)
+        fields = {**self.always, **hf.fields(self.settings), "head": self.heads[architecture]}
+        return nested(fields | self.read_others(hf, fields))
 
     def keys(self, config: TransformerConfig) -> list[Key]:
         """Return the table, filled in for a configuration."""
@@ -205,4 +306,19 @@ class Family:
             widths = config.attention_widths(stack_of(name))
             return [widths.query, widths.key, widths.value]
 
-        return keys(self.table(config), lambda name: stack_of(name).n_layers, rows, shapes_of(config))
+        table = self.table(config)
+        if config.fused_qkv:
+            table = with_fused(table)
+        return keys(table, lambda name: stack_of(name).n_layers, rows, shapes_of(config))
+
+
+def _head_with_modules(ours: Head, read: Head) -> Head:
+    """Return the head that was read, with the settings of a vector head that modules of sentence-transformers express.
+
+    They express every vector head, unless it applies its pooler: see `sentence_files.write_modules`.
+    """
+    if not isinstance(ours, VectorHead) or not isinstance(read, VectorHead):
+        return read
+    if ours.pooler in ("tanh", "relu"):
+        return replace(read, max_tokens=ours.max_tokens)
+    return replace(ours, pooler="none" if read.pooler == "none" else "unused")

@@ -16,7 +16,6 @@ from glassformer.config.schema import to_dict, toml_value
 from glassformer.config.transformer import PositionHead, SequenceHead, TokenHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError
 from glassformer.interop import sentence_files, tokenizer_files
-from glassformer.interop.compatibility import distance
 from glassformer.interop.directory import CONFIG, GENERATION, MAX_SHARD_BYTES, HFFolder, write_weights
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family, matches
@@ -109,11 +108,12 @@ def choose_family(config: TransformerConfig, architecture: str = "") -> Family:
     `architecture` is the class that the model was imported from. Raises `UserError` with the nearest family otherwise.
     """
     families = sorted(FAMILIES, key=lambda family: architecture not in family.architectures)  # the sort is stable
-    misfits = [(family.fit(config), family) for family in families]
-    for reasons, family in misfits:
-        if not reasons:
+    misfits: list[tuple[list[str], Family]] = []
+    for family in families:
+        misfits.append((family.misfits(config), family))
+        if not misfits[-1][0]:
             return family
-    reasons, nearest = min(misfits, key=lambda pair: distance(pair[0]))
+    reasons, nearest = min(misfits, key=lambda pair: (pair[1].stacks != config.stacks.keys(), len(pair[0])))
     raise UserError(
         f"no model family of transformers can represent this model exactly; the nearest is {nearest.name}, which does "
         f"not fit: {'; '.join(reasons)}"
@@ -162,13 +162,25 @@ def compare_read_back(folder: Path, network: Transformer) -> float:
     family, architecture = find_family(written)
     config, _ = read_config(written, family, architecture)
     config = replace(config, decoder_start_id=network.config.decoder_start_id)
-    again = build_model(config).eval()
-    parameters = weights_of(again)
+    return compare_weights_read(config, read_weights(written, family, config), network)
+
+
+def compare_weights_read(config: TransformerConfig, weights: Mapping[str, Tensor], network: Transformer) -> float:
+    """Return the largest difference of logits to a network with these weights; raise `UserError` if it is too large."""
+    again = filled(config, weights)
+    inputs = example_inputs(network.config)
     with torch.no_grad():
-        for name, x in read_weights(written, family, config).items():
-            parameters[name].copy_(x)
-        inputs = example_inputs(network.config)
         return _compare(network, again, lambda: _own_outputs(again, inputs), "outputs of the model read back")
+
+
+@torch.no_grad()
+def filled(config: TransformerConfig, weights: Mapping[str, Tensor]) -> Transformer:
+    """Return a network with these weights."""
+    network = build_model(config).eval()
+    parameters = weights_of(network)
+    for name, x in weights.items():
+        parameters[name].copy_(x)
+    return network
 
 
 def compare_with_transformers(folder: Path, family: Family, architecture: str, network: Transformer) -> float | None:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from glassformer.config.transformer import TransformerConfig
 from glassformer.errors import UserError, listed, shown
 
 T = TypeVar("T")
@@ -69,6 +70,8 @@ class Setting:
 
 Settings = dict[str, Setting]
 """Field in glassformer → key of `config.json`, in both directions. Activations have other names (`ACTIVATIONS`)."""
+Fields = dict[str, Any]
+"""Fields of a `TransformerConfig` by name; `encoder.n_layers` is a field of a stack."""
 
 
 def settings(kind: type, default: Any = None, **keys: str) -> Settings:
@@ -76,12 +79,26 @@ def settings(kind: type, default: Any = None, **keys: str) -> Settings:
     return {name: Setting(key, kind, default) for name, key in keys.items()}
 
 
-def written(table: Settings, config: Any) -> dict[str, Any]:
-    """Return the keys of `config.json` with the values of a configuration: the inverse of `HFConfig.fields`."""
-    values = {setting.key: getattr(config, name) for name, setting in table.items()}
+def inside(outer: str, table: Settings) -> Settings:
+    """Return the settings of a part of the configuration, such as the encoder."""
+    return {f"{outer}.{name}": setting for name, setting in table.items()}
+
+
+def written(table: Settings, config: TransformerConfig) -> dict[str, Any]:
+    """Return the keys of `config.json` with the values of a configuration: the inverse of `HFConfig.fields`.
+
+    The key of a field that the configuration does not have is null, such as one of other positions.
+    """
+    values = {setting.key: _value(config, name) for name, setting in table.items()}
     if "activation" in table:
         values[table["activation"].key] = ACTIVATION_NAMES[config.activation]
     return values
+
+
+def _value(config: Any, name: str) -> Any:
+    for part in name.split("."):
+        config = getattr(config, part, None)
+    return config
 
 
 class HFConfig:

@@ -4,22 +4,19 @@ Marian has other positions and no such norm. This file also contains the functio
 """
 
 from dataclasses import replace
-from typing import Any
 
 from glassformer.config.transformer import (
     Head,
     LearnedPositions,
     SequenceHead,
     SpanHead,
-    Stack,
     TokenHead,
     TransformerConfig,
 )
-from glassformer.interop.compatibility import Compatibility
-from glassformer.interop.equivalent import SCALES_AND_BIASES, Recast, Weights, with_scales_and_biases
+from glassformer.interop.equivalent import Recast, Weights, with_scales_and_biases
 from glassformer.interop.families.bert import ROBERTA_ROLES, SPAN
-from glassformer.interop.family import Family, Rule, attention_lines, rule
-from glassformer.interop.hf_config import HFConfig, Settings, settings, written
+from glassformer.interop.family import QKV_OUT, Family, Rule, attention, lines, rule
+from glassformer.interop.hf_config import Fields, HFConfig, Settings, inside, settings
 from glassformer.interop.vocabulary_files import framed_byte_level
 
 HEADS: dict[str, Head] = {
@@ -36,120 +33,67 @@ REPEATS = {
     "model.decoder.embed_tokens.weight": SHARED,
     "model.encoder.embed_tokens.weight": SHARED,
 }
-SETTINGS = settings(int, d_model="d_model") | settings(int, 1024, max_len="max_position_embeddings")
-SETTINGS |= settings(float, 0.1, embedding_dropout="dropout", residual_dropout="dropout")
-SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout", ff_dropout="activation_dropout")
-SETTINGS |= settings(bool, False, scale_embeddings="scale_embedding")
-SETTINGS |= settings(str, "gelu", activation="activation_function")
 DERIVED = ("model.encoder.version", "model.decoder.version")
 
 
-def read_bart(hf: HFConfig, architecture: str) -> TransformerConfig:
-    hf.only("extra_pos_embeddings", 2)
-    hf.only("static_position_embeddings", False)
-    hf.only("normalize_embedding", True)
-    tied = hf.take("tie_word_embeddings", bool, True)
-    if architecture == BARE and not tied:
-        hf.problem(f"tie_word_embeddings: expected true for {BARE}, which has no head, got false")
-    return replace(
-        read_common(hf),
-        vocab_size=hf.take("vocab_size", int),
-        share_embeddings=tied,
-        tie_output=tied,
-        positions=LearnedPositions(offset=2),
-        embedding_norm=True,
-        head=HEADS.get(architecture, TokenHead()),
-    )
-
-
-def read_common(hf: HFConfig) -> TransformerConfig:
-    """Read the keys that BART and Marian share."""
-    hf.only("normalize_before", False)
-    hf.only("add_final_layer_norm", False)
-    hf.only("add_bias_logits", False)
-    # Keys of training, of distillation, and of generation (forced tokens are in its own file); duplicate sizes.
-    hf.pass_over("encoder_layerdrop", "decoder_layerdrop", "classif_dropout", "num_hidden_layers", "_num_labels")
-    hf.pass_over("save_step", "replacing_rate", "student_encoder_layers", "student_decoder_layers")
-    hf.pass_over("force_bos_token_to_be_generated")
-    return TransformerConfig(
-        encoder=Stack(**hf.fields(_sizes("encoder"))),
-        decoder=Stack(**hf.fields(_sizes("decoder"))),
-        norm_order="post",
-        final_norm=False,
-        **hf.fields(SETTINGS),
-    )
-
-
 def _sizes(name: str) -> Settings:
-    """Return the settings of a stack."""
-    return settings(int, n_layers=f"{name}_layers", n_heads=f"{name}_attention_heads", d_ff=f"{name}_ffn_dim")
+    sizes = settings(int, n_layers=f"{name}_layers", n_heads=f"{name}_attention_heads", d_ff=f"{name}_ffn_dim")
+    return inside(name, sizes)
 
 
-def fit_bart(config: TransformerConfig) -> list[str]:
-    fit = fit_common(config)
-    fit.heads(HEADS.values())
-    fit.needs(positions=LearnedPositions(offset=2), embedding_norm=True)
-    fit.need("source_max_len", 0, config.max_len)
-    fit.needs(source_vocab_size=0, share_embeddings=config.tie_output)
-    return fit.done()
+SETTINGS = _sizes("encoder") | _sizes("decoder")
+SETTINGS |= settings(int, d_model="d_model") | settings(int, 1024, max_len="max_position_embeddings")
+SETTINGS |= settings(float, 0.1, embedding_dropout="dropout", residual_dropout="dropout")
+SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout", ff_dropout="activation_dropout")
+SETTINGS |= settings(bool, False, scale_embeddings="scale_embedding")
+SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
+SETTINGS |= settings(str, "gelu", activation="activation_function")
+"""Settings of BART and Marian, as the next three tables."""
+ALWAYS: Fields = {"norm_order": "post", "final_norm": False}
+ONLY = dict.fromkeys(("normalize_before", "add_final_layer_norm", "add_bias_logits"), False)
+UNUSED = (  # keys of training, of distillation, and of generation (forced tokens are in its own file); duplicate sizes
+    "encoder_layerdrop decoder_layerdrop classif_dropout num_hidden_layers _num_labels save_step replacing_rate "
+    "student_encoder_layers student_decoder_layers force_bos_token_to_be_generated"
+)
 
 
-def fit_common(config: TransformerConfig) -> Compatibility:
-    """Check the fields that BART and Marian share, except the head."""
-    fit = Compatibility(config)
-    fit.stack("encoder", present=True)
-    fit.stack("decoder", present=True)
-    fit.needs(norm_order="post", final_norm=False)
-    fit.check("decoder_start_id", config.decoder_start_id is not None, "model.decoder_start_id is missing")
-    fit.holds("d_model", "tie_output", "activation", "fused_qkv", "scale_embeddings", *SCALES_AND_BIASES)
-    return fit
+def read_bart(hf: HFConfig, fields: Fields) -> Fields:
+    return {"share_embeddings": fields["tie_output"]}
 
 
-def write_bart(config: TransformerConfig) -> dict[str, Any]:
-    return write_common(config) | {
-        "vocab_size": config.vocab_size,
-        "tie_word_embeddings": config.tie_output,
-    }
+def read_bare(hf: HFConfig, fields: Fields) -> Fields:
+    if not fields["tie_output"]:
+        hf.problem(f"tie_word_embeddings: expected true for {BARE}, which has no head, got false")
+    return read_bart(hf, fields)
 
 
-def write_common(config: TransformerConfig) -> dict[str, Any]:
-    """Return the keys that BART and Marian share."""
-    assert config.is_encoder_decoder  # the configuration fits
-    keys = written(SETTINGS, config) | {"forced_eos_token_id": None}
-    for name, stack in config.stacks.items():
-        keys |= written(_sizes(name), stack)
-    return keys
+def limits_bart(config: TransformerConfig) -> dict[str, bool]:
+    return {"model.decoder_start_id is missing": config.decoder_start_id is None}
+
+
+BLOCK = attention("self_attn.{}_proj", QKV_OUT)
+BLOCK |= attention("encoder_attn.{}_proj", QKV_OUT, ours="cross_attn")
+BLOCK |= {"self_attn_norm": "self_attn_layer_norm", "cross_attn_norm": "encoder_attn_layer_norm"}
+BLOCK |= {"ff.up_proj": "fc1", "ff.down_proj": "fc2", "ff_norm": "final_layer_norm"}
 
 
 def table_bart(config: TransformerConfig) -> list[Rule]:
-    lines = table_common(config)
-    for stack in ("encoder", "decoder"):
-        lines.append(rule(f"{stack}.embeddings.positions.table", f"model.{stack}.embed_positions"))
-        lines.append(rule(f"{stack}.embeddings.norm", f"model.{stack}.layernorm_embedding"))
-    return lines
-
-
-def table_common(config: TransformerConfig) -> list[Rule]:
-    """Return the table of names that BART and Marian share."""
-    lines = [
+    """Return the table of names of BART and Marian, which lacks the positions and the norm of the embeddings."""
+    table = [
         rule("output.bias", "final_logits_bias", is_row=True),
         rule("output.pooler", "classification_head.dense"),
         rule("output.proj", PROJECTIONS[config.head.kind]),
     ]
     if config.share_embeddings:
-        lines.append(rule("encoder.embeddings.tokens", "model.shared"))
+        table.append(rule("encoder.embeddings.tokens", "model.shared"))
     for stack in ("encoder", "decoder"):
+        theirs = f"model.{stack}."
         if not config.share_embeddings:
-            lines.append(rule(f"{stack}.embeddings.tokens", f"model.{stack}.embed_tokens"))
-        ours, theirs = f"{stack}.blocks.{{i}}.", f"model.{stack}.layers.{{i}}."
-        for mine, other in (("self_attn", "self_attn"), ("cross_attn", "encoder_attn")):
-            parts = (f"{theirs}{other}.{part}_proj" for part in ("q", "k", "v", "out"))
-            lines += attention_lines(config, f"{ours}{mine}", *parts)
-            lines.append(rule(f"{ours}{mine}_norm", f"{theirs}{other}_layer_norm"))
-        lines.append(rule(f"{ours}ff.up_proj", f"{theirs}fc1"))
-        lines.append(rule(f"{ours}ff.down_proj", f"{theirs}fc2"))
-        lines.append(rule(f"{ours}ff_norm", f"{theirs}final_layer_norm"))
-    return lines
+            table.append(rule(f"{stack}.embeddings.tokens", f"{theirs}embed_tokens"))
+        embeddings = {"positions.table": "embed_positions", "norm": "layernorm_embedding"}
+        table += lines(f"{stack}.embeddings.", theirs, embeddings)
+        table += lines(f"{stack}.blocks.{{i}}.", f"{theirs}layers.{{i}}.", BLOCK)
+    return table
 
 
 def recast_bart(config: TransformerConfig, weights: Weights) -> Recast:
@@ -158,25 +102,21 @@ def recast_bart(config: TransformerConfig, weights: Weights) -> Recast:
     if not isinstance(config.head, TokenHead):
         return config, weights
     bias = weights.get("output.bias", next(iter(weights.values())).new_zeros(config.vocab_size))
-    return replace(config, head=TokenHead(bias="constant")), weights | {"output.bias": bias}
-
-
-def fit_without_head(config: TransformerConfig) -> list[str]:
-    """Return the misfits for BART without a head: its logits must use only the tied table, and no other tensor."""
-    misfits = fit_bart(config)
-    if config.head != TokenHead() or not config.tie_output:
-        misfits.append("model.head: expected tokens without a bias, tied to the embeddings")
-    return misfits
+    return replace(config, head=replace(config.head, bias="constant")), weights | {"output.bias": bias}
 
 
 BART = Family(
     name="BART",
     model_type="bart",
     heads=HEADS,
-    read=read_bart,
-    fit=fit_bart,
-    write=write_bart,
+    settings=SETTINGS | settings(int, vocab_size="vocab_size"),
     table=table_bart,
+    always=ALWAYS | {"positions": LearnedPositions(offset=2), "embedding_norm": True},
+    only=ONLY | {"extra_pos_embeddings": 2, "static_position_embeddings": False, "normalize_embedding": True},
+    unused=UNUSED,
+    read_others=read_bart,
+    write_others=lambda config: {"forced_eos_token_id": None},
+    limits=limits_bart,
     prefix="model.",
     recast=recast_bart,
     repeats=REPEATS,
@@ -189,7 +129,7 @@ BART_WITHOUT_HEAD = replace(
     BART,
     name="BART without a head",
     heads={BARE: TokenHead()},
-    fit=fit_without_head,
+    read_others=read_bare,
     bare=frozenset({BARE}),
     recast=with_scales_and_biases,
 )

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.config import transformer as c
-from glassformer.interop.compatibility import Compatibility
-from glassformer.interop.equivalent import SCALES_AND_BIASES, Recast, Weights, with_scales_and_biases, with_zero_biases
-from glassformer.interop.family import Family, Rule, attention_lines, rule
-from glassformer.interop.hf_config import HFConfig, settings, written
+from glassformer.interop.equivalent import Recast, Weights, with_scales_and_biases, with_zero_biases
+from glassformer.interop.family import Family, Rule, attention, lines, rule
+from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 from glassformer.interop.vocabulary_files import MERGES, VOCAB, WORDS, framed_byte_level, word_piece
 
 HEADS: dict[str, c.Head] = {
@@ -24,71 +23,42 @@ HEADS: dict[str, c.Head] = {
 SPAN = "qa_outputs"
 """Name of the projection to the start and end of an answer, in every family."""
 SIZES = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="intermediate_size")
-SETTINGS = settings(int, d_model="hidden_size", vocab_size="vocab_size") | settings(
-    int, 2, n_token_types="type_vocab_size"
-)
+SETTINGS = inside("encoder", SIZES) | settings(int, d_model="hidden_size", vocab_size="vocab_size")
+SETTINGS |= settings(int, max_len="max_position_embeddings") | settings(int, 2, n_token_types="type_vocab_size")
 SETTINGS |= settings(float, 0.1, embedding_dropout="hidden_dropout_prob", residual_dropout="hidden_dropout_prob")
 SETTINGS |= settings(float, 0.1, attention_dropout="attention_probs_dropout_prob")
 SETTINGS |= settings(float, 1e-12, norm_eps="layer_norm_eps")
 SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
 SETTINGS |= settings(str, "gelu", activation="hidden_act")
+ALWAYS: Fields = {"norm_order": "post", "final_norm": False, "embedding_norm": True, "init": c.NormalInit(0.02)}
+"""Fields of BERT, RoBERTa and DistilBERT."""
 
 
-def read_bert(hf: HFConfig, architecture: str) -> c.TransformerConfig:
-    # Keys of the original implementation, for other heads; the pooler is the same.
-    hf.pass_over("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
-    hf.pass_over("pooler_size_per_head", "pooler_type")
-    kind = architecture.removeprefix("Bert").replace("ForPreTraining", "ForMaskedLM")
-    return _read(hf, kind, offset=0)
+def read_bert(hf: HFConfig, fields: Fields) -> Fields:
+    head = fields["head"]
+    has_pooler = not isinstance(head, c.VectorHead) or hf.holds("pooler.dense.weight")
+    return {"head": head if has_pooler else c.VectorHead(pooling="mean")}
 
 
-def read_roberta(hf: HFConfig, architecture: str) -> c.TransformerConfig:
-    kind = architecture.removeprefix("Roberta")
-    if kind == "ForMaskedLM":  # its transform always has GELU
-        hf.only("hidden_act", "gelu")
-    return _read(hf, kind, offset=hf.take("pad_token_id", int, 1) + 1)
+def read_roberta(hf: HFConfig, fields: Fields) -> Fields:
+    offset = hf.take("pad_token_id", int, 1) + 1
+    others = {"max_len": fields["max_len"] - offset, "positions": c.LearnedPositions(offset)}
+    if isinstance(fields["head"], c.TokenHead):  # its transform always has GELU
+        others["activation"] = hf.choose("hidden_act", {"gelu": "gelu"}, "gelu")
+    return read_bert(hf, fields) | others
 
 
-def _read(hf: HFConfig, kind: str, offset: int) -> c.TransformerConfig:
-    hf.only("position_embedding_type", "absolute")
-    has_pooler = kind != "Model" or hf.holds("pooler.dense.weight")
-    head = HEADS[kind] if has_pooler else c.VectorHead(pooling="mean")
-    return c.TransformerConfig(
-        encoder=c.Stack(**hf.fields(SIZES)),
-        max_len=hf.take("max_position_embeddings", int) - offset,
-        positions=c.LearnedPositions(offset),
-        norm_order="post",
-        final_norm=False,
-        embedding_norm=True,
-        head=head,
-        init=c.NormalInit(0.02),
-        **hf.fields(SETTINGS),
-    )
+def write_bert(config: c.TransformerConfig) -> dict[str, Any]:
+    rows = config.max_len + getattr(config.positions, "offset", 0)
+    return {"max_position_embeddings": rows, "position_embedding_type": "absolute"}
 
 
-def fit_bert(config: c.TransformerConfig) -> list[str]:
-    fit = fit_encoder(config)
-    fit.need("positions", c.LearnedPositions())
-    return _fit(fit)
+def limits_bert(config: c.TransformerConfig) -> dict[str, bool]:
+    return {"model.n_token_types: expected at least 1, got 0": config.n_token_types == 0}
 
 
-def fit_roberta(config: c.TransformerConfig) -> list[str]:
-    fit = fit_encoder(config)
-    fits = config.pad_id is not None and config.positions == c.LearnedPositions(config.pad_id + 1)
-    fit.check("positions", fits, "model.positions: expected learned with an offset of 1 + model.pad_id")
-    if isinstance(config.head, c.TokenHead):
-        fit.need("activation", "gelu")
-    return _fit(fit)
-
-
-def fit_encoder(config: c.TransformerConfig) -> Compatibility:
-    """Check the fields that BERT, RoBERTa and DistilBERT share."""
-    fit = Compatibility(config)
-    fit.stack("encoder", present=True)
-    fit.stack("decoder", present=False)
-    fit.needs(norm_order="post", final_norm=False, embedding_norm=True)
-    fit.holds("d_model", "tie_output", "activation", "fused_qkv", *SCALES_AND_BIASES)
-    return fit
+def limits_roberta(config: c.TransformerConfig) -> dict[str, bool]:
+    return limits_bert(config) | {"model.pad_id is missing: positions start after it": config.pad_id is None}
 
 
 def recast_bert(config: c.TransformerConfig, weights: Weights) -> Recast:
@@ -96,33 +66,27 @@ def recast_bert(config: c.TransformerConfig, weights: Weights) -> Recast:
     return with_zero_biases(*with_scales_and_biases(config, weights), logits=True)
 
 
-def _fit(fit: Compatibility) -> list[str]:
-    n_types = fit.config.n_token_types
-    fit.check("n_token_types", n_types > 0, f"model.n_token_types: expected at least 1, got {n_types}")
-    fit.heads(HEADS.values(), "none", "unused")
-    fit.holds("norm_eps")
-    return fit.done()
+EMBEDDINGS = {"tokens": "word_embeddings", "positions.table": "position_embeddings", "norm": "LayerNorm"}
+EMBEDDINGS["token_types"] = "token_type_embeddings"
+BLOCK = attention("attention.{}", ("self.query", "self.key", "self.value", "output.dense"))
+BLOCK |= {"self_attn_norm": "attention.output.LayerNorm", "ff_norm": "output.LayerNorm"}
+BLOCK |= {"ff.up_proj": "intermediate.dense", "ff.down_proj": "output.dense"}
 
 
-def write_bert(config: c.TransformerConfig) -> dict[str, Any]:
-    return {
-        **written(SETTINGS, config),
-        **written(SIZES, config.head_stack),
-        "max_position_embeddings": config.max_len + getattr(config.positions, "offset", 0),
-        "position_embedding_type": "absolute",
-    }
+def encoder_lines(prefix: str) -> list[Rule]:
+    blocks = lines("encoder.blocks.{i}.", f"{prefix}encoder.layer.{{i}}.", BLOCK)
+    return lines("encoder.embeddings.", f"{prefix}embeddings.", EMBEDDINGS) + blocks
 
 
 def table_bert(config: c.TransformerConfig) -> list[Rule]:
-    # If untied, transformers adds the projection's own bias; the other bias is stored but not used.
-    bias = "cls.predictions.bias" if config.tie_output else "cls.predictions.decoder.bias"
+    transform = "cls.predictions.transform."
     return [
-        *_encoder_lines(config, "bert."),
-        rule("output.transform.dense", "cls.predictions.transform.dense"),
-        rule("output.transform.norm", "cls.predictions.transform.LayerNorm"),
+        *encoder_lines("bert."),
+        *lines("output.transform.", transform, {"dense": "dense", "norm": "LayerNorm"}),
         rule("output.pooler", "bert.pooler.dense"),
         rule("output.proj", {"tokens": "cls.predictions.decoder", "span": SPAN}.get(config.head.kind, "classifier")),
-        rule("output.bias", bias),
+        # If untied, transformers adds the projection's own bias; the other bias is stored but not used.
+        rule("output.bias", "cls.predictions.bias" if config.tie_output else "cls.predictions.decoder.bias"),
     ]
 
 
@@ -130,9 +94,8 @@ def table_roberta(config: c.TransformerConfig) -> list[Rule]:
     kind = config.head.kind
     projections = {"tokens": "lm_head.decoder", "sequence": "classifier.out_proj", "span": SPAN}
     return [
-        *_encoder_lines(config, "roberta."),
-        rule("output.transform.dense", "lm_head.dense"),
-        rule("output.transform.norm", "lm_head.layer_norm"),
+        *encoder_lines("roberta."),
+        *lines("output.transform.", "lm_head.", {"dense": "dense", "norm": "layer_norm"}),
         rule("output.pooler", "classifier.dense" if kind == "sequence" else "roberta.pooler.dense"),
         rule("output.proj", projections.get(kind, "classifier")),
         rule("output.bias", "lm_head.bias" if config.tie_output else "lm_head.decoder.bias"),
@@ -144,23 +107,6 @@ def _is_untied(config: c.TransformerConfig) -> bool:
     return isinstance(config.head, c.TokenHead) and not config.tie_output
 
 
-def _encoder_lines(config: c.TransformerConfig, prefix: str) -> list[Rule]:
-    ours, theirs = "encoder.blocks.{i}.", f"{prefix}encoder.layer.{{i}}."
-    attention = f"{theirs}attention."
-    q, k, v = (f"{attention}self.{name}" for name in ("query", "key", "value"))
-    return [
-        rule("encoder.embeddings.tokens", f"{prefix}embeddings.word_embeddings"),
-        rule("encoder.embeddings.positions.table", f"{prefix}embeddings.position_embeddings"),
-        rule("encoder.embeddings.token_types", f"{prefix}embeddings.token_type_embeddings"),
-        rule("encoder.embeddings.norm", f"{prefix}embeddings.LayerNorm"),
-        *attention_lines(config, f"{ours}self_attn", q, k, v, f"{attention}output.dense"),
-        rule(f"{ours}self_attn_norm", f"{attention}output.LayerNorm"),
-        rule(f"{ours}ff.up_proj", f"{theirs}intermediate.dense"),
-        rule(f"{ours}ff.down_proj", f"{theirs}output.dense"),
-        rule(f"{ours}ff_norm", f"{theirs}output.LayerNorm"),
-    ]
-
-
 ROLES = {role: f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
 ROBERTA_ROLES = {"bos": "<s>", "cls": "<s>", "eos": "</s>", "sep": "</s>"}
 ROBERTA_ROLES |= {role: f"<{role}>" for role in ("unk", "pad", "mask")}
@@ -170,10 +116,16 @@ BERT = Family(
     name="BERT",
     model_type="bert",
     heads={f"Bert{kind}": head for kind, head in HEADS.items()} | {"BertForPreTraining": HEADS["ForMaskedLM"]},
-    read=read_bert,
-    fit=fit_bert,
-    write=write_bert,
+    settings=SETTINGS,
     table=table_bert,
+    always=ALWAYS | {"positions": c.LearnedPositions()},
+    only={"position_embedding_type": "absolute"},
+    # Keys of the original implementation, for other heads; the pooler is the same.
+    unused="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
+    "pooler_type",
+    read_others=read_bert,
+    write_others=write_bert,
+    limits=limits_bert,
     prefix="bert.",
     bare=frozenset({"BertModel"}),
     drawn=("pooler.dense.*",),
@@ -195,9 +147,10 @@ ROBERTA = replace(
     name="RoBERTa",
     model_type="roberta",
     heads={f"Roberta{kind}": head for kind, head in HEADS.items()},
-    read=read_roberta,
-    fit=fit_roberta,
     table=table_roberta,
+    unused="",
+    read_others=read_roberta,
+    limits=limits_roberta,
     prefix="roberta.",
     bare=frozenset({"RobertaModel"}),
     repeats={

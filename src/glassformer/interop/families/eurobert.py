@@ -9,7 +9,7 @@ from glassformer.config.transformer import Head, PositionHead, SequenceHead, Tok
 from glassformer.interop.equivalent import Recast, Weights, with_zero_biases
 from glassformer.interop.families import llama
 from glassformer.interop.family import Family, Rule, rule
-from glassformer.interop.hf_config import HFConfig
+from glassformer.interop.hf_config import Fields, HFConfig
 
 HEADS: dict[str, Head] = {
     "EuroBertForMaskedLM": TokenHead(),
@@ -20,44 +20,28 @@ POOLINGS: dict[str, Any] = {"bos": "first", "mean": "mean"}
 POOLING_NAMES = {ours: theirs for theirs, ours in POOLINGS.items()}
 
 
-def read_eurobert(hf: HFConfig, architecture: str) -> TransformerConfig:
-    bias, ff_bias = hf.take("attention_bias", bool, False), hf.take("mlp_bias", bool, False)
-    hf.pass_over("classifier_pooling", "clf_pooling")  # only a classifier reads them
-    head = HEADS[architecture]
+def read_eurobert(hf: HFConfig, fields: Fields) -> Fields:
+    head = fields["head"]
     if isinstance(head, TokenHead):
-        head = TokenHead(bias="learned" if ff_bias else "none")
+        head = TokenHead(bias="learned" if fields["ff_bias"] else "none")
     elif isinstance(head, SequenceHead):
         head = replace(head, pooling=hf.choose("classifier_pooling", POOLINGS, "late"))
-    biases: dict[str, Any] = {"qkv_bias": bias, "attn_out_bias": bias, "ff_bias": ff_bias}
-    return llama.read_common(hf, norm_eps=1e-5, side="encoder", head=head, **biases)
-
-
-def fit_eurobert(config: TransformerConfig) -> list[str]:
-    fit = llama.fit_common(config, any_ff=True, side="encoder")
-    llama.need_as_llama(fit)
-    head = config.head
-    tokens, classes = TokenHead(), SequenceHead(pooling="mean", pooler="gelu")
-    if isinstance(head, TokenHead):
-        tokens = TokenHead(bias=head.bias)
-    if isinstance(head, SequenceHead) and head.pooling in POOLING_NAMES:
-        classes = replace(classes, pooling=head.pooling)
-    if isinstance(head, SequenceHead) and head.pooler == "none":
-        classes = replace(classes, pooler="none")
-        if 2 * head.n_labels > config.d_model:
-            fit.misfits.append(
-                f"model.head.n_labels: expected at most d_model / 2 without a pooler, got {head.n_labels}"
-            )
-    fit.head(tokens, classes, PositionHead())
-    return fit.done()
+    return llama.read_common(hf, fields, side="encoder") | {"head": head}
 
 
 def write_eurobert(config: TransformerConfig) -> dict[str, Any]:
-    keys = llama.write_llama(config)
+    keys = llama.write_common(config)
     if isinstance(config.head, SequenceHead):
-        keys["classifier_pooling"] = POOLING_NAMES[config.head.pooling]
+        keys["classifier_pooling"] = POOLING_NAMES.get(config.head.pooling, "mean")
     if config.mask_id is not None:
         keys["mask_token_id"] = config.mask_id
     return keys
+
+
+def limits_eurobert(config: TransformerConfig) -> dict[str, bool]:
+    n_labels, pooler = getattr(config.head, "n_labels", 0), getattr(config.head, "pooler", "gelu")
+    too_many = f"model.head.n_labels: expected at most d_model / 2 without a pooler, got {n_labels}"
+    return llama.limits_llama(config) | {too_many: pooler == "none"}  # see `with_gelu_pooler`
 
 
 def recast_eurobert(config: TransformerConfig, weights: Weights) -> Recast:
@@ -73,7 +57,7 @@ def with_gelu_pooler(config: TransformerConfig, weights: Weights) -> Recast:
     The pooler (D, D) gives z, -z and zeros, which needs D ≥ 2 · n_labels.
     """
     head = config.head
-    if not isinstance(head, SequenceHead) or head.pooler != "none":
+    if not isinstance(head, SequenceHead) or head.pooler != "none" or 2 * head.n_labels > config.d_model:
         return config, weights
     proj, n = weights["output.proj.weight"], head.n_labels
     pooler = torch.cat([proj, -proj, proj.new_zeros(config.d_model - 2 * n, config.d_model)])
@@ -93,10 +77,13 @@ EUROBERT = Family(
     name="EuroBERT",
     model_type="eurobert",
     heads=HEADS,
-    read=read_eurobert,
-    fit=fit_eurobert,
-    write=write_eurobert,
+    settings=llama.settings_of("encoder", norm_eps=1e-5) | llama.BIASES | llama.FF_BIAS,
     table=table_eurobert,
+    always=llama.ALWAYS,
+    unused="classifier_pooling clf_pooling",  # only a classifier reads them
+    read_others=read_eurobert,
+    write_others=write_eurobert,
+    limits=limits_eurobert,
     recast=recast_eurobert,
     repeats=llama.REPEATS,
     derived=llama.DERIVED,

@@ -7,15 +7,13 @@ from glassformer.config.transformer import (
     LearnedPositions,
     NormalInit,
     SequenceHead,
-    Stack,
     TokenHead,
     TransformerConfig,
     VectorHead,
 )
-from glassformer.interop.compatibility import Compatibility
-from glassformer.interop.equivalent import SCALES_AND_BIASES, with_scales_and_biases
-from glassformer.interop.family import Family, Rule, rule
-from glassformer.interop.hf_config import HFConfig, settings, written
+from glassformer.interop.equivalent import with_scales_and_biases
+from glassformer.interop.family import Family, Rule, lines, rule
+from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 from glassformer.interop.vocabulary_files import byte_level
 
 HEADS: dict[str, Head] = {
@@ -23,8 +21,8 @@ HEADS: dict[str, Head] = {
     "GPT2ForSequenceClassification": SequenceHead(pooling="last", bias=False),
     "GPT2Model": VectorHead(pooling="mean"),
 }
-SIZES = settings(int, n_layers="n_layer", n_heads="n_head")
-SETTINGS = settings(int, d_model="n_embd", vocab_size="vocab_size", max_len="n_positions")
+SETTINGS = inside("decoder", settings(int, n_layers="n_layer", n_heads="n_head"))
+SETTINGS |= settings(int, d_model="n_embd", vocab_size="vocab_size", max_len="n_positions")
 SETTINGS |= settings(float, 0.1, embedding_dropout="embd_pdrop", residual_dropout="resid_pdrop")
 SETTINGS |= settings(float, 0.1, attention_dropout="attn_pdrop")
 SETTINGS |= settings(float, 1e-5, norm_eps="layer_norm_epsilon")
@@ -32,62 +30,27 @@ SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
 SETTINGS |= settings(str, "gelu_new", activation="activation_function")
 
 
-def read_gpt2(hf: HFConfig, architecture: str) -> TransformerConfig:
-    fields = hf.fields(SETTINGS)
-    d_model, max_len = fields["d_model"], fields["max_len"]
-    hf.only("scale_attn_by_inverse_layer_idx", False)
+def read_others(hf: HFConfig, fields: Fields) -> Fields:
+    max_len = fields["max_len"]
     if hf.take("n_ctx", int, max_len) != max_len:
         hf.problem(f"n_ctx {hf.table['n_ctx']} differs from n_positions {max_len}")
-    hf.only("n_special", 0)
-    # Keys of a head that is not supported, and of scores in fp32: they do not change the forward pass.
-    hf.pass_over("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout")
-    hf.pass_over("summary_proj_to_labels", "reorder_and_upcast_attn", "predict_special_tokens")
     attention_scale = None if hf.take("scale_attn_weights", bool, True) else 1.0
-    return TransformerConfig(
-        decoder=Stack(**hf.fields(SIZES), d_ff=hf.take("n_inner", int, 4 * d_model)),
-        positions=LearnedPositions(),
-        fused_qkv=True,
-        head=HEADS[architecture],
-        attention_scale=attention_scale,
-        init=NormalInit(0.02, residual="scaled"),
-        **fields,
-    )
+    return {"decoder.d_ff": hf.take("n_inner", int, 4 * fields["d_model"]), "attention_scale": attention_scale}
 
 
-def fit_gpt2(config: TransformerConfig) -> list[str]:
-    fit = Compatibility(config)
-    fit.stack("encoder", present=False)
-    fit.stack("decoder", present=True)
-    fit.needs(positions=LearnedPositions())
-    fit.heads(HEADS.values(), "none")
-    fit.need("attention_scale", None, 1.0)
-    fit.holds("d_model", "tie_output", "norm_eps", "activation", "fused_qkv", *SCALES_AND_BIASES)
-    return fit.done()
-
-
-def write_gpt2(config: TransformerConfig) -> dict[str, Any]:
-    return {
-        **written(SETTINGS, config),
-        **written(SIZES, config.head_stack),
-        "n_ctx": config.max_len,
-        "n_inner": config.head_stack.d_ff,
-        "scale_attn_weights": config.attention_scale is None,
-    }
+def write_others(config: TransformerConfig) -> dict[str, Any]:
+    scale = config.attention_scale is None
+    return {"n_ctx": config.max_len, "n_inner": config.head_stack.d_ff, "scale_attn_weights": scale}
 
 
 def table_gpt2(config: TransformerConfig) -> list[Rule]:
     ours, theirs = "decoder.blocks.{i}.", "transformer.h.{i}."
-    attn = f"{ours}self_attn."
-    inputs = f"{attn}qkv_proj" if config.fused_qkv else tuple(f"{attn}{name}_proj" for name in "qkv")
+    matrices = {"self_attn.out_proj": "attn.c_proj", "ff.up_proj": "mlp.c_fc", "ff.down_proj": "mlp.c_proj"}
     return [
-        rule("decoder.embeddings.tokens", "transformer.wte"),
-        rule("decoder.embeddings.positions.table", "transformer.wpe"),
-        rule(f"{ours}self_attn_norm", f"{theirs}ln_1"),
-        rule(inputs, f"{theirs}attn.c_attn", transposed=True),
-        rule(f"{attn}out_proj", f"{theirs}attn.c_proj", transposed=True),
-        rule(f"{ours}ff_norm", f"{theirs}ln_2"),
-        rule(f"{ours}ff.up_proj", f"{theirs}mlp.c_fc", transposed=True),
-        rule(f"{ours}ff.down_proj", f"{theirs}mlp.c_proj", transposed=True),
+        *lines("decoder.embeddings.", "transformer.", {"tokens": "wte", "positions.table": "wpe"}),
+        *lines(ours, theirs, {"self_attn_norm": "ln_1", "ff_norm": "ln_2"}),
+        rule(tuple(f"{ours}self_attn.{name}_proj" for name in "qkv"), f"{theirs}attn.c_attn", transposed=True),
+        *lines(ours, theirs, matrices, transposed=True),
         rule("decoder.final_norm", "transformer.ln_f"),
         rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else "score"),
     ]
@@ -97,10 +60,15 @@ GPT2 = Family(
     name="GPT-2",
     model_type="gpt2",
     heads=HEADS,
-    read=read_gpt2,
-    fit=fit_gpt2,
-    write=write_gpt2,
+    settings=SETTINGS,
     table=table_gpt2,
+    always={"positions": LearnedPositions(), "fused_qkv": True, "init": NormalInit(0.02, residual="scaled")},
+    only={"scale_attn_by_inverse_layer_idx": False, "n_special": 0},
+    # Keys of a head that is not supported, and of scores in fp32
+    unused="summary_type summary_use_proj summary_activation summary_first_dropout summary_proj_to_labels "
+    "reorder_and_upcast_attn predict_special_tokens",
+    read_others=read_others,
+    write_others=write_others,
     prefix="transformer.",
     bare=frozenset({"GPT2Model"}),
     recast=with_scales_and_biases,

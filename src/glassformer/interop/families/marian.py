@@ -3,7 +3,6 @@
 So the original Transformer is exported as Marian, after its residual channels are permuted into that order.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,56 +12,40 @@ from glassformer.config.transformer import SinusoidalPositions, TokenHead, Trans
 from glassformer.interop.equivalent import with_halves
 from glassformer.interop.families import bart
 from glassformer.interop.family import Family
-from glassformer.interop.hf_config import HFConfig
+from glassformer.interop.hf_config import Fields, HFConfig
 from glassformer.nn.positions import sinusoid
 
+STATIC = {"static_position_embeddings": True, "normalize_embedding": False}
 
-def read_marian(hf: HFConfig, architecture: str) -> TransformerConfig:
-    hf.only("static_position_embeddings", True)
-    hf.only("normalize_embedding", False)
-    hf.pass_over("extra_pos_embeddings")  # sinusoids have no rows to skip
-    tied = hf.take("tie_word_embeddings", bool, True)
+
+def read_marian(hf: HFConfig, fields: Fields) -> Fields:
     share = hf.take("share_encoder_decoder_embeddings", bool, True)
     n_source = hf.take("vocab_size", int)
     n_target = hf.take("decoder_vocab_size", int, n_source)
     if share and n_target != n_source:
         hf.problem(f"decoder_vocab_size: expected vocab_size ({n_source}) for a shared table, got {n_target}")
-    return replace(
-        bart.read_common(hf),
-        vocab_size=n_target,
-        source_vocab_size=0 if share or n_source == n_target else n_source,
-        share_embeddings=share and tied,
-        tie_output=tied,
-        positions=SinusoidalPositions("halves"),
-        head=TokenHead(bias="constant"),
-    )
-
-
-def fit_marian(config: TransformerConfig) -> list[str]:
-    fit = bart.fit_common(config)
-    fit.heads([TokenHead(bias="constant")])
-    fit.need("positions", SinusoidalPositions("halves"), SinusoidalPositions("interleaved"))
-    untied = config.share_embeddings and not config.tie_output
-    fit.check("share_embeddings", not untied, "model.tie_output: expected true with share_embeddings, got false")
-    fits = config.pad_id is None or config.pad_id < min(config.vocab_size, config.encoder_vocab_size)
-    fit.check("source_vocab_size", fits, "model.pad_id: expected an id that is in both vocabularies")
-    fit.holds("source_max_len")
-    return fit.done()
+    return {
+        "vocab_size": n_target,
+        "source_vocab_size": 0 if share or n_source == n_target else n_source,
+        "share_embeddings": share and fields["tie_output"],
+    }
 
 
 def write_marian(config: TransformerConfig) -> dict[str, Any]:
-    keys = bart.write_common(config) | {
+    keys: dict[str, Any] = {
         "vocab_size": config.encoder_vocab_size,
         "decoder_vocab_size": config.vocab_size,
         "share_encoder_decoder_embeddings": config.share_embeddings,
         "max_position_embeddings": max(config.max_len, config.source_max_len),
-        "static_position_embeddings": True,
-        "normalize_embedding": False,
-        "tie_word_embeddings": config.tie_output,
+        "forced_eos_token_id": None,
+        **STATIC,
     }
-    if config.activation == "silu":
-        keys["activation_function"] = "swish"
-    return keys
+    return keys | ({"activation_function": "swish"} if config.activation == "silu" else {})
+
+
+def limits_marian(config: TransformerConfig) -> dict[str, bool]:
+    in_one = config.pad_id is not None and config.pad_id >= min(config.vocab_size, config.encoder_vocab_size)
+    return bart.limits_bart(config) | {"model.pad_id: expected an id that is in both vocabularies": in_one}
 
 
 def positions(config: TransformerConfig) -> dict[str, Tensor]:
@@ -75,10 +58,14 @@ MARIAN = Family(
     name="Marian",
     model_type="marian",
     heads={"MarianMTModel": TokenHead(bias="constant")},
-    read=read_marian,
-    fit=fit_marian,
-    write=write_marian,
-    table=bart.table_common,
+    settings=bart.SETTINGS,
+    table=bart.table_bart,
+    always=bart.ALWAYS | {"positions": SinusoidalPositions("halves")},
+    only=bart.ONLY | STATIC,
+    unused=f"{bart.UNUSED} extra_pos_embeddings",  # sinusoids have no rows to skip
+    read_others=read_marian,
+    write_others=write_marian,
+    limits=limits_marian,
     prefix="model.",
     recast=lambda config, weights: bart.recast_bart(*with_halves(config, weights)),
     repeats=bart.REPEATS,

@@ -6,7 +6,6 @@ from typing import Any
 
 from glassformer.config import transformer as c
 from glassformer.config.schema import to_dict
-from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.hf_config import HFConfig
 
 ORIGINAL = "original_max_position_embeddings"
@@ -34,23 +33,19 @@ def read_rotary(hf: HFConfig, max_len: int) -> c.RotaryPositions:
     return c.RotaryPositions(base=base, scaling=scaling)
 
 
-def write_rotary(positions: c.RotaryPositions) -> dict[str, Any]:
-    """Return both formats: readers older than transformers 5, vLLM and llama.cpp use the second."""
+def write_rotary(positions: c.Positions) -> dict[str, Any]:
+    """Return both formats: readers older than transformers 5, vLLM and llama.cpp use the second.
+
+    Other positions are written as the default, which `Family.misfits` compares with them.
+    """
+    if not isinstance(positions, c.RotaryPositions):
+        positions = c.RotaryPositions()
     base = {"rope_theta": positions.base}
     if positions.scaling is None:
         return {"rope_parameters": base | {"rope_type": "default"}} | base
     names = {"kind": "rope_type", "original_max_len": ORIGINAL}
     scaling = {names.get(name, name): value for name, value in to_dict(positions.scaling).items()}
     return {"rope_parameters": base | scaling} | base | {"rope_scaling": scaling}
-
-
-def fit_rotary(fit: Compatibility, config: c.TransformerConfig) -> None:
-    """Check that the positions are rotary, and rotate whole heads."""
-    positions = config.positions
-    is_rotary = isinstance(positions, c.RotaryPositions)
-    fit.check("positions", is_rotary, f"model.positions: expected rotary, got {positions.kind}")
-    if isinstance(positions, c.RotaryPositions) and positions.fraction != 1:
-        fit.misfits.append(f"model.positions.fraction: expected 1, got {positions.fraction}")
 
 
 def _in_one_table(hf: HFConfig) -> dict[str, Any]:

@@ -5,6 +5,7 @@ their own start token, with two vocabularies, or with Vaswani's interleaved sinu
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,7 @@ from glassformer.config import transformer as c
 from glassformer.data.batching import pad
 from glassformer.errors import UserError, needs
 from glassformer.inference.score import forced_scores
-from glassformer.interop.compatibility import Compatibility
+from glassformer.interop.compatibility import differences
 from glassformer.interop.hf import transformer_of
 from glassformer.interop.tokenizer_files import row_names, trained_start, write_tokenizers
 from glassformer.models.blocks import Block
@@ -37,6 +38,13 @@ IN_AN_ENCODER = ("sinusoidal", "learned", "none", "rotary", "relative")
 IN_A_DECODER = ("sinusoidal", "learned", "none", "rotary", "alibi")
 """Positions that CTranslate2 supports. (In a decoder-only model, it gives a prompt wrong relative biases; with an
 encoder, it processes targets token by token, which is correct.)"""
+
+SUPPORTED = """
+d_model source_vocab_size source_max_len n_token_types share_embeddings tie_output positions norm norm_eps norm_weight
+norm_bias norm_order final_norm embedding_norm qk_norm activation gated_ff qkv_bias attn_out_bias ff_bias
+attention_scale scale_embeddings scale_logits head
+"""
+"""Settings that may have any value, except those that `misfits` names."""
 
 
 def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
@@ -200,33 +208,30 @@ def _require_best(logits: Tensor, chosen: list[int]) -> None:
 
 def misfits(config: c.TransformerConfig) -> list[str]:
     """Return the reasons why CTranslate2 cannot compute a configuration; empty if it can."""
-    fit = Compatibility(config)
-    for name in ("encoder", "decoder"):
-        fit.stack(name, getattr(config, name) is not None, "n_kv_heads", "d_head")
+    # Settings with any value, and those with several
+    expected = {name: getattr(config, name) for name in SUPPORTED.split()}
+    for name, stack in config.stacks.items():
+        expected[name] = replace(stack, d_value=0, window_pattern=())
+    found = differences(config, expected)
+    # Settings that depend on each other
     kinds = IN_A_DECODER if config.encoder is None else IN_AN_ENCODER
-    positions = config.positions
-    must = " or ".join(kinds)
-    fit.check("positions", positions.kind in kinds, f"model.positions: expected {must}, got {positions.kind}")
-    if isinstance(positions, c.RotaryPositions):
-        fine = positions.fraction == 1 or not isinstance(positions.scaling, c.YarnScaling)
-        fit.check("positions", fine, "model.positions.fraction: expected 1 with yarn scaling")
-    fit.need("norm_order", "pre", "post")
-    gated = "model.gated_ff: expected false with the activation relu2, got true"
-    fit.check("activation", config.activation != "relu2" or not config.gated_ff, gated)
-    fit.need("d_embedding", 0, config.d_model)
-    fit.need("attn_out_proj", True)
-    rms = config.norm == "rmsnorm"
-    fit.check("qk_norm", rms or not config.qk_norm, "model.qk_norm: expected false without norm rmsnorm, got true")
-    if config.decoder is not None:
-        fit.need("n_token_types", 0)
-        head = config.head
-        fine = isinstance(head, c.TokenHead) and not head.transform
-        fit.check("head", fine, "model.head: expected tokens without a transform")
-    fit.holds("head", "n_token_types", "d_model", "source_vocab_size", "source_max_len", "share_embeddings")
-    fit.holds("tie_output", "norm", "norm_eps", "norm_weight", "norm_bias", "final_norm", "embedding_norm")
-    fit.holds("gated_ff", "fused_qkv", "qkv_bias", "attn_out_bias", "ff_bias")
-    fit.holds("attention_scale", "scale_embeddings", "scale_logits")
-    return fit.done()
+    positions, head = config.positions, config.head
+    if positions.kind not in kinds:
+        found.append(f"model.positions: expected {' or '.join(kinds)}, got {positions.kind}")
+    is_partial = isinstance(positions, c.RotaryPositions) and positions.fraction != 1
+    if is_partial and isinstance(getattr(positions, "scaling", None), c.YarnScaling):
+        found.append("model.positions.fraction: expected 1 with yarn scaling")
+    if config.norm_order == "sandwich":
+        found.append("model.norm_order: expected pre or post, got sandwich")
+    if config.activation == "relu2" and config.gated_ff:
+        found.append("model.gated_ff: expected false with the activation relu2, got true")
+    if config.norm != "rmsnorm" and config.qk_norm:
+        found.append("model.qk_norm: expected false without norm rmsnorm, got true")
+    if config.decoder is not None and config.n_token_types:
+        found.append(f"model.n_token_types: expected 0, got {config.n_token_types}")
+    if config.decoder is not None and (not isinstance(head, c.TokenHead) or head.transform):
+        found.append("model.head: expected tokens without a transform")
+    return found
 
 
 def specify(ct2: ModuleType, network: Transformer) -> Any:

@@ -14,9 +14,9 @@ from glassformer import files
 from glassformer.config.transformer import LinearScaling, Llama3Scaling, RotaryPositions, TransformerConfig, YarnScaling
 from glassformer.errors import UserError, needs
 from glassformer.inference.text import causal_frame
-from glassformer.interop.compatibility import Compatibility
+from glassformer.interop.compatibility import differences
 from glassformer.interop.family import Family, Key
-from glassformer.interop.hf import choose_family, transformer_of
+from glassformer.interop.hf import choose_family, compare_weights_read, filled, transformer_of
 from glassformer.interop.tokenizer_files import row_names, trained_start
 from glassformer.nn.positions import llama3_scaled, rotary_frequencies
 from glassformer.store.model_directory import StoredModel, weights_of
@@ -64,7 +64,7 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
     """Write `model.gguf`, read it back and compare; return the lines of the report.
 
     `dtype` applies to the matrices; vectors and positions stay in float32. Raises `UserError` if llama.cpp cannot
-    compute this model, or if the file read back differs from the model.
+    compute this model, or if the tensors of the file give other logits than the model (in this dtype).
     """
     with needs("the export to GGUF", "export"):
         import gguf
@@ -81,39 +81,42 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
     numbers = model_numbers(config, architecture) | tokenizer_numbers(stored.tokenizers.target, named)
     numbers |= {"general.name": stored.run.name, "general.file_type": int(gguf.LlamaFileType[IN_GGUF[dtype][1]])}
     weights = {name: _rounded(name, x, dtype) for name, x in weights.items()}
-    tensors = tensors_of(config, architecture, _keys(gguf, family, architecture, config), weights)
+    keys = _keys(gguf, family, architecture, config)
+    tensors = tensors_of(config, architecture, keys, weights)
     _write_file(gguf, folder / FILE, numbers, tensors, dtype)
-    _compare(gguf, folder / FILE, numbers, tensors)
+    # Read back and compare
+    read = _read_back(gguf, folder / FILE, numbers, tensors)
+    del tensors, weights  # as large as the model, each
+    rounded = {name: _rounded(name, x, dtype) for name, x in weights_of(network).items()}
+    as_written = filled(network.config, rounded)
+    difference = compare_weights_read(config, weights_from(config, architecture, keys, read), as_written)
     n_bytes = (folder / FILE).stat().st_size
     return [
-        f"{family.name} as llama.cpp's {architecture.name}: {len(tensors):,} tensors, matrices in {dtype}, "
+        f"{family.name} as llama.cpp's {architecture.name}: {len(read):,} tensors, matrices in {dtype}, "
         f"{n_bytes:,} bytes",
-        "read back: all metadata and tensors are identical",
+        f"read back: all metadata and tensors are identical, and logits differ by at most {difference:.1e}",
     ]
 
 
 def require_fit(config: TransformerConfig, architecture: Architecture) -> None:
     """Raise `UserError` that lists the settings that llama.cpp's code for an architecture would compute differently."""
-    positions = config.positions
-    scaling = positions.scaling if isinstance(positions, RotaryPositions) else None
-    fit = Compatibility(config)
-    fit.check("head", config.head.kind == "tokens", f"model.head: expected tokens, got {config.head.kind}")
-    fit.need("activation", architecture.activation)
+    expected: dict[str, Any] = {"activation": architecture.activation, "attention_scale": None}
     if not architecture.has_out_bias:
-        fit.need("attn_out_bias", False)
-    fit.need("attention_scale", None)
-    fits = not any(0 < window < config.max_len for window in config.head_stack.window_pattern)
-    fit.check("decoder", fits, "model.decoder.window_pattern: expected no window shorter than max_len")
-    if isinstance(positions, RotaryPositions) and positions.fraction != 1:
-        fit.misfits.append(f"model.positions.fraction: expected 1, got {positions.fraction}")
+        expected["attn_out_bias"] = False
+    found = differences(config, vars(config) | expected)
+    if config.head.kind != "tokens":
+        found.append(f"model.head: expected tokens, got {config.head.kind}")
+    if any(0 < window < config.max_len for window in config.head_stack.window_pattern):
+        found.append("model.decoder.window_pattern: expected no window shorter than max_len")
+    scaling = config.positions.scaling if isinstance(config.positions, RotaryPositions) else None
     if isinstance(scaling, Llama3Scaling) and not architecture.has_factors:
-        fit.misfits.append("model.positions.scaling: expected none, linear or yarn, got llama3")
+        found.append("model.positions.scaling: expected none, linear or yarn, got llama3")
     if isinstance(scaling, YarnScaling) and (scaling.beta_fast, scaling.beta_slow) != (32.0, 1.0):
-        fit.misfits.append("model.positions.scaling: expected beta_fast 32 and beta_slow 1")
+        found.append("model.positions.scaling: expected beta_fast 32 and beta_slow 1")
     if isinstance(scaling, YarnScaling) and scaling.original_max_len < 7:  # < 2π: no full rotation, and another ramp
-        fit.misfits.append("model.positions.scaling.original_max_len: expected at least 7")
-    if fit.misfits:
-        raise UserError(f"llama.cpp's {architecture.name} cannot compute this model exactly: {'; '.join(fit.misfits)}")
+        found.append("model.positions.scaling.original_max_len: expected at least 7")
+    if found:
+        raise UserError(f"llama.cpp's {architecture.name} cannot compute this model exactly: {'; '.join(found)}")
 
 
 def model_numbers(config: TransformerConfig, architecture: Architecture) -> dict[str, Any]:
@@ -187,7 +190,16 @@ def neighbours(x: Tensor, n_heads: int) -> Tensor:
     >>> neighbours(torch.arange(8), n_heads=2).tolist()
     [0, 2, 1, 3, 4, 6, 5, 7]
     """
-    return x.unflatten(0, (n_heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+    return x.unflatten(0, (n_heads, 2, -1)).transpose(1, 2).flatten(0, 2).contiguous()
+
+
+def halves(x: Tensor, n_heads: int) -> Tensor:
+    """Reorder the rows of queries or keys within each head: the inverse of `neighbours`.
+
+    >>> halves(torch.tensor([0, 2, 1, 3, 4, 6, 5, 7]), n_heads=2).tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+    return x.unflatten(0, (n_heads, -1, 2)).transpose(1, 2).flatten(0, 2).contiguous()
 
 
 def frequency_factors(base: float, scaling: Llama3Scaling, d_head: int) -> Tensor:
@@ -206,17 +218,35 @@ def tensors_of(
 ) -> dict[str, Tensor]:
     """Return the tensors of the file, given the model's weights."""
     widths, positions = config.attention_widths(config.head_stack), config.positions
-    n_heads_of = {"attn_q": widths.n_heads, "attn_k": widths.n_kv_heads}
     tensors: dict[str, Tensor] = {}
     for key in keys:
         tensors |= zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True)
-    for name, x in tensors.items():
-        n_heads = n_heads_of.get(name.split(".")[-2])
-        if architecture.turns_neighbours and n_heads is not None:
-            tensors[name] = neighbours(x, n_heads).contiguous()
+    for name, n_heads in _turned(config, architecture, tensors).items():
+        tensors[name] = neighbours(tensors[name], n_heads)
     if isinstance(positions, RotaryPositions) and isinstance(positions.scaling, Llama3Scaling):
         tensors[FACTORS] = frequency_factors(positions.base, positions.scaling, widths.d_head)
     return tensors
+
+
+def weights_from(
+    config: TransformerConfig, architecture: Architecture, keys: Iterable[Key], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the model's weights, given the tensors of the file: the inverse of `tensors_of`."""
+    turned = _turned(config, architecture, tensors)
+    tensors = {**tensors, **{name: halves(tensors[name], n_heads) for name, n_heads in turned.items()}}
+    weights: dict[str, Tensor] = {}
+    for key in keys:
+        weights |= zip(key.ours, key.to_ours([tensors[name] for name in key.theirs]), strict=True)
+    return weights
+
+
+def _turned(config: TransformerConfig, architecture: Architecture, names: Iterable[str]) -> dict[str, int]:
+    """Return the names of queries and keys whose rows have another order in the file, with their number of heads."""
+    widths = config.attention_widths(config.head_stack)
+    n_heads = {"attn_q": widths.n_heads, "attn_k": widths.n_kv_heads}
+    if not architecture.turns_neighbours:
+        return {}
+    return {name: n_heads[part] for name in names if (part := name.split(".")[-2]) in n_heads}
 
 
 def _keys(gguf: ModuleType, family: Family, architecture: Architecture, config: TransformerConfig) -> list[Key]:
@@ -267,16 +297,21 @@ def _write_file(
     files.fsync_file(path)
 
 
-def _compare(gguf: ModuleType, path: Path, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Raise `UserError` unless the file has all metadata and every tensor unchanged."""
+def _read_back(
+    gguf: ModuleType, path: Path, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the tensors of the file; raise `UserError` unless all metadata and every tensor are unchanged."""
     reader = gguf.GGUFReader(path)
     written = {name: float(np.float32(x)) if isinstance(x, float) else x for name, x in numbers.items()}
     read = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     problem = UserError("the file read back differs from the data written: nothing was exported; check the disk")
     if read != written or tensors.keys() != {stored.name for stored in reader.tensors}:
         raise problem
+    found: dict[str, Tensor] = {}
     for stored in reader.tensors:
         x = gguf.quants.dequantize(stored.data, stored.tensor_type)
         x = torch.from_numpy(x.reshape(stored.shape.tolist()[::-1]).copy())  # last dimension first
         if not torch.equal(x, tensors[stored.name]):
             raise problem
+        found[stored.name] = x
+    return found
