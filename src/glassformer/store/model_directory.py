@@ -223,6 +223,8 @@ def read_manifest(folder: Path, hashed_bytes: float = math.inf) -> Manifest:
     Raises `UserError` if the folder is not a model directory, or is damaged.
     """
     if not files.exists(folder):
+        files.restore_replaced(folder.parent, folder.name)
+    if not files.exists(folder):
         raise UserError(f"no such model directory: {folder}")
     if not folder.is_dir():
         files.refuse_objects(folder)
