@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from glassformer import recipes
 from glassformer.api import run_to_plan
 from glassformer.cli.arguments import fail, with_flags
-from glassformer.cost.hardware import GIB, MFU, USABLE, find_gpu
+from glassformer.cost.hardware import GIB, MFU, USABLE, find_gpu, require_rates
 from glassformer.evaluation.compare import describe_model
 from glassformer.formatting import count, duration, show
 
@@ -49,6 +49,7 @@ def main(
     if len(configs) != 1:
         one = "plan needs one preset, recipe, TOML file, text file or model directory"
         fail(f"{one}; see `glassformer presets` and `recipes`")
+    require_rates(mfu, price)
     same = {"train.batch_size": batch_size, "train.precision": precision}
     given = {key: str(value) for key, value in same.items() if value is not None} | keys
     base, evidence = run_to_plan(configs[0], given)
