@@ -11,8 +11,8 @@ from glassformer.config.extensions import own_members
 from glassformer.config.run import ObjectiveConfig, Run, TextData
 from glassformer.errors import UserError
 from glassformer.tasks import registry
-from glassformer.tasks.registry import HOMES, task_of, task_of_kind, trainable_task
-from glassformer.tasks.requirements import VERBS
+from glassformer.tasks.registry import task_of, task_of_kind, trainable_task
+from glassformer.tasks.requirements import BUILT_IN
 from glassformer.tasks.task import Task, TrainableTask
 from glassformer.training.checks import check_new_run
 from runs import write_text
@@ -30,7 +30,7 @@ ABILITIES = {
 }
 """The optional methods of `Task` and `TrainableTask` that each task implements; without them, it lacks the ability."""
 OPTIONAL = {name for cls in (Task, TrainableTask) for name in vars(cls) if not name.startswith("_")} - (
-    TrainableTask.__abstractmethods__ | {"predicts_next", "adopt", "vote"}
+    TrainableTask.__abstractmethods__ | {"predicts_next", "adopt", "vote", "verb", "learned", "example"}
 )
 
 
@@ -46,22 +46,23 @@ USED_BY = {
 """The verbs that use each ability."""
 
 
-@pytest.mark.parametrize("kind", HOMES)
+@pytest.mark.parametrize("kind", BUILT_IN)
 def test_the_verbs_that_are_accepted_before_torch_are_those_of_the_abilities(kind: str) -> None:
     verbs = set().union(*(USED_BY.get(ability, set()) for ability in ABILITIES[kind]))
-    main, *_ = VERBS[kind]
-    assert main == task_of_kind(kind).verb and set(VERBS[kind]) == verbs | {main}
+    facts = BUILT_IN[kind]
+    assert facts.verbs[0] == task_of_kind(kind).verb and set(facts.verbs) == verbs | {facts.verbs[0]}
+    assert task_of_kind(kind).facts in (facts, BUILT_IN["spans"])
 
 
 def test_every_kind_of_objective_has_a_task_and_every_task_a_kind() -> None:
     kinds = [settings.kind for settings in own_members(ObjectiveConfig)]
-    assert kinds != [] and set(kinds) == set(HOMES) == set(ABILITIES)
+    assert kinds != [] and set(kinds) == set(BUILT_IN) == set(ABILITIES)
     for settings in own_members(ObjectiveConfig):
         found = task_of(Run(objective=settings()))
         assert isinstance(found, Task) and found.settings is settings and found is task_of_kind(settings.kind)
 
 
-@pytest.mark.parametrize("kind", HOMES)
+@pytest.mark.parametrize("kind", BUILT_IN)
 def test_a_task_has_its_abilities_only(kind: str) -> None:
     found = task_of_kind(kind)
     own = {name for cls in type(found).__mro__ if cls not in (Task, TrainableTask, object) for name in vars(cls)}
@@ -82,8 +83,9 @@ def test_a_task_is_imported_at_first_use() -> None:
     program = (
         "import sys, glassformer.model\n"
         "from glassformer.config.run import Run\n"
-        "from glassformer.tasks.registry import HOMES, task_of\n"
-        "homes = {home.split(':')[0] for home in HOMES.values()}\n"
+        "from glassformer.tasks.registry import task_of\n"
+        "from glassformer.tasks.requirements import BUILT_IN\n"
+        "homes = {'glassformer.tasks.' + facts.home.split(':')[0] for facts in BUILT_IN.values()}\n"
         "assert not homes & set(sys.modules), homes & set(sys.modules)\n"
         "task_of(Run())\n"
         "assert homes & set(sys.modules) == {'glassformer.tasks.language_modeling'}\n"

@@ -9,10 +9,9 @@ from glassformer.cli.arguments import fail, with_flags
 from glassformer.cli.progress import reporting, trained
 from glassformer.cli.train import train
 from glassformer.config.run import ExpectedResult, Run
-from glassformer.errors import Log
+from glassformer.errors import Log, Progress
 from glassformer.files import as_path
 from glassformer.tasks.registry import trainable_task
-from glassformer.tasks.task import Progress
 from glassformer.training.checks import check_new_run
 
 

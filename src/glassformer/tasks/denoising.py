@@ -13,7 +13,7 @@ from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.objectives.seq2seq import DenoisingObjective, Noise, infilling, objective_of, spans
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import DENOISED_TEXT, learned
+from glassformer.tasks.requirements import BUILT_IN, DENOISED_TEXT
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids, sentinels
 from glassformer.tokenization.word_boundaries import word_boundaries
@@ -25,7 +25,7 @@ GREEDY = BeamConfig(beam=1, max_ratio=2.0)
 class Denoising(TextTask):
     """The denoising tasks, which differ in their noise and in how they encode a mask in the user's text."""
 
-    verb = "fill"
+    facts = BUILT_IN["spans"]
     unit = "token"
     requires = DENOISED_TEXT
 
@@ -39,12 +39,6 @@ class Denoising(TextTask):
         """Create a task; `sentinels` returns the tokens that replace masks, or nothing if the mask token does."""
         self.settings, self._special_tokens, self._noise = settings, special_tokens, noise
         self._sentinels = sentinels
-
-    def learned(self, run: Run) -> str:
-        return learned("spans", run)
-
-    def example(self, run: Run) -> str:
-        return '"… [MASK] …"'
 
     def special_tokens(self, run: Run) -> tuple[str, ...]:
         return self._special_tokens(run)

@@ -31,7 +31,7 @@ from glassformer.data.labels import (
     require_known,
 )
 from glassformer.data.tokens import NO_DROPOUT, BpeDropout
-from glassformer.errors import Log, UserError
+from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.inference.classify import predict
@@ -44,7 +44,7 @@ from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
 from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.requirements import LabelRequirements, data_of
-from glassformer.tasks.task import Progress, RunData, TrainableTask
+from glassformer.tasks.task import RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 Scores = dict[str, Any]

@@ -1,6 +1,6 @@
-"""Requirements of the built-in objectives for a run: data, stacks, head, settings. Checked before torch is imported."""
+"""The built-in kinds of objectives, as far as they are known without torch: their verbs, and their requirements."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeGuard, TypeVar
 
@@ -126,62 +126,59 @@ DENOISED_TEXT = TextRequirements(
 PAIRS = PairRequirements()
 CLASSES = LabelRequirements(("classes", "multi_label", "regression"), SequenceHead)
 TAGS = LabelRequirements(("tags",), PositionHead)
-BUILT_IN: Mapping[str, Requirements] = {
-    "causal": CAUSAL_TEXT,
-    "masked": MASKED_TEXT,
-    "infilling": DENOISED_TEXT,
-    "spans": DENOISED_TEXT,
-    "seq2seq": PAIRS,
-    "classification": CLASSES,
-    "tagging": TAGS,
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about the models of a kind of objective."""
+
+    verbs: tuple[str, ...]
+    """Verbs of the abilities that they may have, the main one first."""
+    ability: str | Callable[[Run], str]
+    """The ability in words that follow "learned to"; only models with equal words can form an ensemble."""
+    home: str = ""
+    """Module in `tasks` and name of a built-in task."""
+    requires: Requirements | None = None
+    """None for imported models, which cannot be trained, and for a task that checks its runs itself."""
+    example: str = '"…"'
+    """Example argument of the main verb, as Python code."""
+
+    def learned(self, run: Run) -> str:
+        """Return the ability of the model of a run.
+
+        >>> BUILT_IN["causal"].learned(Run())
+        'continue a text'
+        """
+        return self.ability if isinstance(self.ability, str) else self.ability(run)
+
+
+def _predicts_labels(run: Run) -> str:
+    data = data_of(run, LabelData)
+    predicted = {"regression": "a number", "multi_label": "labels"}.get(data.outputs, "a label")
+    read = "a text" if data.second_field is None else "two texts"
+    return f"predict {predicted} for {read}"
+
+
+_FILLS, _MASK = ("fill", "translate", "score"), '"… [MASK] …"'
+BUILT_IN: Mapping[str, Facts] = {
+    "causal": Facts(("generate", "score"), "continue a text", "language_modeling:TASK", CAUSAL_TEXT),
+    "masked": Facts(("fill",), "fill masks", "masked_lm:TASK", MASKED_TEXT, _MASK),
+    "infilling": Facts(_FILLS, "fill masks", "denoising:INFILLING", DENOISED_TEXT, _MASK),
+    "spans": Facts(_FILLS, "fill masks", "denoising:SPANS", DENOISED_TEXT, _MASK),
+    "seq2seq": Facts(("translate", "score", "fill"), "generate a target from a source", "translation:TASK", PAIRS),
+    "classification": Facts(("classify",), _predicts_labels, "classification:TASK", CLASSES),
+    "tagging": Facts(("tag",), "tag words", "tagging:TASK", TAGS),
+    "answers": Facts(("answer",), "answer questions about a text", "answering:TASK", example='"…?", context="…"'),
+    "none": Facts(("embed",), "compute text vectors", "vectors:TASK"),
 }
-"""The requirements of each built-in kind of objective that can be trained."""
-VERBS: Mapping[str, tuple[str, ...]] = {
-    "causal": ("generate", "score"),
-    "masked": ("fill",),
-    "infilling": ("fill", "translate", "score"),
-    "spans": ("fill", "translate", "score"),
-    "seq2seq": ("translate", "score", "fill"),
-    "classification": ("classify",),
-    "tagging": ("tag",),
-    "answers": ("answer",),
-    "none": ("embed",),
-}
-"""The verbs of the abilities that models of a built-in kind may have, the main one first."""
-
-
-def learned(kind: str, run: Run) -> str:
-    """Return the ability of the built-in kind in words that follow "learned to"; `run` has the data of labels.
-
-    >>> learned("causal", Run())
-    'continue a text'
-    """
-    match kind:
-        case "causal":
-            return "continue a text"
-        case "masked" | "infilling" | "spans":
-            return "fill masks"
-        case "seq2seq":
-            return "generate a target from a source"
-        case "classification":
-            data = data_of(run, LabelData)
-            predicted = {"regression": "a number", "multi_label": "labels"}.get(data.outputs, "a label")
-            read = "a text" if data.second_field is None else "two texts"
-            return f"predict {predicted} for {read}"
-        case "tagging":
-            return "tag words"
-        case "answers":
-            return "answer questions about a text"
-        case "none":
-            return "compute text vectors"
-    raise ValueError(f"{kind} is not a built-in kind of objective")
+"""The built-in kinds of objectives, known without torch. A task is imported when its kind is first used."""
 
 
 def require_verb(run: Run, name: str, verb: str) -> None:
     """Raise `UserError` for a verb of an ability that no model of the run's kind has; other kinds are not checked."""
-    verbs = VERBS.get(run.objective.kind, (verb,))
-    if verb not in verbs:
-        raise UserError(f"{name} learned to {learned(run.objective.kind, run)}: use it with {verbs[0]}, not {verb}")
+    facts = BUILT_IN.get(run.objective.kind)
+    if facts is not None and verb not in facts.verbs:
+        raise UserError(f"{name} learned to {facts.learned(run)}: use it with {facts.verbs[0]}, not {verb}")
 
 
 def data_of(run: Run, wanted: type[Data]) -> Data:

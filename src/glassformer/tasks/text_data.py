@@ -13,8 +13,8 @@ from glassformer.config.run import ExampleRows, PackedRows, Run, TextData, Windo
 from glassformer.data.batching import Epochs, Example, FreshCuts, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.data.texts import read_documents
-from glassformer.data.tokens import BpeDropout, Progress, TokenCache, TokenFile, TokenSplits, encode_text, prepare
-from glassformer.errors import Log, UserError
+from glassformer.data.tokens import BpeDropout, TokenCache, TokenFile, TokenSplits, encode_text, prepare
+from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation.loss import evaluation_rows
 from glassformer.inference.fill import MaskFiller, WritingFiller
 from glassformer.models.build import Network

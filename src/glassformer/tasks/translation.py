@@ -14,7 +14,7 @@ from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import FreshCuts, Sampler, TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, read_pairs
 from glassformer.data.tokens import BpeDropout, PairFile, PairSplits, TokenCache, encode_pairs, prepare_pairs
-from glassformer.errors import Log, UserError
+from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import Division
 from glassformer.evaluation.pairs import PairScores
@@ -27,8 +27,8 @@ from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import PAIRS, data_of, learned
-from glassformer.tasks.task import Progress, RunData, TrainableTask
+from glassformer.tasks.requirements import BUILT_IN, PAIRS, data_of
+from glassformer.tasks.task import RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids
 
 PAIRS_OF_TRAIN_EVALUATED = 1000
@@ -40,14 +40,8 @@ class TranslationTask(TrainableTask):
     """Sequence-to-sequence: an encoder-decoder generates targets from sources."""
 
     settings = Seq2SeqConfig
-    verb = "translate"
+    facts = BUILT_IN["seq2seq"]
     unit = "token"
-
-    def learned(self, run: Run) -> str:
-        return learned("seq2seq", run)
-
-    def example(self, run: Run) -> str:
-        return '"…"'
 
     def metrics(self, run: Run) -> tuple[str, ...]:
         return metrics.names(data_of(run, PairData).outputs)
