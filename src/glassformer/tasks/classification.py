@@ -18,7 +18,7 @@ from glassformer.objectives.classification import ClassificationObjective, Multi
 from glassformer.objectives.loss import Objective
 from glassformer.tasks.label_data import LabelTask, Scores
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import BUILT_IN, CLASSES, data_of
+from glassformer.tasks.requirements import BUILT_IN, data_of
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
@@ -29,7 +29,6 @@ class Classification(LabelTask):
     facts = BUILT_IN["classification"]
     unit = "text"
     names_are = "classes"
-    requires = CLASSES
     refuses_cuts = False
 
     def example(self, run: Run) -> str:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard, TypeVar
+from functools import partial
+from typing import TypeGuard, TypeVar
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import (
@@ -20,13 +21,6 @@ from glassformer.config.transformer import PositionHead, SequenceHead, TokenHead
 from glassformer.errors import UserError
 
 Data = TypeVar("Data", TextData, PairData, LabelData)
-
-
-class Requirements(Protocol):
-    """Requirements of an objective for a run."""
-
-    def check(self, run: Run) -> None:
-        """Raise `UserError` if the run's data or model does not suit the objective; no data is read."""
 
 
 @dataclass(frozen=True)
@@ -67,51 +61,41 @@ class TextRequirements:
             raise UserError("source_tokenizer applies only to pairs: remove [source_tokenizer]")
 
 
-class PairRequirements:
-    """Requirements of the objective that learns from pairs."""
-
-    def check(self, run: Run) -> None:
-        require_data(run, PairData)
-        model = run.model
-        if isinstance(model, TransformerConfig):
-            if not model.is_encoder_decoder:
-                raise UserError("sequence-to-sequence needs both [model.encoder] and [model.decoder]")
-            if not isinstance(model.head, TokenHead):
-                raise UserError(f"model.head.kind: expected tokens for seq2seq, got {model.head.kind}")
-        if not isinstance(run.generation, BeamConfig) and run.generation != GenerationConfig():
-            raise UserError("sequence-to-sequence needs generation.kind beam: set it, or leave out [generation]")
-        if run.train.batch_size != TrainConfig().batch_size:
-            raise UserError("train.batch_size does not apply to pairs: set data.batch_tokens instead")
-        if model.share_embeddings and run.source_tokenizer is not None:
-            raise UserError("model.share_embeddings needs one tokenizer: leave out [source_tokenizer]")
-        if model.source_vocab_size and run.source_tokenizer is None:
-            raise UserError("model.source_vocab_size needs a [source_tokenizer]: add it, or leave out the size")
+def check_pairs(run: Run) -> None:
+    """Raise `UserError` if a run does not suit the objective that learns from pairs."""
+    require_data(run, PairData)
+    model = run.model
+    if isinstance(model, TransformerConfig):
+        if not model.is_encoder_decoder:
+            raise UserError("sequence-to-sequence needs both [model.encoder] and [model.decoder]")
+        if not isinstance(model.head, TokenHead):
+            raise UserError(f"model.head.kind: expected tokens for seq2seq, got {model.head.kind}")
+    if not isinstance(run.generation, BeamConfig) and run.generation != GenerationConfig():
+        raise UserError("sequence-to-sequence needs generation.kind beam: set it, or leave out [generation]")
+    if run.train.batch_size != TrainConfig().batch_size:
+        raise UserError("train.batch_size does not apply to pairs: set data.batch_tokens instead")
+    if model.share_embeddings and run.source_tokenizer is not None:
+        raise UserError("model.share_embeddings needs one tokenizer: leave out [source_tokenizer]")
+    if model.source_vocab_size and run.source_tokenizer is None:
+        raise UserError("model.source_vocab_size needs a [source_tokenizer]: add it, or leave out the size")
 
 
-@dataclass(frozen=True)
-class LabelRequirements:
-    """Requirements of an objective that learns from labelled texts."""
-
-    outputs: tuple[str, ...]
-    """Values of `data.outputs` that the objective can learn."""
-    head: type[PositionHead] | type[SequenceHead]
-    """Configuration class of the model's head."""
-
-    def check(self, run: Run) -> None:
-        require_data(run, LabelData, self.outputs)
-        model, data = run.model, data_of(run, LabelData)
-        if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
-            raise UserError("labels need a Transformer with exactly one of [model.encoder] and [model.decoder]")
-        if data.outputs in ("multi_label", "regression") and run.objective.label_smoothing:
-            raise UserError(f"objective.label_smoothing does not apply to {data.outputs}: set it to 0")
-        if not isinstance(model.head, self.head):
-            raise UserError(f"model.head.kind: expected {self.head.kind} for {data.outputs}, got {model.head.kind}")
-        if data.second_field is not None and model.n_token_types < 2:
-            raise UserError(
-                f"model.n_token_types: expected 2 for pairs, got {model.n_token_types}; set --model.n-token-types 2"
-            )
-        if run.train.batch_size != TrainConfig().batch_size:
-            raise UserError("train.batch_size does not apply to labelled texts: set data.batch_tokens instead")
+def check_labels(outputs: Sequence[str], head: type[PositionHead] | type[SequenceHead], run: Run) -> None:
+    """Raise `UserError` if a run does not suit an objective that learns these `data.outputs` with this head."""
+    require_data(run, LabelData, outputs)
+    model, data = run.model, data_of(run, LabelData)
+    if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
+        raise UserError("labels need a Transformer with exactly one of [model.encoder] and [model.decoder]")
+    if data.outputs in ("multi_label", "regression") and run.objective.label_smoothing:
+        raise UserError(f"objective.label_smoothing does not apply to {data.outputs}: set it to 0")
+    if not isinstance(model.head, head):
+        raise UserError(f"model.head.kind: expected {head.kind} for {data.outputs}, got {model.head.kind}")
+    if data.second_field is not None and model.n_token_types < 2:
+        raise UserError(
+            f"model.n_token_types: expected 2 for pairs, got {model.n_token_types}; set --model.n-token-types 2"
+        )
+    if run.train.batch_size != TrainConfig().batch_size:
+        raise UserError("train.batch_size does not apply to labelled texts: set data.batch_tokens instead")
 
 
 CAUSAL_TEXT = TextRequirements(
@@ -123,9 +107,8 @@ MASKED_TEXT = TextRequirements(
 DENOISED_TEXT = TextRequirements(
     "denoising needs a Transformer with both [model.encoder] and [model.decoder]", has_encoder=True, has_decoder=True
 )
-PAIRS = PairRequirements()
-CLASSES = LabelRequirements(("classes", "multi_label", "regression"), SequenceHead)
-TAGS = LabelRequirements(("tags",), PositionHead)
+_CLASSES = partial(check_labels, ("classes", "multi_label", "regression"), SequenceHead)
+_TAGS = partial(check_labels, ("tags",), PositionHead)
 
 
 @dataclass(frozen=True)
@@ -138,8 +121,9 @@ class Facts:
     """The ability in words that follow "learned to"; only models with equal words can form an ensemble."""
     home: str = ""
     """Module in `tasks` and name of a built-in task."""
-    requires: Requirements | None = None
-    """None for imported models, which cannot be trained, and for a task that checks its runs itself."""
+    check: Callable[[Run], None] | None = None
+    """Raises `UserError` if a run's data or model does not suit the objective; None for imported models, which cannot
+    be trained, and for a task that checks its runs itself."""
     example: str = '"…"'
     """Example argument of the main verb, as Python code."""
 
@@ -161,13 +145,15 @@ def _predicts_labels(run: Run) -> str:
 
 _FILLS, _MASK = ("fill", "translate", "score"), '"… [MASK] …"'
 BUILT_IN: Mapping[str, Facts] = {
-    "causal": Facts(("generate", "score"), "continue a text", "language_modeling:TASK", CAUSAL_TEXT),
-    "masked": Facts(("fill",), "fill masks", "masked_lm:TASK", MASKED_TEXT, _MASK),
-    "infilling": Facts(_FILLS, "fill masks", "denoising:INFILLING", DENOISED_TEXT, _MASK),
-    "spans": Facts(_FILLS, "fill masks", "denoising:SPANS", DENOISED_TEXT, _MASK),
-    "seq2seq": Facts(("translate", "score", "fill"), "generate a target from a source", "translation:TASK", PAIRS),
-    "classification": Facts(("classify",), _predicts_labels, "classification:TASK", CLASSES),
-    "tagging": Facts(("tag",), "tag words", "tagging:TASK", TAGS),
+    "causal": Facts(("generate", "score"), "continue a text", "language_modeling:TASK", CAUSAL_TEXT.check),
+    "masked": Facts(("fill",), "fill masks", "masked_lm:TASK", MASKED_TEXT.check, _MASK),
+    "infilling": Facts(_FILLS, "fill masks", "denoising:INFILLING", DENOISED_TEXT.check, _MASK),
+    "spans": Facts(_FILLS, "fill masks", "denoising:SPANS", DENOISED_TEXT.check, _MASK),
+    "seq2seq": Facts(
+        ("translate", "score", "fill"), "generate a target from a source", "translation:TASK", check_pairs
+    ),
+    "classification": Facts(("classify",), _predicts_labels, "classification:TASK", _CLASSES),
+    "tagging": Facts(("tag",), "tag words", "tagging:TASK", _TAGS),
     "answers": Facts(("answer",), "answer questions about a text", "answering:TASK", example='"…?", context="…"'),
     "none": Facts(("embed",), "compute text vectors", "vectors:TASK"),
 }

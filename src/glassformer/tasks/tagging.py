@@ -17,7 +17,7 @@ from glassformer.objectives.classification import TaggingObjective
 from glassformer.objectives.loss import Objective
 from glassformer.tasks.label_data import LabelTask, Scores
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import BUILT_IN, TAGS
+from glassformer.tasks.requirements import BUILT_IN
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
@@ -28,7 +28,6 @@ class Tagging(LabelTask):
     facts = BUILT_IN["tagging"]
     unit = "word"
     names_are = "tags"
-    requires = TAGS
     refuses_cuts = True  # truncated words get no tag, so scores would not be comparable
 
     # Training

@@ -117,9 +117,10 @@ class TrainableTask(Task):
     unit: str
     """Unit over which the loss is averaged, such as token."""
 
-    @abstractmethod
     def check(self, run: Run) -> None:
         """Raise `UserError` if the run's data or model does not suit the task; no data is read."""
+        if self.facts.check is not None:
+            self.facts.check(run)
 
     @abstractmethod
     def open(self, run: Run) -> RunData:

@@ -62,9 +62,6 @@ class TextTask(TrainableTask):
     def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
         """Return the current model's output for a validation row, shown at each evaluation."""
 
-    def check(self, run: Run) -> None:
-        self.requires.check(run)
-
     def open(self, run: Run) -> "TextRunData":
         return TextRunData(self, run)
 

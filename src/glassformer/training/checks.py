@@ -34,8 +34,10 @@ def check_new_run(run: Run, folder: Path) -> None:
     require_effect(run)
     new = as_new(run)
     facts = BUILT_IN.get(run.objective.kind)
-    requires = None if facts is None else facts.requires
-    (requires or trainable_task(run)).check(new)  # a task may import torch
+    if facts is not None and facts.check is not None:
+        facts.check(new)
+    else:
+        trainable_task(run).check(new)  # may import torch
     if run.train.compile is True and isinstance(new.model, RecurrentConfig):
         raise UserError(
             "train.compile is not available: torch.compile does not support PyTorch's recurrent modules; leave it out"
