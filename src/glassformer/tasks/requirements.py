@@ -1,4 +1,4 @@
-"""The built-in kinds of objectives, as far as they are known without torch: their verbs, and their requirements."""
+"""Facts about the built-in kinds of objectives that are known without torch: their verbs and their requirements."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
