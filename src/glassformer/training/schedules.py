@@ -98,10 +98,10 @@ def _progress(step: int, first: int, last: int) -> float:
 class PlateauState:
     """The state of a `Plateau` in a checkpoint."""
 
-    factor: float = 1.0
+    factor: float
     """Factor of the learning rate."""
-    best: float | None = None
-    n_worse: int = 0
+    best: float | None
+    n_worse: int
 
 
 class Plateau:
@@ -118,7 +118,7 @@ class Plateau:
 
     def __init__(self, patience: int, ratio: float, min_ratio: float) -> None:
         self.patience, self.ratio, self.min_ratio = patience, ratio, min_ratio
-        self.state = PlateauState()
+        self.state = PlateauState(1.0, None, 0)
 
     def observe(self, metric: float) -> float:
         """Record the metric of one evaluation; return the factor for the next steps. NaN is never better."""
