@@ -17,7 +17,7 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import LabelData, Run
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
 from glassformer.data import builtin
-from glassformer.data.batching import Example, FreshCuts, Sampler, TokenBudget, evaluation_batches, example_rows
+from glassformer.data.batching import Example, Sampler, TokenBudget, evaluation_batches, example_rows
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.labels import (
     DroppedLabels,
@@ -219,7 +219,7 @@ class PreparedLabels:
 
         return TrainingData(
             self.task.objective(run),
-            FreshCuts(first, sampler_of_cuts, run.train.seed) if seed else first,
+            preparation.with_fresh_cuts(run, first, sampler_of_cuts),
             {side: partial(evaluation_batches, rows, data.batch_tokens) for side, rows in evaluated.items()},
             score=self._score(network, device),
         )

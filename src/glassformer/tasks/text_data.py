@@ -10,7 +10,7 @@ import torch
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import ExampleRows, PackedRows, Run, TextData, WindowRows
-from glassformer.data.batching import Epochs, Example, FreshCuts, Packed, Sampler, Windows
+from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.data.texts import read_documents
 from glassformer.data.tokens import BpeDropout, TokenCache, TokenFile, TokenSplits, encode_text, prepare
@@ -193,7 +193,7 @@ class PreparedText:
         lossless = tokenizer.scheme in ("byte", "char")
         return TrainingData(
             learned.objective,
-            FreshCuts(sampler, sampler_of_cuts, run.train.seed) if seed else sampler,
+            preparation.with_fresh_cuts(run, sampler, sampler_of_cuts),
             evaluations,
             n_bytes={
                 "train": self.text.predicted_bytes(slice_of_train) if lossless else None,

@@ -12,7 +12,7 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, PairData, Run, Seq2SeqConfig
 from glassformer.config.transformer import TokenHead
 from glassformer.data import builtin
-from glassformer.data.batching import FreshCuts, Sampler, TokenBudget, evaluation_batches, pair_rows
+from glassformer.data.batching import Sampler, TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, read_pairs
 from glassformer.data.tokens import BpeDropout, PairFile, PairSplits, TokenCache, encode_pairs, prepare_pairs
 from glassformer.errors import Log, Progress, UserError
@@ -191,7 +191,7 @@ class PreparedPairs:
 
         return TrainingData(
             objective_of(run.model, self.tokenizers, run.objective.label_smoothing),
-            FreshCuts(first, sampler_of_cuts, run.train.seed) if seed else first,
+            preparation.with_fresh_cuts(run, first, sampler_of_cuts),
             {side: partial(evaluation_batches, rows, data.batch_tokens) for side, rows in evaluated.items()},
             sample=lambda: self._sample(network, device),
             score=self._score(network, device),
