@@ -13,14 +13,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 
 from glassformer.config.run import LabelData
-from glassformer.data.labels import Labelled, read_labels
+from glassformer.data.labels import read_labels
 
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 def read(path: str) -> tuple[list[str], list[str]]:
-    records = [record for record in read_labels(LabelData(path=path), path) if isinstance(record, Labelled)]
-    return [record.text for record in records], [str(record.label) for record in records]
+    records = read_labels(LabelData(path=path), path)
+    return [record.inputs[0] for record in records], [record.labels[0] for record in records]
 
 
 def fitted(strength: float, texts: list[str], labels: list[str]) -> Pipeline:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,58 @@ def test_a_new_folder_is_removed_after_an_error(tmp_path: Path, error: type[Base
     with pytest.raises(error), files.new_folder(tmp_path / "final") as folder:
         (folder / "new").write_text("")
         raise error
+    assert names(tmp_path) == {"final"} and names(tmp_path / "final") == {"old"}
+
+
+KILLED = """
+import os, shutil, sys
+from pathlib import Path
+from glassformer import files
+
+n_left, renamed, deleted = int(sys.argv[2]), os.rename, shutil.rmtree
+
+def counted(work):
+    def call(*args, **options):
+        global n_left
+        if n_left == 0:
+            os._exit(9)
+        n_left -= 1
+        work(*args, **options)
+    return call
+
+with files.new_folder(Path(sys.argv[1])) as folder:
+    (folder / "new").write_text("")
+    os.rename, shutil.rmtree = counted(renamed), counted(deleted)
+"""
+
+
+@pytest.mark.parametrize("n_done", range(6))
+def test_a_process_killed_while_it_replaces_a_folder_leaves_the_old_or_the_new(tmp_path: Path, n_done: int) -> None:
+    final = tmp_path / "final"
+    final.mkdir()
+    (final / "old").write_text("")
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(final), str(n_done)], timeout=100).returncode
+    assert killed == (9 if n_done < 5 else 0)
+    files.clean_unfinished(tmp_path, "final")
+    assert names(tmp_path) == {"final"} and names(final) in ({"old"}, {"new"})
+
+
+def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = os.rename
+
+    def fails(old: Path, new: Path) -> None:
+        if ".tmp-" in old.name and not old.name.endswith("-replaced"):
+            raise OSError(5, "Input/output error")
+        rename(old, new)
+
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "old").write_text("")
+    monkeypatch.setattr(os, "rename", fails)
+    with (
+        pytest.raises(UserError, match=r"cannot write .*final: Input/output error"),
+        files.new_folder(tmp_path / "final"),
+    ):
+        pass
     assert names(tmp_path) == {"final"} and names(tmp_path / "final") == {"old"}
 
 

@@ -15,7 +15,7 @@ from glassformer import files, recipes
 from glassformer.config.presets import PRESETS, preset
 from glassformer.config.run import MaskedConfig, Run
 from glassformer.config.train import require_changeable
-from glassformer.cost.hardware import MFU, find_gpu
+from glassformer.cost.hardware import MFU, find_gpu, require_rates
 from glassformer.data.addresses import is_pattern
 from glassformer.data.hub import PREFIX
 from glassformer.data.in_memory import Given, path_or_rows
@@ -217,6 +217,7 @@ def plan(
     currency. `options` are those of `cost.plan.plan_run`. Raises `UserError` as `plan_run` does, for numbers out of
     range, and for an unknown name.
     """
+    require_rates(mfu, price)
     from glassformer.cost.plan import plan_run
 
     if not isinstance(run, Run):

@@ -28,6 +28,8 @@ class Note(UserWarning):
 
 Log = Callable[[str], None]
 """Function that receives a message."""
+Progress = Callable[[int, int], None]
+"""Function that receives how much of a work is done, and the total."""
 
 
 def warn(text: str) -> None:

@@ -8,6 +8,7 @@ which could run code, is recognised by its first bytes and refused.
 """
 
 import errno
+import glob
 import hashlib
 import json
 import math
@@ -31,6 +32,8 @@ MAX_JSON_DEPTH = 64
 MAX_DIGITS = 40  # of an integer: more than 128 bits
 _BLOCK = 1 << 20
 _DAY = 86400.0  # seconds
+_REPLACED = "-replaced"
+"""End of the name of a folder that `new_folder` is replacing."""
 
 
 def reason(error: OSError) -> str:
@@ -377,10 +380,12 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def new_folder(final: Path) -> Iterator[Path]:
     """Yield a temporary folder next to `final`; rename it to `final` on success, and delete it on an error.
 
-    Every file in it is flushed to the disk before the rename. An existing `final` is replaced.
+    Every file in it is flushed to the disk before the rename. An existing `final` is replaced: it is renamed first and
+    deleted last, so a process that is killed leaves the old folder or the new one (`restore_replaced`).
     """
     temporary = final.with_name(f".{final.name}.tmp-{os.getpid()}-{_host()}")
     try:
+        restore_replaced(final.parent, final.name)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         yield temporary
@@ -391,11 +396,22 @@ def new_folder(final: Path) -> Iterator[Path]:
                 fsync_folder(path)
         fsync_folder(temporary)
         _put_in_place(temporary, final)
-        fsync_folder(final.parent)
     except OSError as error:
         raise UserError(f"cannot write {final}: {reason(error)}; choose a writable place") from error
     finally:
+        restore_replaced(final.parent, final.name)
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def restore_replaced(parent: Path, name: str = "") -> None:
+    """Restore the folders in `parent` that `new_folder` was replacing when its process was killed.
+
+    `name` restricts this to one folder. A folder that exists is never changed.
+    """
+    with suppress(OSError, ValueError):  # the parent does not exist, or its name is not valid
+        for aside in list(parent.glob(f".{glob.escape(name) or '*'}.tmp-*{_REPLACED}")):
+            with suppress(OSError):  # the new folder exists
+                os.rename(aside, parent / aside.name[1:].rpartition(".tmp-")[0])
 
 
 def clean_unfinished(parent: Path, name: str) -> None:
@@ -404,7 +420,8 @@ def clean_unfinished(parent: Path, name: str) -> None:
     `name` is a regular expression for their complete final names. A folder of a running process is never touched. If
     that cannot be checked (a folder of another host on a shared disk), it must be unchanged for a day.
     """
-    pattern = re.compile(rf"\.(?:{name})\.tmp-(\d{{1,9}})(?:-([0-9a-f]{{8}}))?")
+    restore_replaced(parent)
+    pattern = re.compile(rf"\.(?:{name})\.tmp-(\d{{1,9}})(?:-([0-9a-f]{{8}}))?(?:{_REPLACED})?")
     with suppress(OSError):  # the folder does not exist yet, or another process cleans it too
         for path in list(parent.iterdir()):
             made_by = pattern.fullmatch(path.name)
@@ -442,11 +459,17 @@ def _last_touch(folder: Path) -> float:
 
 def _put_in_place(temporary: Path, final: Path) -> None:
     """Rename `temporary` to `final` and replace an existing folder; another process may do the same."""
+    aside = temporary.with_name(temporary.name + _REPLACED)
     for attempt in range(10):
-        shutil.rmtree(final, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
         try:
+            if final.is_dir() and not final.is_symlink():
+                with suppress(FileNotFoundError):  # another process has renamed it
+                    os.rename(final, aside)
             os.rename(temporary, final)
-            return
+            break
         except OSError as error:
             if attempt == 9 or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
+    fsync_folder(final.parent)
+    shutil.rmtree(aside, ignore_errors=True)

@@ -25,6 +25,7 @@ def load_model(
     fused: bool = False,
 ) -> "TrainedModel":
     """Load the model of a directory, or of one of a run's checkpoints; see `api.load`."""
+    # What is wrong in the arguments, before anything is read
     path = checkpoint.find(files.as_path(folder, "folder"), step)
     import torch
 
@@ -36,8 +37,8 @@ def load_model(
     weights = None if dtype is None else weights_dtype(dtype, where)
     if note := emulation_note(dtype, where):
         warn(note)
+    # The network
     stored = read_model(path)
-
     network, run = stored.network.to(where), stored.run
     if fused:
         fuse(network)
@@ -45,7 +46,9 @@ def load_model(
         run = replace(run, lora=None)  # its updates are merged
     if weights is not None and weights != torch.float32:
         convert(network, weights)
+    # The model
     progress = stored_progress(path)
+    digest = None if progress is None else progress.data_digest
     return TrainedModel(
         network,
         stored.tokenizers,
@@ -55,7 +58,7 @@ def load_model(
         stored.labels,
         folder=Path(folder),
         step=stored.manifest.step,
-        data_digest=None if progress is None else progress.data_digest,
+        data_digest=digest,
         dtype=dtype,
     )
 

@@ -16,7 +16,7 @@ from glassformer.config.run import GENERATION_BATCH, GenerationConfig
 from glassformer.data.in_memory import Given, place_of
 from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device, emulation_note
-from glassformer.errors import Log, UserError, needs, require_integer, warn
+from glassformer.errors import Log, Progress, UserError, needs, require_integer, warn
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
 from glassformer.inference.answer import Answer
@@ -33,7 +33,7 @@ from glassformer.reporting import Silent
 from glassformer.store.model_directory import save_model
 from glassformer.tasks.batches import Place, Places
 from glassformer.tasks.requirements import no_draft
-from glassformer.tasks.task import Progress, Prompt, wrong_verb
+from glassformer.tasks.task import Prompt, wrong_verb
 from glassformer.tasks.trained_model import TrainedModel
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from glassformer.config.transformer import (
     Stack,
 )
 from glassformer.cost.flops import Shape, forward_flops, training_flops
-from glassformer.cost.hardware import GIB, GPUS, Gpu, find_gpu
+from glassformer.cost.hardware import GIB, GPUS, Gpu, find_gpu, require_rates
 from glassformer.cost.parameters import parameter_counts
 from glassformer.cost.plan import least_seconds, plan_run
 from glassformer.errors import UserError
@@ -226,11 +226,10 @@ def test_impossible_plans_are_refused(run: Run, options: dict[str, Any], words: 
 
 
 def test_impossible_utilisations_and_prices_are_refused() -> None:
-    plan = plan_run(tiny(), find_gpu("h200"))
     with pytest.raises(UserError, match=r"--mfu is 1\.5 and must be above 0 and at most 1"):
-        plan.at(mfu=1.5, price=None)
+        require_rates(mfu=1.5, price=None)
     with pytest.raises(UserError, match=r"--price is -1\.0"):
-        plan.at(mfu=0.4, price=-1.0)
+        require_rates(mfu=0.4, price=-1.0)
 
 
 def test_gpus_are_found_by_name() -> None:

@@ -11,8 +11,15 @@ from glassformer import recipes
 from glassformer.config.run import ExampleRows, LoraConfig, PairData, Run, TextData
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.config.transformer import Stack, TransformerConfig
-from glassformer.cost.memory import require_memory
-from glassformer.cost.room import MARGIN, Room, least_memory, room_of_machine, step_memory, way_that_fits
+from glassformer.cost.room import (
+    MARGIN,
+    Room,
+    least_memory,
+    require_memory,
+    room_of_machine,
+    step_memory,
+    way_that_fits,
+)
 from glassformer.data.corpus import Corpus
 from glassformer.errors import UserError
 from glassformer.fitting import Fit

@@ -10,7 +10,7 @@ import pytest
 
 from glassformer.data import builtin
 from glassformer.data.corpus import Corpus
-from glassformer.data.texts import find_sources
+from glassformer.data.texts import find_sources, read_documents
 from glassformer.errors import UserError
 
 
@@ -21,12 +21,12 @@ def side(corpus: Corpus, name: str) -> str:
 def test_every_builtin_text_is_deterministic() -> None:
     for path in ("builtin:python-docs", "builtin:copy-task"):
         (source,) = find_sources([path])
-        assert list(builtin.documents(path)) == list(builtin.documents(path))
+        assert list(read_documents([path])) == list(read_documents([path]))
         assert source.sha256() == source.sha256()
 
 
 def test_python_docs_is_one_long_document() -> None:
-    (document,) = builtin.documents("builtin:python-docs")
+    (document,) = read_documents(["builtin:python-docs"])
     assert len(document) > 200_000
     assert "\n\n\n" not in document
     assert not document.startswith("\n") and document.endswith("\n") and not document.endswith("\n\n")
@@ -53,7 +53,7 @@ def test_pitfall_22_sides_of_python_docs_share_few_phrases() -> None:
 
 
 def test_python_stdlib_is_the_source_of_this_python() -> None:
-    documents = list(builtin.documents("builtin:python-stdlib"))
+    documents = list(read_documents(["builtin:python-stdlib"]))
     assert len(documents) > 200
     assert sum(map(len, documents)) > 3_000_000
     assert Path(json.__file__).read_text("utf-8") in documents
@@ -73,17 +73,17 @@ def test_python_stdlib_skips_tests_and_other_packages(tmp_path: Path, monkeypatc
         (tmp_path / name).write_bytes(f"# {name}\r\n".encode())
     (tmp_path / "empty.py").touch()
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    assert list(builtin.documents("builtin:python-stdlib")) == ["# a/z.py\n", "# a.py\n", "# b.py\n"]
+    assert list(read_documents(["builtin:python-stdlib"])) == ["# a/z.py\n", "# a.py\n", "# b.py\n"]
 
 
 def test_a_python_without_its_source_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(UserError, match="has no source files of the standard library"):
-        list(builtin.documents("builtin:python-stdlib"))
+        list(read_documents(["builtin:python-stdlib"]))
 
 
 def test_copy_task_records_are_copies_and_distinct() -> None:
-    documents = list(builtin.documents("builtin:copy-task"))
+    documents = list(read_documents(["builtin:copy-task"]))
     assert len(documents) == len(set(documents)) == builtin.COPY_RECORDS
     for document in documents:
         word, copy = document.split("|")
@@ -91,7 +91,7 @@ def test_copy_task_records_are_copies_and_distinct() -> None:
 
 
 def test_copy_task_letters_have_the_documented_entropy() -> None:
-    words = [document.split("|")[0] for document in builtin.documents("builtin:copy-task")]
+    words = [document.split("|")[0] for document in read_documents(["builtin:copy-task"])]
     pairs = Counter(pair for word in words for pair in itertools.pairwise(word))
     total = pairs.total()
     entropy_of_pairs = -sum(n / total * math.log(n / total) for n in pairs.values())

@@ -59,12 +59,12 @@ def test_pairs_in_memory(form: str, names: tuple[str, str], tmp_path: Path) -> N
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("names", [("text", "label"), ("body", "stars")])
 def test_labels_in_memory(form: str, names: tuple[str, str], tmp_path: Path) -> None:
-    assert read(FORMS[form](LABELS, names), tmp_path) == [Labelled(text, None, label) for text, label in LABELS]
+    assert read(FORMS[form](LABELS, names), tmp_path) == [Labelled((text,), (label,)) for text, label in LABELS]
 
 
 def test_a_dataset_gives_names_of_classes(tmp_path: Path) -> None:
     data = Dataset({"text": text, "label": i % 2} for i, (text, _) in enumerate(LABELS))
-    assert read(data, tmp_path) == [Labelled(text, None, label) for text, label in LABELS]
+    assert read(data, tmp_path) == [Labelled((text,), (label,)) for text, label in LABELS]
 
 
 def test_texts_in_memory(tmp_path: Path) -> None:

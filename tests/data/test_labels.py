@@ -15,12 +15,9 @@ from glassformer.data.labels import (
     DroppedLabels,
     LabelCorpus,
     Labelled,
-    Tagged,
     class_names,
     class_report,
-    inputs_of,
     labelled_in,
-    labels_in,
     read_labels,
     require_known,
     split_labelled,
@@ -41,34 +38,34 @@ def corpus(path: str, **fields: Any) -> LabelCorpus:
 
 
 def test_pitfall_22_equal_texts_are_on_one_side() -> None:
-    records = [Labelled(f"text {i % 40}", None, str(i % 3)) for i in range(200)]
+    records = [Labelled((f"text {i % 40}",), (str(i % 3),)) for i in range(200)]
     train, valid = split_labelled(records, 0.2)
-    assert {r.text for r in train}.isdisjoint(r.text for r in valid)  # type: ignore[union-attr]
+    assert {r.inputs[0] for r in train}.isdisjoint(r.inputs[0] for r in valid)
     assert 20 <= len(valid) <= 40 and len(train) + len(valid) == 200
     assert [set(side) for side in split_labelled(records[::-1], 0.2)] == [set(train), set(valid)]
 
 
 def test_pairs_with_the_same_first_text_are_on_one_side() -> None:
-    records = [Labelled(f"premise {i % 10}", f"hypothesis {i}", "x") for i in range(30)]
+    records = [Labelled((f"premise {i % 10}", f"hypothesis {i}"), ("x",)) for i in range(30)]
     train, valid = split_labelled(records, 0.3)
-    assert valid and {r.text for r in train}.isdisjoint(r.text for r in valid)  # type: ignore[union-attr]
+    assert valid and {r.inputs[0] for r in train}.isdisjoint(r.inputs[0] for r in valid)
 
 
 def test_a_label_that_occurs_once_is_trained_on() -> None:
     for place in range(50):  # for every record
-        records = [Tagged((f"word {i}", "b"), ("rare" if i == place else "often", "O")) for i in range(50)]
-        train, valid = split_labelled(records, 0.5)
-        assert any("rare" in labels_in(record) for record in train) and len(valid) == 25
-    texts = [Labelled(str(i), None, str(i)) for i in range(10)]
-    assert len(split_labelled(texts, 0.5)[1]) == 0 and len(split_labelled(texts, 0.5, keeps_labels=False)[1]) == 5
+        records = [Labelled((f"word {i}", "b"), ("rare" if i == place else "often", "O")) for i in range(50)]
+        train, valid = split_labelled(records, 0.5, "tags")
+        assert any("rare" in record.labels for record in train) and len(valid) == 25
+    texts = [Labelled((str(i),), (str(i),)) for i in range(10)]
+    assert len(split_labelled(texts, 0.5)[1]) == 0 and len(split_labelled(texts, 0.5, outputs="regression")[1]) == 5
 
 
 def test_pitfall_22_training_texts_in_the_validation_data_are_skipped(write: Write) -> None:
     train, valid = table(write, "t", "a 0", "b 1", "c 0", "a 1"), table(write, "v", "a 0", "x 1")
     found = corpus(train, valid_path=valid)
     assert found.split == (
-        [Labelled("b", None, "1"), Labelled("c", None, "0")],
-        [Labelled("a", None, "0"), Labelled("x", None, "1")],
+        [Labelled(("b",), ("1",)), Labelled(("c",), ("0",))],
+        [Labelled(("a",), ("0",)), Labelled(("x",), ("1",))],
     )
     assert found.news() == ["2 training texts are also in the validation data and are skipped"]
 
@@ -111,7 +108,7 @@ def test_a_label_missing_in_training_is_named_with_its_place(write: Write, side:
         _ = found.split, found.test
     assert str(e.value).endswith("'positive'? The labels are negative, positive")
     with pytest.raises(UserError, match="a record has the label 'z', which no training text has: the labels are 0, 1"):
-        require_known([Labelled("a", None, "z")], ["0", "1"])
+        require_known([Labelled(("a",), ("z",))], ["0", "1"])
 
 
 def test_labels_that_are_numbers_have_no_classes(write: Write) -> None:
@@ -125,8 +122,8 @@ def test_labels_that_are_numbers_have_no_classes(write: Write) -> None:
 
 def test_class_names_are_sorted_by_number_then_by_name() -> None:
     labels = ["b", "10", "2", "-1", "0.5", "nan", "a", "2"]
-    assert class_names(Labelled("", None, label) for label in labels) == ["-1", "0.5", "2", "10", "a", "b", "nan"]
-    assert class_names([Tagged(("x", "y"), ("B", "A")), Tagged(("x",), ("B",))]) == ["A", "B"]
+    assert class_names(Labelled(("",), (label,)) for label in labels) == ["-1", "0.5", "2", "10", "a", "b", "nan"]
+    assert class_names([Labelled(("x", "y"), ("B", "A")), Labelled(("x",), ("B",))]) == ["A", "B"]
 
 
 def test_the_report_counts_classes_and_names_rare_ones(write: Write) -> None:
@@ -214,7 +211,7 @@ def test_a_dataset_validates_on_its_validation_split(monkeypatch: pytest.MonkeyP
     found = corpus("hf:name", test_path="hf:name")
     assert found.test is not None
     for side, name in zip((*found.split, found.test), sides, strict=True):
-        assert [record.text for record in side] == [row["text"] for row in sides[name]]  # type: ignore[union-attr]
+        assert [record.inputs[0] for record in side] == [row["text"] for row in sides[name]]
     train, valid = corpus("hf:name#test", valid_fraction=0.25).split
     assert len(train) == 3 and len(valid) == 1
 
@@ -229,8 +226,8 @@ def test_a_builtin_has_fixed_parts() -> None:
     assert corpus("builtin:docstrings#test").test is None
 
 
-TEXTS = [Labelled("a dog", None, "0"), Labelled("two cats, big", None, "1")]
-SENTENCES = [Tagged(("EU", "rejects"), ("ORG", "O")), Tagged(("Peter",), ("PER",))]
+TEXTS = [Labelled(("a dog",), ("0",)), Labelled(("two cats, big",), ("1",))]
+SENTENCES = [Labelled(("EU", "rejects"), ("ORG", "O")), Labelled(("Peter",), ("PER",))]
 
 
 def labelled(path: Path | str, **fields: Any) -> list[Any]:
@@ -264,7 +261,7 @@ def test_a_pair_of_texts_with_a_boolean_label_is_read(write: Write) -> None:
     path = write("t.jsonl", '{"text": "a", "b": "c", "label": true}\n{"text": "a", "b": "", "label": false}\n')
     dropped = DroppedLabels()
     found = list(labelled_in(LabelData(path=str(path), second_field="b"), dropped))
-    assert found == [Labelled("a", "c", "true")]
+    assert found == [Labelled(("a", "c"), ("true",))]
     assert dropped.sentences() == [f"1 record has no text or no label and is skipped (the first: {path}:2)"]
     with pytest.raises(
         UserError, match=r"expected the columns text and b and label, got a, b; set data.text_field, data.s"
@@ -279,7 +276,7 @@ def test_a_record_has_its_line_which_equality_ignores(write: Write) -> None:
 
 def test_empty_records_and_a_missing_header_are_reported(write: Write) -> None:
     path, dropped = write("t.tsv", "a\t0\n \t1\nc\t \nd\t1\n"), DroppedLabels()
-    assert [inputs_of(record) for record in labelled_in(LabelData(path=str(path)), dropped)] == [("a",), ("d",)]
+    assert [record.inputs for record in labelled_in(LabelData(path=str(path)), dropped)] == [("a",), ("d",)]
     assert dropped.sentences() == [
         f"2 records have no text or no label and are skipped (the first: {path}:2)",
         f"{path} has no header with text and label; line 1 is read as data (text, label)",
@@ -298,7 +295,7 @@ def test_a_label_that_is_not_a_number_is_named_with_its_line(write: Write, label
     path = write("t.tsv", f"a\t-1.5e3\nb\t{label}\n")
     with pytest.raises(UserError, match=rf"t.tsv:2: .* needs a finite number as label, got '{label[:30]}"):
         labelled(path, outputs="regression")
-    assert [record.label for record in labelled(path)] == ["-1.5e3", label]
+    assert [record.labels for record in labelled(path)] == [("-1.5e3",), (label,)]
 
 
 @pytest.mark.parametrize(
@@ -344,13 +341,13 @@ def test_tagged_words_are_read(write: Write, name: str, content: str) -> None:
 
 def test_tagged_words_keep_spaces_and_sentences_have_their_line(write: Write) -> None:
     path = write("t.conll", "\na b\tX\n\nc\tY\nd\tX\n")
-    assert tagged(path) == [Tagged(("a b",), ("X",)), Tagged(("c", "d"), ("Y", "X"))]
+    assert tagged(path) == [Labelled(("a b",), ("X",)), Labelled(("c", "d"), ("Y", "X"))]
     assert [record.where for record in tagged(path)] == [f"{path}:2", f"{path}:4"]
 
 
 def test_a_sentence_without_words_is_dropped(write: Write) -> None:
     path, dropped = write("t.jsonl", '{"text": [], "label": []}\n{"text": ["a"], "label": [1]}\n'), DroppedLabels()
-    assert list(labelled_in(LabelData(path=str(path), outputs="tags"), dropped)) == [Tagged(("a",), ("1",))]
+    assert list(labelled_in(LabelData(path=str(path), outputs="tags"), dropped)) == [Labelled(("a",), ("1",))]
     assert (dropped.n_empty, dropped.first_empty) == (1, f"{path}:1")
 
 
@@ -391,9 +388,9 @@ def use_hub(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]]) -> None
 def test_the_classes_of_a_dataset_get_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     feature = SimpleNamespace(names=["bad", "good"])
     use_hub(monkeypatch, Rows([{"text": "a", "label": 1}, {"text": "b", "label": 0}], label=feature))
-    assert [record.label for record in labelled("hf:some/name")] == ["good", "bad"]
+    assert [record.labels for record in labelled("hf:some/name")] == [("good",), ("bad",)]
     use_hub(monkeypatch, [{"text": "a", "label": 1}])
-    assert labelled("hf:some/name") == [Labelled("a", None, "1")]
+    assert labelled("hf:some/name") == [Labelled(("a",), ("1",))]
 
 
 def test_a_split_that_hides_its_labels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,7 +403,7 @@ def test_the_tags_of_a_dataset_get_their_names(monkeypatch: pytest.MonkeyPatch) 
     feature = SimpleNamespace(feature=SimpleNamespace(names=["O", "PER"]))
     use_hub(monkeypatch, Rows([{"words": ["Peter", "went"], "ner": {"tags": [1, 0]}}], ner={"tags": feature}))
     found = tagged("hf:name", text_field="words", label_field="ner.tags")
-    assert found == [Tagged(("Peter", "went"), ("PER", "O"))]
+    assert found == [Labelled(("Peter", "went"), ("PER", "O"))]
 
 
 def test_a_builtin_with_unsuitable_settings_is_refused() -> None:
@@ -421,4 +418,4 @@ def test_a_builtin_with_unsuitable_settings_is_refused() -> None:
 
 def test_a_jsonl_key_with_a_dot_is_found(write: Write) -> None:
     path = write("t.jsonl", json.dumps({"a.text": "x", "label": "y"}))
-    assert labelled(path, text_field="a.text") == [Labelled("x", None, "y")]
+    assert labelled(path, text_field="a.text") == [Labelled(("x",), ("y",))]

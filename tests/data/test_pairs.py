@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from glassformer.config.run import PairData
-from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, pair_report, read_pairs, split_pairs
+from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, pair_report, read_pairs
 from glassformer.errors import UserError
 
 PAIRS = [Pair("a dog", "ein hund"), Pair("two cats", "zwei katzen"), Pair("a dog", "der hund")]
@@ -77,13 +77,16 @@ def test_pitfall_22_training_pairs_in_the_validation_data_are_skipped(tmp_path: 
     assert corpus.news() == ["1 training pair is also in the validation pairs and is skipped"]
 
 
-def test_pitfall_22_all_targets_of_a_source_are_on_one_side() -> None:
-    pairs = [Pair(f"source {i % 40}", f"target {i}") for i in range(200)]
-    train, valid = split_pairs(pairs, 0.2)
+def test_pitfall_22_all_targets_of_a_source_are_on_one_side(tmp_path: Path) -> None:
+    lines = [f"source {i % 40}\ttarget {i}\n" for i in range(200)]
+
+    def split(lines: list[str]) -> tuple[list[Pair], list[Pair]]:
+        return PairCorpus(PairData(path=write(tmp_path / "p.tsv", "".join(lines)), valid_fraction=0.2)).split
+
+    train, valid = split(lines)
     assert {p.source for p in train}.isdisjoint(p.source for p in valid)
     assert 20 <= len(valid) <= 40 and len(train) + len(valid) == 200
-    again = split_pairs(pairs[::-1], 0.2)
-    assert [set(side) for side in again] == [set(train), set(valid)]
+    assert [set(side) for side in split(lines[::-1])] == [set(train), set(valid)]
 
 
 def test_the_digest_depends_on_the_pairs_and_the_split(tmp_path: Path) -> None:

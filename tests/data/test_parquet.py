@@ -13,7 +13,7 @@ from glassformer import recipes
 from glassformer.config.run import LabelData, PairData, TextData
 from glassformer.data.corpus import Corpus
 from glassformer.data.first_look import look_at
-from glassformer.data.labels import Labelled, Tagged, read_labels
+from glassformer.data.labels import Labelled, read_labels
 from glassformer.data.pairs import Pair, read_pairs
 from glassformer.data.recognition import recognise
 from glassformer.data.texts import Counts, read_documents, read_pieces
@@ -58,11 +58,11 @@ def test_tags_and_class_names_that_datasets_stored_are_read(tmp_path: Path) -> N
     )
     path = tmp_path / "tags.parquet"
     datasets.Dataset.from_list([{"text": ["a", "dog"], "label": [0, 1]}], features=features).to_parquet(path)
-    assert read_labels(LabelData(outputs="tags"), str(path)) == [Tagged(("a", "dog"), ("D", "N"))]
+    assert read_labels(LabelData(outputs="tags"), str(path)) == [Labelled(("a", "dog"), ("D", "N"))]
     classes = tmp_path / "classes.parquet"
     one = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])})
     datasets.Dataset.from_list([{"text": "a", "label": 1}], features=one).to_parquet(classes)
-    assert read_labels(LabelData(), str(classes)) == [Labelled("a", None, "good")]
+    assert read_labels(LabelData(), str(classes)) == [Labelled(("a",), ("good",))]
 
 
 def test_columns_inside_of_columns_are_named_with_dots(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.config.run import LabelData, PairData, TextData
-from glassformer.data.labels import Labelled, Tagged, read_labels
+from glassformer.data.labels import Labelled, read_labels
 from glassformer.data.pairs import Pair, read_pairs
 from glassformer.data.recognition import aligned, outputs_of, recognise
 from glassformer.data.texts import read_documents
@@ -63,7 +63,7 @@ def test_the_same_records_are_recognised_in_every_format(kind: str, suffix: str,
         else:
             assert isinstance(found.data, LabelData), found
             assert found.data.outputs == ("regression" if kind == "numbers" else "classes")
-            assert read_labels(found.data, str(found.data.path)) == [Labelled(row[0], None, row[1]) for row in rows]
+            assert read_labels(found.data, str(found.data.path)) == [Labelled((row[0],), (row[1],)) for row in rows]
             if names is not None:
                 swapped = table(tmp_path / f"s{suffix}", [row[::-1] for row in rows], names[::-1])
                 data = recognise(swapped).data
@@ -73,10 +73,10 @@ def test_the_same_records_are_recognised_in_every_format(kind: str, suffix: str,
 
 
 def test_tags_are_recognised_as_conll_and_as_lists(tmp_path: Path) -> None:
-    rows = [Tagged(("a", "dog"), ("O", "B")), Tagged(("one",), ("O",))]
+    rows = [Labelled(("a", "dog"), ("O", "B")), Labelled(("one",), ("O",))]
     conll, lists = tmp_path / "t.conll", tmp_path / "t.jsonl"
     conll.write_text("a\tO\ndog\tB\n\none\tO\n")
-    lists.write_text("".join(json.dumps({"text": r.words, "label": r.tags}) + "\n" for r in rows))
+    lists.write_text("".join(json.dumps({"text": r.inputs, "label": r.labels}) + "\n" for r in rows))
     for path in (conll, lists):
         data = recognise(str(path)).data
         assert isinstance(data, LabelData) and data.outputs == "tags"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.data.corpus import Corpus
-from glassformer.data.report import RepeatCounter, report
+from glassformer.data.report import report
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -73,10 +73,8 @@ def test_held_out_documents_are_counted_by_length(write: Write) -> None:
     assert [side.n_documents for side in found.sides] == [62, 7]
 
 
-def test_repeats_are_counted_exactly() -> None:
-    counter, n_distinct = RepeatCounter(), 50_000
-    for i in range(n_distinct):
-        counter.add(str(i))
-        counter.add(str(i % (n_distinct // 2)))
-    assert (counter.n_items, counter.n_repeats) == (2 * n_distinct, n_distinct)
-    assert RepeatCounter().n_repeats == 0
+def test_repeats_are_counted_exactly(write: Write) -> None:
+    n_distinct = 50_000
+    lines = [f"{i}\n{i % (n_distinct // 2)}" for i in range(n_distinct)]
+    found = report(Corpus([write("a.txt", "\n".join(lines) + "\n")], valid_paths=[write("b.txt", "b")]))
+    assert (found.n_lines, found.n_repeated_lines) == (2 * n_distinct + 1, n_distinct)

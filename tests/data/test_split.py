@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from glassformer.config.run import LabelData, PairData
 from glassformer.data.corpus import CUT, MIN_PART, MISSING, VALIDATES, Corpus, SplitSide, _part, held_out_documents
 from glassformer.data.labels import LabelCorpus, Labelled, split_labelled
-from glassformer.data.pairs import Pair, PairCorpus, split_pairs
-from glassformer.data.split import held_out, held_out_keys
+from glassformer.data.pairs import Pair, PairCorpus
+from glassformer.data.split import held_out, held_out_keys, split_records
 from glassformer.data.texts import Piece
 
 Write = Callable[[str, str | bytes], Path]
@@ -123,11 +123,12 @@ def test_rare_and_frequent_sources_and_texts_are_held_out_at_their_share(
 ) -> None:
     counts = [*mixture(kinds, random.Random(seed)), 1, 1]
     units = [number for number, count in enumerate(counts) for _ in range(count)]
-    _, pairs = split_pairs([Pair(f"{number}", f"{i}") for i, number in enumerate(units)], fraction)
+    pairs_of_units = [Pair(f"{number}", f"{i}") for i, number in enumerate(units)]
+    _, pairs = split_records(pairs_of_units, [pair.source for pair in pairs_of_units], fraction)
     assert_every_size_is_held_out(counts, {int(pair.source) for pair in pairs}, fraction)
-    records = [Labelled(f"{number}", None, f"{i % 2}") for i, number in enumerate(units)]
-    _, found = split_labelled(records, fraction, keeps_labels=False)
-    texts = {record.text for record in found if isinstance(record, Labelled)}
+    records = [Labelled((f"{number}",), (f"{i % 2}",)) for i, number in enumerate(units)]
+    _, found = split_labelled(records, fraction, outputs="regression")
+    texts = {record.inputs[0] for record in found}
     assert texts == {pair.source for pair in pairs}
     _, found = split_labelled(records, fraction)
     assert abs(len(found) - len(pairs)) <= 4 * max(counts), "two texts are kept for training"

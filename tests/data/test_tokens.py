@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from glassformer import files
-from glassformer.data import builtin, tokens
+from glassformer.data import tokens
 from glassformer.data.corpus import Corpus
+from glassformer.data.texts import read_documents
 from glassformer.data.tokens import BpeDropout, TokenCache, encode_text, prepare
 from glassformer.errors import UserError
 from glassformer.tokenization import processes
@@ -34,7 +35,7 @@ def cache(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def prose() -> str:
-    (document,) = builtin.documents("builtin:python-docs")
+    (document,) = read_documents(["builtin:python-docs"])
     return document[:40_000] + "naïve café — 漢字 🙂\r\n\n\tdon't  \n" + document[40_000:60_000]
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from configs import randomise
 from glassformer.config.run import Run
 from glassformer.config.transformer import Stack
-from glassformer.data.builtin import documents
+from glassformer.data.texts import read_documents
 from glassformer.models.build import build_model
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, TOKENIZER, weights_of, write_model_files
@@ -21,7 +21,7 @@ from parity.pairs import Pairs
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 MAX_LEN = 48
-DOCS = next(documents("builtin:python-docs"))[20_000:60_000]
+DOCS = next(read_documents(["builtin:python-docs"]))[20_000:60_000]
 
 
 @dataclass(frozen=True)

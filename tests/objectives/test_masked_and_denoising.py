@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import nn
 
+from glassformer.config.run import InfillingConfig, Run, SpansConfig
 from glassformer.config.transformer import Stack, TokenHead, TransformerConfig
 from glassformer.data.batching import NOT_SCORED, Example
 from glassformer.models.build import build_model
 from glassformer.objectives.classification import RegressionObjective
 from glassformer.objectives.loss import token_cross_entropy
 from glassformer.objectives.masked import MaskedObjective
-from glassformer.objectives.seq2seq import DenoisingObjective, Seq2SeqObjective, infilling, spans
+from glassformer.objectives.seq2seq import DenoisingObjective, Seq2SeqObjective
+from glassformer.tasks.denoising import infilling_noise, span_noise
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.word_boundaries import word_boundaries
 
@@ -132,13 +134,13 @@ def test_masks_hide_their_targets_from_a_model_that_copies(tokenizer: Tokenizer)
 def test_denoising_makes_pairs_for_sequence_to_sequence(tokenizer: Tokenizer) -> None:
     assert tokenizer.mask_id is not None and tokenizer.eos_id is not None
     pairs = Seq2SeqObjective(2, tokenizer.frames.source, tokenizer.frames.target)
-    bart = DenoisingObjective(infilling(word_boundaries(tokenizer), tokenizer.mask_id, 0.3, 3.0, permute=True), pairs)
+    bart = DenoisingObjective(infilling_noise(Run(objective=InfillingConfig()), tokenizer), pairs)
     batch = bart.collate(examples(tokenizer), np.random.default_rng(0))
     whole = tokenizer.encode(TEXT)
     assert batch.labels[0].tolist() == [*whole, tokenizer.eos_id] and batch.source_ids is not None
     assert (batch.source_ids[0] == tokenizer.mask_id).any() and len(batch.source_ids[0]) <= len(whole) + 1
     sentinels = [tokenizer.vocab[f"[SPAN_{i}]"] for i in range(3)]
-    t5 = DenoisingObjective(spans(sentinels, 0.3, 3.0), pairs)
+    t5 = DenoisingObjective(span_noise(Run(objective=SpansConfig(noise_density=0.3)), tokenizer), pairs)
     batch = t5.collate(examples(tokenizer)[:1], np.random.default_rng(0))
     removed = [i for i in batch.labels[0].tolist() if i not in (*sentinels, tokenizer.eos_id)]
     assert len(removed) == round(0.3 * len(whole)) and batch.labels[0, 0] == sentinels[0]

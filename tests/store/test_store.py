@@ -2,6 +2,7 @@
 
 import ast
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -282,6 +283,26 @@ def test_pruning_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     checkpoint.clean(tmp_path)
     assert checkpoint.steps(tmp_path) == [4, 8, 10]
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-4", "step-8", "step-10", "mine"}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        checkpoint.require_one,
+        checkpoint.clean,
+        lambda run: checkpoint.find(run, 5),
+        lambda run: checkpoint.newest(run, print),
+    ],
+    ids=["check", "clean", "load", "resume"],
+)
+def test_a_checkpoint_that_a_killed_process_was_replacing_is_restored(
+    use: Callable[[Path], object], tmp_path: Path
+) -> None:
+    save(tmp_path)
+    path = checkpoint.path_of(tmp_path, 5)
+    path.rename(path.with_name(".step-5.tmp-7-0123abcd-replaced"))
+    use(tmp_path)
+    assert [found.name for found in path.parent.iterdir()] == ["step-5"]
 
 
 def test_a_damaged_newest_checkpoint_prevents_pruning(tmp_path: Path) -> None:

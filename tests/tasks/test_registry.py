@@ -11,8 +11,8 @@ from glassformer.config.extensions import own_members
 from glassformer.config.run import ObjectiveConfig, Run, TextData
 from glassformer.errors import UserError
 from glassformer.tasks import registry
-from glassformer.tasks.registry import HOMES, task_of, task_of_kind, trainable_task
-from glassformer.tasks.requirements import LABELLED, VERBS, VOTES
+from glassformer.tasks.registry import task_of, task_of_kind, trainable_task
+from glassformer.tasks.requirements import BUILT_IN, LABELLED, VOTES
 from glassformer.tasks.task import Task, TrainableTask
 from glassformer.training.checks import check_new_run
 from runs import write_text
@@ -30,7 +30,7 @@ ABILITIES = {
 }
 """The optional methods of `Task` and `TrainableTask` that each task implements; without them, it lacks the ability."""
 OPTIONAL = {name for cls in (Task, TrainableTask) for name in vars(cls) if not name.startswith("_")} - (
-    TrainableTask.__abstractmethods__ | {"predicts_next", "adopt", "vote"}
+    TrainableTask.__abstractmethods__ | {"predicts_next", "adopt", "vote", "verb", "learned", "example", "check"}
 )
 
 
@@ -46,27 +46,27 @@ USED_BY = {
 """The verbs that use each ability."""
 
 
-@pytest.mark.parametrize("kind", HOMES)
+@pytest.mark.parametrize("kind", BUILT_IN)
 def test_the_verbs_that_are_accepted_before_torch_are_those_of_the_abilities(kind: str) -> None:
     verbs = set().union(*(USED_BY.get(ability, set()) for ability in ABILITIES[kind]))
-    main, *_ = VERBS[kind]
-    task = task_of_kind(kind)
+    facts, task = BUILT_IN[kind], task_of_kind(kind)
     if isinstance(task, TrainableTask):
         verbs |= {"evaluate", "compare"}
-    assert main == task.verb and set(VERBS[kind]) == verbs | {main}
+    assert facts.verbs[0] == task.verb and set(facts.all_verbs) == verbs | {facts.verbs[0]}
+    assert task.facts in (facts, BUILT_IN["spans"])
     assert ("ensemble" in ABILITIES[kind]) == bool(VOTES & verbs)
     assert task.predicts_next == ("generate" in verbs) and ("classes" in ABILITIES[kind]) == (kind in LABELLED)
 
 
 def test_every_kind_of_objective_has_a_task_and_every_task_a_kind() -> None:
     kinds = [settings.kind for settings in own_members(ObjectiveConfig)]
-    assert kinds != [] and set(kinds) == set(HOMES) == set(ABILITIES)
+    assert kinds != [] and set(kinds) == set(BUILT_IN) == set(ABILITIES)
     for settings in own_members(ObjectiveConfig):
         found = task_of(Run(objective=settings()))
         assert isinstance(found, Task) and found.settings is settings and found is task_of_kind(settings.kind)
 
 
-@pytest.mark.parametrize("kind", HOMES)
+@pytest.mark.parametrize("kind", BUILT_IN)
 def test_a_task_has_its_abilities_only(kind: str) -> None:
     found = task_of_kind(kind)
     own = {name for cls in type(found).__mro__ if cls not in (Task, TrainableTask, object) for name in vars(cls)}
@@ -87,8 +87,9 @@ def test_a_task_is_imported_at_first_use() -> None:
     program = (
         "import sys, glassformer.model\n"
         "from glassformer.config.run import Run\n"
-        "from glassformer.tasks.registry import HOMES, task_of\n"
-        "homes = {home.split(':')[0] for home in HOMES.values()}\n"
+        "from glassformer.tasks.registry import task_of\n"
+        "from glassformer.tasks.requirements import BUILT_IN\n"
+        "homes = {'glassformer.tasks.' + facts.home.split(':')[0] for facts in BUILT_IN.values()}\n"
         "assert not homes & set(sys.modules), homes & set(sys.modules)\n"
         "task_of(Run())\n"
         "assert homes & set(sys.modules) == {'glassformer.tasks.language_modeling'}\n"

@@ -1,6 +1,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
@@ -18,7 +19,7 @@ from glassformer.config.train import (
     ScheduleConfig,
     WarmupStableDecaySchedule,
 )
-from glassformer.training.schedules import Plateau, cosine, inverse_sqrt, schedule_factor
+from glassformer.training.schedules import Plateau, PlateauState, cosine, inverse_sqrt, schedule_factor
 
 few = settings(derandomize=True, max_examples=60, deadline=None)
 ratios = st.floats(0, 1)
@@ -208,7 +209,7 @@ def test_plateau_resumes_from_json(n_before: int) -> None:
     expected = [straight.observe(metric) for metric in metrics]
     first, second = Plateau(1, 0.5, 0.2), Plateau(1, 0.5, 0.2)
     values = [first.observe(metric) for metric in metrics[:n_before]]
-    second.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
-    assert second.factor == first.factor
+    second.state = PlateauState(**json.loads(json.dumps(asdict(first.state), allow_nan=False)))
+    assert second.state == first.state
     assert values + [second.observe(metric) for metric in metrics[n_before:]] == expected
     assert expected[-1] < 1

@@ -8,7 +8,7 @@ from glassformer.api import run_to_plan
 from glassformer.cli.arguments import Json, with_flags
 from glassformer.cli.progress import print_json
 from glassformer.config.schema import setting
-from glassformer.cost.hardware import GPUS, MFU, USABLE, find_gpu
+from glassformer.cost.hardware import GPUS, MFU, USABLE, find_gpu, require_rates
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
 from glassformer.formatting import count, duration, show, size
@@ -58,6 +58,7 @@ def main(*configs: Annotated[str, "CONFIG"], hardware: Hardware, work: Work, jso
     if len(configs) != 1:
         one = "plan needs one preset, recipe, TOML file, text file or model directory"
         raise UserError(f"{one}; see `glassformer presets` and `recipes`")
+    require_rates(hardware.mfu, hardware.price)
     given = work.keys | keys
     base, evidence = run_to_plan(configs[0], given)
     given = recipes.whole_changes(base, given)

@@ -9,9 +9,8 @@ from glassformer.cli.arguments import with_flags
 from glassformer.cli.progress import RunOutput
 from glassformer.cli.train import train
 from glassformer.config.run import ExpectedResult, Run
-from glassformer.errors import Log, UserError
+from glassformer.errors import Log, Progress, UserError
 from glassformer.tasks.registry import trainable_task
-from glassformer.tasks.task import Progress
 from glassformer.training.checks import check_new_run
 
 

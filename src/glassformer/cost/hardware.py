@@ -1,5 +1,6 @@
 """GPUs by name: memory and dense peak rates, from the vendor's data sheets."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,6 +55,14 @@ GPUS = {
         Gpu("v100-16gb", 16, 125e12, 15.7e12, has_bf16=False),  # V100 SXM2 data sheet (2018)
     )
 }
+
+
+def require_rates(mfu: float, price: float | None) -> None:
+    """Raise `UserError` for a utilisation or a price per GPU hour out of range."""
+    if not 0 < mfu <= 1:
+        raise UserError(f"--mfu is {mfu} and must be above 0 and at most 1")
+    if price is not None and not 0 <= price < math.inf:
+        raise UserError(f"--price is {price} and must be a finite number of at least 0")
 
 
 def find_gpu(name: str) -> Gpu:

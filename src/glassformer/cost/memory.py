@@ -1,16 +1,13 @@
 """Memory of a training run by part, on one GPU or sharded over several, and of the generation cache."""
 
-import os
 from dataclasses import dataclass, fields, replace
 
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.train import TrainConfig
 from glassformer.cost.activations import Activations
 from glassformer.cost.flops import Shape, attention_cost, forward_flops
-from glassformer.cost.hardware import GIB
 from glassformer.cost.parameters import parameter_counts
 from glassformer.cost.widths import recurrent_widths
-from glassformer.errors import UserError
 
 _FP32 = 4
 HALF = ("bf16", "fp16")
@@ -88,8 +85,8 @@ def sharded(
     return replace(memory, **shares, half_copies=0, gathered=gathered)
 
 
-def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 0, number: int = _FP32) -> int:
-    """Compute the bytes of a full generation state, with `number` bytes per element; 0 for an encoder-only model.
+def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 0) -> int:
+    """Compute the bytes of a full generation state in fp32; 0 for an encoder-only model.
 
     A Transformer stores keys and values of every slot (and of one more, for padding) and of the source; a recurrent
     model stores its state and the source.
@@ -106,23 +103,10 @@ def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 
             d_key = {"dot": config.d_memory, "general": d}.get(attention.score, w.d_attention)
             n += n_source * (d_key + w.d_context)
         n += d * (isinstance(attention, AttendAfter) and attention.input_feeding)
-        return n_rows * n * number
+        return _FP32 * n_rows * n
     if config.decoder is None:
         return 0
     n = attention_cost(config, config.decoder, 1, max_len + 1).cached
     if config.encoder is not None:
         n += attention_cost(config, config.decoder, 1, n_source, is_self=False).cached
-    return config.decoder.n_layers * n_rows * n * number
-
-
-def require_memory(config: ModelConfig) -> None:
-    """Raise `UserError` if the weights of a model alone, in fp32, exceed the memory of this machine."""
-    needed = 4 * parameter_counts(config).total
-    if not hasattr(os, "sysconf"):
-        return
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > memory:
-        raise UserError(
-            f"the model's weights take {needed / GIB:,.0f} GiB in fp32, and this machine has {memory / GIB:,.0f} GiB "
-            "of memory: use a smaller model"
-        )
+    return _FP32 * config.decoder.n_layers * n_rows * n

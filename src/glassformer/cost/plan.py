@@ -88,11 +88,7 @@ class Plan:
     """Price per GPU hour, in any currency."""
 
     def at(self, mfu: float, price: float | None) -> "Plan":
-        """Return the plan at another utilisation and price; raise `UserError` for numbers out of range."""
-        if not 0 < mfu <= 1:
-            raise UserError(f"--mfu is {mfu} and must be above 0 and at most 1")
-        if price is not None and not 0 <= price < math.inf:
-            raise UserError(f"--price is {price} and must be a finite number of at least 0")
+        """Return the plan at another utilisation and price, which `hardware.require_rates` has accepted."""
         return replace(self, mfu=mfu, price=price)
 
     @property

@@ -11,7 +11,7 @@ from glassformer.cost.activations import Activations, Kernels, activations_of
 from glassformer.cost.flops import Shape
 from glassformer.cost.hardware import GIB
 from glassformer.cost.memory import HALF, Memory, sharded, training_memory
-from glassformer.cost.parameters import with_least_sizes
+from glassformer.cost.parameters import parameter_counts, with_least_sizes
 from glassformer.cost.plan import full_shape
 from glassformer.errors import UserError
 from glassformer.fitting import WHOLE, Fit, doubled
@@ -74,6 +74,13 @@ def _container(folder: Path, limit: str, used: str, cached: str) -> tuple[int, i
         return most, max(0, most - n_used + int(table[cached]))
     except (OSError, ValueError, KeyError):
         return None
+
+
+def require_memory(config: ModelConfig) -> None:
+    """Raise `UserError` if the weights of a model alone, in fp32, exceed the memory of this machine."""
+    needed, room = 4 * parameter_counts(config).total, room_of_machine()
+    if room is not None and needed > room.total:
+        raise UserError(f"the model's weights take {needed / GIB:,.0f} GiB in fp32, and {room}: use a smaller model")
 
 
 def least_memory(run: Run, on_cpu: bool, fit: Fit = WHOLE) -> Memory:

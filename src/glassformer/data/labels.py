@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from glassformer.config.run import LabelData
@@ -31,27 +32,13 @@ MANY = 10
 
 @dataclass(frozen=True)
 class Labelled:
-    """A text, or a pair of texts, and its label: the name of a class, a number as written in the file, or a tuple.
+    """A text or a pair of texts with its labels, or the words of a sentence with one tag each."""
 
-    A tuple contains the names of all labels of the text, in any number.
-    """
-
-    text: str
-    second: str | None
-    label: str | tuple[str, ...]
+    inputs: tuple[str, ...]
+    """The text, the two texts, or the words."""
+    labels: tuple[str, ...]
+    """The name of a class, a number as written in the file, any number of names (`multi_label`), or the tags."""
     where: str = field(default="", compare=False, repr=False)  # place in the file, for messages
-
-
-@dataclass(frozen=True)
-class Tagged:
-    """The words of a sentence, and one tag per word."""
-
-    words: tuple[str, ...]
-    tags: tuple[str, ...]
-    where: str = field(default="", compare=False, repr=False)  # place of the first word
-
-
-LabelRecord = Labelled | Tagged
 
 
 class DroppedLabels(Dropped):
@@ -62,7 +49,7 @@ class DroppedLabels(Dropped):
     REPEATED: ClassVar = ("text is also in the validation data", "texts are also in the validation data")
 
 
-def labelled_in(data: LabelData, dropped: DroppedLabels, split: str = "train") -> Iterator[LabelRecord]:
+def labelled_in(data: LabelData, dropped: DroppedLabels, split: str = "train") -> Iterator[Labelled]:
     """Yield the labelled texts of `data.path`, or for tags its sentences as words with their tags.
 
     `split` is for a dataset whose address names no split. Raises `UserError` for missing columns, for a number that is
@@ -71,7 +58,7 @@ def labelled_in(data: LabelData, dropped: DroppedLabels, split: str = "train") -
     path = data.path or ""
     if path.startswith(builtin.PREFIX) and (data.second_field or data.outputs not in ("classes", "tags")):
         raise UserError(f"{path} has classes of single texts: remove data.outputs and data.second_field")
-    read: Callable[[LabelData, Record], LabelRecord | None] = _tagged if data.outputs == "tags" else _labelled
+    read: Callable[[LabelData, Record], Labelled | None] = _tagged if data.outputs == "tags" else _labelled
     for record in addresses.records(path, _request(data, split, dropped)):
         labelled = read(data, record)
         if labelled is None:
@@ -94,19 +81,17 @@ def _text_fields(data: LabelData) -> tuple[str, ...]:
 
 def _labelled(data: LabelData, record: Record) -> Labelled | None:
     """Return a text or a pair of texts with its label; None without text or without label."""
-    sides = [record.text(name).strip() for name in _text_fields(data)]
-    label: str | tuple[str, ...]
+    inputs = tuple(record.text(name).strip() for name in _text_fields(data))
     if data.outputs == "multi_label":
-        label = _labels(record, data.label_field)
+        labels = _labels(record, data.label_field)
     else:
-        label = _label(record, record.value(data.label_field), data.label_field)
-    if not all(sides) or label == "":
+        labels = (_label(record, record.value(data.label_field), data.label_field),)
+    if not all(inputs) or "" in labels:
         return None
-    if data.outputs == "regression" and not math.isfinite(_number(str(label))):
+    if data.outputs == "regression" and not math.isfinite(_number(labels[0])):
         where = record.where
-        raise UserError(f"{where}: data.outputs = regression needs a finite number as label, got {label!r:.40}")
-    text, second = [*sides, None][:2]
-    return Labelled(text or "", second, label, record.where)
+        raise UserError(f"{where}: data.outputs = regression needs a finite number as label, got {labels[0]!r:.40}")
+    return Labelled(inputs, labels, record.where)
 
 
 def _label(record: Record, value: Any, name: str) -> str:
@@ -146,7 +131,7 @@ def _class_names(features: Any, name: str) -> Sequence[str] | None:
     return getattr(getattr(features, "feature", features), "names", None)
 
 
-def _tagged(data: LabelData, record: Record) -> Tagged | None:
+def _tagged(data: LabelData, record: Record) -> Labelled | None:
     """Return words with their tags, which two fields hold as lists; None without words."""
     words, tags = (record.value(name) for name in (data.text_field, data.label_field))
     for name, values in ((data.text_field, words), (data.label_field, tags)):
@@ -157,8 +142,8 @@ def _tagged(data: LabelData, record: Record) -> Tagged | None:
     texts = tuple(record.as_text(word, f"an item of {data.text_field!r}") for word in words)
     if not words:
         return None
-    sentence = Tagged(texts, tuple(_label(record, tag, data.label_field) for tag in tags), record.where)
-    for number, (word, tag) in enumerate(zip(sentence.words, sentence.tags, strict=True), 1):
+    sentence = Labelled(texts, tuple(_label(record, tag, data.label_field) for tag in tags), record.where)
+    for number, (word, tag) in enumerate(zip(sentence.inputs, sentence.labels, strict=True), 1):
         if not (word.strip() and tag):
             raise UserError(f"{record.where}: word {number} or its tag is empty; fill it in or remove it")
     return sentence
@@ -184,26 +169,22 @@ class LabelCorpus:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the records of both sides in their order; equal digests mean equal data."""
-
-        def texts(record: LabelRecord) -> tuple[str, ...]:
-            inputs = inputs_of(record)
-            return (str(len(inputs)), *inputs, *labels_in(record))
-
-        return digest_of("labels", (map(texts, records) for records in self.split))
+        sides = ([(str(len(record.inputs)), *record.inputs, *record.labels) for record in side] for side in self.split)
+        return digest_of("labels", sides)
 
     @cached_property
-    def split(self) -> tuple[list[LabelRecord], list[LabelRecord]]:
+    def split(self) -> tuple[list[Labelled], list[Labelled]]:
         """Training and validation records; raises `UserError` for an empty side or an unknown validation label."""
         data = self.data
         train, valid, self._share_news = read_sides(
             data,
             self.valid_data,
             lambda data, split: labelled_in(data, self.dropped, split),
-            lambda records: split_labelled(records, data.valid_fraction, keeps_labels=data.outputs != "regression"),
+            lambda records: split_labelled(records, data.valid_fraction, data.outputs),
         )
         if data.outputs == "classes":
             self._require_few_labels(train)
-        train = without_repeats(train, valid, inputs_of, self.dropped, self.name)
+        train = without_repeats(train, valid, attrgetter("inputs"), self.dropped, self.name)
         if data.outputs != "regression":
             names = class_names(train)
             self._require_no_header(train)
@@ -213,11 +194,9 @@ class LabelCorpus:
         return train, valid
 
     @cached_property
-    def test(self) -> list[LabelRecord] | None:
+    def test(self) -> list[Labelled] | None:
         """Records of `test_path`, or of the test part of built-in texts; None without either."""
-        path = self.data.test_path
-        if path is None and builtin.has_parts(self.path):
-            path = f"{self.path}#test"
+        path = self.data.test_path or builtin.test_part(self.path)
         if path is None:
             return None
         records = read_labels(self.data, path, self.dropped, "test")
@@ -231,21 +210,21 @@ class LabelCorpus:
         counts = {} if self.data.outputs == "regression" else _counts(train)
         return [*self.dropped.sentences(), *self._share_news, *_imbalance_sentences(counts, self.data.outputs)]
 
-    def _require_few_labels(self, records: Sequence[LabelRecord]) -> None:
+    def _require_few_labels(self, records: Sequence[Labelled]) -> None:
         """Raise `UserError` if nearly every text has its own label: none is left for validation."""
-        n_labels, n_texts = len(_counts(records)), len({inputs_of(record) for record in records})
+        n_labels, n_texts = len(_counts(records)), len({record.inputs for record in records})
         if n_labels > MANY and n_labels > 0.9 * n_texts:
             raise UserError(
                 f"nearly every label of {self.name} is different ({n_labels:,} labels, {n_texts:,} texts): are the "
                 "columns swapped? set data.text_field and data.label_field"
             )
 
-    def _require_no_header(self, records: Sequence[LabelRecord]) -> None:
+    def _require_no_header(self, records: Sequence[Labelled]) -> None:
         """Raise `UserError` if line 1 of a table without a header looks like one: no other line has its label."""
         counts = _counts(records)
         if not self.dropped.headerless or len(records) <= 2 * len(counts):
             return
-        for label in (labels_in(record)[0] for record in records if record.where == f"{self.path}:1"):
+        for label in (record.labels[0] for record in records if record.where == f"{self.path}:1"):
             if counts[label] == 1:
                 raise UserError(
                     f"{self.path}:1 looks like a header, because no other line has the label {label!r}; "
@@ -255,7 +234,7 @@ class LabelCorpus:
 
 def read_labels(
     data: LabelData, path: str, dropped: DroppedLabels | None = None, split: str = VALIDATION
-) -> list[LabelRecord]:
+) -> list[Labelled]:
     """Read all records of a path; `split` is for a dataset whose address names no split.
 
     Raises `UserError` for an unreadable file, missing columns, and a file without any record.
@@ -267,57 +246,41 @@ def read_labels(
 
 
 def split_labelled(
-    records: Sequence[LabelRecord],
-    valid_fraction: float,
-    *,
-    keeps_labels: bool = True,
-) -> tuple[list[LabelRecord], list[LabelRecord]]:
-    """Split into training and validation records, in their order; records with equal first texts are on one side.
+    records: Sequence[Labelled], valid_fraction: float, outputs: str = "classes"
+) -> tuple[list[Labelled], list[Labelled]]:
+    """Split into training and validation records, in their order.
 
-    With `keeps_labels`, at least one text of every label is a training text.
+    Records with equal first texts, or with equal words, are on one side. Except for numbers, at least one text of every
+    label is a training text.
 
-    >>> train, valid = split_labelled([Labelled(text, None, "x") for text in "abacd"], 0.2)
-    >>> [record.text for record in train], [record.text for record in valid]
+    >>> train, valid = split_labelled([Labelled((text,), ("x",)) for text in "abacd"], 0.2)
+    >>> [record.inputs[0] for record in train], [record.inputs[0] for record in valid]
     (['a', 'b', 'a', 'c'], ['d'])
     """
-    keys = [_first_text(record) for record in records]
-    if not keeps_labels:
+    keys = ["\n".join(record.inputs) if outputs == "tags" else record.inputs[0] for record in records]
+    if outputs == "regression":
         return split_records(records, keys, valid_fraction)
     first: dict[str, str] = {}  # label → its alphabetically first text
     for record, key in zip(records, keys, strict=True):
-        for label in labels_in(record):
+        for label in record.labels:
             first[label] = min(key, first.get(label, key))
     return split_records(records, keys, valid_fraction, training=set(first.values()))
 
 
-def _first_text(record: LabelRecord) -> str:
-    """Return the first of two texts, or the words of a sentence in lines."""
-    if isinstance(record, Tagged):
-        return "\n".join(record.words)
-    return record.text
-
-
-def labels_in(record: LabelRecord) -> tuple[str, ...]:
-    """Return the label of a text, or the tags of its words."""
-    if isinstance(record, Tagged):
-        return record.tags
-    return record.label if isinstance(record.label, tuple) else (record.label,)
-
-
-def class_names(records: Iterable[LabelRecord]) -> list[str]:
+def class_names(records: Iterable[Labelled]) -> list[str]:
     """Return the distinct labels: numbers first, by value, then names in alphabetical order.
 
-    >>> class_names(Labelled("", None, label) for label in ("10", "b", "1", "a", "0", "1"))
+    >>> class_names([Labelled(("",), ("10", "b", "1", "a", "0", "1"))])
     ['0', '1', '10', 'a', 'b']
     """
-    return sorted({label for record in records for label in labels_in(record)}, key=_rank)
+    return sorted({label for record in records for label in record.labels}, key=_rank)
 
 
-def require_known(records: Iterable[LabelRecord], names: Sequence[str]) -> None:
+def require_known(records: Iterable[Labelled], names: Sequence[str]) -> None:
     """Raise `UserError` for the first label that is not in `names`, with its place and the nearest name."""
     training = set(names)
     for record in records:
-        for label in labels_in(record):
+        for label in record.labels:
             if label not in training:
                 near = nearest_name(label, names)
                 hint = "the labels are" if near is None else f"did you mean {near!r}? The labels are"
@@ -388,18 +351,18 @@ def class_report(corpus: LabelCorpus) -> LabelReport:
     test, news, n_test = corpus.test, corpus.news(), None
     if test is not None:
         n_test = len(test)
-        seen = {inputs_of(record) for record in (*train, *valid)}
-        if n := sum(inputs_of(record) in seen for record in test):
+        seen = {record.inputs for record in (*train, *valid)}
+        if n := sum(record.inputs in seen for record in test):
             news.append(f"{n:,} of the {len(test):,} test texts are also in the training or validation data")
     counts: dict[str, tuple[int, int]] = {}
     numbers: tuple[float, float, float] | None = None
     if corpus.data.outputs == "regression":
-        values = [float(labels_in(record)[0]) for record in train]
+        values = [float(record.labels[0]) for record in train]
         numbers = min(values), math.fsum(values) / len(values), max(values)
     else:
         in_train, in_valid = _counts(train), _counts(valid)
         counts = {name: (in_train[name], in_valid[name]) for name in class_names(train)}
-    lengths = sorted(sum(map(len, inputs_of(record))) for record in (*train, *valid))
+    lengths = sorted(sum(map(len, record.inputs)) for record in (*train, *valid))
     return LabelReport(
         n_train=len(train),
         n_valid=len(valid),
@@ -411,15 +374,8 @@ def class_report(corpus: LabelCorpus) -> LabelReport:
     )
 
 
-def inputs_of(record: LabelRecord) -> tuple[str, ...]:
-    """Return the input texts of a record, without its labels."""
-    if isinstance(record, Tagged):
-        return record.words
-    return (record.text,) if record.second is None else (record.text, record.second)
-
-
-def _counts(records: Iterable[LabelRecord]) -> Counter[str]:
-    return Counter(label for record in records for label in labels_in(record))
+def _counts(records: Iterable[Labelled]) -> Counter[str]:
+    return Counter(label for record in records for label in record.labels)
 
 
 def _imbalance(counts: dict[str, int]) -> float | None:

@@ -8,7 +8,7 @@ are skipped; they are counted. All pairs are kept in memory as text, which is pr
 `split.read_sides` makes the split, by a hash of the source: all targets of one source are on one side.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -105,7 +105,7 @@ class PairCorpus:
             self.data,
             self.valid_data,
             lambda data, split: pairs_in(data, self.dropped, split),
-            lambda pairs: split_pairs(pairs, self.data.valid_fraction),
+            lambda pairs: split_records(pairs, [pair.source for pair in pairs], self.data.valid_fraction),
         )
         return without_repeats(train, valid, lambda pair: pair, self.dropped, self.name), valid
 
@@ -125,16 +125,6 @@ def read_pairs(data: PairData, dropped: DroppedPairs | None = None) -> list[Pair
     if not pairs:
         raise UserError(f"{name_of(data.path or str(data.source))} has no pair with both sides; use another file")
     return pairs
-
-
-def split_pairs(pairs: Sequence[Pair], valid_fraction: float) -> tuple[list[Pair], list[Pair]]:
-    """Split into training and validation pairs, in their order; equal sources are on one side.
-
-    >>> train, valid = split_pairs([Pair("a", "1"), Pair("b", "2"), Pair("a", "3"), Pair("c", "4")], 0.25)
-    >>> [pair.target for pair in train], [pair.target for pair in valid]
-    (['1', '2', '3'], ['4'])
-    """
-    return split_records(pairs, [pair.source for pair in pairs], valid_fraction)
 
 
 @dataclass(frozen=True)

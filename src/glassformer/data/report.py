@@ -15,31 +15,6 @@ from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
-class RepeatCounter:
-    """Counter of items that repeat an earlier one, by hash: 8 bytes of memory per item.
-
-    >>> counter = RepeatCounter()
-    >>> for line in ("to be", "or not", "to be"):
-    ...     counter.add(line)
-    >>> counter.n_items, counter.n_repeats
-    (3, 1)
-    """
-
-    def __init__(self) -> None:
-        self._hashes = bytearray()
-
-    def add(self, item: str) -> None:
-        self._hashes += hashlib.blake2b(item.encode(), digest_size=8).digest()
-
-    @property
-    def n_items(self) -> int:
-        return len(self._hashes) // 8
-
-    @property
-    def n_repeats(self) -> int:
-        return self.n_items - len(np.unique(np.frombuffer(self._hashes, dtype=np.uint64)))
-
-
 @dataclass
 class SideReport:
     """The size of one side of the split."""
@@ -50,15 +25,15 @@ class SideReport:
     n_bytes: int = 0  # as UTF-8
     n_tokens: int | None = None  # end tokens included; None without a tokenizer
 
-    def measured(self, pieces: Iterable[Piece], lines: RepeatCounter) -> Iterator[Piece]:
-        """Yield the pieces unchanged, add their sizes to this report, and add their lines to `lines`."""
+    def measured(self, pieces: Iterable[Piece], hashes: bytearray) -> Iterator[Piece]:
+        """Yield the pieces unchanged, add their sizes to this report, and 8 bytes per line to `hashes`."""
         for piece in pieces:
             self.n_documents += piece.ends_document
             self.n_characters += len(piece.text)
             self.n_bytes += len(piece.text.encode())
             for line in piece.text.split("\n"):
                 if line.strip():
-                    lines.add(line)
+                    hashes += hashlib.blake2b(line.encode(), digest_size=8).digest()
             yield piece
 
 
@@ -125,10 +100,10 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
         streams = {"text": read_pieces(corpus.paths, text_field=corpus.text_field)}
         notes.append(f"cannot be split: {error}")
     # The sizes of each side
-    lines = RepeatCounter()
+    hashes_of_lines = bytearray()
     sides = [SideReport(name) for name in streams]
     for side, pieces in zip(sides, streams.values(), strict=True):
-        measured = side.measured(pieces, lines)
+        measured = side.measured(pieces, hashes_of_lines)
         if tokenizer is None:
             deque(measured, maxlen=0)
         else:
@@ -136,7 +111,8 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
             if several:
                 encoding = Encoding(tokenizer, tokenizer.start_id, tokenizer.eos_id)
             side.n_tokens = sum(len(part.ids) for part in encode_pieces(measured, encoding))
-    # The documents
+    # The lines and documents
+    lines = np.frombuffer(hashes_of_lines, dtype=np.uint64)
     hashes = np.concatenate([scan.hashes for scan in corpus.scans])
     lengths = np.concatenate([scan.n_characters for scan in corpus.scans])
     return DataReport(
@@ -146,8 +122,8 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
         shortest_document=int(lengths.min()),
         longest_document=int(lengths.max()),
         n_repeated_documents=len(hashes) - len(np.unique(hashes)),
-        n_lines=lines.n_items,
-        n_repeated_lines=lines.n_repeats,
+        n_lines=len(lines),
+        n_repeated_lines=len(lines) - len(np.unique(lines)),
         sides=sides,
         notes=notes,
     )

@@ -151,14 +151,14 @@ def read_sides(
     split named validation, and `divide` splits all other data by a hash of each record (`split_records`).
     """
     path = data.path or ""
+    if valid is None and builtin.has_parts(path):
+        data, valid = replace(data, path=f"{path}#train"), replace(data, path=f"{path}#valid")
+    elif valid is None and path.startswith(hub.PREFIX) and "#" not in path and hub.VALIDATION in hub.splits(path):
+        valid = data
+    train = list(read(data, "train"))
     if valid is not None:
-        return list(read(data, "train")), list(read(valid, hub.VALIDATION)), []
-    if builtin.has_parts(path):
-        train, valid_part = (list(read(replace(data, path=f"{path}#{part}"), "train")) for part in ("train", "valid"))
-        return train, valid_part, []
-    if path.startswith(hub.PREFIX) and "#" not in path and hub.VALIDATION in hub.splits(path):
-        return list(read(data, "train")), list(read(data, hub.VALIDATION)), []
-    train, held = divide(list(read(data, "train")))
+        return train, list(read(valid, hub.VALIDATION)), []
+    train, held = divide(train)
     return train, held, share_news(len(held) / max(1, len(train) + len(held)), data.valid_fraction)
 
 

@@ -33,7 +33,7 @@ from glassformer import files
 from glassformer.data.corpus import Corpus, SplitSide
 from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.texts import Piece, cut, joined
-from glassformer.errors import UserError, is_out_of_memory
+from glassformer.errors import Progress, UserError, is_out_of_memory
 from glassformer.seeds import Stream, seed_of
 from glassformer.tokenization.processes import in_order
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
@@ -49,8 +49,6 @@ PAYS_FROM = 8 << 20  # characters after which worker processes encode: they star
 _SIDES: tuple[SplitSide, ...] = ("train", "valid")
 _NAMES = {"train": "the training text", "valid": "the validation text"}
 _PAIR_NAMES = {"train": "training pairs", "valid": "validation pairs"}
-
-Progress = Callable[[int, int], None]  # called with (bytes of text done, total bytes); for pairs: numbers of texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +104,7 @@ class TokenCache:
     """A folder of encoded corpora, and how a process of a run uses it."""
 
     folder: Path
-    progress: Progress | None = None
+    progress: Progress | None = None  # called with (bytes of text done, total bytes); for pairs: numbers of texts
     checks_hashes: bool = True  # False: only sizes of the ids are checked; another process of the run checks the hashes
     in_every_rank: bool = False  # True: all ranks of a run encode at the same time, and share the processors
 

@@ -24,7 +24,8 @@ from glassformer.interop.hf_config import HFConfig
 from glassformer.interop.tokenizer_files import TOKENIZER_CONFIG
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import require_rows, write_model_files
-from glassformer.tasks.registry import HOMES, task_of_kind
+from glassformer.tasks.registry import task_of_kind
+from glassformer.tasks.requirements import BUILT_IN
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 NUMBER = re.compile(r"-?[\d,.]*\d(?:e[+-]?\d+)?|-?inf|nan")
@@ -397,7 +398,7 @@ def _end_tokens(folder: HFFolder, config: c.TransformerConfig, log: Log) -> list
 
 def as_learned(run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run:
     """Return the run with the task of its network, as `generate`, `fill`, `translate`, … and `train --init` need it."""
-    adopted = [task_of_kind(kind).adopt(run, tokenizer, labels) for kind in HOMES]
+    adopted = [task_of_kind(kind).adopt(run, tokenizer, labels) for kind in BUILT_IN]
     fitting = [run for run in adopted if run is not None]
     if len(fitting) != 1:
         raise UserError(f"no glassformer task fits the network of {run.name!r} ({run.architecture})")

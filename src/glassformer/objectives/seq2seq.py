@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -10,10 +9,8 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.data.batching import NOT_SCORED, Batch, Example, pad, padded
 from glassformer.errors import UserError
 from glassformer.objectives.loss import Forward, LossSums, TokenObjective
-from glassformer.objectives.noise import corrupt_spans, infill, permute_sentences
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizers
-from glassformer.tokenization.word_boundaries import WordBoundaries
 
 Ids = np.ndarray
 Noise = Callable[[Ids, np.random.Generator], tuple[Ids, Ids]]
@@ -99,22 +96,3 @@ class DenoisingObjective:
     def loss(self, model: Forward, batch: Batch) -> LossSums:
         """Return the summed cross-entropy of a batch from `collate`."""
         return self.pairs.loss(model, batch)
-
-
-def infilling(edges: WordBoundaries, mask_id: int, noise_density: float, mean_length: float, permute: bool) -> Noise:
-    """Return noise that infills spans and may permute sentences; the target is the whole text (Lewis 2020)."""
-
-    def noise(token_ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        source = token_ids
-        if permute:
-            source = permute_sentences(source, rng, ends_sentence=edges.ends_sentence[source])
-        source = infill(source, rng, mask_id=mask_id, noise_density=noise_density, mean_span_length=mean_length)
-        return source, token_ids
-
-    return noise
-
-
-def spans(sentinel_ids: Sequence[int], noise_density: float, mean_length: float) -> Noise:
-    """Return noise that replaces spans by sentinels; the target consists of the spans (Raffel 2020)."""
-
-    return partial(corrupt_spans, sentinel_ids=sentinel_ids, noise_density=noise_density, mean_span_length=mean_length)

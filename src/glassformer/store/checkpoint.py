@@ -91,6 +91,7 @@ def weights_path(checkpoint: Path) -> Path:
 
 def steps(run_folder: Path) -> list[int]:
     """Return the steps of a run's checkpoints, oldest first, verified or not."""
+    files.restore_replaced(run_folder / FOLDER)
     numbers = (path.name.removeprefix("step-") for path in (run_folder / FOLDER).glob("step-*") if path.is_dir())
     return sorted(int(number) for number in numbers if number.isdecimal())
 
@@ -135,9 +136,10 @@ def find(folder: Path, step: int | None = None) -> Path:
     `UserError` if the folder is missing, is not a model directory, or is damaged.
     """
     path = folder if step is None else path_of(folder, step)
-    if step is not None and folder.is_dir() and not path.is_dir():
-        there = ", ".join(map(str, steps(folder))) or "none"
-        raise UserError(f"{folder} has no checkpoint of step {step}; existing steps: {there}")
+    if step is not None and folder.is_dir() and step not in (there := steps(folder)):
+        raise UserError(
+            f"{folder} has no checkpoint of step {step}; existing steps: {', '.join(map(str, there)) or 'none'}"
+        )
     read_manifest(path if folder.is_dir() else folder, SMALL_BYTES)
     return path
 
@@ -162,7 +164,8 @@ def prune(run_folder: Path, latest: int, keep: int, always: set[int]) -> None:
 
 
 def clean(run_folder: Path) -> None:
-    """Delete the unfinished files of a process that was killed."""
+    """Delete the unfinished files of a process that was killed, and restore the checkpoint that it was replacing."""
+    files.restore_replaced(run_folder / FOLDER)
     for unfinished in (run_folder / FOLDER).glob(".*.tmp-*"):
         shutil.rmtree(unfinished, ignore_errors=True)
     for unfinished in run_folder.glob(".*.tmp*"):

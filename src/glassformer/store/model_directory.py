@@ -41,6 +41,8 @@ MODEL_FILES = [CONFIG, WEIGHTS, TOKENIZER, GENERATION, RUN]
 """Files of every model directory."""
 SOME_FILES = [SOURCE_TOKENIZER, LABELS]
 """Optional files: the source's tokenizer if it has its own, and the names of classes or tags."""
+OF_A_RUN = ["checkpoints", "data", "metrics.jsonl", "tensorboard", LOCK, OWNER]
+"""Files that a run may leave in its folder before its first checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -159,8 +161,7 @@ def model_files(manifest: Manifest) -> list[str]:
 
 def own_paths(folder: Path) -> list[Path]:
     """Return the paths that no output may replace: model files, and the checkpoints and logs of a run."""
-    of_run = ["checkpoints", "data", "metrics.jsonl", "tensorboard", "training_state", LOCK, OWNER]
-    return [folder / name for name in [*MODEL_FILES, *SOME_FILES, MANIFEST, *of_run]]
+    return [folder / name for name in [*MODEL_FILES, *SOME_FILES, MANIFEST, "training_state", *OF_A_RUN]]
 
 
 def is_published(folder: Path, step: int) -> bool:
@@ -222,6 +223,8 @@ def read_manifest(folder: Path, hashed_bytes: float = math.inf) -> Manifest:
 
     Raises `UserError` if the folder is not a model directory, or is damaged.
     """
+    if not files.exists(folder):
+        files.restore_replaced(folder.parent, folder.name)
     if not files.exists(folder):
         raise UserError(f"no such model directory: {folder}")
     if not folder.is_dir():

@@ -7,7 +7,7 @@ from glassformer.config.run import AnsweringConfig, Run
 from glassformer.config.transformer import SpanHead
 from glassformer.inference.answer import Answerer
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import learned
+from glassformer.tasks.requirements import BUILT_IN
 from glassformer.tasks.task import Task
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -16,13 +16,7 @@ class Answering(Task):
     """Question answering: a model with two logits per token marks the answer to a question in a context."""
 
     settings = AnsweringConfig
-    verb = "answer"
-
-    def learned(self, run: Run) -> str:
-        return learned("answers", run)
-
-    def example(self, run: Run) -> str:
-        return '"…?", context="…"'
+    facts = BUILT_IN["answers"]
 
     def answerer(self, model: ModelParts) -> Answerer:
         return Answerer(model.network, model.tokenizer, model.device)

@@ -13,7 +13,7 @@ from glassformer import files
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Example, Sampler
 from glassformer.devices import autocast_dtype, evaluation_mode, freed_memory_kept, numerics
-from glassformer.errors import UserError
+from glassformer.errors import Progress, UserError
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import Division
 from glassformer.evaluation.loss import LossReport, evaluate_loss
@@ -67,7 +67,7 @@ class EvaluationData(Generic[R]):
         network: nn.Module,
         device: torch.device,
         train: TrainConfig | None,
-        progress: Callable[[int, int], None] | None,
+        progress: Progress | None,
     ) -> LossReport:
         """Return the reported loss in the precision of `train`; without `train`, in the precision of the weights."""
         # No backward pass: deterministic kernels are not needed, and CUDA cannot switch to them after its first use.

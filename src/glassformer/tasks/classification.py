@@ -18,7 +18,7 @@ from glassformer.objectives.classification import ClassificationObjective, Multi
 from glassformer.objectives.loss import Objective
 from glassformer.tasks.label_data import LabelTask, Scores
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import CLASSES, data_of, learned
+from glassformer.tasks.requirements import BUILT_IN, data_of
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
@@ -26,14 +26,10 @@ class Classification(LabelTask):
     """Classification and regression: a model of one stack predicts a label for a whole text."""
 
     settings = ClassificationConfig
-    verb = "classify"
+    facts = BUILT_IN["classification"]
     unit = "text"
     names_are = "classes"
-    requires = CLASSES
     refuses_cuts = False
-
-    def learned(self, run: Run) -> str:
-        return learned("classification", run)
 
     def example(self, run: Run) -> str:
         return '("…", "…")' if takes_pairs(run) else '"…"'

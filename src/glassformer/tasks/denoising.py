@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import torch
 
 from glassformer.config.run import BeamConfig, InfillingConfig, Run, SpansConfig
@@ -11,9 +13,10 @@ from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.fill import WritingFiller
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
-from glassformer.objectives.seq2seq import DenoisingObjective, Noise, infilling, objective_of, spans
+from glassformer.objectives.noise import corrupt_spans, infill, permute_sentences
+from glassformer.objectives.seq2seq import DenoisingObjective, Ids, Noise, objective_of
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import DENOISED_TEXT, learned
+from glassformer.tasks.requirements import BUILT_IN, DENOISED_TEXT
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids, sentinels
 from glassformer.tokenization.word_boundaries import word_boundaries
@@ -25,7 +28,7 @@ GREEDY = BeamConfig(beam=1, max_ratio=2.0)
 class Denoising(TextTask):
     """The denoising tasks, which differ in their noise and in how they encode a mask in the user's text."""
 
-    verb = "fill"
+    facts = BUILT_IN["spans"]
     unit = "token"
     requires = DENOISED_TEXT
 
@@ -39,12 +42,6 @@ class Denoising(TextTask):
         """Create a task; `sentinels` returns the tokens that replace masks, or nothing if the mask token does."""
         self.settings, self._special_tokens, self._noise = settings, special_tokens, noise
         self._sentinels = sentinels
-
-    def learned(self, run: Run) -> str:
-        return learned("spans", run)
-
-    def example(self, run: Run) -> str:
-        return '"… [MASK] …"'
 
     def special_tokens(self, run: Run) -> tuple[str, ...]:
         return self._special_tokens(run)
@@ -84,17 +81,27 @@ class Denoising(TextTask):
         return replace(run, objective=SpansConfig(n_sentinels=n))
 
 
-def _infilling_noise(run: Run, tokenizer: Tokenizer) -> Noise:
-    config = run.objective
-    assert isinstance(config, InfillingConfig) and tokenizer.mask_id is not None
-    edges = word_boundaries(tokenizer)
-    return infilling(edges, tokenizer.mask_id, config.noise_density, config.mean_span_length, config.permute_sentences)
+def infilling_noise(run: Run, tokenizer: Tokenizer) -> Noise:
+    """Return noise that infills spans and may permute sentences; the target is the whole text (Lewis 2020)."""
+    config, mask_id = run.objective, tokenizer.mask_id
+    assert isinstance(config, InfillingConfig) and mask_id is not None
+    edges, density, length = word_boundaries(tokenizer), config.noise_density, config.mean_span_length
+
+    def noise(ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
+        source = ids
+        if config.permute_sentences:
+            source = permute_sentences(source, rng, ends_sentence=edges.ends_sentence[source])
+        return infill(source, rng, mask_id=mask_id, noise_density=density, mean_span_length=length), ids
+
+    return noise
 
 
-def _span_noise(run: Run, tokenizer: Tokenizer) -> Noise:
-    config = run.objective
+def span_noise(run: Run, tokenizer: Tokenizer) -> Noise:
+    """Return noise that replaces spans by sentinels; the target consists of the spans (Raffel 2020)."""
+    config, sentinels = run.objective, sentinel_ids(tokenizer)
     assert isinstance(config, SpansConfig)
-    return spans(sentinel_ids(tokenizer), config.noise_density, config.mean_span_length)
+    density, length = config.noise_density, config.mean_span_length
+    return partial(corrupt_spans, sentinel_ids=sentinels, noise_density=density, mean_span_length=length)
 
 
 def _span_tokens(run: Run) -> tuple[str, ...]:
@@ -102,5 +109,5 @@ def _span_tokens(run: Run) -> tuple[str, ...]:
     return ("[EOS]", *sentinels(run.objective.n_sentinels))
 
 
-INFILLING = Denoising(InfillingConfig, lambda _: ("[MASK]", "[EOS]"), _infilling_noise, lambda _: ())
-SPANS = Denoising(SpansConfig, _span_tokens, _span_noise, sentinel_ids)
+INFILLING = Denoising(InfillingConfig, lambda _: ("[MASK]", "[EOS]"), infilling_noise, lambda _: ())
+SPANS = Denoising(SpansConfig, _span_tokens, span_noise, sentinel_ids)

@@ -16,22 +16,19 @@ from torch import Tensor, nn
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import LabelData, Run
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
-from glassformer.data.batching import Example, FreshCuts, Sampler, TokenBudget, evaluation_batches, example_rows
+from glassformer.data import builtin
+from glassformer.data.batching import Example, Sampler, TokenBudget, evaluation_batches, example_rows
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.labels import (
     DroppedLabels,
     LabelCorpus,
     Labelled,
-    LabelRecord,
-    Tagged,
     class_names,
-    inputs_of,
-    labels_in,
     read_labels,
     require_known,
 )
 from glassformer.data.tokens import NO_DROPOUT, BpeDropout
-from glassformer.errors import Log, UserError
+from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.inference.classify import predict
@@ -43,8 +40,8 @@ from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import LabelRequirements, data_of
-from glassformer.tasks.task import Progress, RunData, TrainableTask
+from glassformer.tasks.requirements import data_of
+from glassformer.tasks.task import RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 Scores = dict[str, Any]
@@ -57,7 +54,6 @@ class LabelTask(TrainableTask):
 
     names_are: str
     """Plural noun for the names of labels: classes or tags."""
-    requires: LabelRequirements
     refuses_cuts: bool
     """True if an evaluation refuses a file with texts that would be truncated."""
 
@@ -75,9 +71,6 @@ class LabelTask(TrainableTask):
     def metrics(self, run: Run) -> tuple[str, ...]:
         return metrics.names(*self.sections(run))
 
-    def check(self, run: Run) -> None:
-        self.requires.check(run)
-
     def classes(self, model: ModelParts) -> tuple[str, ...]:
         return () if data_of(model.run, LabelData).outputs == "regression" else model.labels
 
@@ -86,16 +79,14 @@ class LabelTask(TrainableTask):
 
     def test_path(self, run: Run) -> str | None:
         data = data_of(run, LabelData)
-        if data.test_path is not None:
-            return data.test_path
-        return f"{data.path}#test" if (data.path or "").startswith("builtin:") else None
+        return data.test_path or builtin.test_part(data.path)
 
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Example]:
         data, path = data_of(model.run, LabelData), places.path_alone(model.run.name, "texts with labels")
         if path is None:
             corpus = LabelCorpus(data)
             preparation.say_changed(model, corpus.digest, corpus.name, log)
-            records: Sequence[LabelRecord] = corpus.split[1]
+            records: Sequence[Labelled] = corpus.split[1]
         else:
             dropped = DroppedLabels()
             records = read_labels(data, str(path), dropped)
@@ -104,7 +95,8 @@ class LabelTask(TrainableTask):
         if names:
             require_known(records, names)
         told = preparation.refuse if self.refuses_cuts and path is not None else log
-        examples = LabelRows(model.tokenizer, self.vote(model).config.max_len, names, told).encode(records, "texts")
+        max_len = self.vote(model).config.max_len
+        examples = LabelRows(model.tokenizer, max_len, names, data.outputs, told).encode(records, "texts")
         rows = example_rows(examples, "texts")
         return EvaluationData(
             lambda: evaluation_batches(rows, data.batch_tokens),
@@ -158,7 +150,7 @@ class LabelRunData(RunData):
 
     def _mean_and_std(self) -> tuple[float, float]:
         """Return the mean and standard deviation of the numbers in the training data."""
-        numbers = np.array([float(labels_in(record)[0]) for record in self.corpus.split[0]])
+        numbers = np.array([float(record.labels[0]) for record in self.corpus.split[0]])
         with np.errstate(over="ignore"):
             mean, std = float(numbers.mean()), float(numbers.std())
         if not math.isfinite(std):
@@ -179,7 +171,7 @@ class LabelRunData(RunData):
         return replace(model, head=head)
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        inputs = [inputs_of(record) for record in self.corpus.split[0]]
+        inputs = [record.inputs for record in self.corpus.split[0]]
         texts = map(" ".join, inputs) if self.data.outputs == "tags" else itertools.chain(*inputs)
         return Tokenizers(preparation.learn_tokenizer(run.tokenizer, texts, reporter))
 
@@ -195,7 +187,7 @@ class PreparedLabels:
     def __init__(self, data: LabelRunData, run: Run, tokenizer: Tokenizer, reporter: LaunchReporter) -> None:
         self.task, self.names, self.run = data.task, data.labels, run
         self.records, valid = data.corpus.split
-        rows = LabelRows(tokenizer, run.model.max_len, self.names, reporter.log)
+        rows = LabelRows(tokenizer, run.model.max_len, self.names, data.data.outputs, reporter.log)
         with reporter.phase("preparing tokens"):
             self.train = self._train(rows, preparation.first_dropout_seed(run))
             self.valid = rows.encode(valid, "validation texts")
@@ -227,7 +219,7 @@ class PreparedLabels:
 
         return TrainingData(
             self.task.objective(run),
-            FreshCuts(first, sampler_of_cuts, run.train.seed) if seed else first,
+            preparation.with_fresh_cuts(run, first, sampler_of_cuts),
             {side: partial(evaluation_batches, rows, data.batch_tokens) for side, rows in evaluated.items()},
             score=self._score(network, device),
         )
@@ -251,34 +243,36 @@ class LabelRows:
     tokenizer: Tokenizer
     max_len: int
     names: Sequence[str]
+    outputs: str
+    """`data.outputs`."""
     log: Log
     """Receives the number of truncated rows."""
 
-    def encode(self, records: Sequence[LabelRecord], name: str, dropout: BpeDropout = NO_DROPOUT) -> list[Example]:
+    def encode(self, records: Sequence[Labelled], name: str, dropout: BpeDropout = NO_DROPOUT) -> list[Example]:
         """Return the rows of records, which are called `name` in the log."""
         numbers, lost = {label: i for i, label in enumerate(self.names)}, ""
-        tokenizer, max_len = self.tokenizer, self.max_len
-        if tagged := [record for record in records if isinstance(record, Tagged)]:
-            tags = [[numbers[tag] for tag in record.tags] for record in tagged]
-            rows, n_cut = encode_tagged(tokenizer, [r.words for r in tagged], max_len, tags, dropout=dropout)
+        inputs, tokenizer, max_len = [record.inputs for record in records], self.tokenizer, self.max_len
+        if self.outputs == "tags":
+            tags = [[numbers[tag] for tag in record.labels] for record in records]
+            rows, n_cut = encode_tagged(tokenizer, inputs, max_len, tags, dropout=dropout)
             n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)
             lost = f" ({sum(map(len, tags)) - n_read:,} tagged words are lost)"
         else:
-            labelled = [record for record in records if isinstance(record, Labelled)]
-            texts = [inputs_of(record) for record in labelled]
-            rows, n_cut = encode_texts(tokenizer, texts, max_len, dropout=dropout)
-            rows = [replace(row, **_target(record, numbers)) for row, record in zip(rows, labelled, strict=True)]
+            rows, n_cut = encode_texts(tokenizer, inputs, max_len, dropout=dropout)
+            targets = [self._target(record.labels, numbers) for record in records]
+            rows = [replace(row, **target) for row, target in zip(rows, targets, strict=True)]
         if n_cut:
             self.log(
                 f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and are truncated{lost}"
             )
         return rows
 
-
-def _target(record: Labelled, numbers: Mapping[str, int]) -> dict[str, Any]:
-    """Return the label of a text as a field of `Example`; `numbers` maps label names to indices, if there are any."""
-    if isinstance(record.label, tuple):
+    def _target(self, labels: Sequence[str], numbers: Mapping[str, int]) -> dict[str, Any]:
+        """Return the labels of a text as a field of `Example`; `numbers` maps their names to indices."""
+        if self.outputs == "regression":
+            return {"label": float(labels[0])}
+        if self.outputs == "classes":
+            return {"label": float(numbers[labels[0]])}
         label_set = np.zeros(len(numbers), dtype=np.float32)
-        label_set[[numbers[label] for label in record.label]] = 1
+        label_set[[numbers[label] for label in labels]] = 1
         return {"label_set": label_set}
-    return {"label": float(numbers[record.label]) if numbers else float(record.label)}

@@ -12,7 +12,7 @@ from glassformer.inference.writer import Writer
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import CAUSAL_TEXT, learned
+from glassformer.tasks.requirements import BUILT_IN, CAUSAL_TEXT
 from glassformer.tasks.text_data import TextObjective, TextTask
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -23,15 +23,9 @@ class LanguageModeling(TextTask):
     """Causal language modelling: a decoder without an encoder continues a text."""
 
     settings = CausalConfig
-    verb = "generate"
+    facts = BUILT_IN["causal"]
     unit = "token"
     requires = CAUSAL_TEXT
-
-    def learned(self, run: Run) -> str:
-        return learned("causal", run)
-
-    def example(self, run: Run) -> str:
-        return '"…"'
 
     def metrics(self, run: Run) -> tuple[str, ...]:
         return ("bits_per_byte", "perplexity")

@@ -9,7 +9,7 @@ import torch
 from glassformer.config.run import MaskedConfig, Run
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Example
-from glassformer.errors import Log, UserError
+from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import masked
 from glassformer.inference.fill import MaskFiller
 from glassformer.models.build import Network
@@ -17,8 +17,7 @@ from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
 from glassformer.tasks.batches import Places
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import MASKED_TEXT, learned
-from glassformer.tasks.task import Progress
+from glassformer.tasks.requirements import BUILT_IN, MASKED_TEXT
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.word_boundaries import word_boundaries
@@ -28,15 +27,9 @@ class MaskedLanguageModeling(TextTask):
     """Masked language modelling: an encoder without a decoder predicts masked tokens."""
 
     settings = MaskedConfig
-    verb = "fill"
+    facts = BUILT_IN["masked"]
     unit = "chosen token"
     requires = MASKED_TEXT
-
-    def learned(self, run: Run) -> str:
-        return learned("masked", run)
-
-    def example(self, run: Run) -> str:
-        return '"… [MASK] …"'
 
     def special_tokens(self, run: Run) -> tuple[str, ...]:
         return ("[MASK]",)

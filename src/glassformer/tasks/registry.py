@@ -5,19 +5,9 @@ from importlib import import_module
 from glassformer.config.extensions import TASKS, entry_points, register_settings
 from glassformer.config.run import Run
 from glassformer.errors import UserError
+from glassformer.tasks.requirements import BUILT_IN
 from glassformer.tasks.task import Task, TrainableTask
 
-HOMES = {
-    "causal": "glassformer.tasks.language_modeling:TASK",
-    "masked": "glassformer.tasks.masked_lm:TASK",
-    "infilling": "glassformer.tasks.denoising:INFILLING",
-    "spans": "glassformer.tasks.denoising:SPANS",
-    "seq2seq": "glassformer.tasks.translation:TASK",
-    "classification": "glassformer.tasks.classification:TASK",
-    "tagging": "glassformer.tasks.tagging:TASK",
-    "answers": "glassformer.tasks.answering:TASK",
-    "none": "glassformer.tasks.vectors:TASK",
-}
 _registered: dict[str, Task] = {}
 
 
@@ -28,7 +18,7 @@ def register(task: Task) -> None:
     so that the command line finds it too. Raises `UserError` for a built-in kind.
     """
     kind = task.settings.kind
-    if kind in HOMES:
+    if kind in BUILT_IN:
         raise UserError(f"the kind {kind!r} is a built-in task of glassformer: choose another kind")
     register_settings(TASKS, task.settings)
     _registered[kind] = task
@@ -41,19 +31,19 @@ def unknown_loss(run: Run) -> str | None:
     True
     """
     kind = run.objective.kind
-    return None if kind in HOMES else f"what the loss of objective.kind {kind} keeps is unknown: it is not built in"
+    return None if kind in BUILT_IN else f"what the loss of objective.kind {kind} keeps is unknown: it is not built in"
 
 
 def kinds() -> list[str]:
     """Return every kind that has a task: built-in, from installed packages, and registered."""
-    return list(dict.fromkeys([*HOMES, *entry_points(TASKS), *_registered]))
+    return list(dict.fromkeys([*BUILT_IN, *entry_points(TASKS), *_registered]))
 
 
 def task_of_kind(kind: str) -> Task:
     """Return the task of a kind of objective; raise `UserError` for an unknown kind."""
-    if kind in HOMES:
-        module, name = HOMES[kind].split(":")
-        return getattr(import_module(module), name)
+    if kind in BUILT_IN:
+        module, name = BUILT_IN[kind].home.split(":")
+        return getattr(import_module(f"glassformer.tasks.{module}"), name)
     if kind in _registered:
         return _registered[kind]
     foreign = entry_points(TASKS)

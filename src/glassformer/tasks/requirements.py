@@ -1,8 +1,9 @@
-"""Requirements of the built-in objectives for a run, and of the uses of a model. Checked before torch is imported."""
+"""Facts about the built-in kinds of objectives that are known without torch: verbs, requirements of runs and uses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard, TypeVar
+from functools import partial
+from typing import TypeGuard, TypeVar
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import (
@@ -20,13 +21,6 @@ from glassformer.config.transformer import NoPositions, PositionHead, SequenceHe
 from glassformer.errors import UserError
 
 Data = TypeVar("Data", TextData, PairData, LabelData)
-
-
-class Requirements(Protocol):
-    """Requirements of an objective for a run."""
-
-    def check(self, run: Run) -> None:
-        """Raise `UserError` if the run's data or model does not suit the objective; no data is read."""
 
 
 @dataclass(frozen=True)
@@ -67,51 +61,41 @@ class TextRequirements:
             raise UserError("source_tokenizer applies only to pairs: remove [source_tokenizer]")
 
 
-class PairRequirements:
-    """Requirements of the objective that learns from pairs."""
-
-    def check(self, run: Run) -> None:
-        require_data(run, PairData)
-        model = run.model
-        if isinstance(model, TransformerConfig):
-            if not model.is_encoder_decoder:
-                raise UserError("sequence-to-sequence needs both [model.encoder] and [model.decoder]")
-            if not isinstance(model.head, TokenHead):
-                raise UserError(f"model.head.kind: expected tokens for seq2seq, got {model.head.kind}")
-        if not isinstance(run.generation, BeamConfig) and run.generation != GenerationConfig():
-            raise UserError("sequence-to-sequence needs generation.kind beam: set it, or leave out [generation]")
-        if run.train.batch_size != TrainConfig().batch_size:
-            raise UserError("train.batch_size does not apply to pairs: set data.batch_tokens instead")
-        if model.share_embeddings and run.source_tokenizer is not None:
-            raise UserError("model.share_embeddings needs one tokenizer: leave out [source_tokenizer]")
-        if model.source_vocab_size and run.source_tokenizer is None:
-            raise UserError("model.source_vocab_size needs a [source_tokenizer]: add it, or leave out the size")
+def check_pairs(run: Run) -> None:
+    """Raise `UserError` if a run does not suit the objective that learns from pairs."""
+    require_data(run, PairData)
+    model = run.model
+    if isinstance(model, TransformerConfig):
+        if not model.is_encoder_decoder:
+            raise UserError("sequence-to-sequence needs both [model.encoder] and [model.decoder]")
+        if not isinstance(model.head, TokenHead):
+            raise UserError(f"model.head.kind: expected tokens for seq2seq, got {model.head.kind}")
+    if not isinstance(run.generation, BeamConfig) and run.generation != GenerationConfig():
+        raise UserError("sequence-to-sequence needs generation.kind beam: set it, or leave out [generation]")
+    if run.train.batch_size != TrainConfig().batch_size:
+        raise UserError("train.batch_size does not apply to pairs: set data.batch_tokens instead")
+    if model.share_embeddings and run.source_tokenizer is not None:
+        raise UserError("model.share_embeddings needs one tokenizer: leave out [source_tokenizer]")
+    if model.source_vocab_size and run.source_tokenizer is None:
+        raise UserError("model.source_vocab_size needs a [source_tokenizer]: add it, or leave out the size")
 
 
-@dataclass(frozen=True)
-class LabelRequirements:
-    """Requirements of an objective that learns from labelled texts."""
-
-    outputs: tuple[str, ...]
-    """Values of `data.outputs` that the objective can learn."""
-    head: type[PositionHead] | type[SequenceHead]
-    """Configuration class of the model's head."""
-
-    def check(self, run: Run) -> None:
-        require_data(run, LabelData, self.outputs)
-        model, data = run.model, data_of(run, LabelData)
-        if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
-            raise UserError("labels need a Transformer with exactly one of [model.encoder] and [model.decoder]")
-        if data.outputs in ("multi_label", "regression") and run.objective.label_smoothing:
-            raise UserError(f"objective.label_smoothing does not apply to {data.outputs}: set it to 0")
-        if not isinstance(model.head, self.head):
-            raise UserError(f"model.head.kind: expected {self.head.kind} for {data.outputs}, got {model.head.kind}")
-        if data.second_field is not None and model.n_token_types < 2:
-            raise UserError(
-                f"model.n_token_types: expected 2 for pairs, got {model.n_token_types}; set --model.n-token-types 2"
-            )
-        if run.train.batch_size != TrainConfig().batch_size:
-            raise UserError("train.batch_size does not apply to labelled texts: set data.batch_tokens instead")
+def check_labels(outputs: Sequence[str], head: type[PositionHead] | type[SequenceHead], run: Run) -> None:
+    """Raise `UserError` if a run does not suit an objective that learns these `data.outputs` with this head."""
+    require_data(run, LabelData, outputs)
+    model, data = run.model, data_of(run, LabelData)
+    if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
+        raise UserError("labels need a Transformer with exactly one of [model.encoder] and [model.decoder]")
+    if data.outputs in ("multi_label", "regression") and run.objective.label_smoothing:
+        raise UserError(f"objective.label_smoothing does not apply to {data.outputs}: set it to 0")
+    if not isinstance(model.head, head):
+        raise UserError(f"model.head.kind: expected {head.kind} for {data.outputs}, got {model.head.kind}")
+    if data.second_field is not None and model.n_token_types < 2:
+        raise UserError(
+            f"model.n_token_types: expected 2 for pairs, got {model.n_token_types}; set --model.n-token-types 2"
+        )
+    if run.train.batch_size != TrainConfig().batch_size:
+        raise UserError("train.batch_size does not apply to labelled texts: set data.batch_tokens instead")
 
 
 CAUSAL_TEXT = TextRequirements(
@@ -123,78 +107,82 @@ MASKED_TEXT = TextRequirements(
 DENOISED_TEXT = TextRequirements(
     "denoising needs a Transformer with both [model.encoder] and [model.decoder]", has_encoder=True, has_decoder=True
 )
-PAIRS = PairRequirements()
-CLASSES = LabelRequirements(("classes", "multi_label", "regression"), SequenceHead)
-TAGS = LabelRequirements(("tags",), PositionHead)
-BUILT_IN: Mapping[str, Requirements] = {
-    "causal": CAUSAL_TEXT,
-    "masked": MASKED_TEXT,
-    "infilling": DENOISED_TEXT,
-    "spans": DENOISED_TEXT,
-    "seq2seq": PAIRS,
-    "classification": CLASSES,
-    "tagging": TAGS,
+_CLASSES = partial(check_labels, ("classes", "multi_label", "regression"), SequenceHead)
+_TAGS = partial(check_labels, ("tags",), PositionHead)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about the models of a kind of objective."""
+
+    verbs: tuple[str, ...]
+    """Verbs of the abilities that they may have, the main one first."""
+    ability: str | Callable[[Run], str]
+    """The ability in words that follow "learned to"; only models with equal words can form an ensemble."""
+    home: str = ""
+    """Module in `tasks` and name of a built-in task."""
+    check: Callable[[Run], None] | None = None
+    """Raises `UserError` if a run's data or model does not suit the objective; None for imported models, which cannot
+    be trained, and for a task that checks its runs itself."""
+    example: str = '"…"'
+    """Example argument of the main verb, as Python code."""
+
+    @property
+    def all_verbs(self) -> tuple[str, ...]:
+        """The verbs of the abilities, and those that measure a model that can be trained."""
+        return self.verbs if self.check is None else (*self.verbs, *MEASURED)
+
+    def learned(self, run: Run) -> str:
+        """Return the ability of the model of a run.
+
+        >>> BUILT_IN["causal"].learned(Run())
+        'continue a text'
+        """
+        return self.ability if isinstance(self.ability, str) else self.ability(run)
+
+
+def _predicts_labels(run: Run) -> str:
+    data = data_of(run, LabelData)
+    predicted = {"regression": "a number", "multi_label": "labels"}.get(data.outputs, "a label")
+    read = "a text" if data.second_field is None else "two texts"
+    return f"predict {predicted} for {read}"
+
+
+_FILLS, _MASK = ("fill", "translate", "score"), '"… [MASK] …"'
+BUILT_IN: Mapping[str, Facts] = {
+    "causal": Facts(("generate", "score"), "continue a text", "language_modeling:TASK", CAUSAL_TEXT.check),
+    "masked": Facts(("fill",), "fill masks", "masked_lm:TASK", MASKED_TEXT.check, _MASK),
+    "infilling": Facts(_FILLS, "fill masks", "denoising:INFILLING", DENOISED_TEXT.check, _MASK),
+    "spans": Facts(_FILLS, "fill masks", "denoising:SPANS", DENOISED_TEXT.check, _MASK),
+    "seq2seq": Facts(
+        ("translate", "score", "fill"), "generate a target from a source", "translation:TASK", check_pairs
+    ),
+    "classification": Facts(("classify",), _predicts_labels, "classification:TASK", _CLASSES),
+    "tagging": Facts(("tag",), "tag words", "tagging:TASK", _TAGS),
+    "answers": Facts(("answer",), "answer questions about a text", "answering:TASK", example='"…?", context="…"'),
+    "none": Facts(("embed",), "compute text vectors", "vectors:TASK"),
 }
-"""The requirements of each built-in kind of objective that can be trained."""
+"""The built-in kinds of objectives, known without torch. A task is imported when its kind is first used."""
 MEASURED = ("evaluate", "compare")
 """The verbs of every kind that can be trained."""
-VERBS: Mapping[str, tuple[str, ...]] = {
-    "causal": ("generate", "score", *MEASURED),
-    "masked": ("fill", *MEASURED),
-    "infilling": ("fill", "translate", "score", *MEASURED),
-    "spans": ("fill", "translate", "score", *MEASURED),
-    "seq2seq": ("translate", "score", "fill", *MEASURED),
-    "classification": ("classify", *MEASURED),
-    "tagging": ("tag", *MEASURED),
-    "answers": ("answer",),
-    "none": ("embed",),
-}
-"""The verbs of the abilities that models of a built-in kind may have, the main one first."""
 LABELLED = {"classification", "tagging"}
 """The kinds whose models predict classes or tags."""
 VOTES = {"translate", "classify", "tag"}
 """The verbs of models that can form an ensemble."""
 
 
-def learned(kind: str, run: Run) -> str:
-    """Return the ability of the built-in kind in words that follow "learned to"; `run` has the data of labels.
-
-    >>> learned("causal", Run())
-    'continue a text'
-    """
-    match kind:
-        case "causal":
-            return "continue a text"
-        case "masked" | "infilling" | "spans":
-            return "fill masks"
-        case "seq2seq":
-            return "generate a target from a source"
-        case "classification":
-            data = data_of(run, LabelData)
-            predicted = {"regression": "a number", "multi_label": "labels"}.get(data.outputs, "a label")
-            read = "a text" if data.second_field is None else "two texts"
-            return f"predict {predicted} for {read}"
-        case "tagging":
-            return "tag words"
-        case "answers":
-            return "answer questions about a text"
-        case "none":
-            return "compute text vectors"
-    raise ValueError(f"{kind} is not a built-in kind of objective")
-
-
 def require_verb(run: Run, name: str, verb: str) -> None:
     """Raise `UserError` for a verb of an ability that no model of the run's kind has; other kinds are not checked."""
-    verbs = VERBS.get(run.objective.kind, (verb,))
-    if verb not in verbs:
-        raise UserError(f"{name} learned to {learned(run.objective.kind, run)}: use it with {verbs[0]}, not {verb}")
+    facts = BUILT_IN.get(run.objective.kind)
+    if facts is not None and verb not in facts.all_verbs:
+        raise UserError(f"{name} learned to {facts.learned(run)}: use it with {facts.verbs[0]}, not {verb}")
 
 
 def require_ensemble(run: Run, name: str) -> None:
     """Raise `UserError` for the first of several models if models of its kind cannot form an ensemble."""
-    kind = run.objective.kind
-    if kind in VERBS and not VOTES.intersection(VERBS[kind]):
-        raise no_ensemble(name, learned(kind, run))
+    facts = BUILT_IN.get(run.objective.kind)
+    if facts is not None and not VOTES.intersection(facts.verbs):
+        raise no_ensemble(name, facts.learned(run))
 
 
 def no_ensemble(name: str, learned: str) -> UserError:
@@ -204,7 +192,8 @@ def no_ensemble(name: str, learned: str) -> UserError:
 
 def require_draft(run: Run, name: str) -> None:
     """Raise `UserError` for a model whose kind does not continue texts, so that it cannot draft tokens."""
-    if "generate" not in VERBS.get(run.objective.kind, ("generate",)):
+    facts = BUILT_IN.get(run.objective.kind)
+    if facts is not None and "generate" not in facts.verbs:
         raise no_draft(name)
 
 
@@ -217,7 +206,7 @@ def require_classes(run: Run, name: str) -> None:
     """Raise `UserError` for a model of a built-in kind that predicts no classes or tags."""
     kind = run.objective.kind
     is_regression = isinstance(run.data, LabelData) and run.data.outputs == "regression"
-    if kind in VERBS and (kind not in LABELLED or is_regression):
+    if kind in BUILT_IN and (kind not in LABELLED or is_regression):
         raise no_classes(name)
 
 

@@ -17,7 +17,7 @@ from glassformer.objectives.classification import TaggingObjective
 from glassformer.objectives.loss import Objective
 from glassformer.tasks.label_data import LabelTask, Scores
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import TAGS, learned
+from glassformer.tasks.requirements import BUILT_IN
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
@@ -25,17 +25,10 @@ class Tagging(LabelTask):
     """Tagging: a model of one stack predicts a tag for each word."""
 
     settings = TaggingConfig
-    verb = "tag"
+    facts = BUILT_IN["tagging"]
     unit = "word"
     names_are = "tags"
-    requires = TAGS
     refuses_cuts = True  # truncated words get no tag, so scores would not be comparable
-
-    def learned(self, run: Run) -> str:
-        return learned("tagging", run)
-
-    def example(self, run: Run) -> str:
-        return '"…"'
 
     # Training
 

@@ -7,11 +7,11 @@ has the ability, such as a `Translator`; `None` is an ability that its models do
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from glassformer.errors import Log, UserError
+from glassformer.errors import Log, Progress, UserError
 
 if TYPE_CHECKING:
     import torch
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from glassformer.reporting import LaunchReporter
     from glassformer.tasks.batches import EvaluationData, Places, TrainingData
     from glassformer.tasks.model_parts import ModelParts
+    from glassformer.tasks.requirements import Facts
     from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
-Progress = Callable[[int, int], None]
 Prompt = str | Sequence[int]
 
 
@@ -41,21 +41,26 @@ class Task(ABC):
 
     settings: type[Any]
     """Dataclass of the section `[objective]`; its `kind` names the task."""
-    verb: str
-    """Name of the method of `Model`, and of the command, that uses the ability."""
+    facts: Facts
+    """The verbs of its models, and their ability in words."""
+
+    @property
+    def verb(self) -> str:
+        """Name of the method of `Model`, and of the command, that uses the ability."""
+        return self.facts.verbs[0]
 
     @property
     def predicts_next(self) -> bool:
         """True if each token is predicted from those before it; documents get a start token, and bytes are counted."""
         return False
 
-    @abstractmethod
     def learned(self, run: Run) -> str:
         """Return the ability in words that follow "learned to"; only models with equal words can form an ensemble."""
+        return self.facts.learned(run)
 
-    @abstractmethod
     def example(self, run: Run) -> str:
         """Return an example argument of the verb, as Python code."""
+        return self.facts.example
 
     def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         """Return the run of an imported model, or `None` if the model belongs to another task."""
@@ -112,9 +117,10 @@ class TrainableTask(Task):
     unit: str
     """Unit over which the loss is averaged, such as token."""
 
-    @abstractmethod
     def check(self, run: Run) -> None:
         """Raise `UserError` if the run's data or model does not suit the task; no data is read."""
+        if self.facts.check is not None:
+            self.facts.check(run)
 
     @abstractmethod
     def open(self, run: Run) -> RunData:

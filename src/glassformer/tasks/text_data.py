@@ -10,11 +10,11 @@ import torch
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import ExampleRows, PackedRows, Run, TextData, WindowRows
-from glassformer.data.batching import Epochs, Example, FreshCuts, Packed, Sampler, Windows
+from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.data.texts import read_documents
-from glassformer.data.tokens import BpeDropout, Progress, TokenCache, TokenFile, TokenSplits, encode_text, prepare
-from glassformer.errors import Log, UserError
+from glassformer.data.tokens import BpeDropout, TokenCache, TokenFile, TokenSplits, encode_text, prepare
+from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation.loss import evaluation_rows
 from glassformer.inference.fill import MaskFiller, WritingFiller
 from glassformer.models.build import Network
@@ -61,9 +61,6 @@ class TextTask(TrainableTask):
     @abstractmethod
     def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
         """Return the current model's output for a validation row, shown at each evaluation."""
-
-    def check(self, run: Run) -> None:
-        self.requires.check(run)
 
     def open(self, run: Run) -> "TextRunData":
         return TextRunData(self, run)
@@ -196,7 +193,7 @@ class PreparedText:
         lossless = tokenizer.scheme in ("byte", "char")
         return TrainingData(
             learned.objective,
-            FreshCuts(sampler, sampler_of_cuts, run.train.seed) if seed else sampler,
+            preparation.with_fresh_cuts(run, sampler, sampler_of_cuts),
             evaluations,
             n_bytes={
                 "train": self.text.predicted_bytes(slice_of_train) if lossless else None,

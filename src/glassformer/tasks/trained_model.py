@@ -37,8 +37,9 @@ class TrainedModel(ModelParts):
     @property
     def trainable_task(self) -> TrainableTask:
         """The task, if models of this kind are trained and evaluated here."""
-        task = self.task
-        return self._able(task if isinstance(task, TrainableTask) else None, "evaluate")
+        if isinstance(self.task, TrainableTask):
+            return self.task
+        raise wrong_verb(self.task, self, "evaluate")
 
     def _able(self, ability: Ability | None, verb: str) -> Ability:
         """Return an ability of the task; raise `UserError` if the model was trained on another task."""

@@ -11,10 +11,11 @@ import torch
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, PairData, Run, Seq2SeqConfig
 from glassformer.config.transformer import TokenHead
-from glassformer.data.batching import FreshCuts, Sampler, TokenBudget, evaluation_batches, pair_rows
+from glassformer.data import builtin
+from glassformer.data.batching import Sampler, TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, read_pairs
 from glassformer.data.tokens import BpeDropout, PairFile, PairSplits, TokenCache, encode_pairs, prepare_pairs
-from glassformer.errors import Log, UserError
+from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import Division
 from glassformer.evaluation.pairs import PairScores
@@ -27,8 +28,8 @@ from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import PAIRS, data_of, learned
-from glassformer.tasks.task import Progress, RunData, TrainableTask
+from glassformer.tasks.requirements import BUILT_IN, data_of
+from glassformer.tasks.task import RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids
 
 PAIRS_OF_TRAIN_EVALUATED = 1000
@@ -40,22 +41,13 @@ class TranslationTask(TrainableTask):
     """Sequence-to-sequence: an encoder-decoder generates targets from sources."""
 
     settings = Seq2SeqConfig
-    verb = "translate"
+    facts = BUILT_IN["seq2seq"]
     unit = "token"
-
-    def learned(self, run: Run) -> str:
-        return learned("seq2seq", run)
-
-    def example(self, run: Run) -> str:
-        return '"…"'
 
     def metrics(self, run: Run) -> tuple[str, ...]:
         return metrics.names(data_of(run, PairData).outputs)
 
     # Training
-
-    def check(self, run: Run) -> None:
-        PAIRS.check(run)
 
     def open(self, run: Run) -> "PairRunData":
         return PairRunData(run)
@@ -96,8 +88,7 @@ class TranslationTask(TrainableTask):
         return PairScores(data_of(run, PairData))
 
     def test_path(self, run: Run) -> str | None:
-        path = data_of(run, PairData).path or ""
-        return f"{path}#test" if path.startswith("builtin:") else None
+        return builtin.test_part(data_of(run, PairData).path)
 
     def ensemble(self, run: Run, networks: Sequence[Network]) -> Ensemble:
         return Ensemble(networks)
@@ -152,37 +143,30 @@ class PairRunData(RunData):
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
     ) -> "PreparedPairs":
         cache = TokenCache(preparation.cache_folder(self.data), checks_hashes=checks_hashes)
-
-        def splits_of(cache: TokenCache, seed: int) -> PairSplits:
-            dropout = BpeDropout(run.tokenizer.bpe_dropout, seed)
-            source_dropout = BpeDropout((run.source_tokenizer or run.tokenizer).bpe_dropout, seed)
-            return prepare_pairs(self.corpus, tokenizers, cache, dropout=dropout, source_dropout=source_dropout)
-
-        with reporter.phase("preparing tokens") as progress:
-            splits = splits_of(replace(cache, progress=progress), preparation.first_dropout_seed(run))
-        splits_of_epoch = partial(splits_of, replace(cache, in_every_rank=True))
-        return PreparedPairs(run, self.corpus, tokenizers, splits, splits_of_epoch, reporter)
+        return PreparedPairs(run, self.corpus, tokenizers, cache, reporter)
 
 
 class PreparedPairs:
     """Tokens of the training and validation pairs. Pairs that are too long are left out and logged."""
 
     def __init__(
-        self,
-        run: Run,
-        corpus: PairCorpus,
-        tokenizers: Tokenizers,
-        splits: PairSplits,
-        splits_of: Callable[[int], PairSplits],
-        reporter: LaunchReporter,
+        self, run: Run, corpus: PairCorpus, tokenizers: Tokenizers, cache: TokenCache, reporter: LaunchReporter
     ) -> None:
-        """Select the pairs that fit; `splits` are for the first epoch, `splits_of` returns those of a dropout seed."""
-        self.run, self.tokenizers, self.splits_of = run, tokenizers, splits_of
+        self.run, self.corpus, self.tokenizers, self.cache = run, corpus, tokenizers, cache
+        with reporter.phase("preparing tokens") as progress:
+            splits = self._splits(replace(cache, progress=progress), preparation.first_dropout_seed(run))
         self.train = within(splits.train, run.model, tokenizers, reporter.log)
         self.valid = within(splits.valid, run.model, tokenizers, reporter.log)
         if not self.valid.n_pairs:
             raise UserError("no validation pair fits model.max_len: raise it, or use shorter pairs")
         self.valid_pairs = [corpus.split[1][row] for row in self.valid.rows]
+
+    def _splits(self, cache: TokenCache, seed: int) -> PairSplits:
+        """Return the tokens of both sides; `seed` is that of BPE-dropout."""
+        run = self.run
+        dropout = BpeDropout(run.tokenizer.bpe_dropout, seed)
+        source_dropout = BpeDropout((run.source_tokenizer or run.tokenizer).bpe_dropout, seed)
+        return prepare_pairs(self.corpus, self.tokenizers, cache, dropout=dropout, source_dropout=source_dropout)
 
     @property
     def summary(self) -> str:
@@ -196,7 +180,7 @@ class PreparedPairs:
         run, data = self.run, data_of(self.run, PairData)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
-            cut = self.splits_of(seed)
+            cut = self._splits(replace(self.cache, in_every_rank=True), seed)
             train = within(cut.train, run.model, self.tokenizers, lambda _: None)  # logged for the first epoch
             return TokenBudget(pair_rows(train), data.batch_tokens, seed), cut.folder
 
@@ -207,7 +191,7 @@ class PreparedPairs:
 
         return TrainingData(
             objective_of(run.model, self.tokenizers, run.objective.label_smoothing),
-            FreshCuts(first, sampler_of_cuts, run.train.seed) if seed else first,
+            preparation.with_fresh_cuts(run, first, sampler_of_cuts),
             {side: partial(evaluation_batches, rows, data.batch_tokens) for side, rows in evaluated.items()},
             sample=lambda: self._sample(network, device),
             score=self._score(network, device),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from glassformer.config.run import NoObjective, Run
 from glassformer.config.transformer import VectorHead
-from glassformer.tasks.requirements import learned
+from glassformer.tasks.requirements import BUILT_IN
 from glassformer.tasks.task import Task
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -14,13 +14,7 @@ class TextVectors(Task):
     """Text vectors: a model of one stack computes a vector for each text."""
 
     settings = NoObjective
-    verb = "embed"
-
-    def learned(self, run: Run) -> str:
-        return learned("none", run)
-
-    def example(self, run: Run) -> str:
-        return '"…"'
+    facts = BUILT_IN["none"]
 
     def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         is_for_vectors = isinstance(getattr(run.model, "head", None), VectorHead)

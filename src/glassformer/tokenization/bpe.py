@@ -26,10 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.errors import UserError
-
-Progress = Callable[[int, int], None]
-"""Called with (number of merges made, number of merges requested)."""
+from glassformer.errors import Progress, UserError
 
 Pair = tuple[int, int]
 """The ids of two adjacent symbols."""

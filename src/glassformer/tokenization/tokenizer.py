@@ -35,9 +35,9 @@ import tokenizers
 from numpy.typing import NDArray
 
 from glassformer import files
-from glassformer.errors import UserError
+from glassformer.errors import Progress, UserError
 from glassformer.tokenization import rust_tokenizer
-from glassformer.tokenization.bpe import Progress, learn_bpe, learn_words
+from glassformer.tokenization.bpe import learn_bpe, learn_words
 from glassformer.tokenization.chunks import count_chunks
 from glassformer.tokenization.decoding import TextStream, token_bytes
 from glassformer.tokenization.imported import ImportedCodec, ImportedStream

@@ -1,7 +1,7 @@
 """Averages of weights: along one run (`ExponentialAverage`) and over checkpoints (`average_directories`)."""
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from glassformer.distributed.parts import local_part, part_of
 from glassformer.errors import UserError, shown
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import CONFIG, WEIGHTS, model_files
-from glassformer.store.tensors import read_tensors, save_tensors
+from glassformer.store.tensors import read_tensors, require_fit, save_tensors
 
 _N_UPDATES = "n_updates"
 _PREFIX = "average/"
@@ -121,7 +121,7 @@ def average_directories(folders: Sequence[str | Path], out: str | Path) -> None:
         for name in alike:
             if manifest.entries.get(name) != manifests[-1].entries[name]:
                 raise UserError(f"{folder} and {last} differ in {name}: give checkpoints of one model")
-    weights = average_state_dicts(read_tensors(folder / WEIGHTS) for folder in paths)
+    weights = mean_of_files([folder / WEIGHTS for folder in paths])
     with files.new_folder(files.as_path(out, "out")) as temporary:
         for name in names:
             if name != WEIGHTS:
@@ -130,48 +130,15 @@ def average_directories(folders: Sequence[str | Path], out: str | Path) -> None:
         Manifest.of(temporary, "model", manifests[-1].step, names).write(temporary)
 
 
-def average_state_dicts(state_dicts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean of each tensor over several checkpoints (Vaswani 2017, section 6.1), summed in fp64.
+def mean_of_files(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """Return the mean of each tensor over several files of weights (Vaswani 2017, section 6.1), summed in fp64.
 
-    The checkpoints are read one at a time, so an iterator can load each on demand. Names that share a tensor in the
-    first checkpoint (tied weights) share one in the result. Tensors of integers or booleans have no mean and must be
-    equal. Raises `UserError` for checkpoints of different models.
-
-    >>> average_state_dicts([{"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([3.0, 2.0])}])
-    {'w': tensor([2., 2.])}
+    The files are read one at a time. Raises `UserError` for weights of different models.
     """
-    models = iter(state_dicts)
-    if (first := next(models, None)) is None:
-        raise UserError("no checkpoint to average: give at least one")
-    seen: dict[tuple[object, ...], str] = {}
-    owners = {  # for each name, the first name of the same tensor
-        name: seen.setdefault((x.data_ptr(), x.device, x.dtype, x.shape, x.stride()), name) for name, x in first.items()
-    }
-    of_numbers = [name for name in dict.fromkeys(owners.values()) if _is_number(first[name])]
-    sums = {name: first[name].to(_exact(first[name]), copy=True) for name in of_numbers}
-    n_models = 1
-    for n_models, state_dict in enumerate(models, 2):
-        _require_same_model(first, state_dict, n_models)
-        for name, total in sums.items():
-            total += state_dict[name].to(total.dtype)
-    means = {name: (total / n_models).to(first[name].dtype) for name, total in sums.items()}
-    return {name: means.get(owner, first[owner]) for name, owner in owners.items()}
-
-
-def _is_number(x: Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
-
-
-def _exact(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float64)
-
-
-def _require_same_model(first: Mapping[str, Tensor], other: Mapping[str, Tensor], number: int) -> None:
-    for name in sorted(first.keys() | other.keys()):
-        if name not in first or name not in other or first[name].shape != other[name].shape:
-            problem = f"differs in {name}"
-        elif not _is_number(first[name]) and not torch.equal(first[name], other[name]):
-            problem = f"has other values in the integer tensor {name}"
-        else:
-            continue
-        raise UserError(f"checkpoint {number} {problem}: give checkpoints of one model configuration")
+    first = read_tensors(paths[0])
+    sums = {name: x.to(torch.promote_types(x.dtype, torch.float64)) for name, x in first.items()}
+    for path in paths[1:]:
+        require_fit(first, path)
+        for name, x in read_tensors(path).items():
+            sums[name] += x
+    return {name: (total / len(paths)).to(first[name].dtype) for name, total in sums.items()}

@@ -33,8 +33,11 @@ def check_new_run(run: Run, folder: Path) -> None:
     files.require_writable(folder)
     require_effect(run)
     new = as_new(run)
-    requirements = BUILT_IN.get(run.objective.kind) or trainable_task(run)  # other tasks may import torch
-    requirements.check(new)
+    facts = BUILT_IN.get(run.objective.kind)
+    if facts is not None and facts.check is not None:
+        facts.check(new)
+    else:
+        trainable_task(run).check(new)  # may import torch
     if run.train.compile is True and isinstance(new.model, RecurrentConfig):
         raise UserError(
             "train.compile is not available: torch.compile does not support PyTorch's recurrent modules; leave it out"

@@ -35,7 +35,7 @@ from glassformer.training.metrics_log import MetricsLog, NoLog
 from glassformer.training.non_finite import Decision, LossScale, NonFinite, decision, keep_batch
 from glassformer.training.optimizers.build import set_learning_rates
 from glassformer.training.optimizers.state import load_state_tensors, state_tensors
-from glassformer.training.schedules import schedule_factor
+from glassformer.training.schedules import PlateauState, schedule_factor
 from glassformer.training.signals import Abandoned, StopRequest, stop_on_signals
 from glassformer.training.step import StepResult, TrainStep
 from glassformer.training.trainer_state import TrainerState, read_progress
@@ -139,7 +139,7 @@ class Trainer:
         # Learning rate
         factor = schedule_factor(config.schedule, progress.step, config.max_steps) * progress.rate_factor
         if self.evaluations.plateau is not None:
-            factor *= self.evaluations.plateau.factor
+            factor *= self.evaluations.plateau.state.factor
         set_learning_rates(self.optimizer, factor)
         # Gradients
         seeds = [seed_of(config.seed, Stream.DROPOUT, number) for number in self._numbers(progress.step)]
@@ -328,7 +328,7 @@ class Trainer:
         if self.step.scale is not None:
             progress.scaler = asdict(self.step.scale)
         if self.evaluations.plateau is not None:
-            progress.plateau = self.evaluations.plateau.state()
+            progress.plateau = asdict(self.evaluations.plateau.state)
         progress.n_parts, progress.recomputes = self.step.fit.n_parts, self.step.fit.recomputes
         numbers = vars(progress) | {"unlogged": list(progress.unlogged), "valid": dict(progress.valid)}
         # Tensors
@@ -351,7 +351,7 @@ class Trainer:
         self.step.number, self.step.pending = progress.step, None
         self.step.fit = self.step.fit.joined(progress.fit)
         if self.evaluations.plateau is not None and progress.plateau is not None:
-            self.evaluations.plateau.restore(progress.plateau)
+            self.evaluations.plateau.state = PlateauState(**progress.plateau)
         if self.step.scale is not None and progress.scaler is not None:
             self.step.scale = LossScale(**progress.scaler)
         # Tensors

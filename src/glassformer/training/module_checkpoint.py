@@ -17,7 +17,7 @@ from glassformer.config.schema import from_dict
 from glassformer.config.train import TrainConfig
 from glassformer.errors import UserError, require_integer
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import WEIGHTS, load_weights, weights_of
+from glassformer.store.model_directory import WEIGHTS, load_weights, read_manifest, weights_of
 from glassformer.store.tensors import read_tensors, save_tensors
 from glassformer.training.any_module import require_storable
 from glassformer.training.optimizers.state import laid_out_as
@@ -69,9 +69,7 @@ def load_checkpoint(src: str | Path, module: nn.Module, optimizer: torch.optim.O
     tensors of other names, shapes or dtypes.
     """
     folder = files.as_path(src, "src")
-    if folder.is_file():
-        files.refuse_objects(folder)
-    manifest = Manifest.read(folder).verify(folder)
+    manifest = read_manifest(folder)
     manifest.require(folder, [WEIGHTS, TENSORS, OPTIONS])
     options = from_dict(_Options, files.read_json(folder / OPTIONS), str(folder / OPTIONS))
     state = _state(options, read_tensors(folder / TENSORS), module, optimizer)

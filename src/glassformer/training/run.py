@@ -11,9 +11,8 @@ from pathlib import Path
 from glassformer import files
 from glassformer.config.run import Run
 from glassformer.config.schema import apply_flags
-from glassformer.cost.memory import require_memory
 from glassformer.cost.plan import least_seconds
-from glassformer.cost.room import way_that_fits
+from glassformer.cost.room import require_memory, way_that_fits
 from glassformer.devices import choose_compile, choose_precision
 from glassformer.distributed.environment import is_first
 from glassformer.distributed.ranks import Ranks

@@ -12,17 +12,15 @@ from glassformer.config.run import DataConfig, Run
 from glassformer.data.addresses import absolute, local_path, reads
 from glassformer.distributed.environment import RUN_ID, was_restarted
 from glassformer.errors import UserError
-from glassformer.store import checkpoint, lock
+from glassformer.store import checkpoint
 from glassformer.store.lock import locked
-from glassformer.store.model_directory import own_paths
+from glassformer.store.model_directory import OF_A_RUN, own_paths
 from glassformer.training import metrics_log, non_finite
 
 _OF_TORCHRUN = ".torchrun"
 """File with the id of the `torchrun` call that began the run."""
 RECORDS = Path("data", "records.jsonl")
 """Records that were in memory, in the folder of the run."""
-_OF_A_RUN = {RECORDS.parts[0], checkpoint.FOLDER, metrics_log.NAME, "tensorboard", lock.LOCK, lock.OWNER, _OF_TORCHRUN}
-"""Files that a run may leave in its folder before its first checkpoint."""
 _PATHS = ("path", "valid_path", "test_path", "source", "target", "valid_source", "valid_target", "cache_dir")
 """Keys of `[data]` that contain paths."""
 
@@ -35,7 +33,11 @@ def require_new(folder: Path) -> None:
         )
     names = {path.name for path in folder.glob("*")}
     # A killed process may leave incomplete files, which the next process deletes.
-    strangers = {name for name in names - _OF_A_RUN if not name.startswith(non_finite.PREFIX) and ".tmp" not in name}
+    strangers = {
+        name
+        for name in names - {*OF_A_RUN, _OF_TORCHRUN}
+        if not name.startswith(non_finite.PREFIX) and ".tmp" not in name
+    }
     if strangers:
         raise UserError(f"{folder} is not empty (it contains {min(strangers)}): choose another --out")
 

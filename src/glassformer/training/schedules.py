@@ -5,8 +5,7 @@ validation metric and has a state.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from glassformer.config import train as settings
 
@@ -14,7 +13,7 @@ from glassformer.config import train as settings
 def schedule_factor(config: settings.ScheduleConfig, step: int, max_steps: int) -> float:
     """Return the factor of the peak learning rate at `step` of a run of `max_steps`.
 
-    For a plateau schedule this is the warm-up; the loop multiplies it by `Plateau.factor`.
+    For a plateau schedule this is the warm-up; the loop multiplies it by that of `PlateauState`.
 
     >>> config = settings.LinearSchedule(warmup_steps=1, final_ratio=0.0)
     >>> [schedule_factor(config, step, max_steps=5) for step in range(6)]
@@ -95,12 +94,22 @@ def _progress(step: int, first: int, last: int) -> float:
     return 1.0 if step >= last else (step - first) / (last - first)
 
 
+@dataclass
+class PlateauState:
+    """The state of a `Plateau` in a checkpoint."""
+
+    factor: float
+    """Factor of the learning rate."""
+    best: float | None
+    n_worse: int
+
+
 class Plateau:
     """The rule of `torch.optim.lr_scheduler.ReduceLROnPlateau`: lower the rate when a metric stops falling.
 
     A metric is better if it is below the best one so far; a metric that should grow is passed with its sign changed.
-    After more than `patience` evaluations in a row without improvement, `factor` is multiplied by `ratio` (never below
-    `min_ratio`), and the count restarts.
+    After more than `patience` evaluations in a row without improvement, the factor is multiplied by `ratio` (but never
+    below `min_ratio`), and the count restarts.
 
     >>> plateau = Plateau(patience=1, ratio=0.5, min_ratio=0.1)
     >>> [plateau.observe(metric) for metric in (3.0, 2.0, 2.0, 2.5, 1.9, 2.0)]
@@ -109,25 +118,16 @@ class Plateau:
 
     def __init__(self, patience: int, ratio: float, min_ratio: float) -> None:
         self.patience, self.ratio, self.min_ratio = patience, ratio, min_ratio
-        self.factor = 1.0
-        self._best: float | None = None
-        self._n_worse = 0
+        self.state = PlateauState(1.0, None, 0)
 
     def observe(self, metric: float) -> float:
         """Record the metric of one evaluation; return the factor for the next steps. NaN is never better."""
-        if metric < math.inf and (self._best is None or metric < self._best):
-            self._best, self._n_worse = metric, 0
+        state = self.state
+        if metric < math.inf and (state.best is None or metric < state.best):
+            state.best, state.n_worse = metric, 0
         else:
-            self._n_worse += 1
-        if self._n_worse > self.patience:
-            self.factor = max(self.factor * self.ratio, self.min_ratio)
-            self._n_worse = 0
-        return self.factor
-
-    def state(self) -> dict[str, float | int | None]:
-        """Return the state for a checkpoint, as plain JSON values."""
-        return {"factor": self.factor, "best": self._best, "n_worse": self._n_worse}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by `state`."""
-        self.factor, self._best, self._n_worse = state["factor"], state["best"], state["n_worse"]
+            state.n_worse += 1
+        if state.n_worse > self.patience:
+            state.factor = max(state.factor * self.ratio, self.min_ratio)
+            state.n_worse = 0
+        return state.factor

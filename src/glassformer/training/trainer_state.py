@@ -12,6 +12,7 @@ from glassformer.fitting import Fit
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.training.non_finite import LossScale
+from glassformer.training.schedules import PlateauState
 
 
 @dataclass
@@ -54,14 +55,7 @@ class TrainerState:
         return Fit(self.n_parts, self.recomputes)
 
 
-@dataclass(frozen=True)
-class _PlateauState:
-    factor: float
-    best: float | None
-    n_worse: int
-
-
-_TABLES: dict[str, type] = {"scaler": LossScale, "plateau": _PlateauState, "valid": LossReport}
+_TABLES: dict[str, type] = {"scaler": LossScale, "plateau": PlateauState, "valid": LossReport}
 
 
 def read_progress(folder: Path) -> TrainerState:
