@@ -176,7 +176,7 @@ def decode_gpt2(device: str = "auto", batches: Sequence[int] = (1, 16), precisio
 
 
 def _exported_gpt2() -> list[Candidate]:
-    """Return the candidates for which the model is exported; the settings say the bits of a weight."""
+    """Return the candidates for which the model is exported; a setting names the bits of a weight."""
     found = []
     for package, name, make, kinds in (
         ("xllamacpp", "llama.cpp", "llama_cpp", {"F32": "fp32", "F16": "bf16", "Q8_0": "int8"}),

@@ -53,7 +53,7 @@ def test_the_processor_is_read_from_the_machine(
     assert found.has_onednn <= (machine == "x86_64")
 
 
-def test_a_kind_that_nobody_measured_gets_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_without_a_measurement_gets_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert processor.choose("GenuineIntel", "AVX2", ()) == processor.PLAIN
     assert processor.choose("AuthenticAMD", "AVX512", ()) == processor.PLAIN
     for setting in ("plain", "auto"):

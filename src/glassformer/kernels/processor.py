@@ -1,6 +1,6 @@
 """The processor of this machine, and the fast paths that were measured to be faster on its kind.
 
-A kind that nobody measured gets plain PyTorch. Everything reads `processor.this` at the time of use, so a test replaces
+A kind without a measurement gets plain PyTorch. Everything reads `processor.this` at the time of use, so a test replaces
 this one object (`tests/processors.py`). `glassformer doctor --machine` measures all candidates.
 """
 
