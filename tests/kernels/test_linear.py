@@ -22,7 +22,9 @@ CAN = processor.detect()
 pytestmark = pytest.mark.skipif(not CAN.has_onednn, reason="this build of PyTorch has no oneDNN")
 
 
-EVERYTHING = Choices(packed_rows=1, packs_bfloat16=CAN.packs_bfloat16, blocked_attention=True, split_gradients=True)
+EVERYTHING = Choices(
+    packed_rows=1, packs_bfloat16=CAN.packs_bfloat16, blocked_attention=True, wide_bfloat16=True, wide_fp32=True
+)
 
 
 @pytest.fixture
@@ -35,6 +37,39 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def layer(dtype: torch.dtype = torch.float32, bias: bool = True) -> Linear:
     torch.manual_seed(0)
     return Linear(24, 40, bias=bias).to(dtype)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("shape", [(24,), (1, 24), (7, 24), (2, 3, 24)])
+def test_a_wide_layer_in_fp32_gives_the_gradients_of_torch(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "MIN_WIDE", 1)
+    one = layer(bias=False)
+    of = [torch.randn(shape, requires_grad=True), one.weight]
+    found, expected = one(of[0]), F.linear(*of)
+    assert "Wide" in type(found.grad_fn).__name__
+    factors = torch.randn_like(expected)
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad((y * factors).sum(), of) for y in (found, expected)]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_gradients_of_a_wide_layer(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, x = layer(bias=False), torch.randn(3, 24, requires_grad=True)
+
+    def penalty(y: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad(y.float().square().sum(), x, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), one.weight)[0]
+
+    results = []
+    for least in (1, 1 << 30):
+        monkeypatch.setattr(products, "MIN_WIDE", least)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            results.append(penalty(one(x)))
+    torch.testing.assert_close(*results, rtol=0.05 if dtype == torch.bfloat16 else 1e-5, atol=1e-3)
 
 
 @pytest.mark.usefixtures("everywhere")

@@ -1,31 +1,36 @@
-"""Linear products on a CPU: wide ones in bfloat16, those of packed weights by oneDNN, and those of int8 weights."""
+"""Linear products on a CPU: those of a large vocabulary, of packed weights, and of int8 weights."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from glassformer.kernels import processor
 
 MIN_WIDE, WIDE_PART = 1 << 14, 1 << 12
-"""Outputs from which the gradient of a weight is computed in parts in bfloat16, and outputs of a part."""
-MAX_INT8_ROWS = 16
+"""Outputs of a wide layer, and outputs of a part for its gradient in bfloat16."""
+MAX_INT8_ROWS = 8
 INT8_UNIT = 32
 """The kernel for few rows reads so many weights at once, also beyond the end of a row."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x Wᵀ + b, (…, in) → (…, out), for `weight` (out, in), as `F.linear` does.
+    """Return x Wᵀ + b, (…, in) → (…, out), for `weight` (out, in): `F.linear`, or a faster product of a wide layer.
 
     >>> linear(torch.ones(1, 2), torch.tensor([[1.0, 2.0]]))
     tensor([[3.]])
     """
-    is_wide = bias is None and len(weight) >= MIN_WIDE and processor.this.choices.split_gradients
-    if is_wide and _is_cast_to_bfloat16(x, weight):
-        wide: Tensor = _WideLinear.apply(x.bfloat16(), weight.bfloat16())
-        return wide
+    is_wide = bias is None and len(weight) >= MIN_WIDE and x.numel() > 0
+    if is_wide and torch.is_grad_enabled() and is_plain(x, weight):
+        choices, is_autocast = processor.this.choices, torch.is_autocast_enabled("cpu")
+        product: Tensor
+        if choices.wide_bfloat16 and is_autocast and torch.get_autocast_dtype("cpu") == torch.bfloat16:
+            product = _WideLinear.apply(x.bfloat16(), weight.bfloat16())
+            return product
+        if choices.wide_fp32 and not is_autocast and x.dtype == weight.dtype == torch.float32:
+            product = _WideLinear.apply(x, weight)
+            return product
     return F.linear(x, weight, bias)
 
 
@@ -46,22 +51,19 @@ def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     return product
 
 
-def _is_cast_to_bfloat16(x: Tensor, weight: Tensor) -> bool:
-    """Return True if autocast casts the operands of a product with gradients to bfloat16, on a CPU."""
-    is_cast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
-    return is_cast and torch.is_grad_enabled() and is_plain(x, weight)
-
-
 class _WideLinear(torch.autograd.Function):
-    """x Wᵀ in bfloat16 for a large vocabulary: oneDNN computes the gradient of W in parts in two thirds of the time."""
+    """The product x Wᵀ for a large vocabulary.
+
+    In fp32, oneDNN takes two thirds of the time of MKL forward, and more backward. In bfloat16, oneDNN computes the
+    gradient of W in parts in two thirds of the time.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return F.linear(x, weight)
+        return onednn_product(x, weight) if x.dtype == torch.float32 else F.linear(x, weight)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight = ctx.needs_input_grad
@@ -69,12 +71,19 @@ class _WideLinear(torch.autograd.Function):
         if needs_x:
             of_x = grad @ weight
         if needs_weight:
-            grad_rows, x_rows = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
-            of_weight = torch.empty_like(weight)
-            for begin in range(0, len(weight), WIDE_PART):
-                part = slice(begin, begin + WIDE_PART)
-                torch.mm(grad_rows[:, part].T, x_rows, out=of_weight[part])
+            of_weight = _wide_gradient(grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1]))
         return of_x, of_weight
+
+
+def _wide_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """Return the gradient of a wide weight, gradᵀ x, for `grad` (N, out) and `x` (N, in)."""
+    if x.dtype == torch.float32 or torch.is_grad_enabled():  # gradients of gradients need one product
+        return grad.T @ x
+    of_weight = x.new_empty(grad.shape[1], x.shape[1])
+    for begin in range(0, len(of_weight), WIDE_PART):
+        part = slice(begin, begin + WIDE_PART)
+        torch.mm(grad[:, part].T, x, out=of_weight[part])
+    return of_weight
 
 
 # Weights in int8: one integer per weight, and a scale per row
@@ -97,12 +106,15 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 def int8_linear(x: Tensor, integers: Tensor, scales: Tensor) -> Tensor:
     """Return x (s · q)ᵀ, (…, in) → (…, out), in bfloat16.
 
-    On a CPU, products of few rows read the integers themselves (`torch._weight_int8pack_mm`).
+    On a CPU, products of few rows read the integers themselves (`torch._weight_int8pack_mm`). Others are computed in
+    fp32 if the processor has no bfloat16 instructions.
     """
     n_in = integers.shape[1]
     rows = x.reshape(-1, n_in).bfloat16()
     if x.is_cpu and rows.shape[0] <= MAX_INT8_ROWS and n_in % INT8_UNIT == 0:
         product = torch._weight_int8pack_mm(rows.contiguous(), integers, scales)
+    elif x.is_cpu and not processor.this.bfloat16:
+        product = (F.linear(rows.float(), integers.float()) * scales).bfloat16()
     else:
         product = F.linear(rows, integers.bfloat16()) * scales
     return product.view(*x.shape[:-1], len(integers))

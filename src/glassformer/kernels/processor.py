@@ -1,7 +1,7 @@
 """The processor of this machine, and the fast paths that were measured to be faster on its kind.
 
-A kind without a measurement gets plain PyTorch. Everything reads `processor.this` at the time of use, so a test replaces
-this one object (`tests/processors.py`). `glassformer doctor --machine` measures all candidates.
+A kind without a measurement gets plain PyTorch. Everything reads `processor.this` at the time of use, so that a test
+replaces this one object (`tests/processors.py`). `glassformer doctor --machine` measures all candidates.
 """
 
 import os
@@ -27,15 +27,17 @@ class Choices:
     """True if generation reads packed weights in bfloat16."""
     blocked_attention: bool = False
     """True if attention in bfloat16 is computed by blocks (`kernels/blocked_attention.py`)."""
-    split_gradients: bool = False
+    wide_bfloat16: bool = False
     """True if the gradient of a wide weight in bfloat16 is computed in parts (`kernels/linear.py`)."""
+    wide_fp32: bool = False
+    """True if oneDNN computes wide products in fp32 (`kernels/linear.py`)."""
 
 
 PLAIN = Choices()
-_BFLOAT16 = {"packs_bfloat16": True, "blocked_attention": True, "split_gradients": True}
+_BFLOAT16 = {"packs_bfloat16": True, "blocked_attention": True, "wide_bfloat16": True}
 MEASURED = {
-    (_AMD, "AVX2", ()): Choices(packed_rows=1),
-    (_AMD, "AVX512", ("avx512_bf16",)): Choices(packed_rows=1, **_BFLOAT16),
+    (_AMD, "AVX2", ()): Choices(packed_rows=1, wide_fp32=True),
+    (_AMD, "AVX512", ("avx512_bf16",)): Choices(packed_rows=1, wide_fp32=True, **_BFLOAT16),
     (_INTEL, "AVX512", ("avx512_bf16", "amx_bf16")): Choices(packed_rows=3, **_BFLOAT16),
 }
 """Choices by vendor, vector instructions and bfloat16 instructions; `docs/log.md` has the measurement of each row."""
