@@ -13,7 +13,7 @@ from glassformer.kernels import linear as products
 from glassformer.kernels import packed as packed_weights
 from glassformer.kernels import processor
 from glassformer.kernels.packed import PackedWeights
-from glassformer.kernels.processor import Choices
+from glassformer.kernels.processor import PLAIN, Choices
 from glassformer.nn.linear_layers import Linear
 from processors import KINDS, of_kind
 
@@ -53,6 +53,22 @@ def test_a_wide_layer_in_fp32_gives_the_gradients_of_torch(
     torch.testing.assert_close(found, expected)
     gradients = [torch.autograd.grad((y * factors).sum(), of) for y in (found, expected)]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("n_rows", [1, 16, 17, 40])
+@pytest.mark.parametrize("bias", [True, False])
+def test_products_in_float16_equal_those_of_torch(n_rows: int, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, x = layer(torch.float16, bias), torch.randn(n_rows, 24, dtype=torch.float16, requires_grad=True)
+    of = [x, *one.parameters()]
+    results = []
+    for choices in (EVERYTHING, PLAIN):
+        monkeypatch.setattr(processor, "this", replace(CAN, choices=choices))
+        y = one(x)
+        results.append([y, *torch.autograd.grad((y * torch.ones_like(y)).sum(), of)])
+    for found, expected in zip(*results, strict=True):
+        assert found.dtype == torch.float16
+        torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.usefixtures("everywhere")

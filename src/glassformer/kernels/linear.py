@@ -10,13 +10,18 @@ from glassformer.kernels import processor
 
 MIN_WIDE, WIDE_PART = 1 << 14, 1 << 12
 """Outputs of a wide layer, and outputs of a part for its gradient in bfloat16."""
+MAX_HALF_ROWS = 16
+"""Rows up to which PyTorch's product in float16 is faster than one in fp32 with a converted weight."""
 MAX_INT8_ROWS = 8
 INT8_UNIT = 32
 """The kernel for few rows reads so many weights at once, also beyond the end of a row."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x Wᵀ + b, (…, in) → (…, out), for `weight` (out, in): `F.linear`, or a faster product of a wide layer.
+    """Return x Wᵀ + b, (…, in) → (…, out), for `weight` (out, in): `F.linear`, or a faster product of equal value.
+
+    A wide layer has kernels of its own. In float16, PyTorch reads the weight once per row, which is fast for few rows;
+    a product of many rows is computed in fp32.
 
     >>> linear(torch.ones(1, 2), torch.tensor([[1.0, 2.0]]))
     tensor([[3.]])
@@ -31,6 +36,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if choices.wide_fp32 and not is_autocast and x.dtype == weight.dtype == torch.float32:
             product = _WideLinear.apply(x, weight)
             return product
+    if x.dtype == weight.dtype == torch.float16 and _converts_half(x, weight):
+        bias = None if bias is None else bias.float()
+        return F.linear(x.float(), weight.float(), bias).half()
     return F.linear(x, weight, bias)
 
 
@@ -49,6 +57,11 @@ def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     """Return x Wᵀ + b by oneDNN, without a gradient; the weight is plain or packed."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return product
+
+
+def _converts_half(x: Tensor, weight: Tensor) -> bool:
+    has_many_rows = x.numel() > MAX_HALF_ROWS * weight.shape[1]
+    return has_many_rows and processor.this.choices.half_by_fp32 and is_plain(x, weight)
 
 
 class _WideLinear(torch.autograd.Function):

@@ -31,13 +31,15 @@ class Choices:
     """True if the gradient of a wide weight in bfloat16 is computed in parts (`kernels/linear.py`)."""
     wide_fp32: bool = False
     """True if oneDNN computes wide products in fp32 (`kernels/linear.py`)."""
+    half_by_fp32: bool = False
+    """True if products of many rows in float16 are computed in fp32 (`kernels/linear.py`)."""
 
 
 PLAIN = Choices()
 _BFLOAT16 = {"packs_bfloat16": True, "blocked_attention": True, "wide_bfloat16": True}
 MEASURED = {
-    (_AMD, "AVX2", ()): Choices(packed_rows=1, wide_fp32=True),
-    (_AMD, "AVX512", ("avx512_bf16",)): Choices(packed_rows=1, wide_fp32=True, **_BFLOAT16),
+    (_AMD, "AVX2", ()): Choices(packed_rows=1, wide_fp32=True, half_by_fp32=True),
+    (_AMD, "AVX512", ("avx512_bf16",)): Choices(packed_rows=1, wide_fp32=True, half_by_fp32=True, **_BFLOAT16),
     (_INTEL, "AVX512", ("avx512_bf16", "amx_bf16")): Choices(packed_rows=3, **_BFLOAT16),
 }
 """Choices by vendor, vector instructions and bfloat16 instructions; `docs/log.md` has the measurement of each row."""
