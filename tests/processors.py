@@ -16,11 +16,12 @@ AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE
 AMD, INTEL = "AuthenticAMD", "GenuineIntel"
 NO_ONEDNN = {"has_onednn": False, "packs_bfloat16": False, "bfloat16": ()}
 KINDS: dict[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
-    "amd-avx2": (AVX2, {"vendor": AMD, "bfloat16": ()}),
-    "intel-avx2": (AVX2, {"vendor": INTEL, "bfloat16": ()}),
-    "intel-amx": ({}, {"vendor": INTEL, "bfloat16": ("avx512_bf16", "amx_bf16")}),
-    "unknown": ({}, {"vendor": ""}),
-    "arm": ({}, {"vendor": "", **NO_ONEDNN}),
+    "amd-avx2": (AVX2, {"vendor": AMD, "family": 25, "bfloat16": ()}),
+    "amd-zen5": ({}, {"vendor": AMD, "family": 26, "bfloat16": ("avx512_bf16",)}),
+    "intel-avx2": (AVX2, {"vendor": INTEL, "family": 6, "bfloat16": ()}),
+    "intel-amx": ({}, {"vendor": INTEL, "family": 6, "bfloat16": ("avx512_bf16", "amx_bf16")}),
+    "unknown": ({}, {"vendor": "", "family": 0}),
+    "arm": ({}, {"vendor": "", "family": 0, **NO_ONEDNN}),
 }
 """Environment variables, read by the libraries at their first product, and fields of `Processor`."""
 
@@ -32,7 +33,7 @@ def of_kind(kind: str, real: "Processor") -> "Processor":
     variables, changes = KINDS[kind]
     changed = replace(real, **changes)
     instructions = "AVX2" if variables else "AVX512"
-    choices = processor.choose(changed.vendor, instructions, changed.bfloat16)
+    choices = processor.choose((changed.vendor, changed.family, instructions, *changed.bfloat16))
     if not real.packs_bfloat16:
         choices = replace(choices, packs_bfloat16=False)
     if not real.has_onednn:

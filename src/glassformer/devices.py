@@ -72,12 +72,12 @@ def choose_precision(precision: str, model: ModelConfig, device: torch.device) -
 def emulation_note(dtype: str | None, device: torch.device) -> str | None:
     """Return a note with the cost if products in `dtype` need bf16 instructions that the CPU lacks, else None.
 
-    Int8 weights are multiplied in bf16. `docs/log.md` has the times.
+    `docs/log.md` has the times.
 
     >>> emulation_note("fp32", torch.device("cpu")), emulation_note("bf16", torch.device("cuda"))
     (None, None)
     """
-    if dtype not in ("bf16", "int8") or device.type != "cpu" or processor.this.bfloat16:
+    if dtype != "bf16" or device.type != "cpu" or processor.this.bfloat16:
         return None
     return (
         f"{dtype} is slow here, because this CPU has no bf16 instructions and emulates them: a training step takes "

@@ -32,6 +32,7 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use every fast path on every CPU whose libraries have it, and for every size."""
     monkeypatch.setattr(processor, "this", replace(CAN, choices=EVERYTHING))
     monkeypatch.setattr(packed_weights, "MIN_PACKED", 1)
+    monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
 
 
 def layer(dtype: torch.dtype = torch.float32, bias: bool = True) -> Linear:
@@ -41,18 +42,36 @@ def layer(dtype: torch.dtype = torch.float32, bias: bool = True) -> Linear:
 
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("shape", [(24,), (1, 24), (7, 24), (2, 3, 24)])
-def test_a_wide_layer_in_fp32_gives_the_gradients_of_torch(
-    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("is_only_wide", [True, False])
+def test_products_and_gradients_equal_those_of_torch(
+    shape: tuple[int, ...], bias: bool, is_only_wide: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "MIN_WIDE", 1)
-    one = layer(bias=False)
-    of = [torch.randn(shape, requires_grad=True), one.weight]
-    found, expected = one(of[0]), F.linear(*of)
-    assert "Wide" in type(found.grad_fn).__name__
+    one = layer(bias=bias)
+    if is_only_wide:
+        monkeypatch.setattr(processor, "this", replace(CAN, choices=Choices(wide_fp32=True)))
+        monkeypatch.setattr(products, "MIN_WIDE", 1)
+    of = [torch.randn(shape, requires_grad=True), *one.parameters()]
+    found, expected = one(of[0]), F.linear(of[0], one.weight, one.bias)
+    assert ("OneDnn" in type(found.grad_fn).__name__) == (not is_only_wide or not bias)
     factors = torch.randn_like(expected)
     torch.testing.assert_close(found, expected)
     gradients = [torch.autograd.grad((y * factors).sum(), of) for y in (found, expected)]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_gradients_of_gradients_and_frozen_weights() -> None:
+    one, x = layer(), torch.randn(3, 24, requires_grad=True)
+
+    def penalty(y: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), one.weight)[0]
+
+    torch.testing.assert_close(penalty(one(x)), penalty(F.linear(x, one.weight, one.bias)))
+    one.requires_grad_(False)
+    one(x).sum().backward()
+    assert one.weight.grad is None and x.grad is not None
 
 
 @pytest.mark.usefixtures("everywhere")

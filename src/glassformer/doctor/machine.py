@@ -103,7 +103,15 @@ def _everything(here: processor.Processor) -> Choices:
     if not here.has_onednn:
         return PLAIN
     in_bfloat16 = bool(here.bfloat16)
-    return Choices(1, here.packs_bfloat16, in_bfloat16, in_bfloat16, wide_fp32=True, half_by_fp32=True)
+    return Choices(
+        packed_rows=1,
+        packs_bfloat16=here.packs_bfloat16,
+        blocked_attention=in_bfloat16,
+        wide_bfloat16=in_bfloat16,
+        onednn_fp32=True,
+        wide_fp32=True,
+        half_by_fp32=True,
+    )
 
 
 @contextmanager
@@ -148,6 +156,8 @@ def _works(has_bfloat16: bool) -> Iterator[tuple[str, Callable[[], Call]]]:
     for n_rows in (1, 2, 4, 16, 64):
         for name, dtype in (dtypes | {"fp16": torch.float16, "int8": torch.int8}).items():
             yield f"decoding product {name}, {n_rows} rows", _Products(n_rows, dtype)
+    for width in (128, 768):
+        yield f"layer fp32, width {width}, step", _Layer(width)
     for name in dtypes:
         yield f"vocabulary of 32,768 {name}, step", _Vocabulary(is_bfloat16=name == "bf16")
     for n_tokens in (64, 256, 1024) if has_bfloat16 else ():
@@ -175,6 +185,22 @@ class _Products:
             with block, torch.inference_mode():
                 for layer in network:
                     layer(x)
+
+        return call
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Forward and backward of one layer in fp32, from a width to four times the width, for 1,024 rows."""
+
+    width: int
+
+    def __call__(self) -> Call:
+        layer, x = Linear(self.width, 4 * self.width), torch.randn(1024, self.width, requires_grad=True)
+
+        def call() -> None:
+            y = layer(x)
+            y.backward(torch.ones_like(y))
 
         return call
 

@@ -1,5 +1,6 @@
 """Linear products on a CPU: those of a large vocabulary, of packed weights, and of int8 weights."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,6 +9,8 @@ from torch.nn import functional as F
 
 from glassformer.kernels import processor
 
+MIN_PRODUCTS, MIN_WEIGHTS = 1 << 22, 1 << 20
+"""Size of a product in fp32, or of its weight, from which oneDNN saves more time than its call takes."""
 MIN_WIDE, WIDE_PART = 1 << 14, 1 << 12
 """Outputs of a wide layer, and outputs of a part for its gradient in bfloat16."""
 MAX_HALF_ROWS = 16
@@ -26,19 +29,25 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     >>> linear(torch.ones(1, 2), torch.tensor([[1.0, 2.0]]))
     tensor([[3.]])
     """
-    is_wide = bias is None and len(weight) >= MIN_WIDE and x.numel() > 0
-    if is_wide and torch.is_grad_enabled() and is_plain(x, weight):
-        choices, is_autocast = processor.this.choices, torch.is_autocast_enabled("cpu")
-        product: Tensor
-        if choices.wide_bfloat16 and is_autocast and torch.get_autocast_dtype("cpu") == torch.bfloat16:
+    if not is_plain(x, weight) or not x.numel():
+        return F.linear(x, weight, bias)
+    choices, is_autocast = processor.this.choices, torch.is_autocast_enabled("cpu")
+    is_wide = bias is None and len(weight) >= MIN_WIDE and torch.is_grad_enabled()
+    product: Tensor
+    if is_autocast:
+        is_cast = torch.get_autocast_dtype("cpu") == torch.bfloat16
+        if is_wide and is_cast and choices.wide_bfloat16:
             product = _WideLinear.apply(x.bfloat16(), weight.bfloat16())
             return product
-        if choices.wide_fp32 and not is_autocast and x.dtype == weight.dtype == torch.float32:
-            product = _WideLinear.apply(x, weight)
+    elif x.dtype == weight.dtype == torch.float32:
+        is_large = weight.numel() >= MIN_WEIGHTS or x.numel() * len(weight) >= MIN_PRODUCTS
+        if (is_large and choices.onednn_fp32) or (is_wide and choices.wide_fp32):
+            product = _OneDnnLinear.apply(x, weight, bias, choices.onednn_fp32)
             return product
-    if x.dtype == weight.dtype == torch.float16 and _converts_half(x, weight):
-        bias = None if bias is None else bias.float()
-        return F.linear(x.float(), weight.float(), bias).half()
+    elif x.dtype == weight.dtype == torch.float16:
+        has_many_rows = x.numel() > MAX_HALF_ROWS * weight.shape[1]
+        if has_many_rows and choices.half_by_fp32:
+            return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).half()
     return F.linear(x, weight, bias)
 
 
@@ -59,22 +68,40 @@ def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     return product
 
 
-def _converts_half(x: Tensor, weight: Tensor) -> bool:
-    has_many_rows = x.numel() > MAX_HALF_ROWS * weight.shape[1]
-    return has_many_rows and processor.this.choices.half_by_fp32 and is_plain(x, weight)
+class _OneDnnLinear(torch.autograd.Function):
+    """x Wᵀ + b in fp32 by oneDNN; the products of the backward pass are by oneDNN or by MKL."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, is_backward_by_onednn: bool) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias, ctx.is_backward_by_onednn = bias is not None, is_backward_by_onednn
+        return onednn_product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        multiply: Callable[[Tensor, Tensor], Tensor] = F.linear
+        if ctx.is_backward_by_onednn and not torch.is_grad_enabled():  # gradients of gradients need F.linear
+            multiply = onednn_product
+        grad_rows, x_rows = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
+        of_x = of_weight = of_bias = None
+        if needs_x:
+            of_x = multiply(grad, weight.T)
+        if needs_weight:
+            of_weight = multiply(grad_rows.T, x_rows.T)
+        if needs_bias and ctx.has_bias:
+            of_bias = grad_rows.sum(dim=0)
+        return of_x, of_weight, of_bias, None
 
 
 class _WideLinear(torch.autograd.Function):
-    """The product x Wᵀ for a large vocabulary.
-
-    In fp32, oneDNN takes two thirds of the time of MKL forward, and more backward. In bfloat16, oneDNN computes the
-    gradient of W in parts in two thirds of the time.
-    """
+    """x Wᵀ in bfloat16 for a large vocabulary: oneDNN computes the gradient of W in parts in two thirds of the time."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return onednn_product(x, weight) if x.dtype == torch.float32 else F.linear(x, weight)
+        return F.linear(x, weight)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -90,7 +117,7 @@ class _WideLinear(torch.autograd.Function):
 
 def _wide_gradient(grad: Tensor, x: Tensor) -> Tensor:
     """Return the gradient of a wide weight, gradᵀ x, for `grad` (N, out) and `x` (N, in)."""
-    if x.dtype == torch.float32 or torch.is_grad_enabled():  # gradients of gradients need one product
+    if torch.is_grad_enabled():  # gradients of gradients need one product
         return grad.T @ x
     of_weight = x.new_empty(grad.shape[1], x.shape[1])
     for begin in range(0, len(of_weight), WIDE_PART):

@@ -29,20 +29,26 @@ class Choices:
     """True if attention in bfloat16 is computed by blocks (`kernels/blocked_attention.py`)."""
     wide_bfloat16: bool = False
     """True if the gradient of a wide weight in bfloat16 is computed in parts (`kernels/linear.py`)."""
+    onednn_fp32: bool = False
+    """True if oneDNN computes large products in fp32, with their gradients, in place of MKL (`kernels/linear.py`)."""
     wide_fp32: bool = False
-    """True if oneDNN computes wide products in fp32 (`kernels/linear.py`)."""
+    """True if oneDNN computes wide products in fp32, and MKL their gradients."""
     half_by_fp32: bool = False
     """True if products of many rows in float16 are computed in fp32 (`kernels/linear.py`)."""
 
 
 PLAIN = Choices()
 _BFLOAT16 = {"packs_bfloat16": True, "blocked_attention": True, "wide_bfloat16": True}
+_AVX512, _AMX = ("AVX512", "avx512_bf16"), ("AVX512", "avx512_bf16", "amx_bf16")
 MEASURED = {
-    (_AMD, "AVX2", ()): Choices(packed_rows=1, wide_fp32=True, half_by_fp32=True),
-    (_AMD, "AVX512", ("avx512_bf16",)): Choices(packed_rows=1, wide_fp32=True, half_by_fp32=True, **_BFLOAT16),
-    (_INTEL, "AVX512", ("avx512_bf16", "amx_bf16")): Choices(packed_rows=3, **_BFLOAT16),
+    # AMD: families 25 (Zen 3 with AVX2, Zen 4 with AVX-512) and 26 (Zen 5)
+    (_AMD, 25, "AVX2"): Choices(packed_rows=1, wide_fp32=True, half_by_fp32=True),
+    (_AMD, 25, *_AVX512): Choices(packed_rows=1, wide_fp32=True, half_by_fp32=True, **_BFLOAT16),
+    (_AMD, 26, *_AVX512): Choices(packed_rows=1, onednn_fp32=True, **_BFLOAT16),
+    # Intel: Sapphire Rapids and newer
+    (_INTEL, 6, *_AMX): Choices(packed_rows=3, **_BFLOAT16),
 }
-"""Choices by vendor, vector instructions and bfloat16 instructions; `docs/log.md` has the measurement of each row."""
+"""Choices by vendor, family, vector instructions and bfloat16 instructions (`docs/log.md` has the measurements)."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,8 @@ class Processor:
 
     vendor: str
     """`AuthenticAMD` or `GenuineIntel`; empty for others."""
+    family: int
+    """Number of the processor's family; 0 if the system does not give it."""
     name: str
     """Architecture, model (if the system gives it) and vector instructions, such as `x86_64 AMD EPYC AVX512`."""
     bfloat16: tuple[str, ...]
@@ -66,19 +74,19 @@ class Processor:
         return " ".join([self.name, *self.bfloat16, *plain])
 
 
-def choose(vendor: str, instructions: str, bfloat16: tuple[str, ...], setting: str = "auto") -> Choices:
+def choose(kind: tuple[str | int, ...], setting: str = "auto") -> Choices:
     """Return the measured choices of a kind of processor; plain PyTorch for an unknown kind, or if the setting is so.
 
-    >>> choose("AuthenticAMD", "AVX2", ()).packed_rows, choose("", "AVX2", ()) == PLAIN
+    >>> choose(("AuthenticAMD", 25, "AVX2")).packed_rows, choose(("", 0, "AVX2")) == PLAIN
     (1, True)
-    >>> choose("AuthenticAMD", "AVX2", (), setting="plain") == PLAIN
+    >>> choose(("AuthenticAMD", 25, "AVX2"), setting="plain") == PLAIN
     True
     """
     if setting not in ("auto", "plain"):
         raise ValueError(f"the environment variable {VARIABLE} is {setting!r} and must be auto or plain")
     if setting == "plain":
         return PLAIN
-    return MEASURED.get((vendor, instructions, bfloat16), PLAIN)
+    return MEASURED.get(kind, PLAIN)
 
 
 def detect() -> Processor:
@@ -87,11 +95,13 @@ def detect() -> Processor:
     >>> detect().vendor in ("AuthenticAMD", "GenuineIntel", "")
     True
     """
-    # Vendor and model
+    # Vendor, family and model
     info = ""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         info = file.read(1000)
-    model = next((line.partition(":")[2] for line in info.splitlines() if line.startswith("model name")), "")
+    pairs = (line.partition(":") for line in info.splitlines())
+    facts = {name.strip(): value.strip() for name, _, value in pairs}
+    family, model = int(facts.get("cpu family", 0)), facts.get("model name", "")
     vendors = platform.processor() + info
     vendor = next((vendor for vendor in (_AMD, _INTEL) if vendor in vendors), "")
     # Libraries and instructions
@@ -105,9 +115,10 @@ def detect() -> Processor:
     # The choices of this kind
     choices = PLAIN
     if has_onednn:
-        choices = choose(vendor, instructions, multiplies, os.environ.get(VARIABLE, "auto"))
+        choices = choose((vendor, family, instructions, *multiplies), os.environ.get(VARIABLE, "auto"))
     return Processor(
         vendor=vendor,
+        family=family,
         name=" ".join([platform.machine(), *model.split(), instructions]),
         bfloat16=multiplies,
         packs_bfloat16=packs_bfloat16,
