@@ -168,6 +168,8 @@ def decode_gpt2(device: str = "auto", batches: Sequence[int] = (1, 16), precisio
     if device == "auto":
         int8 = work | {"precision": "bf16", "batch": 1, "int8_weights": True}
         candidates.append(Candidate(OURS, "decode_gpt2:ours", int8, "int8, batch 1"))
+        half = work | {"precision": "fp16", "batch": 1}
+        candidates.append(Candidate(OURS, "decode_gpt2:ours", half, "fp16, batch 1"))
         candidates += _exported_gpt2()
         prepare = ("decode_gpt2_exported:exported", work)
     return Benchmark(
@@ -179,7 +181,7 @@ def _exported_gpt2() -> list[Candidate]:
     """Return the candidates for which the model is exported; a setting names the bits of a weight."""
     found = []
     for package, name, make, kinds in (
-        ("xllamacpp", "llama.cpp", "llama_cpp", {"F32": "fp32", "F16": "bf16", "Q8_0": "int8"}),
+        ("xllamacpp", "llama.cpp", "llama_cpp", {"F32": "fp32", "F16": "fp16", "Q8_0": "int8"}),
         ("ctranslate2", "CTranslate2", "ctranslate2_generator", {"float32": "fp32", "int8": "int8"}),
     ):
         for kind, bits in kinds.items() if find_spec(package) is not None else ():

@@ -15,8 +15,11 @@ from rates import DTYPES, choose_device, wait_for
 from task import Precision, Task
 
 
+HALVES = DTYPES | {"fp16": torch.float16}
+
+
 def ours(
-    precision: Precision,
+    precision: str,
     batch: int,
     n_prompt: int,
     n_new: int,
@@ -27,7 +30,7 @@ def ours(
     """Decode with `inference.generation.Generation`; with `int8_weights`, the weights are those of `--dtype int8`."""
     torch.manual_seed(0)
     place, shape = choose_device(device), gpt_peers.Decoder(**sizes)
-    network = gpt_peers.ours(shape).to(place, DTYPES[precision]).eval()
+    network = gpt_peers.ours(shape).to(place, HALVES[precision]).eval()
     if int8_weights:
         convert(network, torch.int8)
     prompts = _prompts(shape, batch, n_prompt).tolist()
@@ -93,7 +96,7 @@ def _task(
     decode: Callable[[], object],
     network: nn.Module,
     shape: gpt_peers.Decoder,
-    precision: Precision,
+    precision: str,
     batch: int,
     n_prompt: int,
     n_new: int,
@@ -103,7 +106,7 @@ def _task(
     return Task(
         decode,
         amount=batch * n_new,
-        bytes_read=bytes_read(shape, DTYPES[precision].itemsize, batch, n_prompt, n_new, weight_size),
+        bytes_read=bytes_read(shape, HALVES[precision].itemsize, batch, n_prompt, n_new, weight_size),
         parameters=sum(p.numel() for p in network.parameters()),
         wait=lambda: wait_for(place),
     )
