@@ -14,7 +14,6 @@ from glassformer.models.transforms import convert
 from rates import DTYPES, choose_device, wait_for
 from task import Precision, Task
 
-
 HALVES = DTYPES | {"fp16": torch.float16}
 
 
