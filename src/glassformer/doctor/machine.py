@@ -1,10 +1,9 @@
 """Times of the fast paths on this machine: plain PyTorch, the choices of the table, and every fast path.
 
-Each row is the same code under three `Choices` (`kernels/processor.py`), in turns. A person sends the table of a kind
+Each row is the same code under three `Choices` (`kernels/processor.py`), in turns, on a quiet machine. A person sends the table of a kind
 of processor that has no row yet; a maintainer adds the row with its measurement.
 """
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from glassformer.nn.linear_layers import Int8Linear, Linear
 from glassformer.nn.masks import Mask
 
 SECONDS, ROUNDS = 0.04, 7
-"""Least time of one measurement, and the number of rounds; a time is the median of the rounds."""
+"""Least time of one measurement, and the number of rounds; a time is the least of the rounds: others waited."""
 MARGIN, GAIN = 1.02, 1.05
 """Times plain PyTorch beyond which a choice is called slower, and the gain from which a fast path is worth a row."""
 N_LAYERS, WIDTH, OUT = 8, 768, 3072
@@ -125,7 +124,7 @@ def _choosing(choices: Choices) -> Iterator[None]:
 
 
 def _in_turns(make: Callable[[], Call], variants: Mapping[str, Choices]) -> dict[str, float]:
-    """Return the median seconds of a call under each variant; equal variants are measured once."""
+    """Return the least seconds of a call under each variant; equal variants are measured once."""
     calls: dict[Choices, Call] = {}
     for choices in variants.values():
         if choices not in calls:
@@ -147,7 +146,7 @@ def _in_turns(make: Callable[[], Call], variants: Mapping[str, Choices]) -> dict
                 for _ in range(n):
                     call()
                 seconds[choices].append((time.perf_counter() - began) / n)
-    return {name: statistics.median(seconds[choices]) for name, choices in variants.items()}
+    return {name: min(seconds[choices]) for name, choices in variants.items()}
 
 
 def _works(has_bfloat16: bool) -> Iterator[tuple[str, Callable[[], Call]]]:
@@ -155,7 +154,7 @@ def _works(has_bfloat16: bool) -> Iterator[tuple[str, Callable[[], Call]]]:
     dtypes = {"fp32": torch.float32} | ({"bf16": torch.bfloat16} if has_bfloat16 else {})
     for n_rows in (1, 2, 4, 16, 64):
         for name, dtype in (dtypes | {"fp16": torch.float16, "int8": torch.int8}).items():
-            yield f"decoding product {name}, {n_rows} rows", _Products(n_rows, dtype)
+            yield f"decoding product {name}, rows: {n_rows}", _Products(n_rows, dtype)
     for width in (128, 768):
         yield f"layer fp32, width {width}, step", _Layer(width)
     for name in dtypes:
