@@ -100,6 +100,13 @@ LINES = {
     "train text.txt --objective.kind masked": "masked language modelling needs a Transformer with only [model.encoder]",
     "train text.txt --objective.kind seq2seq": "data.kind: expected pairs for objective.kind seq2seq, got text",
     "train text.txt --train.device gpu": "train.device is gpu and must be auto, cpu, cuda, cuda:N or mps",
+    "train text.txt --train.early-stopping.metric los": "train.early_stopping.metric: 'los' is not available for causal"
+    "; choose one of loss, perplexity, bits_per_byte",
+    "train text.txt --train.schedule.kind plateau --train.schedule.metric bleu": "train.schedule.metric: 'bleu' is not",
+    "train pairs.tsv --train.early-stopping.metric wer": "'wer' is not available for sentences; choose one of loss",
+    "train labels.tsv --train.early-stopping.metric bleu": "for classes; choose one of loss, accuracy, macro_f1, calib",
+    "train pairs.tsv --train.early-stopping.metric bleu --train.early-stopping.higher-is-better false": "train.early_"
+    "stopping.higher_is_better: expected true for bleu; leave it out",
     "train text.txt --init model --model.head.kind sequence": "with only [model.decoder] and a head of kind tokens",
     "train text.txt --init model --data.context 5000": "data.context: expected at most model.max_len (32), got 5000",
     "train text.txt --init changed": "changed is damaged: config.json is not the file that was written",

@@ -52,7 +52,7 @@ def test_a_row_of_the_table_is_all_that_a_metric_needs(
     monkeypatch.setitem(METRICS, "new", metric)
     with pytest.raises(UserError, match=f"higher_is_better: expected {str(metric.higher_is_better).lower()} for new"):
         api.train(replace(run, train=replace(run.train, early_stopping=stopping)), tmp_path / "run")
-    stopping = replace(stopping, higher_is_better=metric.higher_is_better)
+    stopping = replace(stopping, higher_is_better=None)
     folder = api.train(replace(run, train=replace(run.train, early_stopping=stopping)), tmp_path / "run").folder
 
     logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -90,6 +90,7 @@ def test_the_label_of_a_metric_of_another_package_is_its_name() -> None:
 
 
 def test_scores_by_kind_of_output() -> None:
+    assert measure("sentences", ["a"], [["a"]], "en", only=["exact_match"]) == {"exact_match": 100}
     scores = measure("sentences", ["The cat sat on a mat."], [["The cat sat on the mat."]], "en")
     assert list(scores) == ["bleu", "bleu_signature", "chrf", "chrf_signature", "bleu_tok_lc", "exact_match"]
     assert scores["bleu"] == pytest.approx(scores["bleu_tok_lc"]), "both tokenize this sentence equally"

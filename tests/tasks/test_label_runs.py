@@ -45,11 +45,11 @@ def test_numbers_are_learned_in_any_unit(tmp_path: Path) -> None:
 
 def test_early_stopping_on_spans_needs_tags_of_spans(tmp_path: Path) -> None:
     run = label_run(tmp_path, "tags")
-    run = replace(run, train=replace(run.train, early_stopping=EarlyStopping(metric="span_f1", higher_is_better=True)))
+    run = replace(run, train=replace(run.train, early_stopping=EarlyStopping(metric="span_f1")))
     assert api.train(replace(run, train=replace(run.train, max_steps=2)), tmp_path / "spans").folder.exists()
     path = path_of(run)
     path.write_text(path.read_text().replace("B-ANIMAL", "ANIMAL"))
-    with pytest.raises(UserError, match="'span_f1' is not available here; choose one of loss, accuracy"):
+    with pytest.raises(UserError, match="'span_f1' is not available for tags; choose one of loss, accuracy"):
         api.train(run, tmp_path / "run")
 
 

@@ -1,6 +1,7 @@
 """Runs on pairs: two tokenizers, resuming, averaging, stopping by a score, and pairs that are too long."""
 
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def test_the_reported_loss_is_that_of_the_published_average(tmp_path: Path) -> N
 
 
 def test_a_score_stops_the_run_and_chooses_the_weights(tmp_path: Path) -> None:
-    stopping = EarlyStopping(metric="exact_match", patience=2, higher_is_better=True)
+    stopping = EarlyStopping(metric="exact_match", patience=2)
     reporter = Recording()
     outcome = api.train(pair_run(tmp_path, early_stopping=stopping, eval_every=4), tmp_path / "run", reporter)
     assert len(reporter.scores) == 3 and all("exact_match" in scores for scores in reporter.scores.values())
@@ -97,14 +98,24 @@ def test_a_score_stops_the_run_and_chooses_the_weights(tmp_path: Path) -> None:
     assert checkpoint.steps(outcome.folder)[-1] == 12
 
 
+def test_only_the_watched_score_is_required_and_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    run = pair_run(tmp_path, max_steps=2, early_stopping=EarlyStopping("exact_match"))
+    folder = api.train(run, tmp_path / "run").folder
+    assert [line["eval/valid_exact_match"] for line in metrics(folder) if "eval/valid_loss" in line] == [0]
+    run = replace(run, train=replace(run.train, early_stopping=EarlyStopping("chrf")))
+    with pytest.raises(UserError, match="a BLEU or chrF score"):
+        api.train(run, tmp_path / "chrf")
+
+
 @pytest.mark.parametrize(
     ("stopping", "words"),
     [
         (EarlyStopping(metric="wer"), "'wer' is not available for sentences"),
-        (EarlyStopping(metric="bleu"), "higher_is_better: expected true for bleu"),
+        (EarlyStopping(metric="bleu", higher_is_better=False), "higher_is_better: expected true for bleu"),
         (
             EarlyStopping(metric="bits_per_byte"),
-            "'bits_per_byte' is not available here; choose one of loss, perplexity",
+            "'bits_per_byte' is not available for sentences; choose one of loss, perplexity",
         ),
     ],
 )
@@ -140,7 +151,7 @@ def test_pairs_that_are_too_long_are_skipped_and_counted(tmp_path: Path) -> None
                 "objective": Seq2SeqConfig(label_smoothing=0.0),
                 "train": TrainConfig(early_stopping=EarlyStopping(metric="smoothed_loss")),
             },
-            "'smoothed_loss' is not available here",
+            "'smoothed_loss' is not available for sentences",
         ),
     ],
 )

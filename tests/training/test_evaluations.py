@@ -8,10 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from glassformer import api
 from glassformer.config.run import CausalConfig
-from glassformer.config.train import AdamWConfig, ConstantSchedule, EarlyStopping, LinearSchedule, PlateauSchedule
+from glassformer.config.train import (
+    AdamWConfig,
+    ConstantSchedule,
+    EarlyStopping,
+    LinearSchedule,
+    PlateauSchedule,
+    TrainConfig,
+)
 from glassformer.data.batching import Batch, Example
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
@@ -20,8 +28,9 @@ from glassformer.store import checkpoint
 from glassformer.tasks.batches import TrainingData, few_targets
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.evaluations import Evaluations
+from glassformer.training.host import Host
 from glassformer.training.step import Pending, StepResult
-from glassformer.training.trainer_state import read_progress
+from glassformer.training.trainer_state import TrainerState, read_progress
 from runs import MODEL, label_run, metrics, pair_run, tiny_run, write_text
 
 PEAK = 1e-3
@@ -68,6 +77,21 @@ def test_the_plateau_watches_its_metric_in_its_direction(
     assert rates(trained_with(monkeypatch, tmp_path, FALLING, FALLING, schedule=schedule)) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("metric", "higher_is_better", "best"),
+    [("accuracy", None, 5), ("rmse", None, 1), ("other", None, 1), ("other", True, 5), ("other", False, 1)],
+)
+def test_the_direction_of_a_score_is_known_or_set(metric: str, higher_is_better: bool | None, best: int) -> None:
+    """The score rises; "other" is a metric of another package."""
+    config = TrainConfig(early_stopping=EarlyStopping(metric, 9, higher_is_better))
+    data: Any = None
+    evaluations = Evaluations(config, nn.Identity(), data, Host(torch.device("cpu")), None)
+    progress = TrainerState()
+    for progress.step, score in enumerate(RISING, 1):
+        evaluations.conclude(progress, {"valid": LossReport(1.0, None, None, 1)}, {metric: score})
+    assert progress.best_step == best
+
+
 def test_the_plateau_and_early_stopping_may_watch_different_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +103,7 @@ def test_the_plateau_and_early_stopping_may_watch_different_metrics(
 
 def test_the_plateau_watches_a_score_of_generated_targets(tmp_path: Path) -> None:
     """No target is right in 20 steps: the score stays at 0 while the loss falls."""
-    schedule = replace(HALVED, metric="exact_match", higher_is_better=True)
+    schedule = replace(HALVED, metric="exact_match")
     settings = {"optimizer": AdamWConfig(learning_rate=PEAK), "eval_every": 4, "log_every": 4}
     api.train(pair_run(tmp_path, schedule=schedule, **settings), tmp_path / "run")
     losses = [line["eval/valid_loss"] for line in metrics(tmp_path / "run") if "eval/valid_loss" in line]
@@ -94,16 +118,28 @@ def test_the_plateau_watches_a_score_of_generated_targets(tmp_path: Path) -> Non
     ("make", "schedule", "words"),
     [
         (pair_run, {"metric": "wer"}, "train.schedule.metric: 'wer' is not available for sentences"),
-        (pair_run, {"metric": "bleu"}, "train.schedule.higher_is_better: expected true for bleu"),
-        (pair_run, {"metric": "bits_per_byte"}, "train.schedule.metric: 'bits_per_byte' is not available here"),
-        (label_run, {"metric": "span_f1"}, "train.schedule.metric: 'span_f1' is not available here"),
-        (label_run, {"metric": "accuracy"}, "train.schedule.higher_is_better: expected true for accuracy"),
+        (
+            pair_run,
+            {"metric": "bleu", "higher_is_better": False},
+            "train.schedule.higher_is_better: expected true for bleu",
+        ),
+        (
+            pair_run,
+            {"metric": "bits_per_byte"},
+            "train.schedule.metric: 'bits_per_byte' is not available for sentences",
+        ),
+        (label_run, {"metric": "span_f1"}, "train.schedule.metric: 'span_f1' is not available for classes"),
+        (
+            label_run,
+            {"metric": "accuracy", "higher_is_better": False},
+            "train.schedule.higher_is_better: expected true for accuracy",
+        ),
     ],
 )
 def test_a_plateau_of_an_unknown_metric_is_refused_before_the_first_step(
     make: Any, schedule: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    stopping = EarlyStopping("bleu", higher_is_better=True) if make is pair_run else None
+    stopping = EarlyStopping("bleu") if make is pair_run else None
     with pytest.raises(UserError, match=words):
         api.train(make(tmp_path, schedule=replace(HALVED, **schedule), early_stopping=stopping), tmp_path / "run")
     assert not (tmp_path / "run").exists()

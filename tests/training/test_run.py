@@ -289,6 +289,20 @@ def test_a_setting_without_effect_is_refused(tmp_path: Path, changes: dict[str, 
 
 
 @pytest.mark.parametrize(
+    ("train", "fact"),
+    [
+        ({}, "select best validation loss"),
+        ({"early_stopping": EarlyStopping("perplexity")}, "select best validation perplexity"),
+        ({"select": "last"}, "select "),
+    ],
+)
+def test_a_new_run_names_the_value_that_selects_its_weights(train: dict[str, Any], fact: str, tmp_path: Path) -> None:
+    reporter = Recording()
+    api.train(tiny_run(write_text(tmp_path), max_steps=1, **train), tmp_path / "run", reporter)
+    assert [line for line in reporter.messages if line.startswith("select")] == [fact]
+
+
+@pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"device": "cuda:99"}, "device 'cuda:99' is not available"),

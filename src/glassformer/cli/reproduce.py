@@ -10,6 +10,7 @@ from glassformer.cli.progress import RunOutput
 from glassformer.cli.train import train
 from glassformer.config.run import ExpectedResult, Run
 from glassformer.errors import Log, Progress, UserError
+from glassformer.evaluation import metrics
 from glassformer.tasks.registry import trainable_task
 from glassformer.training.checks import check_new_run
 
@@ -64,7 +65,6 @@ def _check(run: Run, result: ExpectedResult) -> None:
 def _reached(folder: Path, result: ExpectedResult, progress: Progress, log: Log) -> float:
     """Measure the metric of the trained model on the part of the data that the recipe names."""
     from glassformer import api
-    from glassformer.evaluation import metrics  # which needs numpy; --help does not
 
     model = api.load(folder)
     path = trainable_task(model.run).test_path(model.run) if result.side == "test" else None

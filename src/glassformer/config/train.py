@@ -25,6 +25,7 @@ NEW_RUN = "start a new run from its weights with --init.path DIR"
 DEVICES = "auto, cpu, cuda, cuda:N or mps"
 DEVICE = Range(f"be {DEVICES}", lambda name: re.fullmatch(r"auto|(cpu|cuda|mps|xpu)(:\d+)?", name) is not None)
 BETAS = Range("be below 1", lambda betas: all(0 <= beta < 1 for beta in betas))
+HIGHER_DOC = "true if a higher value is better; none = as known for a built-in metric, and false for another"
 COUNTER = "step"
 """Name of the one state tensor of an optimizer that is a number, and has not the shape of its parameter."""
 
@@ -155,7 +156,7 @@ class PlateauSchedule:
     ratio: float = setting(0.5, "factor by which the learning rate drops", "[0, 1]")
     min_ratio: float = setting(0.01, "lowest learning rate as a fraction of the peak", "[0, 1]")
     metric: str = setting("loss", "validation loss or score to watch")
-    higher_is_better: bool = setting(False, "true for scores such as accuracy or BLEU")
+    higher_is_better: bool | None = setting(None, HIGHER_DOC)
 
 
 @checked
@@ -187,7 +188,7 @@ class EarlyStopping:
         "loss", "validation loss or score; it also selects the best checkpoint (to select only, set a large patience)"
     )
     patience: int = setting(5, "evaluations without improvement before the stop", "≥ 1")
-    higher_is_better: bool = setting(False, "true for scores such as accuracy or BLEU")
+    higher_is_better: bool | None = setting(None, HIGHER_DOC)
 
 
 @checked

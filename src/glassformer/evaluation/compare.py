@@ -7,6 +7,7 @@ from typing import Any
 from glassformer import notebook
 from glassformer.config.recurrent import ModelConfig, NoAttention
 from glassformer.config.transformer import TransformerConfig
+from glassformer.evaluation.metrics import METRICS, SCORE_FORMAT
 from glassformer.formatting import count, duration, table
 
 
@@ -105,8 +106,6 @@ def _known(value: Any, shown: Callable[[Any], str]) -> str:
 
 
 def _score(row: ComparedModel) -> str:
-    from glassformer.evaluation.metrics import METRICS, SCORE_FORMAT  # imports numpy
-
     metric = METRICS.get(row.score_name)
     return format(row.score, SCORE_FORMAT if metric is None else metric.format)
 

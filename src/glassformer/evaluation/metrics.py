@@ -8,13 +8,16 @@ A section is a kind of output; its metrics get the same arguments:
 - `regression`: labels and predictions (N,)
 - `spans`: BIO tags of each sentence, and the predicted ones
 - `losses` (`evaluation.loss`) and `masks` (`evaluation.masked`) have no functions here: they are measured in one pass
+
+The table is read before torch and numpy are imported, so functions of `evaluation.labels` are imported when called.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
-from glassformer.evaluation import labels, text
+from glassformer.evaluation import text
 
 Values = dict[str, float | str]
 """Values by name: of a metric, and those that explain it, such as its signature."""
@@ -41,8 +44,12 @@ def _signed(name: str, score: text.SignedScore) -> Values:
     return {name: score.score, f"{name}_signature": score.signature}
 
 
+def _of_labels(name: str) -> Callable[..., Any]:
+    return lambda *inputs: getattr(import_module("glassformer.evaluation.labels"), name)(*inputs)
+
+
 def _span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Values:
-    score = labels.span_f1(gold, predicted)
+    score = _of_labels("span_f1")(gold, predicted)
     return {"span_f1": score.f1, "span_precision": score.precision, "span_recall": score.recall}
 
 
@@ -70,7 +77,7 @@ METRICS: dict[str, Metric] = {
         {
             "classes": lambda report, *_: report.accuracy,
             "words": lambda report, *_: report.accuracy,
-            "multi_label": labels.multi_label_accuracy,
+            "multi_label": _of_labels("multi_label_accuracy"),
         },
     ),
     "macro_f1": Metric(
@@ -78,14 +85,14 @@ METRICS: dict[str, Metric] = {
         {
             "classes": lambda report, *_: report.macro_f1,
             "words": lambda report, *_: report.macro_f1,
-            "multi_label": labels.multi_label_f1,
+            "multi_label": _of_labels("multi_label_f1"),
         },
     ),
     "calibration_error": Metric("calibration error", {"classes": lambda report, *_: report.calibration_error}, False),
     "span_f1": Metric("span F1", {"spans": _span_f1}),
-    "rmse": Metric("root mean squared error", {"regression": labels.rmse}, False, "", ".3g"),
-    "pearson": Metric("Pearson's correlation", {"regression": labels.pearson}),
-    "spearman": Metric("Spearman's rank correlation", {"regression": labels.spearman}),
+    "rmse": Metric("root mean squared error", {"regression": _of_labels("rmse")}, False, "", ".3g"),
+    "pearson": Metric("Pearson's correlation", {"regression": _of_labels("pearson")}),
+    "spearman": Metric("Spearman's rank correlation", {"regression": _of_labels("spearman")}),
     "masked_accuracy": Metric("accuracy at masks", {"masks": None}),
 }
 """All metrics by name, in the order of their values in an evaluation."""
@@ -122,14 +129,14 @@ def axis(name: str) -> str:
     return f"{title(name)} ({better} is better)"
 
 
-def measure(section: str, *inputs: Any) -> Values:
-    """Compute all metrics of a section.
+def measure(section: str, *inputs: Any, only: Sequence[str] = ()) -> Values:
+    """Compute all metrics of a section, or `only` these.
 
     >>> measure("pronunciations", ["HH AY", "B AY"], [["HH AY"], ["B IY"]], "en")
     {'wer': 50.0, 'per': 25.0, 'exact_match': 50.0}
     """
     values: Values = {}
-    for name in names(section):
+    for name in only or names(section):
         compute = METRICS[name].sections[section]
         assert compute is not None, f"{section} have no functions"
         value = compute(*inputs)

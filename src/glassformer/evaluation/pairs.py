@@ -17,10 +17,12 @@ class PairScores:
 
     data: PairData
     """The kind of outputs, and the language of the targets."""
+    only: Sequence[str] = ()
+    """The metrics to compute; () = all that the outputs have."""
 
     def require(self) -> None:
         """Raise `UserError` if a package for these scores is missing, before the long computation starts."""
-        measure(self.data.outputs, ["a"], [["a"]], "en")
+        measure(self.data.outputs, ["a"], [["a"]], "en", only=self.only)
 
     def of_translator(
         self,
@@ -50,9 +52,8 @@ class PairScores:
         sources, references = [pair.source for pair in pairs], [[pair.target] for pair in pairs]
         if self.data.outputs == "pronunciations":
             sources, references = group_by_source(sources, [pair.target for pair in pairs])
-        return measure(
-            self.data.outputs, [outputs[source] for source in sources], references, self.data.target_language
-        )
+        hypotheses = [outputs[source] for source in sources]
+        return measure(self.data.outputs, hypotheses, references, self.data.target_language, only=self.only)
 
 
 def distinct_sources(pairs: Sequence[Pair]) -> list[str]:

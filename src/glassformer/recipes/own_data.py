@@ -326,4 +326,4 @@ def _train(size: Size) -> TrainConfig:
 
 def _watch(metric: str, train: TrainConfig) -> EarlyStopping:
     """Select the checkpoint by a score; the run never stops early."""
-    return EarlyStopping(metric, patience=N_EVALUATIONS + 1, higher_is_better=True)
+    return EarlyStopping(metric, patience=N_EVALUATIONS + 1)

@@ -130,27 +130,6 @@ def require_losses(config: TrainConfig, data: TrainingData) -> None:
             raise UserError(f"{key}.metric: {watcher.metric!r} is not available here; choose one of {', '.join(known)}")
 
 
-def watched_scores(config: TrainConfig, losses: Sequence[str], scores: Sequence[str], of: str) -> list[str]:
-    """Return the scores that early stopping and a plateau schedule watch.
-
-    Raises `UserError` for a metric that is not in `losses` or `scores`, and for a score watched in the wrong direction.
-    `of` completes the phrase "is not available …".
-    """
-    watched = []
-    for key, watcher in config.watchers.items():
-        name = watcher.metric
-        if name in losses:
-            continue
-        if name not in scores:
-            known = ", ".join([*losses, *scores])
-            raise UserError(f"{key}.metric: {name!r} is not available {of}; choose one of {known}")
-        higher = metrics.METRICS[name].higher_is_better
-        if watcher.higher_is_better != higher:
-            raise UserError(f"{key}.higher_is_better: expected {str(higher).lower()} for {name}")
-        watched.append(name)
-    return list(dict.fromkeys(watched))
-
-
 def few_targets(data: TrainingData) -> list[str]:
     """Return a one-item list with a warning if the validation data has fewer than `FEW_TARGETS` targets, else []."""
     n, draw = 0, rng(0, Stream.EVALUATION)

@@ -45,9 +45,6 @@ class Classification(LabelTask):
         assert isinstance(run.model, TransformerConfig) and isinstance(run.model.head, SequenceHead)
         return RegressionObjective(run.model.head.std or 1.0)
 
-    def sections(self, run: Run, labels: Sequence[str] = ()) -> tuple[str, ...]:
-        return (data_of(run, LabelData).outputs,)
-
     def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
         """Return accuracy, F1 and calibration for classes, with the full report under `report`; errors for numbers."""
         outputs = data_of(run, LabelData).outputs

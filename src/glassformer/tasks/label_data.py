@@ -31,6 +31,7 @@ from glassformer.data.tokens import NO_DROPOUT, BpeDropout
 from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
+from glassformer.evaluation.labels import is_bio
 from glassformer.inference.classify import predict
 from glassformer.inference.ensemble import Ensemble, mean_numbers, mean_of_sigmoids
 from glassformer.inference.sampling import mean_log_probs
@@ -38,9 +39,9 @@ from glassformer.models.build import Network
 from glassformer.objectives.loss import Objective
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
-from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
+from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import data_of
+from glassformer.tasks.requirements import data_of, require_watched, scored_sections
 from glassformer.tasks.task import RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
@@ -61,15 +62,11 @@ class LabelTask(TrainableTask):
     def objective(self, run: Run) -> Objective: ...
 
     @abstractmethod
-    def sections(self, run: Run, labels: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the sections of `METRICS` that a run with these labels has; without labels, those that it can have."""
-
-    @abstractmethod
     def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
         """Return the scores of a model's logits on labelled rows."""
 
     def metrics(self, run: Run) -> tuple[str, ...]:
-        return metrics.names(*self.sections(run))
+        return metrics.names(*scored_sections(run))
 
     def classes(self, model: ModelParts) -> tuple[str, ...]:
         return () if data_of(model.run, LabelData).outputs == "regression" else model.labels
@@ -225,9 +222,10 @@ class PreparedLabels:
         )
 
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
-        """Return the function that computes scores; raise `UserError` if a setting watches an unknown metric."""
-        known = metrics.names(*self.task.sections(self.run, self.names))
-        watched_scores(self.run.train, ["loss"], known, "here")
+        """Return the function that computes scores; raise `UserError` if a setting watches spans of other tags."""
+        sections = [name for name in scored_sections(self.run) if name != "spans" or is_bio(self.names)]
+        require_watched(self.run, sections)
+        known = metrics.names(*sections)
 
         def score(division: Division) -> dict[str, float]:
             found = self.task.measure(self.run, network, self.valid, self.names, device, division)

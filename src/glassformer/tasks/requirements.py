@@ -19,6 +19,7 @@ from glassformer.config.run import (
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import NoPositions, PositionHead, SequenceHead, TokenHead, TransformerConfig
 from glassformer.errors import UserError
+from glassformer.evaluation import metrics
 
 Data = TypeVar("Data", TextData, PairData, LabelData)
 
@@ -213,6 +214,54 @@ def require_classes(run: Run, name: str) -> None:
 def no_classes(name: str) -> UserError:
     """Return the error for the confusion matrix of a model without classes."""
     return UserError(f"{name} predicts no classes or tags; a confusion matrix needs a classifier or a tagger")
+
+
+# The metrics that a run can watch
+
+
+def measured_losses(run: Run) -> list[str]:
+    """Return the losses that the evaluations of a run of a built-in kind measure.
+
+    >>> measured_losses(Run())
+    ['loss', 'perplexity', 'bits_per_byte']
+    """
+    losses = ["loss"]
+    if isinstance(run.data, LabelData):
+        return losses
+    losses.append("perplexity")
+    if run.objective.label_smoothing:
+        losses.append("smoothed_loss")
+    if run.objective.kind == "causal":
+        losses.append("bits_per_byte")
+    return losses
+
+
+def scored_sections(run: Run) -> tuple[str, ...]:
+    """Return the sections of `METRICS` with the scores of a run of a built-in kind; spans need BIO tags.
+
+    >>> scored_sections(Run(data=LabelData(outputs="tags")))
+    ('words', 'spans')
+    """
+    if isinstance(run.data, TextData):
+        return ()
+    return ("words", "spans") if run.data.outputs == "tags" else (run.data.outputs,)
+
+
+def require_watched(run: Run, sections: Sequence[str]) -> None:
+    """Raise `UserError` for a watched metric that is neither a measured loss nor a score of these sections.
+
+    A score that is watched in the wrong direction is refused too.
+    """
+    scores = metrics.names(*sections)
+    known = [*measured_losses(run), *scores]
+    learned = run.objective.kind if isinstance(run.data, TextData) else run.data.outputs
+    for key, watcher in run.train.watchers.items():
+        name = watcher.metric
+        if name not in known:
+            raise UserError(f"{key}.metric: {name!r} is not available for {learned}; choose one of {', '.join(known)}")
+        higher = metrics.METRICS[name].higher_is_better
+        if name in scores and watcher.higher_is_better not in (None, higher):
+            raise UserError(f"{key}.higher_is_better: expected {str(higher).lower()} for {name}; leave it out")
 
 
 # The architecture that a use needs

@@ -35,11 +35,6 @@ class Tagging(LabelTask):
     def objective(self, run: Run) -> Objective:
         return TaggingObjective(run.objective.label_smoothing)
 
-    def sections(self, run: Run, labels: Sequence[str] = ()) -> tuple[str, ...]:
-        if labels and not is_bio(labels):
-            return ("words",)
-        return ("words", "spans")
-
     def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
         """Return accuracy and F1 of words, the full report under `report`, and F1 of spans if the tags mark spans."""
         gold = [e.labels[e.labels != -100] for e in rows if e.labels is not None]

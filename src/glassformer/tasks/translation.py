@@ -26,9 +26,9 @@ from glassformer.models.build import Network
 from glassformer.objectives.seq2seq import objective_of
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
-from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
+from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.model_parts import ModelParts
-from glassformer.tasks.requirements import BUILT_IN, data_of
+from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
 from glassformer.tasks.task import RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids
 
@@ -209,11 +209,12 @@ class PreparedPairs:
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
         """Return the function for the scores that the settings watch; `None` if they watch losses only."""
         data = data_of(self.run, PairData)
-        losses, scores = metrics.names("losses"), metrics.names(data.outputs)
-        names = watched_scores(self.run.train, losses, scores, f"for {data.outputs}")
+        require_watched(self.run, [data.outputs])
+        watched = {watcher.metric for watcher in self.run.train.watchers.values()}
+        names = [name for name in metrics.names(data.outputs) if name in watched]
         if not names:
             return None
-        pair_scores = PairScores(data)
+        pair_scores = PairScores(data, names)
         pair_scores.require()
 
         def score(division: Division) -> dict[str, float]:

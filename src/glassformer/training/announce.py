@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from glassformer.config.run import Run
+from glassformer.config.train import EarlyStopping, TrainConfig
 from glassformer.cost.plan import full_shape
 from glassformer.cost.room import Room, smallest_part, step_memory
 from glassformer.devices import repeats_bits
@@ -73,6 +74,12 @@ def steps(run: Run, data: TrainingData) -> str:
     n_tokens = n * (batch.budget or shape.n_rows * shape.n_tokens)
     n_epochs = run.train.max_steps * n / data.sampler.n_steps_per_epoch
     return f"{run.train.max_steps:,} of at most {n_tokens:,} tokens, {n_epochs:,.1f} epochs"
+
+
+def selection(train: TrainConfig) -> str:
+    """Describe the value by which the weights of the run folder are selected; nothing if they are not the best."""
+    metric = (train.early_stopping or EarlyStopping()).metric
+    return f"best validation {metric}" if train.select == "best" else ""
 
 
 def resumed_run(run: Run, stored: Path, progress: TrainerState, host: Host) -> None:

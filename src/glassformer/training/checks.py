@@ -14,7 +14,7 @@ from glassformer.errors import UserError
 from glassformer.store import checkpoint, lock
 from glassformer.store.model_directory import read_config, read_run
 from glassformer.tasks.registry import trainable_task
-from glassformer.tasks.requirements import BUILT_IN, context_of
+from glassformer.tasks.requirements import BUILT_IN, context_of, require_watched, scored_sections
 from glassformer.training.run_folder import is_restarted, require_apart, require_new, require_run
 
 N_BYTES = 256
@@ -36,6 +36,7 @@ def check_new_run(run: Run, folder: Path) -> None:
     facts = BUILT_IN.get(run.objective.kind)
     if facts is not None and facts.check is not None:
         facts.check(new)
+        require_watched(new, scored_sections(new))
     else:
         trainable_task(run).check(new)  # may import torch
     if run.train.compile is True and isinstance(new.model, RecurrentConfig):

@@ -10,6 +10,7 @@ from torch import nn
 
 from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
 from glassformer.devices import autocast_dtype, evaluation_mode
+from glassformer.evaluation import metrics
 from glassformer.evaluation.loss import LossReport, evaluate_loss
 from glassformer.kernels.packed import forget_packed
 from glassformer.reporting import Evaluation
@@ -100,7 +101,10 @@ class Evaluations:
         watcher = watcher or self.config.early_stopping or EarlyStopping()
         value = (reports["valid"].to_dict() | dict(scores))[watcher.metric]
         assert value is not None  # a metric that is not measured was refused before the first step
-        return -value if watcher.higher_is_better else value
+        higher_is_better = watcher.higher_is_better
+        if higher_is_better is None and watcher.metric in metrics.METRICS:
+            higher_is_better = metrics.METRICS[watcher.metric].higher_is_better
+        return -value if higher_is_better else value
 
     def _measured(self) -> tuple[dict[str, LossReport], dict[str, float], str | None]:
         """Evaluate both splits; return the reports, the scores and a text that the model writes."""

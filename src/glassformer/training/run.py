@@ -137,6 +137,7 @@ def assemble(
             "device": announce.device(host, numerics),
             "memory": announce.memory(run, network, trainer.step.fit, room, ranks),
             "steps": announce.steps(run, data),
+            "select": announce.selection(run.train),
         }
         announce.new_run(run, facts, data, trainer.step.fit, host)
     return run, trainer
