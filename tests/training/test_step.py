@@ -44,11 +44,11 @@ def gradients(parts: list[list[Example]], clip_norm: float = 0.0) -> tuple[dict[
     return optimizer.gradients, float(result.nats), result.n_targets, float(result.gradient_norm)
 
 
-@pytest.mark.parametrize("cuts", [(1,), (3,), (1, 2, 5), (1, 2, 3, 4, 5)])
-def test_pitfall_19_accumulation_equals_one_batch(cuts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("boundaries", [(1,), (3,), (1, 2, 5), (1, 2, 3, 4, 5)])
+def test_pitfall_19_accumulation_equals_one_batch(boundaries: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is in double precision, so that the bound is tight."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    ends = (0, *cuts, len(LENGTHS))
+    ends = (0, *boundaries, len(LENGTHS))
     parts = [rows()[a:b] for a, b in pairwise(ends)]
     one, nats, n_targets, norm = gradients([rows()])
     many, many_nats, many_targets, many_norm = gradients(parts)

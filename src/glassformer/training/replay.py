@@ -45,7 +45,7 @@ def replay_run(folder: Path, reporter: LaunchReporter) -> Replay:
         raise UserError("resume --verify runs in one process: start it without torchrun")
     with locked(folder):
         steps = [step for step in checkpoint.steps(folder) if checkpoint.is_intact(folder, step, reporter.log)]
-        steps = [step for step in steps if not read_progress(checkpoint.path_of(folder, step)).is_pending]
+        steps = [step for step in steps if not read_progress(checkpoint.path_of(folder, step)).evaluation_is_due]
         if len(steps) < 2:
             raise UserError(f"a replay needs 2 intact checkpoints, and {folder} has {len(steps)}: train for more steps")
         begin, end = steps[-2:]
