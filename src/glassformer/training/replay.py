@@ -52,7 +52,7 @@ def replay_run(folder: Path, reporter: LaunchReporter) -> Replay:
         newest = checkpoint.path_of(folder, end)
         run = read_run(newest)
         with host_of(run, folder, reporter, began) as host:
-            run, trainer = assemble(run, folder, host, stored=newest, writes=False)
+            run, trainer = assemble(run, folder, host, from_checkpoint=newest, writes=False)
             trainer.restore(checkpoint.path_of(folder, begin))
             reporter.log(f"repeating steps {begin + 1} to {end}")
             return Replay(
