@@ -370,6 +370,7 @@ class Trainer:
         """Describe what is not finite, and save the batch with the bad loss."""
         if bad.batch is None or not self.checkpointer.writes:
             return str(bad)
+        self.checkpointer.drain()  # its thread ends with the deletion of unfinished files
         return f"{bad}{keep_batch(bad.batch, self.folder, bad.step)}"
 
     def _recover(self, bad: NonFinite) -> None:
