@@ -13,7 +13,7 @@ from glassformer.seeds import Stream, rng, seed_of
 NUMPY = [Stream.WINDOWS, Stream.EPOCHS, Stream.COLLATE, Stream.BUDGET, Stream.SAMPLES, Stream.EVALUATION]
 TORCH = [Stream.DROPOUT, Stream.WEIGHTS]
 PYTHON = [Stream.BPE_DROPOUT]
-SEEDS = [Stream.CUTS]
+SEEDS = [Stream.REENCODING]
 
 DRAWN = {  # (seed, number): values that the first release drew
     (0, 0): {
@@ -35,11 +35,11 @@ DRAWN = {  # (seed, number): values that the first release drew
 SEEDED = {
     (0, 0): {
         Stream.DROPOUT: 5741515530665531126,
-        Stream.CUTS: 14654392231624963458,
+        Stream.REENCODING: 14654392231624963458,
         Stream.WEIGHTS: 0,
         Stream.BPE_DROPOUT: 0,
     },
-    (7, 3): {Stream.DROPOUT: 17897042338980825752, Stream.CUTS: 13867255081647942538, Stream.BPE_DROPOUT: 10},
+    (7, 3): {Stream.DROPOUT: 17897042338980825752, Stream.REENCODING: 13867255081647942538, Stream.BPE_DROPOUT: 10},
     (7, 0): {Stream.WEIGHTS: 7, Stream.BPE_DROPOUT: 7},
 }
 

@@ -41,14 +41,14 @@ WHOLE = Fit()
 
 
 def split(items: Sequence[Any], n: int) -> list[Any]:
-    """Cut a sequence into `n` parts of nearly equal length, or into single items if it has fewer than `n`.
+    """Divide a sequence into `n` parts of nearly equal length, or into single items if it has fewer than `n`.
 
     >>> split(range(5), 2), split([7, 8], 4)
     ([range(0, 3), range(3, 5)], [[7], [8]])
     """
     n = max(1, min(n, len(items)))
-    cuts = [-(-len(items) * i // n) for i in range(n + 1)]
-    return [items[begin:end] for begin, end in pairwise(cuts)]
+    boundaries = [-(-len(items) * i // n) for i in range(n + 1)]
+    return [items[begin:end] for begin, end in pairwise(boundaries)]
 
 
 def doubled(n: int, most: int) -> Iterator[int]:

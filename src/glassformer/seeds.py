@@ -26,7 +26,7 @@ class Stream(IntEnum):
     """Masks and noise of an objective; `number` is the micro-batch."""
     BUDGET = 5
     """Order of the rows for batches with a token budget; `number` is the epoch."""
-    CUTS = 6
+    REENCODING = 6
     """Seed of the tokens and of the order of the rows with a new BPE-dropout per epoch; `number` is the epoch."""
     WEIGHTS = 7
     """Initial weights; uses the seed itself."""

@@ -90,7 +90,7 @@ def test_pitfall_23_other_steps_and_seeds_give_other_batches(sampler: type) -> N
 
 def test_all_samplers_count_the_steps_of_an_epoch(documents: Documents) -> None:
     samplers: list[Sampler] = [make(documents(20, 20), 8, 2, 0) for make in (Windows, Epochs, Packed)]
-    assert [sampler.n_steps_per_epoch for sampler in samplers] == [3, 1, 3]
+    assert [sampler.n_batches_per_epoch for sampler in samplers] == [3, 1, 3]
 
 
 # Random windows
@@ -142,11 +142,11 @@ def test_every_epoch_has_every_example_once(lengths: list[int], context: int, ba
         if length >= 2
     )
     n = len(expected)
-    drawn = [row for step in range(3 * epochs.n_steps_per_epoch) for row in rows(epochs.batch(step))]
+    drawn = [row for step in range(3 * epochs.n_batches_per_epoch) for row in rows(epochs.batch(step))]
     assert all(len(epochs.batch(step)) == batch_size for step in range(3))
     for epoch in range(len(drawn) // n):
         assert sorted(drawn[epoch * n : (epoch + 1) * n]) == expected
-    assert epochs.n_cut == sum(length > context + 1 for length in lengths)
+    assert epochs.n_truncated == sum(length > context + 1 for length in lengths)
     assert epochs.n_skipped == sum(length < 2 for length in lengths)
 
 
@@ -171,7 +171,7 @@ def test_every_packed_epoch_has_every_target_once(lengths: list[int], context: i
         assert of[0] == 0 and set(np.diff(of)) <= {0, 1}
         inside = np.diff(of) == 0
         assert (np.diff(ids)[inside] == 1).all(), "a document's ids stay in order"
-    drawn = [row for step in range(2 * packed.n_steps_per_epoch) for row in rows(packed.batch(step))]
+    drawn = [row for step in range(2 * packed.n_batches_per_epoch) for row in rows(packed.batch(step))]
     for epoch in range(len(drawn) // packed.n_rows):
         part = drawn[epoch * packed.n_rows : (epoch + 1) * packed.n_rows]
         assert sorted(part) == sorted(rows(everything))
@@ -229,16 +229,16 @@ def test_consecutive_windows_have_every_target_once(n_tokens: int, context: int,
 @properties
 @given(LENGTHS, st.integers(1, 12), st.integers(1, 7))
 def test_document_windows_have_every_target_once(lengths: list[int], context: int, batch_size: int) -> None:
-    batches = list(evaluation_windows(token_file(lengths), context, batch_size, apart=True))
+    batches = list(evaluation_windows(token_file(lengths), context, batch_size, separates_documents=True))
     examples = [example for batch in batches for example in batch]
     assert targets(examples) == every_target_within_documents(lengths)
     assert all(2 <= len(example.token_ids) <= context + 1 for example in examples)
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_a_text_of_one_token_is_refused(apart: bool, documents: Documents) -> None:
+@pytest.mark.parametrize("separates_documents", [False, True])
+def test_a_text_of_one_token_is_refused(separates_documents: bool, documents: Documents) -> None:
     with pytest.raises(UserError, match="no next token to predict"):
-        list(evaluation_windows(documents(1), 8, 4, apart=apart))
+        list(evaluation_windows(documents(1), 8, 4, separates_documents=separates_documents))
 
 
 @pytest.mark.parametrize("sampler", [Epochs, Packed])

@@ -30,7 +30,7 @@ def identity(example: object) -> int:
 @pytest.mark.parametrize("budget", [50, 256, 4096, 10**6])
 def test_epochs_have_every_pair_once_and_batches_keep_the_budget(budget: int) -> None:
     sampler = TokenBudget(pair_rows(pairs()), budget, seed=3)
-    n = sampler.n_steps_per_epoch
+    n = sampler.n_batches_per_epoch
     for epoch in range(3):
         batches = [sampler.batch(epoch * n + step) for step in range(n)]
         assert sorted(identity(e) for batch in batches for e in batch) == list(range(500))
@@ -42,11 +42,11 @@ def test_epochs_have_every_pair_once_and_batches_keep_the_budget(budget: int) ->
 def test_pitfall_23_a_batch_is_a_function_of_seed_and_step() -> None:
     data = pairs()
     one, other = TokenBudget(pair_rows(data), 256, seed=3), TokenBudget(pair_rows(data), 256, seed=3)
-    steps = [0, 1, 70, one.n_steps_per_epoch * 2 + 5]
+    steps = [0, 1, 70, one.n_batches_per_epoch * 2 + 5]
     drawn = {step: [identity(e) for e in one.batch(step)] for step in steps}
     for step in reversed(steps):
         assert [identity(e) for e in other.batch(step)] == drawn[step]
-    n = one.n_steps_per_epoch
+    n = one.n_batches_per_epoch
     assert [identity(e) for e in TokenBudget(pair_rows(data), 256, seed=4).batch(0)] != drawn[0]
     assert [[identity(e) for e in one.batch(n + step)] for step in range(5)] != [
         [identity(e) for e in one.batch(step)] for step in range(5)
@@ -55,7 +55,7 @@ def test_pitfall_23_a_batch_is_a_function_of_seed_and_step() -> None:
 
 def test_neighbours_change_from_epoch_to_epoch() -> None:
     sampler = TokenBudget(pair_rows(pairs(2000)), 512, seed=0)
-    n = sampler.n_steps_per_epoch
+    n = sampler.n_batches_per_epoch
     first, second = (
         {frozenset(identity(e) for e in sampler.batch(epoch * n + step)) for step in range(n)} for epoch in (0, 1)
     )
@@ -66,7 +66,7 @@ def test_little_of_a_batch_is_padding() -> None:
     data = pairs(5000)
     sampler = TokenBudget(pair_rows(data), 1024, seed=0)
     real = cells = 0
-    for step in range(sampler.n_steps_per_epoch):
+    for step in range(sampler.n_batches_per_epoch):
         batch = sampler.batch(step)
         sides = [[len(e.token_ids) + 1 for e in batch], [len(e.source_ids) + 1 for e in batch]]  # type: ignore[arg-type]
         real += sum(map(sum, sides))
@@ -88,7 +88,7 @@ def test_a_subset_gives_only_its_pairs() -> None:
     data = pairs(50)
     part, n_left_out = data.within(12, 40)
     sampler = TokenBudget(pair_rows(part), 100, seed=0)
-    seen = sorted(identity(e) for step in range(sampler.n_steps_per_epoch) for e in sampler.batch(step))
+    seen = sorted(identity(e) for step in range(sampler.n_batches_per_epoch) for e in sampler.batch(step))
     assert seen == part.rows.tolist() and len(seen) == 50 - n_left_out and 0 < n_left_out < 50
 
 

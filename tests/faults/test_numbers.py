@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from glassformer.data.batching import Batch, Example
 from glassformer.errors import Interrupted, UserError
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import LossSums
-from glassformer.store import checkpoint
+from glassformer.store import checkpoint, tensors
 from glassformer.training import evaluations
 from glassformer.training.loop import Trainer
 from glassformer.training.non_finite import GROWTH_INTERVAL, MAX_ROLLBACKS, MAX_SKIPPED, LossScale, NonFinite
@@ -103,6 +105,36 @@ def test_13_a_bad_step_is_skipped_and_reported(what: str, tmp_path: Path, monkey
     assert {float(x) for name, x in optimizer.items() if name.endswith("/step")} == {18.0}
     assert n_averaged(tmp_path / "run") == 18
     record(13, 2, 2, "-")
+
+
+def test_13_a_checkpoint_in_the_background_leaves_the_bad_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The saving thread ends with the deletion of unfinished files, and here the bad batch comes before that."""
+    run = tiny_run(
+        write_text(tmp_path), grad_accumulation=2, checkpoint_every=5, on_nonfinite="skip", background_saving=True
+    )
+    real_clean, real_save, is_clean = checkpoint.clean, tensors.save_tensors, threading.Event()
+
+    def late_clean(folder: Path) -> None:
+        until = time.monotonic() + 1
+        is_saving = threading.current_thread().name == "saving"
+        while is_saving and time.monotonic() < until and not [*folder.glob(".bad-batch-*")]:
+            time.sleep(0.01)
+        real_clean(folder)
+        if is_saving:
+            is_clean.set()
+
+    def slow_save(values: Any, path: Path) -> None:
+        real_save(values, path)
+        if "bad-batch" in path.name:
+            assert is_clean.wait(60)
+
+    monkeypatch.setattr(checkpoint, "clean", late_clean)
+    monkeypatch.setattr(tensors, "save_tensors", slow_save)
+    spoiled(monkeypatch, {5}, BAD["loss is nan"])
+    api.train(run, tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").glob("bad-batch-*")] == ["bad-batch-step-6.safetensors"]
 
 
 def n_averaged(folder: Path) -> float:

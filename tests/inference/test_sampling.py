@@ -1,13 +1,14 @@
 """Sampling rules against transformers, and draws against their probabilities."""
 
 import math
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from glassformer.config.run import GenerationConfig
+from glassformer.config.run import SHAPES_LOGITS, GenerationConfig
 from glassformer.errors import UserError
 from glassformer.inference.sampling import (
     choose,
@@ -29,6 +30,16 @@ def logits() -> Tensor:
 
 def same(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_every_field_that_changes_the_distribution_is_listed(logits: Tensor) -> None:
+    other: dict[str, Any] = {"max_new_tokens": 9, "stop": ("a",), "end_ids": (3,), "seed": 1, "draft_tokens": 2}
+    other |= {"temperature": 0.5, "top_k": 2, "top_p": 0.5, "min_p": 0.5, "repetition_penalty": 2.0, "prompt_lookup": 3}
+    assert other.keys() == {field.name for field in fields(GenerationConfig)}
+    default, seen = GenerationConfig(), logits > 0
+    plain = shape_logits(logits, default, seen)
+    shaped = {name: shape_logits(logits, replace(default, **{name: other[name]}), seen) for name in other}
+    assert {name for name, x in shaped.items() if not x.equal(plain)} == {*SHAPES_LOGITS}
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 49, 50, 1000])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import glassformer
+from glassformer import files
 from glassformer.store import checkpoint
 from glassformer.store.manifest import FORMAT_VERSION
 from glassformer.training.trainer_state import read_progress
@@ -43,6 +44,10 @@ def test_a_checkpoint_of_a_release_has_its_training_state(version: str, tmp_path
     assert progress.step == 2
     assert {name.rpartition("/")[2] for name in state.optimizer} >= {"exp_avg", "exp_avg_sq"}
     assert glassformer.load(stored, device="cpu").run.train.max_steps == 2
+    numbers = files.read_json(stored / checkpoint.STATE)
+    assert [*progress.stored().items()] == [*numbers.items()], "the names in state.json stay"
+    files.write_json(stored / checkpoint.STATE, numbers | {"is_pending": True})
+    assert (progress.evaluation_is_due, read_progress(stored).evaluation_is_due) == (False, True)
 
 
 def test_the_formats_of_the_first_release_have_the_version_one() -> None:

@@ -29,7 +29,7 @@ from glassformer.config.train import (
     ParallelConfig,
     TrainConfig,
 )
-from glassformer.data.batching import FreshCuts
+from glassformer.data.batching import Example, ReencodedEachEpoch
 from glassformer.errors import Interrupted, UserError
 from glassformer.store import checkpoint
 from glassformer.training import host
@@ -111,10 +111,13 @@ def test_fresh_tokens_of_each_epoch_are_made_ahead(tmp_path: Path, monkeypatch: 
     run = tiny_run(write_text(tmp_path, 30), max_steps=40, **how)
     run = replace(run, tokenizer=replace(run.tokenizer, bpe_dropout=0.1))
     epochs: set[int] = set()
-    real = FreshCuts.batch
-    monkeypatch.setattr(
-        FreshCuts, "batch", lambda cuts, step: (epochs.add(step // cuts.n_steps_per_epoch), real(cuts, step))[1]
-    )
+    real = ReencodedEachEpoch.batch
+
+    def batch(sampler: ReencodedEachEpoch, number: int) -> list[Example]:
+        epochs.add(number // sampler.n_batches_per_epoch)
+        return real(sampler, number)
+
+    monkeypatch.setattr(ReencodedEachEpoch, "batch", batch)
     found = []
     both(run, tmp_path, lambda folder: found.append(outcome(run, folder, {33}, "gradient is nan", once=True)))
     assert found[1]["taken"] == [*range(35), *range(30, 40)] and len(epochs) > 3

@@ -44,11 +44,11 @@ def gradients(parts: list[list[Example]], clip_norm: float = 0.0) -> tuple[dict[
     return optimizer.gradients, float(result.nats), result.n_targets, float(result.gradient_norm)
 
 
-@pytest.mark.parametrize("cuts", [(1,), (3,), (1, 2, 5), (1, 2, 3, 4, 5)])
-def test_pitfall_19_accumulation_equals_one_batch(cuts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("boundaries", [(1,), (3,), (1, 2, 5), (1, 2, 3, 4, 5)])
+def test_pitfall_19_accumulation_equals_one_batch(boundaries: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is in double precision, so that the bound is tight."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    ends = (0, *cuts, len(LENGTHS))
+    ends = (0, *boundaries, len(LENGTHS))
     parts = [rows()[a:b] for a, b in pairwise(ends)]
     one, nats, n_targets, norm = gradients([rows()])
     many, many_nats, many_targets, many_norm = gradients(parts)
@@ -78,6 +78,25 @@ def test_the_gradient_equals_that_of_the_mean_over_targets() -> None:
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None
         torch.testing.assert_close(found[name], parameter.grad, rtol=1e-5, atol=1e-7)
+
+
+def test_steps_equal_the_plain_loop_of_the_docstring() -> None:
+    stepped, plain = (random_model("gpt", seed=3, dtype=torch.float32).train() for _ in range(2))
+    objective = CausalObjective(label_smoothing=0.1)
+    step = step_of(stepped, torch.optim.AdamW(stepped.parameters(), lr=0.01), objective, clip_norm=0.5)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=0.01)
+    for n_rows in (2, 6, 3):
+        batch = objective.collate(rows()[:n_rows], np.random.default_rng(0))
+        step([batch])
+        # The six lines
+        optimizer.zero_grad()
+        sums = objective.loss(plain, batch)
+        loss = sums.total / batch.n_targets
+        loss.backward()
+        assert nn.utils.clip_grad_norm_(plain.parameters(), 0.5) > 0.5, "the test needs a gradient that is clipped"
+        optimizer.step()
+    for name, weight in plain.state_dict().items():
+        torch.testing.assert_close(stepped.state_dict()[name], weight, rtol=0, atol=0)
 
 
 def test_clipping_scales_the_gradient_and_reports_its_former_norm() -> None:

@@ -21,7 +21,7 @@ from glassformer.cli.inputs_outputs import (
     typed_lines,
 )
 from glassformer.cli.progress import err, reporting
-from glassformer.config.run import GENERATION_BATCH
+from glassformer.config.run import GENERATION_BATCH, SHAPES_LOGITS
 from glassformer.data.formats import lines
 from glassformer.errors import UserError
 from glassformer.tasks.requirements import require_draft
@@ -115,7 +115,8 @@ def main(
 
 def _require_effect(model: "Model", sampling: Mapping[str, Any], sample: int) -> None:
     """Raise `UserError` for an option of sampling at temperature 0, where nothing is drawn."""
-    given = [name for name in ("top_k", "top_p", "min_p", "seed") if name in sampling]
+    changes_greedy = ("temperature", "repetition_penalty")
+    given = [name for name in (*SHAPES_LOGITS, "seed") if name in sampling and name not in changes_greedy]
     if sample > 0:
         given.append("sample")
     if given and sampling.get("temperature", getattr(model.generation, "temperature", None)) == 0:

@@ -111,8 +111,9 @@ class Loading(Stored):
     def ensemble(self, directories: Sequence[str | Path], verb: str) -> "Model":
         """Load one model, or an ensemble of several models, if each has learned the verb (`require`)."""
         first, *others = self.require(directories, verb)
-        if others:
-            require_ensemble(first, str(directories[0]))
+        if not others:
+            return self.model(directories[0])
+        require_ensemble(first, str(directories[0]))
         from glassformer import api
 
         return api.ensemble([self.model(directory) for directory in directories])

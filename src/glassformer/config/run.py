@@ -175,6 +175,8 @@ class GenerationConfig:
     draft_tokens: int = setting(4, "number of tokens that a draft model proposes per step", between(1, MAX_LEN))
 
 
+SHAPES_LOGITS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Fields of `GenerationConfig` that change the distribution of the next token; transformers has the same names."""
 GENERATION_BATCH = 32
 """Default number of rows at a time where many prompts are continued."""
 

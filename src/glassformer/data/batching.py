@@ -3,8 +3,9 @@
 A sampler returns examples and an objective turns them into a `Batch`. Only the objective shifts, masks or
 adds tokens, so an example for `context` input tokens holds `context + 1` ids.
 
-A sampler has no state: its batch is a function of (seed, step). A run that resumes at step k therefore draws
-exactly the batches of an uninterrupted run.
+A sampler has no state: its batch is a function of (seed, number of the micro-batch). A step has
+`train.grad_accumulation` micro-batches, and their numbers are consecutive over the run. A run that resumes at step k
+therefore draws exactly the batches of an uninterrupted run.
 """
 
 import dataclasses
@@ -87,13 +88,13 @@ class Batch:
         if len(part) == self.n_rows:
             return self
         width, positions = self.token_ids.shape[1], self.loss_positions
-        cut: dict[str, Any] = {name: x[part.start : part.stop] for name, x in self.tensors().items()}
+        changed: dict[str, Any] = {name: x[part.start : part.stop] for name, x in self.tensors().items()}
         if positions is not None:
             positions = positions[(positions >= part.start * width) & (positions < part.stop * width)]
-            cut["loss_positions"] = positions - part.start * width
-        labels = cut["labels"]
-        cut["n_targets"] = len(labels) if labels.is_floating_point() else int((labels != NOT_SCORED).sum())
-        return dataclasses.replace(self, **cut)
+            changed["loss_positions"] = positions - part.start * width
+        labels = changed["labels"]
+        changed["n_targets"] = len(labels) if labels.is_floating_point() else int((labels != NOT_SCORED).sum())
+        return dataclasses.replace(self, **changed)
 
     def with_masks(self) -> "Batch":
         """Replace masks of None by masks of True, so that batches with and without padding share a compiled graph."""
@@ -119,10 +120,15 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """One row of token ids, the input of an objective."""
+    """One row of token ids, the input of an objective.
 
-    token_ids: Ids  # (T + 1,) at most context + 1 ids: the inputs are ids[:-1] and the next tokens ids[1:]
-    document_ids: Ids | None = None  # (T + 1,) 0, 1, ... along a packed row; None = one document
+    The length of `token_ids` depends on the objective: context + 1 ids at most for a causal one, whose inputs are
+    ids[:-1] and whose labels are ids[1:]; T for a whole row of masked or labelled text; and the target of a pair,
+    without start and end token, beside its `source_ids`.
+    """
+
+    token_ids: Ids  # (T + 1,), (T,), or the target of a pair
+    document_ids: Ids | None = None  # as token_ids: 0, 1, ... along a packed row; None = one document
     source_ids: Ids | None = None  # (S,) source of a pair; token_ids is the target
     token_types: Ids | None = None  # (T,) token types, in rows of two texts
     label: float | None = None  # label of the row: a class index, or a number to predict
@@ -131,14 +137,16 @@ class Example:
 
 
 class Sampler(Protocol):
-    """Source of training examples; the examples depend only on the step."""
+    """Source of training examples, one micro-batch at a time."""
 
     @property
-    def n_steps_per_epoch(self) -> int:
-        """Number of steps in which every example is drawn once (random windows: as many targets as the text has)."""
+    def n_batches_per_epoch(self) -> int:
+        """Number of micro-batches that draw every example once (random windows: as many targets as the text has)."""
         ...
 
-    def batch(self, step: int) -> list[Example]: ...
+    def batch(self, number: int) -> list[Example]:
+        """Return the examples of a micro-batch; they depend only on its number, counted from 0 over the run."""
+        ...
 
 
 def pad(sequences: Sequence[npt.ArrayLike], pad_value: int) -> tuple[Tensor, Tensor]:
@@ -176,19 +184,19 @@ class Windows:
             raise too_few_tokens(tokens.name, f"{tokens.n_tokens:,}", context)
         self.tokens, self.context, self.batch_size, self.seed = tokens, context, batch_size, seed
         self.n_rows = tokens.n_tokens - context
-        self.n_steps_per_epoch = math.ceil((tokens.n_tokens - 1) / (batch_size * context))
+        self.n_batches_per_epoch = math.ceil((tokens.n_tokens - 1) / (batch_size * context))
 
-    def batch(self, step: int) -> list[Example]:
-        draw = rng(self.seed, Stream.WINDOWS, step)
+    def batch(self, number: int) -> list[Example]:
+        draw = rng(self.seed, Stream.WINDOWS, number)
         starts = draw.integers(self.tokens.n_tokens - self.context, size=self.batch_size)
         return [Example(_take(self.tokens, start, self.context + 1)) for start in starts]
 
 
 class Epochs:
-    """One example per document, cut to context + 1 ids, in a new order each epoch.
+    """One example per document, truncated to context + 1 ids, in a new order each epoch.
 
     The last batch of an epoch is filled up with the first examples of the next epoch. Every batch is full,
-    and every epoch contains every example once. `n_cut` documents are truncated. `n_skipped` documents are
+    and every epoch contains every example once. `n_truncated` documents are truncated. `n_skipped` documents are
     skipped, because a single token has no next token. The caller reports both numbers to the user.
     """
 
@@ -198,14 +206,14 @@ class Epochs:
         self.tokens = tokens
         self.starts = tokens.document_starts[lengths >= 2]
         self.lengths = np.minimum(lengths[lengths >= 2], context + 1)
-        self.n_cut = int((lengths > context + 1).sum())
+        self.n_truncated = int((lengths > context + 1).sum())
         self.n_skipped = int((lengths < 2).sum())
         self.n_rows = len(self.starts)
         self._order = EpochOrder(_require_examples(self.n_rows, tokens), batch_size, seed)
-        self.n_steps_per_epoch = self._order.n_steps_per_epoch
+        self.n_batches_per_epoch = self._order.n_batches_per_epoch
 
-    def batch(self, step: int) -> list[Example]:
-        return [Example(_take(self.tokens, self.starts[i], self.lengths[i])) for i in self._order.batch(step)]
+    def batch(self, number: int) -> list[Example]:
+        return [Example(_take(self.tokens, self.starts[i], self.lengths[i])) for i in self._order.batch(number)]
 
 
 class Packed:
@@ -228,10 +236,10 @@ class Packed:
         self._by_row = np.argsort(row_of_piece, kind="stable")
         self._row_starts = np.searchsorted(row_of_piece[self._by_row], np.arange(self.n_rows + 1))
         self._order = EpochOrder(_require_examples(self.n_rows, tokens), batch_size, seed)
-        self.n_steps_per_epoch = self._order.n_steps_per_epoch
+        self.n_batches_per_epoch = self._order.n_batches_per_epoch
 
-    def batch(self, step: int) -> list[Example]:
-        return [self.row(index) for index in self._order.batch(step)]
+    def batch(self, number: int) -> list[Example]:
+        return [self.row(index) for index in self._order.batch(number)]
 
     def row(self, index: int) -> Example:
         pieces = self._by_row[self._row_starts[index] : self._row_starts[index + 1]]
@@ -239,34 +247,37 @@ class Packed:
         return Example(np.concatenate(ids), np.repeat(np.arange(len(pieces)), self.lengths[pieces]))
 
 
-class FreshCuts:
+SamplerOfEpoch = Callable[[int], tuple[Sampler, Path | None]]
+"""Maps the seed of an epoch to its sampler and to the folder of its tokens on disk, if any.
+
+The folder is deleted when the next epoch begins.
+"""
+
+
+class ReencodedEachEpoch:
     """A sampler that encodes the text again for each epoch (for BPE-dropout).
 
-    The text is encoded when the first batch of an epoch is drawn, so a batch is a function of (seed, step). The number
-    of tokens differs a little between epochs, but every epoch has as many steps as the first. A longer epoch
+    The text is encoded when the first batch of an epoch is drawn, so a batch is a function of (seed, number). The
+    number of tokens differs a little between epochs, but every epoch has as many batches as the first. A longer epoch
     therefore skips a few rows, and a shorter one repeats a few.
     """
 
-    def __init__(self, first: Sampler, sampler_of: Callable[[int], tuple[Sampler, Path | None]], seed: int) -> None:
-        """Set the sampler of the first epoch, and the function that makes the samplers of later epochs.
-
-        `sampler_of` maps the seed of an epoch to a sampler and the folder of its tokens on disk. The folder is
-        deleted when the next epoch begins.
-        """
-        self._first, self._sampler_of, self.seed = first, sampler_of, seed
+    def __init__(self, first: Sampler, sampler_of_epoch: SamplerOfEpoch, seed: int) -> None:
+        """Set the sampler of the first epoch, and the function that makes the samplers of later epochs."""
+        self._first, self._sampler_of_epoch, self.seed = first, sampler_of_epoch, seed
         self._epoch, self._sampler = 0, first
         self._folder: Path | None = None
-        self.n_steps_per_epoch = first.n_steps_per_epoch
+        self.n_batches_per_epoch = first.n_batches_per_epoch
 
-    def batch(self, step: int) -> list[Example]:
-        epoch, step_of_epoch = divmod(step, self.n_steps_per_epoch)
+    def batch(self, number: int) -> list[Example]:
+        epoch, number_in_epoch = divmod(number, self.n_batches_per_epoch)
         if epoch != self._epoch:
-            before, seed = self._folder, seed_of(self.seed, Stream.CUTS, epoch)
-            self._sampler, self._folder = self._sampler_of(seed) if epoch else (self._first, None)
+            before, seed = self._folder, seed_of(self.seed, Stream.REENCODING, epoch)
+            self._sampler, self._folder = self._sampler_of_epoch(seed) if epoch else (self._first, None)
             self._epoch = epoch
             if before is not None:
                 shutil.rmtree(before, ignore_errors=True)
-        return self._sampler.batch(step_of_epoch)
+        return self._sampler.batch(number_in_epoch)
 
 
 def pack(lengths: npt.ArrayLike, capacity: int) -> Ids:
@@ -298,18 +309,20 @@ def pack(lengths: npt.ArrayLike, capacity: int) -> Ids:
 
 
 def evaluation_windows(
-    tokens: TokenFile, context: int, batch_size: int, overlap: int = 1, *, apart: bool = False
+    tokens: TokenFile, context: int, batch_size: int, overlap: int = 1, *, separates_documents: bool = False
 ) -> Iterator[list[Example]]:
     """Yield batches of consecutive windows over the whole stream, for a validation loss with every target once.
 
     Window i holds ids [i·C, i·C + C] (C = context). Its last id is a target there, and the first input of window
     i + 1. The last window may be shorter. Every id of the stream except the first is a next token in exactly one
-    window. With `apart`, for `Epochs` and `Packed`, each document is such a stream, and no window crosses its boundary.
-    With `overlap` 0, for objectives whose targets are the row itself, each id is in exactly one window.
+    window. With `separates_documents`, for `Epochs` and `Packed`, each document is such a stream, and no window crosses
+    its boundary. With `overlap` 0, for objectives whose targets are the row itself, each id is in exactly one window.
     """
     require_positive(batch_size=batch_size)
     whole = np.array([0]), np.array([tokens.n_tokens])
-    starts, lengths = (tokens.document_starts, tokens.document_lengths) if apart else whole
+    starts, lengths = whole
+    if separates_documents:
+        starts, lengths = tokens.document_starts, tokens.document_lengths
     starts, lengths = _windows(starts, lengths, context, overlap)
     _require_examples(len(starts), tokens)
     for first in range(0, len(starts), batch_size):
@@ -328,11 +341,11 @@ class EpochOrder:
 
     def __init__(self, n: int, batch_size: int, seed: int) -> None:
         self.n, self.batch_size, self.seed = n, batch_size, seed
-        self.n_steps_per_epoch = math.ceil(n / batch_size)
+        self.n_batches_per_epoch = math.ceil(n / batch_size)
         self._order = lru_cache(maxsize=1)(self._drawn)
 
-    def batch(self, step: int) -> list[int]:
-        places = range(step * self.batch_size, (step + 1) * self.batch_size)
+    def batch(self, number: int) -> list[int]:
+        places = range(number * self.batch_size, (number + 1) * self.batch_size)
         return [int(self._order(place // self.n)[place % self.n]) for place in places]
 
     def _drawn(self, epoch: int) -> Ids:
@@ -362,9 +375,9 @@ def _require_examples(n: int, tokens: TokenFile) -> int:
 class TokenBudget:
     """Every row once per epoch, in batches of at most `batch_tokens` = rows × the longest side, padding included.
 
-    Rows are sorted into buckets of similar length and shuffled within each bucket. In this order they are cut into
+    Rows are sorted into buckets of similar length and shuffled within each bucket. In this order they are divided into
     batches, and the batches are shuffled. Batch sizes use the longest length of each bucket, so they are equal in all
-    epochs: all epochs have the same number of batches, and a batch is a function of (seed, step).
+    epochs: all epochs have the same number of batches, and a batch is a function of (seed, number).
     """
 
     def __init__(self, rows: "Rows", batch_tokens: int, seed: int) -> None:
@@ -379,21 +392,21 @@ class TokenBudget:
         self.buckets = _buckets(rows.lengths)
         longest_of = np.zeros(self.buckets.max() + 1, dtype=np.int64)
         np.maximum.at(longest_of, self.buckets, rows.lengths)
-        self.cuts = _cuts(longest_of[np.sort(self.buckets)], batch_tokens)
-        self.n_steps_per_epoch = len(self.cuts) - 1
+        self.boundaries = _batch_boundaries(longest_of[np.sort(self.buckets)], batch_tokens)
+        self.n_batches_per_epoch = len(self.boundaries) - 1
         self._order = lru_cache(maxsize=1)(self._drawn)
 
-    def batch(self, step: int) -> list[Example]:
-        epoch, step_of_epoch = divmod(step, self.n_steps_per_epoch)
+    def batch(self, number: int) -> list[Example]:
+        epoch, number_in_epoch = divmod(number, self.n_batches_per_epoch)
         order, batches = self._order(epoch)
-        number = batches[step_of_epoch]
-        return self.rows.take(order[self.cuts[number] : self.cuts[number + 1]])
+        batch = batches[number_in_epoch]
+        return self.rows.take(order[self.boundaries[batch] : self.boundaries[batch + 1]])
 
     def _drawn(self, epoch: int) -> tuple[Ids, Ids]:
         """Return the row indices, bucket by bucket, and the order of the batches."""
         draw = rng(self.seed, Stream.BUDGET, epoch)
         order = np.lexsort((draw.random(len(self.buckets)), self.buckets))
-        return order, draw.permutation(self.n_steps_per_epoch)
+        return order, draw.permutation(self.n_batches_per_epoch)
 
 
 def evaluation_batches(rows: "Rows", batch_tokens: int) -> Iterator[list[Example]]:
@@ -406,8 +419,8 @@ def evaluation_places(rows: "Rows", batch_tokens: int) -> Iterator[list[int]]:
     if not len(rows.lengths):
         return
     order = np.argsort(rows.lengths, kind="stable")
-    cuts = _cuts(rows.lengths[order], max(batch_tokens, int(rows.lengths.max(initial=1))))
-    for begin, end in itertools.pairwise(cuts):
+    boundaries = _batch_boundaries(rows.lengths[order], max(batch_tokens, int(rows.lengths.max(initial=1))))
+    for begin, end in itertools.pairwise(boundaries):
         yield order[begin:end].tolist()
 
 
@@ -475,14 +488,14 @@ def _buckets(keys: Ids) -> Ids:
     return numbers[np.searchsorted(distinct, keys)]
 
 
-def _cuts(longest: Ids, batch_tokens: int) -> Ids:
+def _batch_boundaries(longest: Ids, batch_tokens: int) -> Ids:
     """Return where batches begin along ascending lengths; rows × longest length of a batch is within the budget.
 
-    >>> _cuts(np.array([2, 2, 2, 4, 4]), 6).tolist()
+    >>> _batch_boundaries(np.array([2, 2, 2, 4, 4]), 6).tolist()
     [0, 3, 4, 5]
     """
-    cuts = [0]
+    boundaries = [0]
     for row, length in enumerate(longest.tolist()):
-        if (row - cuts[-1] + 1) * length > batch_tokens:
-            cuts.append(row)
-    return np.array([*cuts, len(longest)])
+        if (row - boundaries[-1] + 1) * length > batch_tokens:
+            boundaries.append(row)
+    return np.array([*boundaries, len(longest)])

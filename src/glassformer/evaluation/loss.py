@@ -79,16 +79,16 @@ class EvaluationSums:
 
 
 def evaluation_rows(
-    tokens: TokenFile, context: int, vocab_size: int, keeps_documents_apart: bool, overlap: int = 1
+    tokens: TokenFile, context: int, vocab_size: int, separates_documents: bool, overlap: int = 1
 ) -> Iterator[list[Example]]:
     """Yield the whole text in consecutive windows, every target once, in batches that fit in memory.
 
     Adjacent windows share `overlap` ids: 1 if each id is the target of the previous one, 0 if each id is its own
-    target. If training separates documents, no window crosses a document boundary. The batch size depends only on the
+    target. With `separates_documents`, no window crosses a document boundary. The batch size depends only on the
     shape, so that the trainer and `evaluate` add the same numbers.
     """
     n_rows = max(1, min(MAX_TOKENS // context, MAX_LOGITS // (context * vocab_size)))
-    return evaluation_windows(tokens, context, n_rows, overlap, apart=keeps_documents_apart)
+    return evaluation_windows(tokens, context, n_rows, overlap, separates_documents=separates_documents)
 
 
 @torch.no_grad()

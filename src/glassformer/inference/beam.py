@@ -14,6 +14,16 @@ do not end stay live. At the limit, all rank by score. A beam of 1 is also greed
 search: "never" (no live hypothesis can still win), "full" (`beam` hypotheses are finished), "estimate" (`beam` are
 finished, and the best live one, divided by the penalty of its present length, is not better than the worst of them).
 
+In the words of fairseq:
+
+| fairseq's `SequenceGenerator`                      | here                                                    |
+|----------------------------------------------------|---------------------------------------------------------|
+| `beam_size` rows per sentence                      | a row per live hypothesis; with "shrink", fewer in time |
+| `cand_size`, the best 2 · beam of all rows         | `n_candidates_per_sentence`; "shrink" needs only `beam` |
+| an end is finalized if among the first `beam_size` | the same (`SentenceSearch.advance`)                     |
+| the best `beam_size` others are the next rows      | `live`                                                  |
+| search ends when `beam_size` are finalized         | `early_stopping = "full"`                               |
+
 `beam_reference` gives the same results for one sentence without a cache. This module decodes many sentences together;
 `decode_sorted` decodes any number of them in batches.
 """
@@ -120,17 +130,18 @@ class Search:
         return all_ends([self.end_id], self.config)
 
     @cached_property
-    def finished_leave(self) -> bool:
-        """True if a finished hypothesis frees its place for another one."""
+    def replaces_finished(self) -> bool:
+        """True if another hypothesis takes the place of a finished one, as in fairseq and transformers."""
         return self.config.early_stopping != "shrink" and self.config.beam > 1
 
     @property
-    def n_continuations(self) -> int:
-        """Number of candidates per sentence.
+    def n_candidates_per_sentence(self) -> int:
+        """Number of the best continuations of a sentence from which a step takes finished and live hypotheses.
 
-        If finished hypotheses free their places, there are enough for `beam` live ones, with any number of end tokens.
+        If finished hypotheses are replaced: 2 · beam, fairseq's `cand_size`, and `beam` more for each further end id.
+        Each parent has at most one continuation per end id, so that at least `beam` candidates do not end.
         """
-        if self.finished_leave:
+        if self.replaces_finished:
             return (2 + len(self.config.end_ids)) * self.config.beam
         return self.config.beam
 
@@ -155,7 +166,7 @@ class Search:
         "estimate" compares the live hypothesis at its present length. The other rules compare its largest possible
         score: log p only decreases, and the penalty is largest at the shortest or at the longest remaining length.
         """
-        is_whole_beam = self.finished_leave and self.config.early_stopping != "never"
+        is_whole_beam = self.replaces_finished and self.config.early_stopping != "never"
         n_needed = self.config.beam if is_whole_beam else self.n_best
         scores = sorted((h.score for h in finished), reverse=True)
         if len(scores) < n_needed or self.config.early_stopping == "full":
@@ -206,17 +217,17 @@ def beam_search(
         if search.config.beam > 1:
             state = branched(state)
 
-        # The candidates per row: those that end may free their places, and an observer sees some that are not chosen
-        n_candidates = search.config.beam
-        if search.finished_leave:
-            n_candidates += len(search.ends)
+        # `beam` candidates of each row that do not end, those that end, and some not chosen, for an observer
+        n_candidates_per_row = search.config.beam
+        if search.replaces_finished:
+            n_candidates_per_row += len(search.ends)
         if observer is not None:
-            n_candidates += search.config.beam
+            n_candidates_per_row += search.config.beam
 
         # Step by step, with the rows of all live hypotheses
         suppressed, unfinished = tensor(search.suppress_ids), sentences
         while True:
-            candidates = _continuations(log_probs.index_fill_(1, suppressed, -torch.inf), n_candidates)
+            candidates = _continuations(log_probs.index_fill_(1, suppressed, -torch.inf), n_candidates_per_row)
             rows = _advance(unfinished, candidates)
             unfinished = [sentence for sentence in unfinished if not sentence.is_done]
             if not unfinished:
@@ -250,8 +261,8 @@ class SentenceSearch:
         if self.is_done:  # already at the start: the prefix has the maximum length
             return
         search, beam = self.search, self.search.config.beam
-        n_chosen = search.n_continuations
-        if not search.finished_leave:
+        n_chosen = search.n_candidates_per_sentence
+        if not search.replaces_finished:
             n_chosen -= len(self.finished)
         ranked = sorted(continuations)
         best = ranked[:n_chosen]
@@ -282,7 +293,7 @@ class SentenceSearch:
 
     def result(self) -> list[Hypothesis]:
         unfinished = [self.search.hypothesis(ids, log_prob, ended=False) for ids, log_prob in self.live]
-        if not self.search.finished_leave:
+        if not self.search.replaces_finished:
             ranked = [*_by_score(self.finished), *_by_score(unfinished)]
         elif self.is_at_end:
             ranked = _by_score([*self.finished, *unfinished])

@@ -40,8 +40,8 @@ def beam_search_reference(
         continuations.sort(key=lambda c: (-c[0], c[1], c[2]))
         # The best of them: finished, or live
         former, live = live, []
-        n_chosen = search.n_continuations
-        if not search.finished_leave:
+        n_chosen = search.n_candidates_per_sentence
+        if not search.replaces_finished:
             n_chosen -= len(finished)
         for rank, (log_prob, parent, token) in enumerate(continuations[:n_chosen]):
             ids = [*former[parent][0], token]
@@ -55,7 +55,7 @@ def beam_search_reference(
             break
     # The ranking
     unfinished = [search.hypothesis(ids, log_prob, ended=False) for ids, log_prob in live]
-    if not search.finished_leave:
+    if not search.replaces_finished:
         ranked = [*finished, *sorted(unfinished, key=lambda h: -h.score)]
     elif beaten:
         ranked = finished

@@ -1,18 +1,16 @@
 """Generation defaults: conversion from and to the `generation_config.json` of transformers."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Literal
 
-from glassformer.config.run import BeamConfig, GenerationConfig
+from glassformer.config.run import SHAPES_LOGITS, BeamConfig, GenerationConfig
 from glassformer.config.schema import from_dict
 from glassformer.config.transformer import TransformerConfig
 from glassformer.errors import Log, UserError, shown
 from glassformer.inference.text import never_written
 from glassformer.tokenization.tokenizer import Tokenizer, sentinel_ids
 
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-"""Sampling settings with the same name and meaning in transformers and glassformer."""
 BEAM = {"num_beams": "beam", "length_penalty": "length_penalty", "max_new_tokens": "max_new_tokens"}
 STOPPING: dict[bool | str, Literal["full", "estimate", "never"]] = {
     True: "full",
@@ -100,7 +98,7 @@ def _read_sampling(defaults: Mapping[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if defaults.get("do_sample") is True:
         settings = {"top_k": 50}  # the default of transformers
-        settings |= {key: defaults[key] for key in ("max_new_tokens", *SAMPLING) if key in defaults}
+        settings |= {key: defaults[key] for key in ("max_new_tokens", *SHAPES_LOGITS) if key in defaults}
     if LOOKUP in defaults:
         settings["prompt_lookup"] = defaults[LOOKUP]
     return settings
@@ -127,7 +125,7 @@ def _new_tokens(defaults: Mapping[str, Any], max_len: int) -> int:
 
 def _numbers(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Convert integers to floats for the settings that are floats in glassformer."""
-    floats = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
+    floats = {field.name for field in (*fields(GenerationConfig), *fields(BeamConfig)) if field.type is float}
     return {**settings, **{key: float(settings[key]) for key in floats if type(settings.get(key)) is int}}
 
 
@@ -151,7 +149,7 @@ def write_generation(
     settings |= _never(config, tokenizer, generation.end_ids)
     if generation.temperature == 0:
         return settings | {"do_sample": False}
-    return settings | {"do_sample": True} | {key: getattr(generation, key) for key in SAMPLING}
+    return settings | {"do_sample": True} | {key: getattr(generation, key) for key in SHAPES_LOGITS}
 
 
 def _written_beam(config: TransformerConfig, generation: BeamConfig, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -97,6 +97,7 @@ class Block(nn.Module):
             assert self.cross_attn is not None
             return self.cross_attn(h, inputs.memory, mask=inputs.memory_mask, tap=scoped(tap, "cross_attn"))
 
+        # `connect` with pre_norm: x + dropout(sublayer(norm(x))); with post_norm: norm(x + dropout(sublayer(x)))
         x = self.residual.connect(x, self_attention, self.self_attn_norm, self.self_attn_out_norm, self.dropout)
         if self.cross_attn_norm is not None:
             x = self.residual.connect(x, cross_attention, self.cross_attn_norm, self.cross_attn_out_norm, self.dropout)

@@ -17,7 +17,7 @@ from glassformer.models.blocks import Block, Residual, post_norm, pre_norm
 from glassformer.models.heads import PositionLogits, SequenceLogits, SequenceVector, TokenLogits, TokenTransform
 from glassformer.models.init import init_recurrent_weights, init_weights
 from glassformer.models.recurrent import RecurrentModel
-from glassformer.models.stacks import Decoder, Encoder
+from glassformer.models.stacks import Decoder, Encoder, StackParts
 from glassformer.models.transformer import Transformer
 from glassformer.nn import positions as p
 from glassformer.nn.attention import Attention, HeadSizes, MultiHeadAttention, Projections
@@ -88,12 +88,12 @@ def _transformer(config: c.TransformerConfig) -> Transformer:
     encoder = decoder = table = None
     if config.encoder is not None:
         table = nn.Embedding(config.encoder_vocab_size, config.table_width)
-        encoder = Encoder(*_stack(config, config.encoder, table, config.encoder_max_len, causal=False))
+        encoder = Encoder(_stack_parts(config, config.encoder, table, config.encoder_max_len, causal=False))
     if config.decoder is not None:
         if table is None or not config.share_embeddings:
             table = nn.Embedding(config.vocab_size, config.table_width)
         cross = config.encoder is not None
-        decoder = Decoder(*_stack(config, config.decoder, table, config.max_len, causal=True, cross=cross))
+        decoder = Decoder(_stack_parts(config, config.decoder, table, config.max_len, causal=True, cross=cross))
     assert table is not None
     return Transformer(config, encoder, decoder, _head(config, table))
 
@@ -105,15 +105,14 @@ def _norm(config: c.TransformerConfig) -> NormFactory:
     return functools.partial(LayerNorm, eps=config.norm_eps, weight=config.norm_weight, bias=has_bias)
 
 
-def _stack(
+def _stack_parts(
     config: c.TransformerConfig,
     stack: c.Stack,
     table: nn.Embedding,
     n_positions: int,
     causal: bool,
     cross: bool = False,
-) -> tuple[Embeddings, list[Block], list[int], nn.Module | None, nn.Module | None, nn.Module | None]:
-    """Build the parts of an encoder or decoder, in the order of the constructor's arguments."""
+) -> StackParts:
     norm, width = _norm(config), config.table_width
     added, rotary, score_bias = build_positions(config, stack, n_positions, causal)
     token_types = nn.Embedding(config.n_token_types, width) if config.n_token_types else None
@@ -130,7 +129,7 @@ def _stack(
     pattern = stack.window_pattern or (0,)
     windows = [pattern[i % len(pattern)] for i in range(stack.n_layers)]
     final_norm = norm(config.d_model) if config.final_norm else None
-    return embeddings, blocks, windows, final_norm, rotary, score_bias
+    return StackParts(embeddings, blocks, windows, final_norm, rotary, score_bias)
 
 
 def build_attention(config: c.TransformerConfig, stack: c.Stack, *, is_self: bool = True) -> Attention:

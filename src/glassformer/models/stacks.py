@@ -39,28 +39,35 @@ class Past:
         return replace(inputs, step=CacheStep(self.state.layers[i], self.slots), memory=memory)
 
 
+@dataclass(frozen=True)
+class StackParts:
+    """The modules of an encoder or decoder stack."""
+
+    embeddings: Embeddings
+    blocks: Sequence[Block]
+    windows: Sequence[int]
+    """Window of the self-attention of each block; 0 = no limit."""
+    final_norm: nn.Module | None
+    rotary: nn.Module | None
+    """Angles of queries and keys, for every self-attention of the stack."""
+    score_bias: nn.Module | None
+    """Bias of the scores, for every self-attention of the stack."""
+
+
 class _BlockStack(nn.Module):
-    """Base of both stacks; `rotary` and `score_bias` belong to the stack and serve every self-attention."""
+    """Base of both stacks."""
 
     causal: bool
     """True if a token does not see later tokens."""
 
-    def __init__(
-        self,
-        embeddings: Embeddings,
-        blocks: Sequence[Block],
-        windows: Sequence[int],
-        final_norm: nn.Module | None,
-        rotary: nn.Module | None,
-        score_bias: nn.Module | None,
-    ) -> None:
+    def __init__(self, parts: StackParts) -> None:
         super().__init__()
-        self.embeddings = embeddings
-        self.blocks = nn.ModuleList(blocks)
-        self.windows = tuple(windows)  # window of each block; 0 = no limit
-        self.final_norm = final_norm
-        self.rotary = rotary
-        self.score_bias = score_bias
+        self.embeddings = parts.embeddings
+        self.blocks = nn.ModuleList(parts.blocks)
+        self.windows = tuple(parts.windows)
+        self.final_norm = parts.final_norm
+        self.rotary = parts.rotary
+        self.score_bias = parts.score_bias
         self.activation_checkpointing = False
         """True if each block is recomputed in the backward pass; the trainer sets it."""
 

@@ -73,10 +73,11 @@ def attention_reference(
 def attention_fused(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float | None = None, dropout: float = 0.0
 ) -> Tensor:
-    """Return the context of `attention_reference` from a fused kernel, which never stores the weights.
+    """Return the context of `attention_reference`, softmax(scale · q kᵀ + bias) v, without storing the weights.
 
-    `kernels/attention.py` chooses the kernel. A mask with a `block_mask` is for FlexAttention, which has neither bias
-    nor dropout.
+    The two are equal up to rounding and the random numbers of dropout, so that a reader may stop at
+    `attention_reference`. `kernels/attention.py` chooses the kernel. A mask with a `block_mask` is for FlexAttention,
+    which has neither bias nor dropout.
     """
     if mask.block_mask is not None and mask.bias is None and not dropout:
         return attention_flex(query, key, value, mask.block_mask, scale)

@@ -10,7 +10,11 @@ from glassformer.kernels.packed import linear_layer
 
 
 class Linear(nn.Linear):
-    """`nn.Linear`, y = x Wᵀ + b, by the fastest library of the processor (`kernels/linear.py`, `kernels/packed.py`)."""
+    """`nn.Linear`, y = x Wᵀ + b.
+
+    `linear_layer` equals `F.linear(x, self.weight, self.bias)` up to rounding, so that a reader may stop there; it
+    calls the fastest library of the processor.
+    """
 
     parts: tuple[int, ...] = ()
     """Numbers of outputs of the matrices that are stacked in the weight; empty for one matrix."""

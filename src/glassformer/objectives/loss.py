@@ -34,7 +34,8 @@ def token_cross_entropy(logits: Tensor, labels: Tensor, n_targets: int, label_sm
     """Sum -log softmax(logits)[label] over all scored labels, in fp32 or higher precision for logits of every dtype.
 
     `logits` (…, V), `labels` (…) with -100 = not scored. With smoothing ε, the target is (1-ε) · one-hot + ε/V
-    (Szegedy 2016, section 7); `nats` excludes the smoothing.
+    (Szegedy 2016, section 7); `nats` excludes the smoothing. `cross_entropy_by_rows` equals the
+    `F.cross_entropy` below it up to rounding, in less time and memory, so that a reader may stop there.
 
     >>> sums = token_cross_entropy(torch.zeros(1, 3, 4), torch.tensor([[2, 0, -100]]), n_targets=2)
     >>> round(sums.nats.item() / sums.n_targets, 4)  # ln 4

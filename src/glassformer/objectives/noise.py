@@ -157,6 +157,6 @@ def corrupt_spans(
 
 
 def _segments(total: int, n: int, rng: np.random.Generator) -> list[int]:
-    """Cut `total` at random into `n` parts of at least 1."""
-    cuts = np.sort(rng.choice(max(total - 1, 1), n - 1, replace=False)) + 1
-    return np.diff([0, *cuts.tolist(), total]).tolist()
+    """Divide `total` at random into `n` parts of at least 1."""
+    boundaries = np.sort(rng.choice(max(total - 1, 1), n - 1, replace=False)) + 1
+    return np.diff([0, *boundaries.tolist(), total]).tolist()

@@ -33,7 +33,7 @@ class TrainingData:
 
     objective: Objective
     sampler: Sampler
-    evaluations: dict[str, Callable[[], Iterable[Sequence[Example]]]]
+    evaluations: Mapping[str, Callable[[], Iterable[Sequence[Example]]]]
     """Functions that return the batches of each split from the beginning."""
     n_bytes: Mapping[str, int | None] = field(default_factory=dict)
     """Bytes of the text of each split, if known."""

@@ -29,7 +29,7 @@ class Classification(LabelTask):
     facts = BUILT_IN["classification"]
     unit = "text"
     names_are = "classes"
-    refuses_cuts = False
+    refuses_truncation = False
 
     def example(self, run: Run) -> str:
         return '("…", "…")' if takes_pairs(run) else '"…"'

@@ -55,7 +55,7 @@ class LabelTask(TrainableTask):
 
     names_are: str
     """Plural noun for the names of labels: classes or tags."""
-    refuses_cuts: bool
+    refuses_truncation: bool
     """True if an evaluation refuses a file with texts that would be truncated."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class LabelTask(TrainableTask):
         names = self.classes(model)
         if names:
             require_known(records, names)
-        told = preparation.refuse if self.refuses_cuts and path is not None else log
+        told = preparation.refuse if self.refuses_truncation and path is not None else log
         max_len = self.vote(model).config.max_len
         examples = LabelRows(model.tokenizer, max_len, names, data.outputs, told).encode(records, "texts")
         rows = example_rows(examples, "texts")
@@ -206,7 +206,7 @@ class PreparedLabels:
         def sampler_of(examples: Sequence[Example], seed: int) -> TokenBudget:
             return TokenBudget(example_rows(examples, "training texts"), data.batch_tokens, seed)
 
-        def sampler_of_cuts(seed: int) -> tuple[Sampler, None]:
+        def sampler_of_epoch(seed: int) -> tuple[Sampler, None]:
             return sampler_of(self._train(self.rows, seed), seed), None
 
         seed = preparation.first_dropout_seed(run)
@@ -216,7 +216,7 @@ class PreparedLabels:
 
         return TrainingData(
             self.task.objective(run),
-            preparation.with_fresh_cuts(run, first, sampler_of_cuts),
+            preparation.reencoded_each_epoch(run, first, sampler_of_epoch),
             {side: partial(evaluation_batches, rows, data.batch_tokens) for side, rows in evaluated.items()},
             score=self._score(network, device),
         )

@@ -1,14 +1,14 @@
 """Code that several tasks share: the data of a run by its kind, tokenizers, seeds, cache and vocabulary."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from glassformer import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import DataConfig, Run, TextData, TokenizerConfig, WindowRows
-from glassformer.data.batching import FreshCuts, Sampler
+from glassformer.data.batching import ReencodedEachEpoch, Sampler, SamplerOfEpoch
 from glassformer.data.records import Dropped
 from glassformer.errors import Log, UserError
 from glassformer.reporting import LaunchReporter
@@ -55,14 +55,14 @@ def learn_tokenizer(
 def first_dropout_seed(run: Run) -> int:
     """Return the seed of BPE-dropout in the first epoch; 0 without BPE-dropout."""
     shares = [config.bpe_dropout for config in (run.tokenizer, run.source_tokenizer) if config is not None]
-    return seed_of(run.train.seed, Stream.CUTS) if any(shares) else 0
+    return seed_of(run.train.seed, Stream.REENCODING) if any(shares) else 0
 
 
-def with_fresh_cuts(run: Run, first: Sampler, sampler_of: Callable[[int], tuple[Sampler, Path | None]]) -> Sampler:
-    """Return the sampler of a run; with BPE-dropout, `sampler_of` makes a new one for each epoch (`FreshCuts`)."""
+def reencoded_each_epoch(run: Run, first: Sampler, sampler_of_epoch: SamplerOfEpoch) -> Sampler:
+    """Return the sampler of a run: `first`, or with BPE-dropout a `ReencodedEachEpoch`."""
     if not first_dropout_seed(run):
         return first
-    return FreshCuts(first, sampler_of, run.train.seed)
+    return ReencodedEachEpoch(first, sampler_of_epoch, run.train.seed)
 
 
 def cache_folder(data: DataConfig) -> Path:

@@ -28,7 +28,7 @@ class Tagging(LabelTask):
     facts = BUILT_IN["tagging"]
     unit = "word"
     names_are = "tags"
-    refuses_cuts = True  # truncated words get no tag, so scores would not be comparable
+    refuses_truncation = True  # truncated words get no tag, so scores would not be comparable
 
     # Training
 

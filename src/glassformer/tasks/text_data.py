@@ -1,8 +1,9 @@
 """Texts as the data of a task: the corpus, its tokens, batches and evaluation."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,10 @@ class TextTask(TrainableTask):
             corpus = corpus_of(run)
             preparation.say_changed(model, corpus.digest, corpus.name, log)
             tokens = text.tokens(corpus, text.cache()).valid
-        learned = self.text_objective(run, model.tokenizer, context_of(run))
-        apart = not isinstance(data.packing, WindowRows)
+        text_objective = self.text_objective(run, model.tokenizer, context_of(run))
         return EvaluationData(
-            lambda: evaluation_rows(tokens, learned.row_length - 1, run.model.vocab_size, apart, learned.overlap),
-            learned.objective,
+            partial(_evaluation_rows, run, text_objective, tokens),
+            text_objective.objective,
             tokens.n_tokens,
             text.predicted_bytes(tokens),
         )
@@ -151,16 +151,16 @@ class PreparedText:
     def training_data(self, network: Network, device: torch.device) -> TrainingData:
         """Return the sampler and the evaluations of the run."""
         task, run, tokenizer, splits = self.text.task, self.text.run, self.text.tokenizer, self.splits
-        data, learned = data_of(run, TextData), task.text_objective(run, tokenizer, context_of(run))
-        context = learned.row_length - 1  # a sampler's rows have one more id
+        data, text_objective = data_of(run, TextData), task.text_objective(run, tokenizer, context_of(run))
+        context = text_objective.row_length - 1  # a sampler's rows have one more id
 
         # The sampler of each epoch
         def sampler_of(tokens: TokenFile, seed: int) -> Windows | Epochs | Packed:
             return SAMPLERS[type(data.packing)](tokens, context, run.train.batch_size, seed)
 
-        def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
-            cut = self.text.tokens(self.corpus, replace(self.text.cache(), in_every_rank=True), seed)
-            return sampler_of(cut.train, seed), cut.folder
+        def sampler_of_epoch(seed: int) -> tuple[Sampler, Path]:
+            reencoded = self.text.tokens(self.corpus, replace(self.text.cache(), in_every_rank=True), seed)
+            return sampler_of(reencoded.train, seed), reencoded.folder
 
         seed = preparation.first_dropout_seed(run)
         sampler = sampler_of(splits.train, seed or run.train.seed)
@@ -170,37 +170,35 @@ class PreparedText:
                 f"different rows of at most {context:,} tokens: set it to at most {sampler.n_rows:,}"
             )
 
-        # Log which documents are cut or left out
+        # Log which documents are truncated or left out
         log = self.reporter.log
-        if isinstance(sampler, Epochs) and sampler.n_cut:
-            log(f"{sampler.n_cut:,} documents are longer than a row of {context_of(run):,} tokens and are truncated")
+        if isinstance(sampler, Epochs) and sampler.n_truncated:
+            row = f"a row of {context_of(run):,} tokens"
+            log(f"{sampler.n_truncated:,} documents are longer than {row} and are truncated")
         if isinstance(sampler, (Epochs, Packed)) and sampler.n_skipped:
             log(f"{sampler.n_skipped:,} documents have only one token, so they have no target and are left out")
 
         # The batches of both evaluations
-        apart = not isinstance(data.packing, WindowRows)
         n_evaluated = min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED)
         slice_of_train = _beginning(splits.train, n_evaluated, context, tokenizer)
-
-        def rows(tokens: TokenFile) -> Callable[[], Iterable[Sequence[Example]]]:
-            return lambda: evaluation_rows(tokens, context, run.model.vocab_size, apart, learned.overlap)
-
-        evaluations = {"train": rows(slice_of_train), "valid": rows(splits.valid)}
+        evaluated = {"train": slice_of_train, "valid": splits.valid}
+        batches_of = partial(_evaluation_rows, run, text_objective)
+        evaluations = {side: partial(batches_of, tokens) for side, tokens in evaluated.items()}
         for batches in evaluations.values():
             next(iter(batches()))  # refuse a text without targets now, not at the first evaluation
 
         # Other schemes do not keep white space, so the bytes of a part of the text are unknown.
         lossless = tokenizer.scheme in ("byte", "char")
         return TrainingData(
-            learned.objective,
-            preparation.with_fresh_cuts(run, sampler, sampler_of_cuts),
+            text_objective.objective,
+            preparation.reencoded_each_epoch(run, sampler, sampler_of_epoch),
             evaluations,
             n_bytes={
                 "train": self.text.predicted_bytes(slice_of_train) if lossless else None,
                 "valid": self.text.predicted_bytes(splits.valid),
             },
             sample=lambda: task.sample(network, tokenizer, run, next(iter(evaluations["valid"]()))[0], device),
-            has_one_shape=isinstance(sampler, Windows) and not learned.changes_lengths,
+            has_one_shape=isinstance(sampler, Windows) and not text_objective.changes_lengths,
         )
 
 
@@ -252,6 +250,13 @@ def corpus_of(run: Run) -> Corpus:
         valid_fraction=data.valid_fraction,
         text_field=data.text_field,
     )
+
+
+def _evaluation_rows(run: Run, objective: TextObjective, tokens: TokenFile) -> Iterator[list[Example]]:
+    """Yield the batches of a whole text, in the rows of the objective."""
+    separates_documents = not isinstance(data_of(run, TextData).packing, WindowRows)
+    context, vocab_size = objective.row_length - 1, run.model.vocab_size
+    return evaluation_rows(tokens, context, vocab_size, separates_documents, objective.overlap)
 
 
 def _beginning(tokens: TokenFile, n_tokens: int, context: int, tokenizer: Tokenizer) -> TokenFile:

@@ -179,10 +179,10 @@ class PreparedPairs:
     def training_data(self, network: Network, device: torch.device) -> TrainingData:
         run, data = self.run, data_of(self.run, PairData)
 
-        def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
-            cut = self._splits(replace(self.cache, in_every_rank=True), seed)
-            train = within(cut.train, run.model, self.tokenizers, lambda _: None)  # logged for the first epoch
-            return TokenBudget(pair_rows(train), data.batch_tokens, seed), cut.folder
+        def sampler_of_epoch(seed: int) -> tuple[Sampler, Path]:
+            reencoded = self._splits(replace(self.cache, in_every_rank=True), seed)
+            train = within(reencoded.train, run.model, self.tokenizers, lambda _: None)  # logged for the first epoch
+            return TokenBudget(pair_rows(train), data.batch_tokens, seed), reencoded.folder
 
         seed = preparation.first_dropout_seed(run)
         first = TokenBudget(pair_rows(self.train), data.batch_tokens, seed or run.train.seed)
@@ -191,7 +191,7 @@ class PreparedPairs:
 
         return TrainingData(
             objective_of(run.model, self.tokenizers, run.objective.label_smoothing),
-            preparation.with_fresh_cuts(run, first, sampler_of_cuts),
+            preparation.reencoded_each_epoch(run, first, sampler_of_epoch),
             {side: partial(evaluation_batches, rows, data.batch_tokens) for side, rows in evaluated.items()},
             sample=lambda: self._sample(network, device),
             score=self._score(network, device),

@@ -72,7 +72,7 @@ def steps(run: Run, data: TrainingData) -> str:
     batch, n = micro_batch(run), run.train.grad_accumulation
     shape = full_shape(batch, run.model)
     n_tokens = n * (batch.budget or shape.n_rows * shape.n_tokens)
-    n_epochs = run.train.max_steps * n / data.sampler.n_steps_per_epoch
+    n_epochs = run.train.max_steps * n / data.sampler.n_batches_per_epoch
     return f"{run.train.max_steps:,} of at most {n_tokens:,} tokens, {n_epochs:,.1f} epochs"
 
 
@@ -90,7 +90,7 @@ def resumed_run(run: Run, stored: Path, progress: TrainerState, host: Host) -> N
     if not repeats_bits(run.train, host.device):
         log(f"on {host.device.type} without train.deterministic the result is equal up to rounding")
     message = f"resumed at step {progress.step} of {run.train.max_steps}"
-    if progress.finished or (progress.step >= run.train.max_steps and not progress.is_pending):
+    if progress.finished or (progress.step >= run.train.max_steps and not progress.evaluation_is_due):
         message += ": the run is complete"
     log(message)
 

@@ -260,9 +260,9 @@ class Examples:
         self.data, self.collate, self.seed, self.n_rows = data, collate, config.seed, config.batch_size
         self.order = EpochOrder(len(data), config.batch_size, config.seed)
 
-    def batch(self, step: int) -> Any:
-        torch.manual_seed(seed_of(self.seed, Stream.COLLATE, step))
-        return self.collate([self.data[i] for i in self.order.batch(step)])
+    def batch(self, number: int) -> Any:
+        torch.manual_seed(seed_of(self.seed, Stream.COLLATE, number))
+        return self.collate([self.data[i] for i in self.order.batch(number)])
 
     def each(self) -> Iterator[Any]:
         """Yield batches of all examples once, in order."""
@@ -271,15 +271,15 @@ class Examples:
 
 
 class Batches:
-    """Ready batches in order. To return to an earlier step, the data is read again from the beginning."""
+    """Ready batches in order. To return to an earlier batch, the data is read again from the beginning."""
 
     def __init__(self, data: Iterable[Any], config: TrainConfig) -> None:
         self.data, self.seed = data, config.seed
         self.n_taken = 0
         self.batches: Iterator[Any] = iter(())
 
-    def batch(self, step: int) -> Any:
-        if step < self.n_taken:
+    def batch(self, number: int) -> Any:
+        if number < self.n_taken:
             if iter(self.data) is self.data:
                 raise UserError(
                     "data is an iterator and cannot go back to a checkpoint: give a DataLoader, or a list with "
@@ -287,7 +287,7 @@ class Batches:
                 )
             self.n_taken, self.batches = 0, iter(())
         value: Any = None
-        while self.n_taken <= step:
+        while self.n_taken <= number:
             torch.manual_seed(seed_of(self.seed, Stream.COLLATE, self.n_taken))
             value = self._next()
             self.n_taken += 1

@@ -89,7 +89,7 @@ class Checkpointer:
         self.ranks.raise_together(self._wait)
 
     def drain(self) -> None:
-        """Wait for the writes of this process without raising their errors, because another error is being raised."""
+        """Wait for the writes of this process without raising their errors; the next `wait` does that."""
         if self._thread is not None:
             self._thread.join()
 

@@ -68,7 +68,7 @@ class Trainer:
         self.average = self.step.average
         self.evaluations = Evaluations(config, network, data, host, self.average)
         self.saved = (-1, False)
-        """Step and `is_pending` of the newest checkpoint."""
+        """Step and `evaluation_is_due` of the newest checkpoint."""
         self.abandonable: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def train(self) -> dict[str, LossReport]:
@@ -116,10 +116,10 @@ class Trainer:
             self._save(is_scheduled=True)  # for a rollback
         self.clock = Clock(self.progress)
         with self._batches_of_steps(end) as self.batches_of:
-            while self.progress.is_pending or (self.progress.step < end and not self.progress.finished):
+            while self.progress.evaluation_is_due or (self.progress.step < end and not self.progress.finished):
                 with enough_memory(self.host.advice, self._position()):
                     try:
-                        if not self.progress.is_pending:
+                        if not self.progress.evaluation_is_due:
                             self._one_step()
                         reports = self._after_step(stop, end) or reports
                     except NonFinite as bad:
@@ -177,7 +177,7 @@ class Trainer:
 
     def _micro_batches(self, step: int) -> list[Batch]:
         objective, sampler, seed = self.data.objective, self.data.sampler, self.config.seed
-        return [objective.collate(sampler.batch(i), rng(seed, Stream.COLLATE, i)) for i in self._numbers(step)]
+        return [objective.collate(sampler.batch(n), rng(seed, Stream.COLLATE, n)) for n in self._numbers(step)]
 
     @contextmanager
     def _batches_of_steps(self, end: int) -> Iterator[Callable[[int], list[Batch]]]:
@@ -212,11 +212,11 @@ class Trainer:
             self.reporter.step(progress.step, config.max_steps, values)
         # Evaluate
         if evaluates:
-            progress.is_pending = True
+            progress.evaluation_is_due = True
             with clock.paused():
                 reports, scores = self.evaluations.measure(progress.step, self.log, progress.best)
                 self.evaluations.conclude(progress, reports, scores)
-            progress.is_pending = False
+            progress.evaluation_is_due = False
         # Save; a later signal stops the run after the next step
         stops, has_failed = self.ranks.largest(stop.code, int(self.checkpointer.has_failed))
         ends = is_last or progress.finished
@@ -316,10 +316,10 @@ class Trainer:
         if is_scheduled:
             progress.scheduled = [*progress.scheduled, progress.step][-self.config.keep_checkpoints :]
         self.checkpointer.save(self._snapshot())
-        self.saved = progress.step, progress.is_pending
+        self.saved = progress.step, progress.evaluation_is_due
 
     def _save_if_new(self) -> None:
-        if self.saved != (self.progress.step, self.progress.is_pending):
+        if self.saved != (self.progress.step, self.progress.evaluation_is_due):
             self._save(is_scheduled=False)
 
     def _snapshot(self) -> Snapshot:
@@ -330,10 +330,9 @@ class Trainer:
         if self.evaluations.plateau is not None:
             progress.plateau = asdict(self.evaluations.plateau.state)
         progress.n_parts, progress.recomputes = self.step.fit.n_parts, self.step.fit.recomputes
-        numbers = vars(progress) | {"unlogged": list(progress.unlogged), "valid": dict(progress.valid)}
         # Tensors
         weights = weights_of(self.network)
-        state = TrainingState(numbers, state_tensors(self.optimizer))
+        state = TrainingState(progress.stored(), state_tensors(self.optimizer))
         if average is not None:
             state = replace(state, average=average.state_tensors(), weights=weights)
             weights = weights | average.weights
@@ -347,7 +346,7 @@ class Trainer:
         """Restore the exact state of a verified checkpoint."""
         # Numbers
         self.progress = progress = replace(read_progress(folder), made_with=self.progress.made_with)
-        self.saved = progress.step, progress.is_pending
+        self.saved = progress.step, progress.evaluation_is_due
         self.step.number, self.step.pending = progress.step, None
         self.step.fit = self.step.fit.joined(progress.fit)
         if self.evaluations.plateau is not None and progress.plateau is not None:
@@ -371,6 +370,7 @@ class Trainer:
         """Describe what is not finite, and save the batch with the bad loss."""
         if bad.batch is None or not self.checkpointer.writes:
             return str(bad)
+        self.checkpointer.drain()  # its thread ends with the deletion of unfinished files
         return f"{bad}{keep_batch(bad.batch, self.folder, bad.step)}"
 
     def _recover(self, bad: NonFinite) -> None:

@@ -45,14 +45,14 @@ def replay_run(folder: Path, reporter: LaunchReporter) -> Replay:
         raise UserError("resume --verify runs in one process: start it without torchrun")
     with locked(folder):
         steps = [step for step in checkpoint.steps(folder) if checkpoint.is_intact(folder, step, reporter.log)]
-        steps = [step for step in steps if not read_progress(checkpoint.path_of(folder, step)).is_pending]
+        steps = [step for step in steps if not read_progress(checkpoint.path_of(folder, step)).evaluation_is_due]
         if len(steps) < 2:
             raise UserError(f"a replay needs 2 intact checkpoints, and {folder} has {len(steps)}: train for more steps")
         begin, end = steps[-2:]
         newest = checkpoint.path_of(folder, end)
         run = read_run(newest)
         with host_of(run, folder, reporter, began) as host:
-            run, trainer = assemble(run, folder, host, stored=newest, writes=False)
+            run, trainer = assemble(run, folder, host, from_checkpoint=newest, writes=False)
             trainer.restore(checkpoint.path_of(folder, begin))
             reporter.log(f"repeating steps {begin + 1} to {end}")
             return Replay(

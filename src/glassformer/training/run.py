@@ -61,13 +61,13 @@ def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] 
     log = reporter.log if is_first() else Silent().log
     with holding(folder, is_first()):
         newest = checkpoint.newest(folder, log)
-        stored = read_run(newest)
-        run = apply_flags(stored, flags or {})
-        begin = checkpoint_for(folder, newest, stored.train, run.train, log)
+        former_run = read_run(newest)
+        run = apply_flags(former_run, flags or {})
+        begin = checkpoint_for(folder, newest, former_run.train, run.train, log)
         with host_of(run, folder, reporter, began) as host:
             # The state of the checkpoint
             host.ranks.raise_together(lambda: _require_same(begin, host.ranks))
-            run, trainer = assemble(run, folder, host, stored=begin)
+            run, trainer = assemble(run, folder, host, from_checkpoint=begin)
             trainer.restore(begin)
             if trainer.step.fit != trainer.progress.fit:
                 log(f"a step does not fit in memory here, by estimate: {trainer.step.fit}, not bit for bit")
@@ -85,33 +85,34 @@ def assemble(
     host: Host,
     *,
     start: StoredModel | None = None,
-    stored: Path | None = None,
+    from_checkpoint: Path | None = None,
     writes: bool = True,
 ) -> tuple[Run, Trainer]:
     """Return the run with the values that its data decides, and its trainer before the first step.
 
-    A new run starts from random weights or from the model `start`; otherwise the checkpoint `stored` describes the run.
+    A new run starts from random weights or from the model `start`; with `from_checkpoint`, the run is that of the
+    checkpoint, whose weights `Trainer.restore` loads.
     """
     ranks, room, log = host.ranks, room_of(host.device), host.reporter.log
     # Memory
-    if stored is not None:
-        Manifest.read(stored).require(stored, [*MODEL_FILES, checkpoint.STATE])
+    if from_checkpoint is not None:
+        Manifest.read(from_checkpoint).require(from_checkpoint, [*MODEL_FILES, checkpoint.STATE])
     run, numerics = resolve_auto(run, host)
     require_memory(run.model)
     fit = ranks.raise_together(lambda: way_that_fits(run, room))
     # Data and tokenizers
     run_data = trainable_task(run).open(run)
     labels = run_data.labels
-    if stored is None:
+    if from_checkpoint is None:
         tokenizers = init_from.learned_tokenizers(run, start, run_data, host)
         run = init_from.completed(run, tokenizers, run_data, ranks)
         fit = ranks.raise_together(lambda: way_that_fits(run, room))  # again, with the known vocabulary size
     else:
-        tokenizers = init_from.stored_tokenizers(stored, run_data, host)
+        tokenizers = init_from.stored_tokenizers(from_checkpoint, run_data, host)
     with ranks.first_alone():
         prepared = run_data.prepare(run, tokenizers, host.reporter, checks_hashes=ranks.is_first)
     # Network
-    network = init_from.new_network(run, start, labels, log) if stored is None else build_model(run.model)
+    network = init_from.new_network(run, start, labels, log) if from_checkpoint is None else build_model(run.model)
     init_from.prepare_parameters(run, network, log)
     network = network.to(host.device)
     n_parameters = network.n_parameters()
@@ -130,7 +131,7 @@ def assemble(
     n_parts, recomputes = ranks.largest(fit.n_parts, fit.recomputes)
     trainer.step.fit = Fit(n_parts, bool(recomputes))
     # Messages
-    if stored is None:
+    if from_checkpoint is None:
         facts = {
             "model": announce.model(run, n_parameters, tokenizers),
             "data": prepared.summary,

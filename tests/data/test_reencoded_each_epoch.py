@@ -11,7 +11,7 @@ import torch
 from glassformer import api
 from glassformer.config.run import ExampleRows, PackedRows, Run
 from glassformer.data import tokens
-from glassformer.data.batching import Example, FreshCuts
+from glassformer.data.batching import Example, ReencodedEachEpoch
 from glassformer.errors import Interrupted
 from glassformer.models.build import build_model
 from glassformer.reporting import Silent
@@ -50,7 +50,7 @@ def prepared(run: Run) -> tuple[TrainingData, Tokenizers]:
 
 
 def rows(task: TrainingData, epoch: int) -> list[Example]:
-    n = task.sampler.n_steps_per_epoch
+    n = task.sampler.n_batches_per_epoch
     return [row for step in range(epoch * n, (epoch + 1) * n) for row in task.sampler.batch(step)]
 
 
@@ -63,10 +63,10 @@ def texts(examples: list[Example], tokenizers: Tokenizers) -> set[tuple[str, str
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_each_epoch_has_new_cuts_by_seed_and_step(name: str, tmp_path: Path) -> None:
+def test_each_epoch_has_new_tokens_by_seed_and_step(name: str, tmp_path: Path) -> None:
     run = dropped(RUNS[name](tmp_path))
     task, _ = prepared(run)
-    assert isinstance(task.sampler, FreshCuts)
+    assert isinstance(task.sampler, ReencodedEachEpoch)
     epochs = [ids(rows(task, epoch)) for epoch in range(3)]
     found = [sorted(epoch) for epoch in epochs]
     assert found[0] != found[1] != found[2] != found[0]
@@ -77,7 +77,7 @@ def test_each_epoch_has_new_cuts_by_seed_and_step(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["examples", "pairs", "labels", "tags"])
-def test_the_cuts_of_all_epochs_decode_to_the_same_texts(name: str, tmp_path: Path) -> None:
+def test_the_tokens_of_all_epochs_decode_to_the_same_texts(name: str, tmp_path: Path) -> None:
     run = dropped(RUNS[name](tmp_path))
     run = replace(run, model=replace(run.model, max_len=256))
     if name == "examples":
@@ -109,10 +109,10 @@ def test_the_validation_side_has_no_dropout(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["windows", "examples", "pairs", "labels"])
-def test_pitfall_23_a_resumed_run_has_equal_cuts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pitfall_23_a_resumed_run_has_equal_tokens(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = dropped(RUNS[name](tmp_path))
     whole = api.train(run, tmp_path / "whole")
-    n_epochs = 20 / prepared(run)[0].sampler.n_steps_per_epoch
+    n_epochs = 20 / prepared(run)[0].sampler.n_batches_per_epoch
     assert n_epochs > 2, "the test needs more than two epochs"
     cache = tmp_path / "cache"
     for step, command in ((3, "train"), (13, "resume"), (None, "resume")):
@@ -151,18 +151,18 @@ def test_ranks_that_encode_at_the_same_time_share_the_processors(
     task, _ = prepared(run)
     assert set(started) == {4}
     started.clear()
-    task.sampler.batch(task.sampler.n_steps_per_epoch)
+    task.sampler.batch(task.sampler.n_batches_per_epoch)
     assert set(started) == {2}
     started.clear()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    task.sampler.batch(2 * task.sampler.n_steps_per_epoch)
+    task.sampler.batch(2 * task.sampler.n_batches_per_epoch)
     assert started == []  # the ranks encode, without workers
 
 
 def test_the_tokens_of_an_epoch_are_deleted_when_the_next_one_begins(tmp_path: Path) -> None:
     run = dropped(RUNS["windows"](tmp_path))
     task, _ = prepared(run)
-    n = task.sampler.n_steps_per_epoch
+    n = task.sampler.n_batches_per_epoch
     kept = []
     for epoch in range(4):
         task.sampler.batch(epoch * n)
@@ -189,16 +189,16 @@ def test_dropout_of_only_the_source_is_drawn_for_each_epoch(tmp_path: Path) -> N
     assert first != second
 
 
-def test_every_epoch_has_as_many_steps_as_the_first() -> None:
+def test_every_epoch_has_as_many_batches_as_the_first() -> None:
     class Short:
         def __init__(self, n: int, seed: int) -> None:
-            self.n_steps_per_epoch, self.seed = n, seed
+            self.n_batches_per_epoch, self.seed = n, seed
 
-        def batch(self, step: int) -> list[Example]:
-            return [Example(np.array([self.seed % 1000, step]))]
+        def batch(self, number: int) -> list[Example]:
+            return [Example(np.array([self.seed % 1000, number]))]
 
-    sampler = FreshCuts(Short(3, 7), lambda seed: (Short(2, seed), None), seed=0)
+    sampler = ReencodedEachEpoch(Short(3, 7), lambda seed: (Short(2, seed), None), seed=0)
     places = [int(sampler.batch(step)[0].token_ids[1]) for step in range(9)]
-    cuts = [int(sampler.batch(step)[0].token_ids[0]) for step in range(9)]
-    assert sampler.n_steps_per_epoch == 3 and places == [0, 1, 2] * 3
-    assert cuts[:3] == [7] * 3 and len(set(cuts[3:6])) == len(set(cuts[6:])) == 1 and len(set(cuts)) == 3
+    seeds = [int(sampler.batch(step)[0].token_ids[0]) for step in range(9)]
+    assert sampler.n_batches_per_epoch == 3 and places == [0, 1, 2] * 3
+    assert seeds[:3] == [7] * 3 and len(set(seeds[3:6])) == len(set(seeds[6:])) == 1 and len(set(seeds)) == 3
