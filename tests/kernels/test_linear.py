@@ -23,7 +23,13 @@ pytestmark = pytest.mark.skipif(not CAN.has_onednn, reason="this build of PyTorc
 
 
 EVERYTHING = Choices(
-    packed_rows=1, packs_bfloat16=CAN.packs_bfloat16, blocked_attention=True, wide_bfloat16=True, wide_fp32=True
+    packed_rows=1,
+    packs_bfloat16=CAN.packs_bfloat16,
+    blocked_attention=True,
+    wide_bfloat16=True,
+    onednn_fp32=True,
+    wide_fp32=True,
+    half_by_fp32=True,
 )
 
 
