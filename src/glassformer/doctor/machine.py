@@ -1,7 +1,7 @@
 """Times of the fast paths on this machine: plain PyTorch, the choices of the table, and every fast path.
 
-Each row is the same code under three `Choices` (`kernels/processor.py`), in turns. A person sends the table of a kind
-of processor that has no row yet; a maintainer adds the row with its measurement.
+Each row is the same code under three `Choices` (`kernels/processor.py`), in turns. A user sends the table of a kind of
+processor that has no row yet; a maintainer adds the row with its measurement.
 """
 
 import statistics
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def remark(self) -> str:
-        """What the table of choices should change, or nothing."""
+        """The change that the table of choices needs; empty if it needs none."""
         best = self.seconds["plain"] / self.seconds["all"]
         if self.gain < 1 / MARGIN:
             return "slower than plain PyTorch"
