@@ -108,6 +108,13 @@ def test_a_process_killed_while_it_replaces_a_folder_leaves_the_old_or_the_new(t
     assert names(tmp_path) == {"final"} and names(final) in ({"old"}, {"new"})
 
 
+def test_a_replaced_folder_whose_name_is_a_pattern_is_restored(tmp_path: Path) -> None:
+    for name in ("run[1]", "run1"):
+        (tmp_path / f".{name}.tmp-1-replaced").mkdir()
+    files.restore_replaced(tmp_path, "run[1]")
+    assert names(tmp_path) == {"run[1]", ".run1.tmp-1-replaced"}
+
+
 def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rename = os.rename
 

@@ -225,6 +225,11 @@ def test_impossible_plans_are_refused(run: Run, options: dict[str, Any], words: 
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize("price", [None, 0.0, 3.5])
+def test_a_full_utilisation_and_a_free_gpu_are_possible(price: float | None) -> None:
+    require_rates(mfu=1.0, price=price)
+
+
 def test_impossible_utilisations_and_prices_are_refused() -> None:
     with pytest.raises(UserError, match=r"--mfu is 1\.5 and must be above 0 and at most 1"):
         require_rates(mfu=1.5, price=None)

@@ -1,6 +1,7 @@
 """`doctor --machine` compares the choices of the table with plain PyTorch and with every fast path."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -42,6 +43,21 @@ def test_every_fast_path_is_measured(choices: Choices, monkeypatch: pytest.Monke
     assert all(min(row.seconds.values()) > 0 for row in report.rows)
     if choices == PLAIN:
         assert all(row.gain == 1.0 for row in report.rows) and "choices    plain PyTorch" in str(report)
+
+
+@pytest.mark.usefixtures("quick")
+def test_each_variant_is_timed_under_its_own_choices() -> None:
+    def make() -> machine.Call:
+        choices = processor.this.choices
+
+        def call() -> None:
+            assert processor.this.choices == choices
+            time.sleep(0.002 if choices == PLAIN else 0.0)
+
+        return call
+
+    seconds = machine._in_turns(make, {"plain": PLAIN, "table": Choices(packed_rows=1), "all": PLAIN})
+    assert seconds["table"] != seconds["plain"] == seconds["all"] >= 0.002
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The reported loss: every target counts once; total nats divided by total tokens, for every batching."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs import random_model
-from glassformer.data.batching import evaluation_windows
+from glassformer.data.batching import Batch, Example, evaluation_windows
 from glassformer.data.tokens import TokenFile
 from glassformer.devices import evaluation_mode
 from glassformer.evaluation import loss as evaluation
 from glassformer.evaluation.loss import EvaluationSums, evaluate_loss, evaluation_rows
 from glassformer.evaluation.text import longest_overlap
 from glassformer.objectives.causal import CausalObjective
+from glassformer.seeds import Stream, rng
 
 CPU = torch.device("cpu")
 
@@ -48,6 +50,19 @@ def test_the_loss_equals_a_naive_loop_over_windows(n: int) -> None:
     assert report.loss == pytest.approx(nats / n_targets, rel=1e-6)
     assert report.perplexity == pytest.approx(math.exp(nats / n_targets), rel=1e-5)
     assert report.bits_per_byte == pytest.approx(nats / math.log(2) / (3 * n), rel=1e-6)
+
+
+def test_every_model_is_evaluated_with_the_same_draws() -> None:
+    drawn: list[float] = []
+
+    class Drawing(CausalObjective):
+        def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
+            drawn.append(rng.random())
+            return super().collate(examples, rng)
+
+    for seed in (0, 1):
+        evaluate_loss(random_model("llama", seed), Drawing(), evaluation_rows(tokens(9), 8, 19, False), CPU)
+    assert drawn == [rng(0, Stream.EVALUATION).random()] * 2
 
 
 def test_separate_documents_have_separate_windows() -> None:

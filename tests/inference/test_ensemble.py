@@ -12,7 +12,7 @@ from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.errors import UserError
 from glassformer.inference.beam import Search, beam_search
 from glassformer.inference.beam_reference import beam_search_reference
-from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.ensemble import Ensemble, mean_of_sigmoids
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.score import forced_scores
@@ -84,6 +84,12 @@ def test_a_vote_is_the_mean_of_full_forward_passes() -> None:
         torch.testing.assert_close(
             Ensemble(models)(token_ids=ids, source_ids=SOURCE_IDS), mean_of(models)(ids, SOURCE_IDS)
         )
+
+
+def test_a_vote_on_independent_labels_is_the_mean_of_their_probabilities() -> None:
+    probabilities = torch.tensor([[0.5, 0.1], [0.9, 0.3]])
+    found = mean_of_sigmoids(list(probabilities.logit()))
+    torch.testing.assert_close(found.sigmoid(), torch.tensor([0.7, 0.2]))
 
 
 def test_other_vocabularies_are_refused() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from glassformer.config.run import SHAPES_LOGITS, GenerationConfig
 from glassformer.errors import UserError
 from glassformer.inference.sampling import (
+    Sampler,
     choose,
     keep_min_p,
     keep_top_k,
@@ -65,6 +66,13 @@ def test_repetition_penalty(logits: Tensor, penalty: float) -> None:
         penalise_repetition(logits, seen, penalty),
         transformers.RepetitionPenaltyLogitsProcessor(penalty)(ids, logits.clone()),
     )
+
+
+@pytest.mark.parametrize("penalty", [0.7, 1.3])
+def test_a_sampler_penalises_the_ids_of_the_history_of_each_row(penalty: float) -> None:
+    sampler = Sampler(GenerationConfig(repetition_penalty=penalty), suppress_ids=(), device="cpu")
+    shaped = sampler.shape(torch.tensor([[2.0, -2.0, 1.0]] * 2), [[0, 1], [2]])
+    same(shaped, torch.tensor([[2 / penalty, -2 * penalty, 1.0], [2.0, -2.0, 1 / penalty]]))
 
 
 def test_very_low_temperatures_choose_the_largest() -> None:

@@ -134,6 +134,20 @@ def test_older_files(tmp_path: Path) -> None:
     Both(theirs, glassformer.load(tmp_path / "ours", device="cpu"), hf, tmp_path / "ours").assert_same()
 
 
+def test_older_files_have_windows_from_a_layer_on(tmp_path: Path) -> None:
+    """transformers 4 wrote `max_window_layers` without the kind of each layer."""
+    theirs = llama("Qwen2", **HALF | {"num_hidden_layers": 3}).eval()
+    randomise(theirs)
+    hf = save(theirs, tmp_path / "hf")
+    config = config_of(hf)
+    del config["layer_types"]
+    (hf / "config.json").write_text(json.dumps(config))
+    import_model(hf, tmp_path / "ours", log=lambda text: None)
+    both = Both(theirs, glassformer.load(tmp_path / "ours", device="cpu"), hf, tmp_path / "ours")
+    assert both.network.config.head_stack.window_pattern == (0, 4, 4)
+    both.assert_same()
+
+
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "key": ("Llama", {"rope_interleaved": True}, "rope_interleaved True is not supported"),
     "activation": ("Llama", {"hidden_act": "quick_gelu"}, "hidden_act quick_gelu is not supported (known: relu, gelu,"),

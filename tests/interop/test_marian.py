@@ -153,6 +153,12 @@ def test_unsupported_settings_are_refused(tmp_path: Path, changes: dict[str, Any
     assert not (tmp_path / "ours").exists()
 
 
+def test_the_limit_of_positions_is_that_of_the_longer_side() -> None:
+    for max_len, source_max_len in ((10, 50), (50, 10), (30, 0)):
+        written = MARIAN.write(replace(PAPER, max_len=max_len, source_max_len=source_max_len))
+        assert written["max_position_embeddings"] == max(max_len, source_max_len)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -100,6 +100,19 @@ def test_the_fused_path_in_bfloat16_equals_the_reference(
         assert (one - other).abs().max() < 0.03 * one.abs().max()
 
 
+@pytest.mark.parametrize("n_queries", [24, 40])
+def test_causal_attention_in_bfloat16_may_have_more_or_fewer_queries_than_keys(
+    n_queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "this", replace(processor.this, choices=Choices(blocked_attention=True)))
+    monkeypatch.setattr(attention, "MIN_WEIGHTS", 1)
+    query, key, value = inputs(n_keys=30)
+    qkv = [query[:, :, :n_queries], key, value]
+    expected, _, _ = attention_reference(*qkv, Mask(causal=True))  # type: ignore[arg-type]
+    found = attention_fused(*(x.bfloat16() for x in qkv), Mask(causal=True))  # type: ignore[arg-type]
+    assert (found - expected).abs().max() < 0.03 * expected.abs().max()
+
+
 def test_a_block_of_causal_attention_reads_no_later_key() -> None:
     blocks = list(blocked_attention._blocks((2, 8, 1024, 1024), True))
     assert all(block.keys.stop == block.queries.stop for block in blocks)

@@ -23,7 +23,13 @@ pytestmark = pytest.mark.skipif(not CAN.has_onednn, reason="this build of PyTorc
 
 
 EVERYTHING = Choices(
-    packed_rows=1, packs_bfloat16=CAN.packs_bfloat16, blocked_attention=True, wide_bfloat16=True, wide_fp32=True
+    packed_rows=1,
+    packs_bfloat16=CAN.packs_bfloat16,
+    blocked_attention=True,
+    wide_bfloat16=True,
+    onednn_fp32=True,
+    wide_fp32=True,
+    half_by_fp32=True,
 )
 
 
@@ -61,6 +67,39 @@ def test_products_and_gradients_equal_those_of_torch(
 
 
 @pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize(("choices", "n_products"), [(Choices(onednn_fp32=True), 3), (Choices(wide_fp32=True), 1)])
+def test_the_choices_select_the_library_of_the_backward_pass(
+    choices: Choices, n_products: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """oneDNN computes the product and both gradients, or only the product of a wide layer."""
+    calls, product = [], products.onednn_product
+    monkeypatch.setattr(products, "onednn_product", lambda *x: calls.append(1) or product(*x))
+    monkeypatch.setattr(products, "MIN_WIDE", 1)
+    monkeypatch.setattr(processor, "this", replace(CAN, choices=choices))
+    layer(bias=False)(torch.randn(3, 24, requires_grad=True)).sum().backward()
+    assert len(calls) == n_products
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_onednn_computes_large_products_in_fp32_where_it_is_measured_to_be_faster(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "this", of_kind(kind, CAN))
+    large = Linear(1024, 1024)
+    is_by_onednn = "OneDnn" in type(large(torch.randn(2, 1024)).grad_fn).__name__
+    assert is_by_onednn == (kind == "amd-zen5")
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_wide_layer_computes_in_the_dtype_of_autocast(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "MIN_WIDE", 1)
+    one, x = layer(bias=False), torch.randn(3, 24)
+    with torch.autocast("cpu", dtype=dtype):
+        torch.testing.assert_close(one(x), F.linear(x, one.weight))
+
+
+@pytest.mark.usefixtures("everywhere")
 def test_gradients_of_gradients_and_frozen_weights() -> None:
     one, x = layer(), torch.randn(3, 24, requires_grad=True)
 
@@ -84,6 +123,7 @@ def test_products_in_float16_equal_those_of_torch(n_rows: int, bias: bool, monke
     for choices in (EVERYTHING, PLAIN):
         monkeypatch.setattr(processor, "this", replace(CAN, choices=choices))
         y = one(x)
+        assert ("ToCopy" in type(y.grad_fn).__name__) == (choices == EVERYTHING and n_rows > products.MAX_HALF_ROWS)
         results.append([y, *torch.autograd.grad((y * torch.ones_like(y)).sum(), of)])
     for found, expected in zip(*results, strict=True):
         assert found.dtype == torch.float16
