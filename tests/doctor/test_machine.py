@@ -18,7 +18,7 @@ from glassformer.kernels.processor import PLAIN, Choices
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "SECONDS", 0.0)
     monkeypatch.setattr(machine, "ROUNDS", 1)
-    for name, size in (("N_LAYERS", 1), ("WIDTH", 64), ("OUT", 64)):
+    for name, size in (("N_LAYERS", 1), ("WIDTH", 64), ("OUT", 64), ("VOCABULARY", 64), ("ATTENDED", 1024)):
         monkeypatch.setattr(machine, name, size)
 
 
@@ -39,7 +39,7 @@ def test_every_fast_path_is_measured(choices: Choices, monkeypatch: pytest.Monke
     assert processor.this.choices == choices == report.choices
     assert seen == {PLAIN, choices, machine._everything(processor.this)}
     assert done[-1] == (len(report.rows), len(report.rows))
-    assert {row.work.split(",")[0] for row in report.rows} >= {"decoding product fp32", "vocabulary of 32"}
+    assert {row.work.split(",")[0] for row in report.rows} >= {"decoding product fp32", "vocabulary of 64 fp32"}
     assert all(min(row.seconds.values()) > 0 for row in report.rows)
     if choices == PLAIN:
         assert all(row.gain == 1.0 for row in report.rows) and "choices    plain PyTorch" in str(report)

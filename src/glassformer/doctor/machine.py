@@ -27,6 +27,8 @@ MARGIN, GAIN = 1.02, 1.05
 """Times plain PyTorch beyond which a choice is called slower, and the gain from which a fast path is worth a row."""
 N_LAYERS, WIDTH, OUT = 8, 768, 3072
 """Layers of a row of products: together larger than the caches, as the weights of a model are."""
+VOCABULARY, ATTENDED = 1 << 15, 4096
+"""Outputs of the wide layer, and tokens of an attention over all rows of a batch."""
 
 Call = Callable[[], object]
 
@@ -158,7 +160,7 @@ def _works(has_bfloat16: bool) -> Iterator[tuple[str, Callable[[], Call]]]:
     for width in (128, 768):
         yield f"layer fp32, width {width}, step", _Layer(width)
     for name in dtypes:
-        yield f"vocabulary of 32,768 {name}, step", _Vocabulary(is_bfloat16=name == "bf16")
+        yield f"vocabulary of {VOCABULARY:,} {name}, step", _Vocabulary(is_bfloat16=name == "bf16")
     for n_tokens in (64, 256, 1024) if has_bfloat16 else ():
         yield f"attention bf16, {n_tokens} tokens, step", _CausalAttention(n_tokens)
 
@@ -211,7 +213,7 @@ class _Vocabulary:
     is_bfloat16: bool
 
     def __call__(self) -> Call:
-        layer, x = Linear(256, 1 << 15, bias=False), torch.randn(256, 256, requires_grad=True)
+        layer, x = Linear(256, VOCABULARY, bias=False), torch.randn(256, 256, requires_grad=True)
 
         def call() -> None:
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.is_bfloat16):
@@ -228,7 +230,7 @@ class _CausalAttention:
     n_tokens: int
 
     def __call__(self) -> Call:
-        shape = (4096 // self.n_tokens, 8, self.n_tokens, 64)
+        shape = (ATTENDED // self.n_tokens, 8, self.n_tokens, 64)
         query, key, value = (torch.randn(shape, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
 
         def call() -> None:
