@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from glassformer.cli.main import run
 from glassformer.kernels import processor
 from processors import KINDS
 
@@ -65,6 +66,16 @@ def test_a_kind_without_a_measurement_gets_plain_pytorch(monkeypatch: pytest.Mon
     monkeypatch.setenv("GLASSFORMER_KERNELS", "fast")
     with pytest.raises(ValueError, match="GLASSFORMER_KERNELS is 'fast' and must be auto or plain"):
         processor.choose((), "fast")
+
+
+def test_a_wrong_setting_is_refused_by_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(processor.VARIABLE, "fast")
+    assert run(["presets"]) == 2
+    with pytest.raises(ValueError) as refused:
+        processor.choose((), "fast")
+    assert capsys.readouterr().err == f"glassformer: {refused.value}\n"
 
 
 def test_the_option_of_the_tests_hides_what_it_names(request: pytest.FixtureRequest) -> None:
