@@ -93,6 +93,7 @@ NOT_RUN = {
     "git clone": "needs the network",
     "tensorboard --logdir": "is a server; tests/training has what it reads",
     "glassformer answer ": "needs an imported model; tests/cli/test_json_outputs.py runs it",
+    "glassformer doctor --machine": "measures for half a minute; tests/doctor/test_machine.py runs it",
     "python -m glassformer.interop.lm_eval": "the harness takes long to import; tests/interop/test_lm_eval.py runs it",
 }
 """Commands that are not run, by their beginning, with the reason."""

@@ -61,17 +61,17 @@ def test_each_variant_is_timed_under_its_own_choices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "ok", "remark"),
+    ("seconds", "remark"),
     [
-        ({"plain": 1.0, "table": 0.5, "all": 0.5}, True, ""),
-        ({"plain": 1.0, "table": 1.01, "all": 0.99}, True, ""),
-        ({"plain": 1.0, "table": 1.03, "all": 1.0}, False, "slower than plain PyTorch"),
-        ({"plain": 1.0, "table": 1.0, "all": 0.8}, True, "a fast path gains 1.25"),
+        ({"plain": 1.0, "table": 0.5, "all": 0.5}, ""),
+        ({"plain": 1.0, "table": 1.01, "all": 0.99}, ""),
+        ({"plain": 1.0, "table": 1.03, "all": 1.0}, "slower than plain PyTorch"),
+        ({"plain": 1.0, "table": 1.0, "all": 0.8}, "a fast path gains 1.25"),
     ],
 )
-def test_a_report_names_what_the_table_should_change(seconds: dict[str, float], ok: bool, remark: str) -> None:
+def test_a_report_names_what_the_table_should_change(seconds: dict[str, float], remark: str) -> None:
     report = MachineReport("a CPU", 2, PLAIN, (Row("a product", seconds),))
-    assert report.ok == ok and report.rows[0].remark == remark
+    assert report.rows[0].remark == remark
     assert str(report).splitlines()[-1].endswith(remark or f"{report.rows[0].gain:.2f}")
 
 
@@ -83,7 +83,7 @@ def test_the_verb_prints_the_table_or_json(monkeypatch: pytest.MonkeyPatch, caps
     with pytest.raises(SystemExit) as ended:
         main(["doctor", "--machine"])
     printed = capsys.readouterr().out
-    assert ended.value.code == 1 and "processor  a CPU, 2 threads" in printed and "packed_rows 1" in printed
+    assert ended.value.code == 0 and "processor  a CPU, 2 threads" in printed and "packed_rows 1" in printed
     with pytest.raises(SystemExit):
         main(["doctor", "--machine", "--json"])
     found = json.loads(capsys.readouterr().out)

@@ -98,7 +98,7 @@ def test_every_arrangement_has_the_same_targets(scheme: Any, special: tuple[str,
         packed = Packed(tokens, context, 1, seed=0)
         reported = {
             "windows": evaluation_windows(tokens, context, 4),
-            "documents": evaluation_windows(tokens, context, 4, apart=True),
+            "documents": evaluation_windows(tokens, context, 4, separates_documents=True),
             "packed": [[packed.row(i) for i in range(packed.n_rows)]],
         }
         for name, batches in reported.items():

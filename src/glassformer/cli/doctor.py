@@ -10,8 +10,7 @@ def main(directory: Dir | None = None, /, *, machine: bool = False, json_: Json 
     """Check a model for common implementation errors; exit with 1 if a check fails.
 
     Args:
-        machine: Instead of a model, measure the fast paths on this processor; exit with 1 if one is slower than plain
-            PyTorch.
+        machine: Instead of a model, measure the fast paths on this processor beside plain PyTorch.
 
     Examples:
         glassformer doctor runs/mybook
@@ -25,7 +24,7 @@ def main(directory: Dir | None = None, /, *, machine: bool = False, json_: Json 
         with reporting() as reporter, reporter.phase("measuring") as progress:
             measured = measure_machine(progress)
         print_report(measured, as_json=json_)
-        return 0 if measured.ok else 1
+        return 0
     model = stored.model(directory)
     from glassformer.doctor import check_model  # imports torch
 

@@ -56,6 +56,15 @@ def rows(address: str, kind: Kind) -> Iterator[Row]:
     return (row for row, part_of_row in find(address, kind).rows() if part in ("", part_of_row))
 
 
+def documents(address: str) -> Iterator[str]:
+    """Iterate over the documents of a built-in text.
+
+    >>> next(documents("builtin:copy-task"))
+    'ggdcedgc|ggdcedgc'
+    """
+    return (text for (text,) in rows(address, "text"))
+
+
 def has_parts(address: str) -> bool:
     """Return True for the whole of built-in pairs or labelled texts, which has fixed parts."""
     return address.startswith(PREFIX) and "#" not in address

@@ -64,11 +64,6 @@ class MachineReport:
     choices: Choices
     rows: tuple[Row, ...]
 
-    @property
-    def ok(self) -> bool:
-        """True if no choice is slower than plain PyTorch."""
-        return all(row.gain >= 1 / MARGIN for row in self.rows)
-
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"torch": torch.__version__, "rows": [asdict(row) for row in self.rows]}
 
