@@ -65,7 +65,7 @@ def test_each_variant_is_timed_under_its_own_choices() -> None:
     [
         ({"plain": 1.0, "table": 0.5, "all": 0.5}, ""),
         ({"plain": 1.0, "table": 1.01, "all": 0.99}, ""),
-        ({"plain": 1.0, "table": 1.03, "all": 1.0}, "slower than plain PyTorch"),
+        ({"plain": 1.0, "table": 1.2, "all": 1.0}, "slower than plain PyTorch"),
         ({"plain": 1.0, "table": 1.0, "all": 0.8}, "a fast path gains 1.25"),
     ],
 )
