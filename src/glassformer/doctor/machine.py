@@ -153,9 +153,9 @@ def _works(has_bfloat16: bool) -> Iterator[tuple[str, Callable[[], Call]]]:
         for name, dtype in (dtypes | {"fp16": torch.float16, "int8": torch.int8}).items():
             yield f"decoding product {name}, rows: {n_rows}", _Products(n_rows, dtype)
     for width in (128, 768):
-        yield f"layer fp32, width {width}, step", _Layer(width)
+        yield f"layer fp32, width {width}, step", _Step(1024, width, 4 * width)
     for name in dtypes:
-        yield f"vocabulary of {VOCABULARY:,} {name}, step", _Vocabulary(is_bfloat16=name == "bf16")
+        yield f"vocabulary of {VOCABULARY:,} {name}, step", _Step(256, 256, VOCABULARY, name == "bf16")
     for n_tokens in (64, 256, 1024) if has_bfloat16 else ():
         yield f"attention bf16, {n_tokens} tokens, step", _CausalAttention(n_tokens)
 
@@ -186,29 +186,17 @@ class _Products:
 
 
 @dataclass(frozen=True)
-class _Layer:
-    """Forward and backward of one layer in fp32, from a width to four times the width, for 1,024 rows."""
+class _Step:
+    """Forward and backward of one layer without bias."""
 
+    n_rows: int
     width: int
+    n_out: int
+    is_bfloat16: bool = False
 
     def __call__(self) -> Call:
-        layer, x = Linear(self.width, 4 * self.width), torch.randn(1024, self.width, requires_grad=True)
-
-        def call() -> None:
-            y = layer(x)
-            y.backward(torch.ones_like(y))
-
-        return call
-
-
-@dataclass(frozen=True)
-class _Vocabulary:
-    """Forward and backward of the projection to a large vocabulary."""
-
-    is_bfloat16: bool
-
-    def __call__(self) -> Call:
-        layer, x = Linear(256, VOCABULARY, bias=False), torch.randn(256, 256, requires_grad=True)
+        layer = Linear(self.width, self.n_out, bias=False)
+        x = torch.randn(self.n_rows, self.width, requires_grad=True)
 
         def call() -> None:
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.is_bfloat16):

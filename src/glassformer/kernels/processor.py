@@ -41,7 +41,8 @@ PLAIN = Choices()
 _BFLOAT16 = {"packs_bfloat16": True, "blocked_attention": True, "wide_bfloat16": True}
 _AVX512, _AMX = ("AVX512", "avx512_bf16"), ("AVX512", "avx512_bf16", "amx_bf16")
 MEASURED = {
-    # AMD: families 25 (Zen 3 with AVX2, Zen 4 with AVX-512) and 26 (Zen 5)
+    # AMD: families 25 (Zen 3 and 4; the row of AVX2 is from a Zen 4 with hidden instructions) and 26 (Zen 5; the
+    # processor of its measurement had twice the rate of Zen 4, and its family was not recorded)
     (_AMD, 25, "AVX2"): Choices(packed_rows=1, wide_fp32=True, half_by_fp32=True),
     (_AMD, 25, *_AVX512): Choices(packed_rows=1, wide_fp32=True, half_by_fp32=True, **_BFLOAT16),
     (_AMD, 26, *_AVX512): Choices(packed_rows=1, onednn_fp32=True, **_BFLOAT16),
