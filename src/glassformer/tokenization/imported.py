@@ -55,11 +55,13 @@ class ImportedCodec:
                 raise UserError(f"the text encodes to the special token {token}; remove it, or pass allow_special")
         return rows
 
-    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    def encode_with_offsets(
+        self, text: str, allow_special: Collection[str] = ()
+    ) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ids of a text, and the characters of each token as (first, end)."""
-        (ids,) = self.encode([text])
+        (ids,) = self.encode([text], allow_special)
         with no_panic("the tokenizer cannot encode the text"):
-            encoding = self._encoder(frozenset()).encode(text, add_special_tokens=False)
+            encoding = self._encoder(frozenset(allow_special)).encode(text, add_special_tokens=False)
         return ids, encoding.offsets
 
     def _make_encoder(self, allowed: frozenset[str]) -> tokenizers.Tokenizer:

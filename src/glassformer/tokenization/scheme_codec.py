@@ -52,6 +52,25 @@ class SchemeCodec:
         encode = partial(self.reference.encode, dropout=dropout, rng=random.Random(seed))
         return self._encode_between(texts, allow_special, lambda pieces: list(map(encode, pieces)))
 
+    def encode_with_offsets(
+        self, text: str, allow_special: Collection[str] = ()
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of a text, and the characters of each token as (first, end)."""
+        row = self._cut(text, allow_special) if allow_special else [text]
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        begin = 0
+        for number, piece in enumerate(row):
+            if number % 2:
+                ids.append(self._vocab[piece])
+                offsets.append((begin, begin + len(piece)))
+            else:
+                ids += self._encode_between([piece], (), self._encode_in_rust)[0]
+                places = self._rust.encode(piece, add_special_tokens=False).offsets
+                offsets += [(begin + first, begin + end) for first, end in places]
+            begin += len(piece)
+        return ids, offsets
+
     def encode_longest_match(self, text: str, allow_special: Collection[str]) -> list[int]:
         """Encode by the longest match anywhere in the text first."""
         encode = self.reference.encode_longest_match

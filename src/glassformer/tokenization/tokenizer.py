@@ -50,7 +50,7 @@ from glassformer.tokenization.special_tokens_template import Frames
 from glassformer.tokenization.validate_tokenizer_json import (
     MAX_TOKENIZER_BYTES,
     ROLES,
-    ChatTemplate,
+    TemplateText,
     check_chat_template,
     check_file,
     check_roles,
@@ -137,7 +137,7 @@ class Tokenizer:
     token in the training text, by id (`None` if the learner does not return it). `pad_id`, `eos_id` and so on are
     `None` if the tokenizer lacks this special token. `scheme` is `None` for an imported tokenizer without a scheme.
     `roles` maps roles to special tokens with other names. `frames` has the special tokens around a text.
-    `chat_template` is the Jinja template of an imported chat model, or a list of named ones; it is kept for exports.
+    `chat_template` is the Jinja template of a model that learned conversations, or a list of named ones.
 
     >>> tokenizer = Tokenizer.train(["to be, or not to be"], vocab_size=0, scheme="char", special_tokens=())
     >>> tokenizer.encode("to be"), tokenizer.decode([7, 5, 0])
@@ -149,7 +149,7 @@ class Tokenizer:
         rust: tokenizers.Tokenizer,
         frequencies: Sequence[int] | None = None,
         roles: Mapping[str, str] | None = None,
-        chat_template: ChatTemplate | None = None,
+        chat_template: TemplateText | None = None,
     ) -> None:
         """Wrap a tokenizer of the Rust library; raise `UserError` for an unsupported one."""
         if not isinstance(rust, tokenizers.Tokenizer):
@@ -282,7 +282,7 @@ class Tokenizer:
         return cls(rust, model.get("frequencies"), model.get("roles"), model.get("chat_template"))
 
     @classmethod
-    def imported(cls, text: str, roles: Mapping[str, str], chat_template: ChatTemplate | None = None) -> "Tokenizer":
+    def imported(cls, text: str, roles: Mapping[str, str], chat_template: TemplateText | None = None) -> "Tokenizer":
         """Import the tokenizer of another model from the text of its `tokenizer.json`.
 
         `roles` maps roles (`pad unk bos eos cls sep mask`) to tokens. The file defines the special tokens around a
@@ -328,9 +328,14 @@ class Tokenizer:
         rust_tokenizer.add_special_tokens(rust, new)
         frequencies = None if self.frequencies is None else [*self.frequencies, *[0] * len(new)]
         if self.roles is None:
-            return Tokenizer(rust, frequencies)
+            return Tokenizer(rust, frequencies, None, self.chat_template)
         roles = {**roles, **{ROLE_OF[token]: token for token in new if token in ROLE_OF}}
         return Tokenizer(rust, frequencies, roles, self.chat_template)
+
+    def with_chat_template(self, template: TemplateText | None) -> "Tokenizer":
+        """Return this tokenizer with another chat template; raise `UserError` for one of another type."""
+        check_chat_template(template)
+        return Tokenizer(tokenizers.Tokenizer.from_str(self._rust.to_str()), self.frequencies, self.roles, template)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -423,11 +428,17 @@ class Tokenizer:
             raise ValueError(f"BPE-dropout: expected a probability and a seed, got {dropout} and {seed}")
         return require_scheme(self._codec, "BPE-dropout").encode_with_dropout(texts, allow_special, dropout, seed)
 
-    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the ids of a text, and the characters of each token as (first, end); for imported tokenizers only."""
-        if not isinstance(self._codec, ImportedCodec):
-            raise UserError("places of tokens in a text need an imported tokenizer, and this one has a scheme")
-        return self._codec.encode_with_offsets(text)
+    def encode_with_offsets(
+        self, text: str, *, allow_special: Collection[str] = ()
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of a text as `encode` does, and the characters of each token as (first, end).
+
+        >>> tokenizer = Tokenizer.train(["a b"], vocab_size=0, scheme="byte", special_tokens=["[END]"])
+        >>> tokenizer.encode_with_offsets("a[END]", allow_special=["[END]"])
+        ([65, 0], [(0, 1), (1, 6)])
+        """
+        self._check_allowed(allow_special)
+        return self._codec.encode_with_offsets(text, allow_special)
 
     def encode_longest_match(self, text: str, *, allow_special: Collection[str] = ()) -> list[int]:
         """Encode by longest match: split at the longest token anywhere in the text, then split both remaining parts."""

@@ -60,7 +60,7 @@ MAX_WORD_CHARACTERS = 256  # of WordPiece, whose time is quadratic in the length
 MAX_MAPPED_BYTES = 64  # bytes to which a map of characters maps one character; the known maximum, of U+FDFA, is 33
 ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 """Roles of special tokens, in the order of the default special tokens."""
-ChatTemplate = str | list[dict[str, str]]
+TemplateText = str | list[dict[str, str]]
 """A Jinja template of transformers, or several with a `name`. It is never run."""
 MAX_AFFIX_CHARACTERS = 64  # prefix or suffix that a model adds to each piece: `##`, `</w>`
 MAX_AROUND = 64  # special tokens around texts
