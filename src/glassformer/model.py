@@ -6,6 +6,7 @@ Its task (`tasks/`) makes the object that does the work of a method (`inference/
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -20,6 +21,7 @@ from glassformer.errors import Log, Progress, UserError, needs, require_integer,
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
 from glassformer.inference.answer import Answer
+from glassformer.inference.chat import Chat, fitting
 from glassformer.inference.drafters import DraftCounts, Drafter
 from glassformer.inference.embed import Vectors
 from glassformer.inference.fill import Filling
@@ -28,13 +30,24 @@ from glassformer.inference.score import Score
 from glassformer.inference.text import EncodedPrompt
 from glassformer.inference.translator import Translation
 from glassformer.inference.writer import with_settings
-from glassformer.one_or_list import PROMPT, is_prompt, is_row, is_sentence, one_or_list, one_or_streams, texts_of
+from glassformer.one_or_list import (
+    PROMPT,
+    conversations_of,
+    is_prompt,
+    is_row,
+    is_sentence,
+    one_or_list,
+    one_or_streams,
+    texts_of,
+)
 from glassformer.reporting import Silent
 from glassformer.store.model_directory import save_model
 from glassformer.tasks.batches import Place, Places
 from glassformer.tasks.requirements import no_draft
 from glassformer.tasks.task import Prompt, wrong_verb
 from glassformer.tasks.trained_model import TrainedModel
+from glassformer.tokenization.chat_template import Message
+from glassformer.tokenization.conversations import ConversationEncoder
 
 if TYPE_CHECKING:
     from glassformer.inspection.ablation import Part
@@ -218,6 +231,7 @@ class Model(TrainedModel):
         slide: bool = False,
         draft: "Model | None" = None,
         counts: DraftCounts | None = None,
+        further_ends: Collection[int] = (),
         **settings: Any,
     ) -> tuple[Settings, Drafter | None]:
         """Return the settings of a generation, with some of the model's replaced, and what proposes tokens."""
@@ -238,7 +252,8 @@ class Model(TrainedModel):
             raise wrong_verb(self.task, self, "generate")
         config, samples = with_settings(self.generation, settings), range(sample, sample + n)
         drafter = self.writer.drafter(config, draft_writer, counts)
-        return self.writer.settings(config, samples=samples, slide=slide), drafter
+        how = self.writer.settings(config, samples=samples, slide=slide, further_ends=further_ends)
+        return how, drafter
 
     def encode_prompts(
         self, prompts: Sequence[Prompt], *, slide: bool = False, special_tokens: bool = False
@@ -250,6 +265,51 @@ class Model(TrainedModel):
         encoded = [writer.encode(prompt, special_tokens) for prompt in prompts]
         check_prompts([prompt.ids for prompt in encoded], writer.max_len, slide)
         return encoded
+
+    @overload
+    def chat(self, messages: str | Sequence[Message], *, stream: Literal[False] = False, **settings: Any) -> str: ...
+    @overload
+    def chat(self, messages: str | Sequence[Message], *, stream: Literal[True], **settings: Any) -> Iterator[str]: ...
+    @overload
+    def chat(
+        self, messages: Sequence[str | Sequence[Message]], *, stream: Literal[False] = False, **settings: Any
+    ) -> list[str]: ...
+    def chat(self, messages: Any, *, stream: bool = False, batch_size: int = GENERATION_BATCH, **settings: Any) -> Any:
+        """Return the answer to the messages of a conversation, or of each of several conversations.
+
+        A message is a dictionary with `role` (`system`, `user` or `assistant`) and `content`; a text is one message of
+        the user. With `stream`, the answer to one conversation is an iterator over its pieces. `settings` are those of
+        `generate`. Messages are written as in the model's training, by its chat template; a special token in a message
+        is ordinary text. If the context is full, the oldest turns are left out.
+
+        `conversation` keeps the cache between turns. Raises `UserError` for a model without a chat template.
+        """
+        conversations, is_one = conversations_of(messages)
+        if stream and not is_one:
+            raise UserError("stream: expected one conversation, got a list; leave out stream")
+        if stream:
+            return self.conversation(conversations[0]).answer(*self.chat_settings(**settings))
+        how, drafter = self.chat_settings(**settings)
+        prompts = [fitting(self.conversation_encoder, one, how)[0] for one in conversations]
+        found = dict(self.writer.finished(prompts, replace(how, batch_size=batch_size), drafter))
+        return found[0] if is_one else [found[row] for row in range(len(found))]
+
+    def conversation(self, messages: Sequence[Message] = (), log: Log = warn) -> Chat:
+        """Return a conversation that keeps the model's cache between turns.
+
+        `conversation.add("user", text)` adds a message, and `conversation.answer(*model.chat_settings())` yields the
+        pieces of the answer. `log` receives a note when old turns no longer fit the context.
+        """
+        return Chat(self.writer, self.conversation_encoder, messages, log)
+
+    @cached_property
+    def conversation_encoder(self) -> ConversationEncoder:
+        """The encoder of conversations; raises `UserError` for a model without a chat template."""
+        return ConversationEncoder(self.tokenizer, self.name)
+
+    def chat_settings(self, **settings: Any) -> tuple[Settings, Drafter | None]:
+        """Return the settings of answers, which also end at the end token of the chat template; see `generate`."""
+        return self._continuation(further_ends=(self.conversation_encoder.end_id,), **settings)
 
     def prompt_ids(self, prompt: Prompt, *, special_tokens: bool = False) -> list[int]:
         """Return the ids of a prompt: a text with the start tokens of training before it, or the given ids unchanged.

@@ -2,11 +2,12 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
 from glassformer.errors import UserError
+from glassformer.tokenization.chat_template import require_messages
 
 Method = Callable[..., Any]
 IsOne = Callable[[Any, Any], bool]
@@ -96,6 +97,18 @@ def one_or_streams(stream: Method) -> Method:
         return (pieces[0] for pieces in steps) if is_alone and settings.get("n", 1) == 1 else steps
 
     return wrapped
+
+
+def conversations_of(messages: Any) -> tuple[list[list[dict[str, Any]]], bool]:
+    """Return the messages of each conversation, and True if it was one; a text is one message of the user.
+
+    >>> conversations_of("Hi!")
+    ([[{'role': 'user', 'content': 'Hi!'}]], True)
+    """
+    is_one = isinstance(messages, str) or not is_list(messages) or any(isinstance(one, Mapping) for one in messages)
+    listed = [messages] if is_one else messages
+    texts = [[{"role": "user", "content": one}] if isinstance(one, str) else one for one in listed]
+    return [require_messages(one) for one in texts], is_one
 
 
 def texts_of(text: Any, target: Any, source: Any) -> tuple[list[str], list[str] | None, bool]:

@@ -126,7 +126,26 @@ class LabelData:
     cache_dir: str | None = setting(None, "folder for prepared tokens; none = the user's cache folder")
 
 
-DataConfig = TextData | PairData | LabelData
+@checked
+class ConversationData:
+    """Conversations: messages of a system, a user and an assistant, or a prompt and its completion."""
+
+    kind: ClassVar[str] = "conversations"
+    section: ClassVar[str] = "data."
+    path: str | None = setting(None, "jsonl, parquet or hf:NAME; tsv or csv with a prompt and its completion")
+    valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
+    messages_field: str = setting("messages", "field of the messages, a list of objects with role and content")
+    prompt_field: str = setting("prompt", "field of the prompt, of a record without messages: a text, or messages")
+    completion_field: str = setting("completion", "field of the completion of a prompt")
+    scored: Literal["assistant", "all"] = setting(
+        "assistant", "tokens that are learned: the answers of the assistant with their end tokens, or all"
+    )
+    packing: bool = setting(True, "pack whole conversations into rows of model.max_len; attention stays within each")
+    valid_fraction: float = setting(0.1, "fraction of the conversations held out without validation data", "(0, 1)")
+    batch_tokens: int = setting(4096, "tokens per micro-batch: rows × the longest row, padding included", "≥ 1")
+
+
+DataConfig = TextData | PairData | LabelData | ConversationData
 
 
 @checked
@@ -146,6 +165,15 @@ class Seq2SeqConfig:
     kind: ClassVar[str] = "seq2seq"
     section: ClassVar[str] = "objective."
     label_smoothing: float = setting(0.1, SMOOTHING_DOC, "[0, 1)")
+
+
+@checked
+class ConversationConfig:
+    """Predict each token of the assistant's answers from the conversation before it."""
+
+    kind: ClassVar[str] = "conversation"
+    section: ClassVar[str] = "objective."
+    label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
 
 
 END_IDS_DOC = "ids of tokens that end the text, besides the model's end token; the output does not include them"
@@ -287,6 +315,7 @@ ObjectiveConfig = Annotated[
     | SpansConfig
     | ClassificationConfig
     | TaggingConfig
+    | ConversationConfig
     | AnsweringConfig
     | NoObjective,
     Extensible(TASKS),

@@ -35,15 +35,15 @@ class Source:
     """Records at one kind of address."""
 
     read: Read
-    kinds: tuple[Kind, ...] = ("text", "pairs", "labels", "tags")
+    kinds: tuple[Kind, ...] = ("text", "pairs", "labels", "tags", "conversations")
     """Kinds that the records can be read as."""
     is_plain: bool = False
     """True for files whose size is about that of their texts."""
 
 
 SOURCES: dict[str, Source] = {
-    ".tsv": Source(formats.read_table, ("pairs", "labels"), is_plain=True),
-    ".csv": Source(formats.read_table, ("pairs", "labels"), is_plain=True),
+    ".tsv": Source(formats.read_table, ("pairs", "labels", "conversations"), is_plain=True),
+    ".csv": Source(formats.read_table, ("pairs", "labels", "conversations"), is_plain=True),
     ".jsonl": Source(formats.read_jsonl, is_plain=True),
     ".parquet": Source(formats.read_parquet),
     ".conll": Source(formats.read_conll, ("tags",), is_plain=True),

@@ -6,8 +6,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from glassformer.config.run import DataConfig, PairData, TextData
+from glassformer.config.run import ConversationData, DataConfig, LabelData, PairData, TextData
 from glassformer.data import hub
+from glassformer.data.conversations import ConversationCorpus, DroppedConversations, conversations_in
 from glassformer.data.labels import DroppedLabels, LabelCorpus, labelled_in
 from glassformer.data.pairs import DroppedPairs, PairCorpus, pairs_in
 from glassformer.data.split import cut_of, require_fraction
@@ -39,11 +40,13 @@ def require_readable(data: DataConfig) -> None:
 
 
 def _items(data: DataConfig) -> Iterator[Any]:
-    """Iterate over the pieces, pairs or labelled texts of `data.path`."""
+    """Iterate over the pieces, pairs, labelled texts or conversations of `data.path`."""
     if isinstance(data, TextData):
         return read_pieces([str(data.path)], text_field=data.text_field)
     if isinstance(data, PairData):
         return pairs_in(data, DroppedPairs())
+    if isinstance(data, ConversationData):
+        return conversations_in(data, DroppedConversations())
     return labelled_in(data, DroppedLabels())
 
 
@@ -52,8 +55,10 @@ def _parts(data: DataConfig) -> Iterator[DataConfig]:
     if isinstance(data, PairData):
         yield from filter(None, (data, PairCorpus(data).valid_data))
         return
-    if not isinstance(data, TextData):
+    if isinstance(data, LabelData):
         LabelCorpus(data)
+    elif isinstance(data, ConversationData):
+        ConversationCorpus(data)
     for name in ("path", "valid_path", "test_path"):
         if (path := getattr(data, name, None)) is not None:
             yield replace(data, path=path)

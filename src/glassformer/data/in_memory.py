@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from glassformer import files
-from glassformer.config.run import DataConfig, LabelData, PairData
+from glassformer.config.run import ConversationData, DataConfig, LabelData, PairData
 from glassformer.data.records import Record, Request
 from glassformer.errors import UserError
 
@@ -118,6 +118,8 @@ def place_of(given: Given, data: DataConfig) -> Iterator[str | Path | None]:
         yield source
         return
     rows = [_named(row, names) for row in source]
+    if isinstance(data, ConversationData):
+        names = [*dict.fromkeys(name for row in rows for name in row if name in names)] or names[:1]
     for number, row in enumerate(rows, 1):
         if missing := [name for name in names if row.keys().isdisjoint({name, name.partition(".")[0]})]:
             has, reads = ", ".join(map(repr, islice(row, 8))), " and ".join(map(repr, names))
@@ -137,6 +139,8 @@ def _fields_of(data: DataConfig) -> list[str]:
     if isinstance(data, LabelData):
         second = [] if data.second_field is None else [data.second_field]
         return [data.text_field, data.label_field, *second]
+    if isinstance(data, ConversationData):
+        return [data.messages_field, data.prompt_field, data.completion_field]
     return [data.text_field]
 
 

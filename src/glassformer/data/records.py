@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from glassformer.errors import UserError, nearest_name
 
-Kind = Literal["text", "pairs", "labels", "tags"]
+Kind = Literal["text", "pairs", "labels", "tags", "conversations"]
 """Kinds of data that records are made into; tags are lists of words with a list of labels."""
 
 

@@ -2,7 +2,8 @@
 
 A section is a kind of output; its metrics get the same arguments:
 
-- `sentences` and `pronunciations`: hypotheses, references and the language of the targets, as in `evaluation.text`
+- `sentences`, `pronunciations` and `conversations`: hypotheses, references and the language of the targets, as in
+  `evaluation.text`
 - `classes` and `words`: the report of `evaluation.labels`, labels (N,) and probabilities (N, n_classes)
 - `multi_label`: labels and predictions, bool (N, n_labels)
 - `regression`: labels and predictions (N,)
@@ -70,6 +71,7 @@ METRICS: dict[str, Metric] = {
         {
             "sentences": lambda h, r, _: text.exact_match(h, r),
             "pronunciations": lambda h, r, _: text.exact_match(h, r),
+            "conversations": lambda h, r, _: text.exact_match(h, r),
         },
     ),
     "accuracy": Metric(

@@ -78,10 +78,10 @@ class OneId:
 class Drafted:
     """One or more new ids per row: each step of the model verifies the ids that a drafter proposes."""
 
-    def __init__(self, model: Decodable, settings: Settings, drafter: Drafter) -> None:
-        self.max_len, self.drafter = settings.max_len, drafter
+    def __init__(self, reader: Reader, settings: Settings, drafter: Drafter) -> None:
+        """Set the reader, which may have read contexts of rows with the same numbers before."""
+        self.max_len, self.drafter, self.reader = settings.max_len, drafter, reader
         self.sampler = Sampler(settings.sampling, settings.suppress_ids, settings.device)
-        self.reader = Reader(model, settings.max_len, settings.device)
 
     def next_ids(self, rows: Sequence[Row]) -> dict[Row, list[int]]:
         # Propose ids, which leave room for the one after them
@@ -90,7 +90,7 @@ class Drafted:
 
         # Compute the logits after the last id and after each proposed one
         n_read = [1 + len(draft.ids) for draft in drafts]
-        contexts = {row: [*row.context, *draft.ids] for row, draft in zip(rows, drafts, strict=True)}
+        contexts = {row.number: [*row.context, *draft.ids] for row, draft in zip(rows, drafts, strict=True)}
         logits = self.reader.read(contexts, n_read)
         histories = [
             [*row.history, *draft.ids[:n]]

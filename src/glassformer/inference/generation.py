@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from glassformer.inference.advance import Drafted, OneId
-from glassformer.inference.contexts import SourceBatch
+from glassformer.inference.contexts import Reader, SourceBatch
 from glassformer.inference.decodable import Decodable
-from glassformer.inference.drafters import Drafter
+from glassformer.inference.drafters import Drafter, PromptLookup
 from glassformer.inference.rows import Row, Settings, check_prompts, rows_of
 from glassformer.kernels.packed import PackedWeights
 
@@ -33,6 +33,9 @@ class Generation:
     With a `drafter` (one per generation), the model makes fewer steps (`advance.Drafted`). Rows then advance by
     different numbers of ids: those of a row that is ahead wait until all rows have one to yield. A row whose ids are
     all chosen leaves the batch before, so more than `batch_size` rows may be in a step.
+
+    With a `reader`, which an earlier generation may have used, only ids are read that the reader has not read: so a
+    conversation keeps its cache between turns.
     """
 
     def __init__(
@@ -43,20 +46,22 @@ class Generation:
         *,
         source: SourceBatch | None = None,
         drafter: Drafter | None = None,
+        reader: Reader | None = None,
     ) -> None:
         """Raise `UserError` for an empty prompt, or for one longer than the context unless it slides."""
-        if source is not None and (settings.slide or drafter is not None):
-            raise ValueError("slide and drafter: expected neither with a source")
+        if source is not None and (settings.slide or drafter is not None or reader is not None):
+            raise ValueError("slide, drafter and reader: expected none of them with a source")
         check_prompts(prompts, settings.max_len, settings.slide)
         self.settings, self._ends = settings, settings.ends
         self._waiting = rows_of(prompts, settings)
         self._batch_size = settings.batch_size or len(prompts) * len(settings.samples)
         self._stopped: set[int] = set()
         self._advance: OneId | Drafted
-        if drafter is None:
+        if drafter is None and reader is None:
             self._advance = OneId(model, settings, source)
         else:
-            self._advance = Drafted(model, settings, drafter)
+            reader = reader or Reader(model, settings.max_len, settings.device)
+            self._advance = Drafted(reader, settings, drafter or PromptLookup(0))
 
     def end(self, row: int) -> None:
         """End a row after its last id that was yielded."""

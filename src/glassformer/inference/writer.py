@@ -2,7 +2,7 @@
 
 import itertools
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from glassformer.config.run import GenerationConfig
 from glassformer.errors import Log, UserError, warn
+from glassformer.inference.contexts import Reader
 from glassformer.inference.drafters import DraftCounts, Drafter, ModelDrafter, PromptLookup
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
@@ -57,21 +58,32 @@ class Writer:
             )
         return EncodedPrompt(ids, is_spaced)
 
-    def settings(self, sampling: GenerationConfig, *, samples: Sequence[int] = (0,), slide: bool = False) -> Settings:
-        """Return the settings of a generation of texts."""
-        ends = end_ids_of(self.tokenizer, self.network.config, sampling)
+    def settings(
+        self,
+        sampling: GenerationConfig,
+        *,
+        samples: Sequence[int] = (0,),
+        slide: bool = False,
+        further_ends: Collection[int] = (),
+    ) -> Settings:
+        """Return the settings of a generation of texts; `further_ends` end a text, too."""
+        ends = end_ids_of(self.tokenizer, self.network.config, sampling).union(further_ends)
         suppress_ids = never_written(self.tokenizer, self.network.config.vocab_size, but=ends)
         return Settings(sampling, self.max_len, ends, suppress_ids, slide, samples, device=self.device)
 
     def stream(
-        self, prompts: Sequence[EncodedPrompt], settings: Settings, drafter: Drafter | None = None
+        self,
+        prompts: Sequence[EncodedPrompt],
+        settings: Settings,
+        drafter: Drafter | None = None,
+        reader: Reader | None = None,
     ) -> Iterator[list[str]]:
         """Yield the new text of every row per step, and at the end the text that was held back.
 
         Each prompt has one row per sample (`Generation`); the text of a row is that of `RowText`.
         """
         rows = [RowText(self.tokenizer, prompt, settings) for prompt in prompts for _ in settings.samples]
-        generation = self._generation(prompts, settings, drafter)
+        generation = self._generation(prompts, settings, drafter, reader)
         for step in generation:
             pieces = [""] * len(rows)
             for number, token in step.items():
@@ -100,10 +112,16 @@ class Writer:
                 if row.is_stopped:
                     generation.end(number)
 
-    def _generation(self, prompts: Sequence[EncodedPrompt], settings: Settings, drafter: Drafter | None) -> Generation:
+    def _generation(
+        self,
+        prompts: Sequence[EncodedPrompt],
+        settings: Settings,
+        drafter: Drafter | None,
+        reader: Reader | None = None,
+    ) -> Generation:
         ids = [prompt.ids for prompt in prompts]
         check_ids(ids, min(self.tokenizer.vocab_size, self.network.config.vocab_size))
-        return Generation(self.network, ids, settings, drafter=drafter)
+        return Generation(self.network, ids, settings, drafter=drafter, reader=reader)
 
     def drafter(
         self, sampling: GenerationConfig, draft: "Writer | None" = None, counts: DraftCounts | None = None

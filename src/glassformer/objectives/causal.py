@@ -20,7 +20,8 @@ class CausalObjective(TokenObjective):
 
         Rows of unequal length are padded on the right; padding is neither attended to nor scored. In a packed row,
         positions restart with every document, and the last token of a document does not predict the next document's
-        first token. A start token is never a target, so every arrangement of a text into rows has the same targets.
+        first token. A start token is never a target, so every arrangement of a text into rows has the same targets. Of
+        examples with labels, only the ids that are labels are targets.
 
         >>> rows = [Example(np.array([5, 6, 7])), Example(np.array([8, 9]))]
         >>> batch = CausalObjective().collate(rows, np.random.default_rng(0))
@@ -28,7 +29,7 @@ class CausalObjective(TokenObjective):
         ([[5, 6], [8, 0]], [[6, 7], [9, -100]], 3)
         """
         token_ids, mask = padded([e.token_ids[:-1] for e in examples])
-        labels, _ = pad([e.token_ids[1:] for e in examples], NOT_SCORED)
+        labels, _ = pad([(e.token_ids if e.labels is None else e.labels)[1:] for e in examples], NOT_SCORED)
         if self.start_id is not None:
             labels = labels.masked_fill(labels == self.start_id, NOT_SCORED)
         positions = document_ids = None

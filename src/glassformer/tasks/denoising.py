@@ -43,8 +43,8 @@ class Denoising(TextTask):
         self.settings, self._special_tokens, self._noise = settings, special_tokens, noise
         self._sentinels = sentinels
 
-    def special_tokens(self, run: Run) -> tuple[str, ...]:
-        return self._special_tokens(run)
+    def adapted(self, run: Run, tokenizer: Tokenizer) -> Tokenizer:
+        return tokenizer.with_special_tokens(self._special_tokens(run))
 
     def metrics(self, run: Run) -> tuple[str, ...]:
         return ("perplexity",)

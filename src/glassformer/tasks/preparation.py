@@ -1,13 +1,13 @@
 """Code that several tasks share: the data of a run by its kind, tokenizers, seeds, cache and vocabulary."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from glassformer import files
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import DataConfig, Run, TextData, TokenizerConfig, WindowRows
+from glassformer.config.run import PairData, Run, TextData, TokenizerConfig, WindowRows
 from glassformer.data.batching import ReencodedEachEpoch, Sampler, SamplerOfEpoch
 from glassformer.data.records import Dropped
 from glassformer.errors import Log, UserError
@@ -33,14 +33,10 @@ def learn_tokenizer(
     texts: Iterable[str],
     reporter: LaunchReporter,
     title: str = "learning the tokenizer",
-    needed: Sequence[str] = (),
 ) -> Tokenizer:
-    """Load the tokenizer that `config` names, or learn one from training texts (never from validation data).
-
-    Special tokens in `needed` that the tokenizer lacks are added after all others.
-    """
+    """Load the tokenizer that `config` names, or learn one from training texts (never from validation data)."""
     if config.path is not None:
-        return Tokenizer.load(Path(config.path)).with_special_tokens(needed)
+        return Tokenizer.load(Path(config.path))
     with reporter.phase(title) as progress:
         return Tokenizer.train(
             texts,
@@ -49,7 +45,7 @@ def learn_tokenizer(
             learner=config.learner,
             special_tokens=config.special_tokens,
             progress=progress,
-        ).with_special_tokens(needed)
+        )
 
 
 def first_dropout_seed(run: Run) -> int:
@@ -65,7 +61,7 @@ def reencoded_each_epoch(run: Run, first: Sampler, sampler_of_epoch: SamplerOfEp
     return ReencodedEachEpoch(first, sampler_of_epoch, run.train.seed)
 
 
-def cache_folder(data: DataConfig) -> Path:
+def cache_folder(data: TextData | PairData) -> Path:
     """Return the folder of prepared tokens: `data.cache_dir`, or a folder in the user's cache directory."""
     if data.cache_dir is not None:
         return files.as_path(data.cache_dir, "data.cache_dir")

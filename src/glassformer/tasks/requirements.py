@@ -8,6 +8,7 @@ from typing import TypeGuard, TypeVar
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import (
     BeamConfig,
+    ConversationData,
     DataConfig,
     GenerationConfig,
     LabelData,
@@ -21,7 +22,7 @@ from glassformer.config.transformer import NoPositions, PositionHead, SequenceHe
 from glassformer.errors import UserError
 from glassformer.evaluation import metrics
 
-Data = TypeVar("Data", TextData, PairData, LabelData)
+Data = TypeVar("Data", TextData, PairData, LabelData, ConversationData)
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,22 @@ def check_pairs(run: Run) -> None:
         raise UserError("model.share_embeddings needs one tokenizer: leave out [source_tokenizer]")
     if model.source_vocab_size and run.source_tokenizer is None:
         raise UserError("model.source_vocab_size needs a [source_tokenizer]: add it, or leave out the size")
+
+
+def check_conversations(run: Run) -> None:
+    """Raise `UserError` if a run does not suit the objective that learns from conversations."""
+    require_data(run, ConversationData)
+    model = run.model
+    if not (CAUSAL_TEXT.has_its_stacks(model) and isinstance(model.head, TokenHead)):
+        raise UserError("conversations need a Transformer with only [model.decoder] and a head of kind tokens")
+    if not isinstance(run.generation, GenerationConfig):
+        raise UserError(f"generation.kind: expected sampling for conversations, got {run.generation.kind}")
+    if run.train.batch_size != TrainConfig().batch_size:
+        raise UserError("train.batch_size does not apply to conversations: set data.batch_tokens instead")
+    if run.source_tokenizer is not None:
+        raise UserError("source_tokenizer applies only to pairs: remove [source_tokenizer]")
+    if run.tokenizer.bpe_dropout:
+        raise UserError("tokenizer.bpe_dropout does not apply to conversations: set it to 0")
 
 
 def check_labels(outputs: Sequence[str], head: type[PositionHead] | type[SequenceHead], run: Run) -> None:
@@ -151,7 +168,7 @@ def _predicts_labels(run: Run) -> str:
 
 _FILLS, _MASK = ("fill", "translate", "score"), '"… [MASK] …"'
 BUILT_IN: Mapping[str, Facts] = {
-    "causal": Facts(("generate", "score"), "continue a text", "language_modeling:TASK", CAUSAL_TEXT.check),
+    "causal": Facts(("generate", "score", "chat"), "continue a text", "language_modeling:TASK", CAUSAL_TEXT.check),
     "masked": Facts(("fill",), "fill masks", "masked_lm:TASK", MASKED_TEXT.check, _MASK),
     "infilling": Facts(_FILLS, "fill masks", "denoising:INFILLING", DENOISED_TEXT.check, _MASK),
     "spans": Facts(_FILLS, "fill masks", "denoising:SPANS", DENOISED_TEXT.check, _MASK),
@@ -159,6 +176,9 @@ BUILT_IN: Mapping[str, Facts] = {
         ("translate", "score", "fill"), "generate a target from a source", "translation:TASK", check_pairs
     ),
     "classification": Facts(("classify",), _predicts_labels, "classification:TASK", _CLASSES),
+    "conversation": Facts(
+        ("chat", "generate", "score"), "answer in a conversation", "conversation:TASK", check_conversations
+    ),
     "tagging": Facts(("tag",), "tag words", "tagging:TASK", _TAGS),
     "answers": Facts(("answer",), "answer questions about a text", "answering:TASK", example='"…?", context="…"'),
     "none": Facts(("embed",), "compute text vectors", "vectors:TASK"),
@@ -244,6 +264,8 @@ def scored_sections(run: Run) -> tuple[str, ...]:
     """
     if isinstance(run.data, TextData):
         return ()
+    if isinstance(run.data, ConversationData):
+        return ("conversations",)
     return ("words", "spans") if run.data.outputs == "tags" else (run.data.outputs,)
 
 
@@ -254,7 +276,7 @@ def require_watched(run: Run, sections: Sequence[str]) -> None:
     """
     scores = metrics.names(*sections)
     known = [*measured_losses(run), *scores]
-    learned = run.objective.kind if isinstance(run.data, TextData) else run.data.outputs
+    learned = getattr(run.data, "outputs", run.objective.kind)
     for key, watcher in run.train.watchers.items():
         name = watcher.metric
         if name not in known:
@@ -330,10 +352,10 @@ def require_data(run: Run, wanted: type[DataConfig], outputs: Sequence[str] = ()
     data, kind = run.data, run.objective.kind
     if isinstance(data, wanted) and (not isinstance(data, LabelData) or data.outputs in outputs):
         return
-    if isinstance(data, TextData):
-        needs = "pairs" if wanted is PairData else "labels"
-        raise UserError(f"data.kind: expected {needs} for objective.kind {kind}, got text")
+    if isinstance(data, TextData) or ConversationData in (wanted, type(data)):
+        raise UserError(f"data.kind: expected {wanted.kind} for objective.kind {kind}, got {data.kind}")
     if isinstance(data, PairData):
         raise UserError(f"objective.kind: expected seq2seq for pairs, got {kind}")
+    assert isinstance(data, LabelData)
     right = "tagging" if data.outputs == "tags" else "classification"
     raise UserError(f"objective.kind: expected {right} for data.outputs {data.outputs}, got {kind}")

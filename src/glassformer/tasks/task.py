@@ -134,9 +134,9 @@ class TrainableTask(Task):
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
         """Return the run's own validation data, or all of other data; log which records are left out."""
 
-    def special_tokens(self, run: Run) -> tuple[str, ...]:
-        """Return the special tokens that the task requires; its tokenizer gets them."""
-        return ()
+    def adapted(self, run: Run, tokenizer: Tokenizer) -> Tokenizer:
+        """Return a tokenizer with what the task requires, such as special tokens."""
+        return tokenizer
 
     def scored_share(self, run: Run) -> float:
         """Return the fraction of a batch's tokens that get logits, from 0 to 1."""

@@ -104,8 +104,8 @@ class TextRunData(RunData):
         return self.task.predicts_next and self.corpus.plan.end_tokens
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        texts, needed = self.corpus.training_texts(), self.task.special_tokens(run)
-        tokenizer = preparation.learn_tokenizer(run.tokenizer, texts, reporter, needed=needed)
+        learned = preparation.learn_tokenizer(run.tokenizer, self.corpus.training_texts(), reporter)
+        tokenizer = self.task.adapted(run, learned)
         if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
             reporter.log("the tokenizer has no end token: the end of a document is not marked")
         if self.trains_starts and tokenizer.start_id is None:
@@ -217,7 +217,7 @@ class RunText:
 
     def cache(self, progress: Progress | None = None, checks_hashes: bool = True) -> TokenCache:
         """Return the cache of the run."""
-        return TokenCache(preparation.cache_folder(self.run.data), progress, checks_hashes)
+        return TokenCache(preparation.cache_folder(data_of(self.run, TextData)), progress, checks_hashes)
 
     def tokens(self, corpus: Corpus, cache: TokenCache, dropout_seed: int | None = None) -> TokenSplits:
         """Return the tokens of the corpus, from the cache if possible; the default seed is that of the first epoch."""

@@ -1,7 +1,7 @@
 """Chat templates: from the messages of a conversation to the text and the ids that a model reads.
 
 A template is a Jinja program that a checkpoint brings, so it is untrusted: it runs in the sandbox of jinja2, with the
-functions and filters that transformers gives it, and with bounds on what it computes. `conversations.py` turns the text into ids.
+functions and filters that transformers gives it, and with bounds on what it computes. The ids: `conversations.py`.
 """
 
 import json

@@ -136,7 +136,7 @@ class ConversationEncoder:
         if not controls or text[places[controls[-1], 1] :].strip():
             raise UserError(
                 "the chat template does not end an answer with a special token of the tokenizer, so a model would "
-                "never learn to stop: end each answer with one, inside of {% generation %} if the template has this block"
+                "never learn to stop: end each answer with one, inside of the block {% generation %} if there is one"
             )
         return controls[-1] + 1
 

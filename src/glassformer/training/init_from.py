@@ -54,7 +54,7 @@ def learned_tokenizers(run: Run, start: StoredModel | None, data: RunData, host:
 
 
 def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
-    """Return the tokenizers of the pretrained model with the special tokens that the run's objective needs.
+    """Return the tokenizers of the pretrained model with what the run's objective needs, such as special tokens.
 
     Raises `UserError` if the run names a different tokenizer, because its ids would not match the weights.
     """
@@ -69,8 +69,7 @@ def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
                 f"{name}.path: {config.path} differs from the tokenizer of {run.init.path}; leave it out to use that "
                 "model's tokenizer"
             )
-    needed = trainable_task(run).special_tokens(run)
-    return replace(start.tokenizers, target=start.tokenizers.target.with_special_tokens(needed))
+    return replace(start.tokenizers, target=trainable_task(run).adapted(run, start.tokenizers.target))
 
 
 def stored_tokenizers(checkpoint: Path, data: RunData, host: Host) -> Tokenizers:

@@ -1,0 +1,130 @@
+"""Conversations: reading, and the split into training and validation data.
+
+A record has `messages` (objects with `role` and `content`), or a `prompt` and its `completion`, each a text or a list
+of messages. Sources: a `.jsonl` or `.parquet` file, a `.tsv` or `.csv` file with the columns of a prompt and its
+completion, `hf:NAME` and data in memory. Records without an answer of the assistant are skipped and counted.
+
+`split.read_sides` makes the split, by a hash of what comes before the first answer: all conversations with the same
+beginning are on one side.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+from glassformer.config.run import ConversationData
+from glassformer.data import addresses
+from glassformer.data.hub import VALIDATION
+from glassformer.data.in_memory import name_of
+from glassformer.data.records import Dropped, Record, Request
+from glassformer.data.split import digest_of, read_sides, split_records, without_repeats
+from glassformer.errors import UserError
+from glassformer.tokenization.chat_template import require_messages
+
+ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """The messages of a conversation."""
+
+    messages: tuple[dict[str, Any], ...]
+    where: str = field(default="", compare=False, repr=False)  # place in the file, for messages
+
+    @cached_property
+    def text(self) -> str:
+        """The messages as JSON; equal texts mean equal conversations."""
+        return json.dumps(self.messages, ensure_ascii=False, sort_keys=True)
+
+    @property
+    def question(self) -> tuple[dict[str, Any], ...]:
+        """The messages before the first answer."""
+        n = next(i for i, message in enumerate(self.messages) if message["role"] == ASSISTANT)
+        return self.messages[:n]
+
+
+class DroppedConversations(Dropped):
+    """Counts of the conversations that were skipped."""
+
+    RECORD: ClassVar = "conversation"
+    EMPTY: ClassVar = ("conversation has no answer", "conversations have no answer")
+    REPEATED: ClassVar = (
+        "conversation is also in the validation data",
+        "conversations are also in the validation data",
+    )
+
+
+def conversations_in(
+    data: ConversationData, dropped: DroppedConversations, split: str = "train"
+) -> Iterator[Conversation]:
+    """Yield the conversations of `data.path`; `split` is for a dataset whose address names no split."""
+    names, settings = (data.prompt_field, data.completion_field), "data.prompt_field, data.completion_field"
+    for record in addresses.records(data.path or "", Request("conversations", names, settings, split, dropped)):
+        messages = _messages(data, record)
+        if any(message["role"] == ASSISTANT and message["content"].strip() for message in messages):
+            yield Conversation(tuple(messages), record.where)
+        else:
+            dropped.empty(record.where)
+
+
+def _messages(data: ConversationData, record: Record) -> list[dict[str, Any]]:
+    """Return the messages of a record; raise `UserError` if it has neither messages nor a prompt and a completion."""
+    if data.prompt_field not in record.fields:
+        name = data.messages_field
+        return _checked(record, replace(record, settings="data.messages_field").value(name), name)
+    messages: list[Any] = []
+    for name, role in ((data.prompt_field, "user"), (data.completion_field, ASSISTANT)):
+        value = record.value(name)
+        messages += [{"role": role, "content": record.text(name)}] if isinstance(value, str) else value
+    return _checked(record, messages, data.prompt_field)
+
+
+def _checked(record: Record, value: object, name: str) -> list[dict[str, Any]]:
+    messages = require_messages(value, f"{record.where}: {name}")
+    for message in messages:
+        record.as_text(message["content"], "a message")
+    return messages
+
+
+class ConversationCorpus:
+    """The conversations of a run and their split; files are read on first use."""
+
+    def __init__(self, data: ConversationData) -> None:
+        self.data, self.name = data, data.path or "no data"
+        self.dropped = DroppedConversations()
+        if data.path is None:
+            raise UserError("no conversations are given; set --data.path FILE")
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the conversations of both sides in their order; equal digests mean equal data."""
+        sides = ([(one.text,) for one in conversations] for conversations in self.split)
+        return digest_of("conversations", sides)
+
+    @cached_property
+    def split(self) -> tuple[list[Conversation], list[Conversation]]:
+        """Training and validation conversations; raises `UserError` if a side is empty."""
+        data = self.data
+        valid_data = None if data.valid_path is None else replace(data, path=data.valid_path)
+        train, valid, self._share_news = read_sides(
+            data,
+            valid_data,
+            lambda part, split: conversations_in(part, self.dropped, split),
+            lambda found: split_records(found, [str(one.question) for one in found], data.valid_fraction),
+        )
+        return without_repeats(train, valid, lambda one: one.text, self.dropped, self.name), valid
+
+    def news(self) -> list[str]:
+        """Read the conversations and return notes: skipped ones, and a held-out fraction that is too small."""
+        _ = self.split
+        return [*self.dropped.sentences(), *self._share_news]
+
+
+def read_conversations(data: ConversationData, dropped: DroppedConversations) -> list[Conversation]:
+    """Read all conversations of `data.path`, without a split; of a dataset, its validation split."""
+    conversations = list(conversations_in(data, dropped, VALIDATION))
+    if not conversations:
+        raise UserError(f"{name_of(data.path or '')} has no conversation with an answer; use another file")
+    return conversations

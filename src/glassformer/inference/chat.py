@@ -1,0 +1,83 @@
+"""Conversations with a causal language model: whole turns that fit its context, and a cache kept between turns."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from glassformer.errors import Log, UserError, warn
+from glassformer.inference.contexts import Reader
+from glassformer.inference.drafters import Drafter
+from glassformer.inference.rows import Settings
+from glassformer.inference.text import EncodedPrompt
+from glassformer.inference.writer import Writer
+from glassformer.tokenization.chat_template import Message, require_messages
+from glassformer.tokenization.conversations import ConversationEncoder
+
+LEAST_ROOM = 1 / 4
+"""Fraction of the context that is kept for an answer, if `max_new_tokens` is larger."""
+
+
+class Chat:
+    """A conversation: its messages, and the model's cache of them, so that each turn reads only what is new.
+
+    The first space of an answer is left out, as in the decoded text of transformers.
+    """
+
+    def __init__(
+        self, writer: Writer, encoder: ConversationEncoder, messages: Sequence[Message] = (), log: Log = warn
+    ) -> None:
+        """Begin with messages, which may be none; `log` receives a note when old turns are no longer read."""
+        self.writer, self.encoder, self.log = writer, encoder, log
+        self.messages = require_messages(messages) if messages else []
+        self.n_unread = 0
+        """Number of messages after the system message that no longer fit the context."""
+        self._reader = self._new_reader()
+
+    def _new_reader(self) -> Reader:
+        return Reader(self.writer.network, self.writer.max_len, self.writer.device)
+
+    def add(self, role: str, content: str) -> None:
+        """Add a message, for example of the user."""
+        self.messages += require_messages([{"role": role, "content": content}])
+
+    def answer(self, settings: Settings, drafter: Drafter | None = None) -> Iterator[str]:
+        """Yield the next message of the assistant in pieces; at the end, or when it is interrupted, it is added.
+
+        Raises `UserError` if the last message alone does not fit the context.
+        """
+        prompt, n_unread = fitting(self.encoder, self.messages, settings)
+        if n_unread > self.n_unread:
+            self.log(
+                f"the context of {settings.max_len:,} tokens is full: the first {n_unread} messages are no longer read"
+            )
+        self.n_unread, pieces = n_unread, list[str]()
+        reader, self._reader = self._reader, self._new_reader()
+        try:
+            for (piece,) in self.writer.stream([prompt], settings, drafter, reader):
+                pieces.append(piece)
+                yield piece
+            self._reader = reader  # after an interruption, a new reader reads everything
+        finally:
+            self.add("assistant", "".join(pieces))
+
+
+def fitting(
+    encoder: ConversationEncoder, messages: Sequence[Mapping[str, Any]], settings: Settings
+) -> tuple[EncodedPrompt, int]:
+    """Return the ids of messages that leave room for an answer, and the number of messages that were left out.
+
+    Whole turns are left out, the oldest first: the messages up to the next one of the user. A system message at the
+    beginning stays. Raises `UserError` if the last turn alone does not fit.
+    """
+    n_kept = int(messages[0]["role"] == "system") if messages else 0
+    room = min(settings.sampling.max_new_tokens, max(1, int(LEAST_ROOM * settings.max_len)))
+    begins = [n_kept] + [i for i, message in enumerate(messages) if i > n_kept and message["role"] == "user"]
+    n_tokens = 0
+    for begin in begins:
+        ids = encoder.prompt([*messages[:n_kept], *messages[begin:]])
+        n_tokens = len(ids)
+        if n_tokens + room <= settings.max_len:
+            return EncodedPrompt(ids, is_spaced=True), begin - n_kept
+    raise UserError(
+        f"the last message has {n_tokens:,} tokens with the system message, and the model's context is "
+        f"{settings.max_len:,} tokens with {room:,} for the answer: shorten it"
+    )
