@@ -6,6 +6,7 @@ from typing import Annotated
 from glassformer import files
 from glassformer.cli.progress import err
 from glassformer.interop.directory import local, read_config
+from glassformer.interop.gguf_header import is_gguf, read_header
 
 
 def main(
@@ -29,7 +30,11 @@ def main(
         glassformer import hf:openai-community/gpt2 gpt2
     """
     files.require_new_folder(out)
-    read_config(local(source))
+    path = local(source)
+    if is_gguf(path):
+        read_header(path)
+    else:
+        read_config(path)
     from glassformer.interop.importing import import_model  # imports torch
 
     imported = import_model(source, out, ignore_tensors, log=err, ignore_keys=ignore_keys)

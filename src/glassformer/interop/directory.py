@@ -45,6 +45,10 @@ class HFFolder:
     config: dict[str, Any]
     tensors: Mapping[str, Stored]
 
+    def place(self, name: str) -> Path:
+        """Return the path of a file in the folder, for messages."""
+        return self.path / name
+
     @classmethod
     def open(cls, path: Path) -> "HFFolder":
         """Read the headers of all weights; raise `UserError` if files are missing, damaged, or would run code."""
@@ -53,6 +57,11 @@ class HFFolder:
 
         tensors = {name: Stored(file, x) for file in weight_files(path) for name, x in read_shapes(file).items()}
         return cls(path, config, tensors)
+
+    def text(self, name: str, max_bytes: int = files.MAX_TEXT_BYTES) -> str | None:
+        """Return the contents of a text file in the folder; None if the file is missing."""
+        path = self.path / name
+        return files.read_text(path, max_bytes) if path.is_file() else None
 
     def table(self, name: str) -> dict[str, Any]:
         """Return the contents of a JSON file in the folder; empty if the file is missing."""

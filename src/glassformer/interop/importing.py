@@ -20,6 +20,8 @@ from glassformer.interop.equivalent import shapes_of
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family, Key, matches, renamed
 from glassformer.interop.generation import end_tokens, read_generation
+from glassformer.interop.gguf_folder import open_gguf
+from glassformer.interop.gguf_header import is_gguf
 from glassformer.interop.hf_config import HFConfig
 from glassformer.interop.tokenizer_files import TOKENIZER_CONFIG
 from glassformer.store.manifest import Manifest
@@ -61,8 +63,14 @@ def import_model(
     out = files.as_path(out, "out")
     files.require_new_folder(out)
     # The network's configuration
-    folder = HFFolder.open(local(source))
-    family, architecture = find_family(folder, ignore_tensors, ignore_keys, log)
+    path = local(source)
+    folder: HFFolder
+    if is_gguf(path):
+        folder, family = open_gguf(path)
+        architecture = family.architectures[0]
+    else:
+        folder = HFFolder.open(path)
+        family, architecture = find_family(folder, ignore_tensors, ignore_keys, log)
     config, labels = read_config(folder, family, architecture, ignore_keys, log)
     # Tokenizers, and the ids of special tokens
     tokenizers = tokenizer_files.read_tokenizers(folder, log, family.roles, family.builder, family.vocabulary)
@@ -73,7 +81,7 @@ def import_model(
     # Weights and generation defaults
     weights = read_weights(folder, family, config, ignore_tensors, log)
     defaults = folder.config | folder.table(GENERATION) | {"eos_token_id": ends}
-    generation = read_generation(defaults, config, tokenizer, str(folder.path / GENERATION), log)
+    generation = read_generation(defaults, config, tokenizer, str(folder.place(GENERATION)), log)
     # What is not imported
     _log_not_imported(folder, log)
     if folder.config.get("auto_map"):
@@ -119,7 +127,7 @@ def find_family(
     of_type = [family for family in FAMILIES if family.model_type == model_type]
     if not of_type:
         known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES))
-        problem = f"{folder.path / CONFIG}: model_type {shown(str(model_type))} is not supported (known: {known})"
+        problem = f"{folder.place(CONFIG)}: model_type {shown(str(model_type))} is not supported (known: {known})"
         if folder.config.get("auto_map"):
             problem += ", and its custom code (auto_map) is never run"
         raise UserError(problem)
@@ -132,7 +140,7 @@ def find_family(
                     return family, name
         read_config(folder, of_type[0], of_type[0].architectures[0], ignore_keys)  # raises for a wrong configuration
         raise UserError(
-            f"{folder.path / CONFIG} has no architectures, the class name of the model, and the tensors of the folder "
+            f"{folder.place(CONFIG)} has no architectures, the class name of the model, and the tensors of the folder "
             f"are those of none of {classes}: add the class, or skip the tensors of another head with --ignore-tensors"
         )
     names = architectures if isinstance(architectures, list) else [architectures]
@@ -143,7 +151,7 @@ def find_family(
             return family, names[0]
     name = shown(", ".join(map(str, names)))
     raise UserError(
-        f"{folder.path / CONFIG}: architectures {name} is not supported for {of_type[0].name} (known: {classes})"
+        f"{folder.place(CONFIG)}: architectures {name} is not supported for {of_type[0].name} (known: {classes})"
     )
 
 
@@ -166,7 +174,7 @@ def read_config(
 
     `log` receives a message about each unknown key in `ignore`; any other name in `ignore` is an error.
     """
-    hf = HFConfig(folder.config, str(folder.path / CONFIG), folder.tensors.keys(), ignore)
+    hf = HFConfig(folder.config, str(folder.place(CONFIG)), folder.tensors.keys(), ignore)
     try:
         config = family.read(hf, architecture)
     except UserError as error:
@@ -176,9 +184,9 @@ def read_config(
         raise UserError(": ".join([hf.where, *keys, str(error)])) from error
     hf.done()
     if wrong := [key for key in ignore if key not in hf.ignored]:
-        raise UserError(f"{folder.path / CONFIG} has no unknown key {shown(wrong[0])}: remove it from --ignore-keys")
+        raise UserError(f"{folder.place(CONFIG)} has no unknown key {shown(wrong[0])}: remove it from --ignore-keys")
     for key, value in hf.ignored.items():
-        log(f"ignored (--ignore-keys): {key} = {shown(str(value))} in {CONFIG}")
+        log(f"ignored (--ignore-keys): {key} = {shown(str(value))} in {folder.place(CONFIG).name}")
     if isinstance(config.head, c.VectorHead):
         return replace(config, head=sentence_files.read_head(folder, config)), _unused_labels(folder)
     if sentence_files.has_modules(folder):
@@ -189,7 +197,7 @@ def read_config(
     if not isinstance(config.head, (c.PositionHead, c.SequenceHead)):
         return config, _unused_labels(folder)
     labels = _labels(folder)
-    problem, where = folder.config.get("problem_type"), folder.path / CONFIG
+    problem, where = folder.config.get("problem_type"), folder.place(CONFIG)
     if isinstance(config.head, c.SequenceHead) and problem not in (None, MULTI_LABEL, PROBLEMS[len(labels) == 1]):
         raise UserError(f"{where}: problem_type {shown(str(problem))} is not supported for {len(labels)} labels")
     return replace(config, head=replace(config.head, n_labels=len(labels))), labels
@@ -236,7 +244,7 @@ def _unused_labels(folder: HFFolder) -> tuple[str, ...]:
 
 
 def _labels(folder: HFFolder) -> tuple[str, ...]:
-    table, where = folder.config.get("id2label"), folder.path / CONFIG
+    table, where = folder.config.get("id2label"), folder.place(CONFIG)
     if table is None:
         n_labels = folder.config.get("num_labels", 2)
         if type(n_labels) is not int or not 1 <= n_labels <= c.MAX_VOCAB:
@@ -347,7 +355,7 @@ def require_fit(
     problems += [f"{shown(name)} is not a tensor of this model" for name in unknown]
     if problems:
         hint = f"; --ignore-tensors {shown(unknown[0])} skips a tensor that is not needed" if unknown else ""
-        raise UserError(f"{folder.path} does not match its {CONFIG}: {listed(problems)}{hint}")
+        raise UserError(f"{folder.path}: the tensors do not fit the configuration: {listed(problems)}{hint}")
     return all_keys, names
 
 
@@ -375,7 +383,7 @@ def _with_special_ids(
         if token_id is None:
             continue
         if type(token_id) is not int:
-            raise UserError(f"{folder.path / CONFIG}: {key}: expected an integer, got {shown(str(token_id))}")
+            raise UserError(f"{folder.place(CONFIG)}: {key}: expected an integer, got {shown(str(token_id))}")
         if 0 <= token_id < config.vocab_size:
             ids[name] = token_id
         else:  # -1, or the default of a larger vocabulary
@@ -388,7 +396,7 @@ def _with_special_ids(
 def _end_tokens(folder: HFFolder, config: c.TransformerConfig, log: Log) -> list[int]:
     """Return the end tokens of `generation_config.json`, as `generate` of transformers, or else of `config.json`."""
     tables = {GENERATION: folder.table(GENERATION), CONFIG: folder.config}
-    of_generation, of_config = (end_tokens(table, str(folder.path / name)) for name, table in tables.items())
+    of_generation, of_config = (end_tokens(table, str(folder.place(name))) for name, table in tables.items())
     ends = of_generation or of_config
     for end in ends:
         if not 0 <= end < config.vocab_size:

@@ -69,12 +69,11 @@ def read_tokenizers(
 
 def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str], built: str | None = None) -> Tokenizer:
     """Return the tokenizer of `tokenizer.json`, or of the text `built` in its place."""
-    path = folder.path / TOKENIZER
-    if built is None and not path.is_file():
+    text = built or folder.text(TOKENIZER, MAX_TOKENIZER_BYTES)
+    if text is None:
         pieces = sorted(path.name for path in folder.path.iterdir() if path.suffix in (".spm", ".model"))
         others = f", only the SentencePiece files {' and '.join(pieces)}" if pieces else ""
         raise UserError(f"{folder.path} has no {TOKENIZER}{others}: {SAVE_FAST}")
-    text = built or files.read_text(path, MAX_TOKENIZER_BYTES)
     template, of_files = _chat_template(folder), roles(folder)
     try:
         tokenizer = Tokenizer.imported(text, of_files, template)
@@ -82,7 +81,7 @@ def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str], built: str | Non
         if missing := {role: token for role, token in defaults.items() if token in tokenizer.vocab}:
             tokenizer = Tokenizer.imported(text, of_files | missing, template)
     except UserError as error:
-        raise UserError(f"{path} cannot be used as a tokenizer: {error}") from error
+        raise UserError(f"{folder.place(TOKENIZER)} cannot be used as a tokenizer: {error}") from error
     _require_agreement(folder, json.loads(text))
     return tokenizer
 
@@ -141,14 +140,14 @@ def roles(folder: HFFolder) -> dict[str, str]:
 
 def _chat_template(folder: HFFolder) -> Any:
     """Return the chat template of a folder, or None; its own file takes precedence, as in transformers."""
-    path = folder.path / CHAT_TEMPLATE
-    if path.is_file():
-        return files.read_text(path)
+    text = folder.text(CHAT_TEMPLATE)
+    if text is not None:
+        return text
     template = folder.table(TOKENIZER_CONFIG).get("chat_template")
     try:
         check_chat_template(template)
     except UserError as error:
-        raise UserError(f"{folder.path / TOKENIZER_CONFIG}: {error}") from error
+        raise UserError(f"{folder.place(TOKENIZER_CONFIG)}: {error}") from error
     return template
 
 

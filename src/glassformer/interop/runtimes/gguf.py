@@ -1,7 +1,7 @@
 """Export to a GGUF file for llama.cpp: metadata, tensors and tokenizer, which are read back and compared."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -15,49 +15,23 @@ from glassformer.config.transformer import LinearScaling, Llama3Scaling, RotaryP
 from glassformer.errors import UserError, needs
 from glassformer.inference.text import causal_frame
 from glassformer.interop.compatibility import differences
-from glassformer.interop.family import Family, Key
+from glassformer.interop.family import Key
+from glassformer.interop.gguf_folder import FACTORS, GGUFFamily, frequency_factors, halves, neighbours
+from glassformer.interop.gguf_header import ARCHITECTURE, ARCHITECTURES, Architecture
+from glassformer.interop.gguf_tokenizer import CONTROL, NORMAL, UNUSED
 from glassformer.interop.hf import choose_family, compare_weights_read, filled, transformer_of
 from glassformer.interop.tokenizer_files import row_names, trained_start
-from glassformer.nn.positions import llama3_scaled, rotary_frequencies
 from glassformer.store.model_directory import StoredModel, weights_of
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 FILE = "model.gguf"
-ARCHITECTURE = "general.architecture"
-FACTORS = "rope_freqs.weight"
-NORMAL, CONTROL, UNUSED = 1, 3, 5  # gguf.TokenType
 IN_GGUF: Mapping[Dtype, tuple[str, str]] = {
     "float32": ("F32", "ALL_F32"),
     "float16": ("F16", "MOSTLY_F16"),
     "bfloat16": ("BF16", "MOSTLY_BF16"),
 }
 """Dtype → names in gguf of the tensor type and of the file type."""
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """One `general.architecture` of GGUF, and the settings that are fixed in llama.cpp's code for it."""
-
-    name: str
-    activation: str
-    """Activation of the feed-forward, by its name in glassformer."""
-    turns_neighbours: bool = False
-    """True if rotary positions rotate entries 2i and 2i + 1 of a head together, not i and i + K/2."""
-    has_factors: bool = False
-    """True if a tensor may divide each rotary frequency by its own factor."""
-    has_out_bias: bool = True
-    """True if the output projection of attention may have a bias."""
-
-
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "gpt2": Architecture("gpt2", "gelu_tanh"),
-    "llama": Architecture("llama", "silu", turns_neighbours=True, has_factors=True),
-    "mistral": Architecture("llama", "silu", turns_neighbours=True, has_factors=True),
-    "qwen2": Architecture("qwen2", "silu", has_out_bias=False),
-    "qwen3": Architecture("qwen3", "silu", has_out_bias=False),
-}
-"""`model_type` of transformers → architecture of GGUF."""
 
 
 def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> list[str]:
@@ -81,7 +55,7 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
     numbers = model_numbers(config, architecture) | tokenizer_numbers(stored.tokenizers.target, named)
     numbers |= {"general.name": stored.run.name, "general.file_type": int(gguf.LlamaFileType[IN_GGUF[dtype][1]])}
     weights = {name: _rounded(name, x, dtype) for name, x in weights.items()}
-    keys = _keys(gguf, family, architecture, config)
+    keys = GGUFFamily.of(family, architecture).keys(config)
     tensors = tensors_of(config, architecture, keys, weights)
     _write_file(gguf, folder / FILE, numbers, tensors, dtype)
     # Read back and compare
@@ -184,35 +158,6 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
     return {f"tokenizer.ggml.{name}": value for name, value in numbers.items()}
 
 
-def neighbours(x: Tensor, n_heads: int) -> Tensor:
-    """Reorder the rows of queries or keys within each head: rows i and i + K/2, which rotate together, become adjacent.
-
-    >>> neighbours(torch.arange(8), n_heads=2).tolist()
-    [0, 2, 1, 3, 4, 6, 5, 7]
-    """
-    return x.unflatten(0, (n_heads, 2, -1)).transpose(1, 2).flatten(0, 2).contiguous()
-
-
-def halves(x: Tensor, n_heads: int) -> Tensor:
-    """Reorder the rows of queries or keys within each head: the inverse of `neighbours`.
-
-    >>> halves(torch.tensor([0, 2, 1, 3, 4, 6, 5, 7]), n_heads=2).tolist()
-    [0, 1, 2, 3, 4, 5, 6, 7]
-    """
-    return x.unflatten(0, (n_heads, -1, 2)).transpose(1, 2).flatten(0, 2).contiguous()
-
-
-def frequency_factors(base: float, scaling: Llama3Scaling, d_head: int) -> Tensor:
-    """Return the divisors of the rotary frequencies, (K/2,): the factor for long wavelengths, 1 for short ones.
-
-    >>> frequency_factors(10000.0, Llama3Scaling(8.0, 1.0, 4.0, 64), 6)
-    tensor([1., 8., 8.])
-    """
-    plain = rotary_frequencies(base, d_head)
-    longest, shortest = scaling.low_freq_factor, scaling.high_freq_factor
-    return plain / llama3_scaled(plain, scaling.factor, longest, shortest, scaling.original_max_len)
-
-
 def tensors_of(
     config: TransformerConfig, architecture: Architecture, keys: Iterable[Key], weights: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
@@ -247,20 +192,6 @@ def _turned(config: TransformerConfig, architecture: Architecture, names: Iterab
     if not architecture.turns_neighbours:
         return {}
     return {name: n_heads[part] for name in names if (part := name.split(".")[-2]) in n_heads}
-
-
-def _keys(gguf: ModuleType, family: Family, architecture: Architecture, config: TransformerConfig) -> list[Key]:
-    """Return the family's table with names of gguf instead of transformers; gguf stores no matrix as (in, out)."""
-    kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
-    names = gguf.get_tensor_name_map(kinds[architecture.name], config.head_stack.n_layers)
-
-    def name_of(theirs: str) -> str:
-        name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
-        if name is None:
-            raise UserError(f"llama.cpp's {architecture.name} has no tensor for {theirs}")
-        return str(name)
-
-    return [replace(key, theirs=tuple(map(name_of, key.theirs)), transposed=False) for key in family.keys(config)]
 
 
 def _stays_in_float32(name: str, x: Tensor) -> bool:
