@@ -18,6 +18,8 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import (
     BeamConfig,
     ClassificationConfig,
+    ConversationConfig,
+    ConversationData,
     GenerationConfig,
     LabelData,
     ObjectiveConfig,
@@ -254,6 +256,37 @@ def label_run(
         data=LabelData(**(values | (data or {}))),
         objective=TaggingConfig() if tags else ClassificationConfig(),
         train=TrainConfig(**(defaults | train)),
+    )
+
+
+def write_conversations(folder: Path, n: int = 60, name: str = "conversations") -> Path:
+    """Write a jsonl file of one or two exchanges: the answer to some words is their translation."""
+    rng = random.Random(name)
+    lines = []
+    for _ in range(n):
+        messages = []
+        for _ in range(rng.randint(1, 2)):
+            words = rng.choices(list(WORDS), k=rng.randint(1, 3))
+            messages.append({"role": "user", "content": " ".join(words)})
+            messages.append({"role": "assistant", "content": " ".join(WORDS[word] for word in words)})
+        lines.append(json.dumps({"messages": messages}) + "\n")
+    path = folder / f"{name}.jsonl"
+    path.write_text("".join(lines))
+    return path
+
+
+def conversation_run(folder: Path, *, data: dict[str, Any] | None = None, **train: Any) -> Run:
+    """Return a run of 20 steps on made-up conversations."""
+    defaults = {"max_steps": 20, "eval_every": 10, "log_every": 5, "device": "cpu"}
+    values = {"path": str(write_conversations(folder)), "batch_tokens": 160, "valid_fraction": 0.2}
+    return Run(
+        name="conversations",
+        model=replace(MODEL, max_len=64),
+        tokenizer=TokenizerConfig(vocab_size=300),
+        data=ConversationData(**(values | (data or {}))),
+        objective=ConversationConfig(),
+        train=TrainConfig(**(defaults | train)),
+        generation=GenerationConfig(max_new_tokens=8),
     )
 
 

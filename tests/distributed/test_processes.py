@@ -42,7 +42,18 @@ from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.training import checkpointer
 from glassformer.training.trainer_state import read_progress
-from runs import MODEL, Recording, label_run, metrics, pair_run, text_run_of, tiny_run, write_documents, write_text
+from runs import (
+    MODEL,
+    Recording,
+    conversation_run,
+    label_run,
+    metrics,
+    pair_run,
+    text_run_of,
+    tiny_run,
+    write_documents,
+    write_text,
+)
 
 STRATEGIES = ["ddp", "fsdp", "hybrid"]
 RECURRENT = RecurrentConfig(
@@ -64,6 +75,7 @@ RUNS: dict[str, Callable[[Path], Run]] = {
         folder, grad_accumulation=2, early_stopping=EarlyStopping("accuracy", patience=50, higher_is_better=True)
     ),
     "masked": lambda folder: text_run_of(folder, MaskedConfig(), grad_accumulation=2),
+    "conversations": lambda folder: conversation_run(folder, grad_accumulation=2),
 }
 
 

@@ -13,7 +13,7 @@ from glassformer.config.run import InfillingConfig, MaskedConfig, Run, SpansConf
 from glassformer.doctor.glassformer_models import check_model
 from glassformer.errors import Interrupted
 from glassformer.store import checkpoint
-from runs import MODEL, label_run, pair_run, remains, signal_at, text_run_of, tiny_run, write_text
+from runs import MODEL, conversation_run, label_run, pair_run, remains, signal_at, text_run_of, tiny_run, write_text
 
 SCORES = {
     "causal": set(),
@@ -27,6 +27,7 @@ SCORES = {
     "decoder-classes": {"accuracy", "macro_f1", "calibration_error", "most_frequent_share", "report"},
     "regression": {"rmse", "pearson", "spearman"},
     "tags": {"accuracy", "macro_f1", "span_f1", "span_precision", "span_recall", "report"},
+    "conversations": {"exact_match"},
 }
 RUNS: dict[str, Callable[[Path], Run]] = {
     "causal": lambda folder: tiny_run(write_text(folder)),
@@ -44,6 +45,7 @@ RUNS: dict[str, Callable[[Path], Run]] = {
     "decoder-classes": lambda folder: label_run(folder, model=MODEL),
     "regression": lambda folder: label_run(folder, "regression"),
     "tags": lambda folder: label_run(folder, "tags"),
+    "conversations": conversation_run,
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from glassformer import api
 from glassformer.config.run import Run
 from glassformer.tasks.registry import trainable_task
-from runs import Recording, label_run, made_up_text, pair_run, tiny_run
+from runs import Recording, conversation_run, label_run, made_up_text, pair_run, tiny_run
 
 
 def text(folder: Path) -> Run:
@@ -26,7 +26,12 @@ def pairs(folder: Path) -> Run:
     return pair_run(folder, data={"valid_source": None, "valid_target": None})
 
 
-RUNS: dict[str, Callable[[Path], Run]] = {"text": text, "pairs": pairs, "labels": label_run}
+RUNS: dict[str, Callable[[Path], Run]] = {
+    "text": text,
+    "pairs": pairs,
+    "labels": label_run,
+    "conversations": conversation_run,
+}
 
 
 @pytest.mark.parametrize("name", RUNS)

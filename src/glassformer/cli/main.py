@@ -26,6 +26,7 @@ VERBS = {
     "resume": "resume a run that was stopped",
     "checkpoint": "list, verify or prune the checkpoints of a run",
     "generate": "generate text with a trained model",
+    "chat": "talk with a model that learned conversations",
     "translate": "translate every source, with one model or an ensemble",
     "score": "compute the log-probability of given targets",
     "fill": "fill the masks of a text",

@@ -1,6 +1,6 @@
 """Conversations with a causal language model: whole turns that fit its context, and a cache kept between turns."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from glassformer.errors import Log, UserError, warn
@@ -39,7 +39,7 @@ class Chat:
         """Add a message, for example of the user."""
         self.messages += require_messages([{"role": role, "content": content}])
 
-    def answer(self, settings: Settings, drafter: Drafter | None = None) -> Iterator[str]:
+    def answer(self, settings: Settings, drafter: Drafter | None = None) -> Generator[str]:
         """Yield the next message of the assistant in pieces; at the end, or when it is interrupted, it is added.
 
         Raises `UserError` if the last message alone does not fit the context.
