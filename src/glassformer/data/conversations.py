@@ -77,7 +77,7 @@ def _messages(data: ConversationData, record: Record) -> list[dict[str, Any]]:
     messages: list[Any] = []
     for name, role in ((data.prompt_field, "user"), (data.completion_field, ASSISTANT)):
         value = record.value(name)
-        messages += [{"role": role, "content": record.text(name)}] if isinstance(value, str) else value
+        messages += value if isinstance(value, list) else [{"role": role, "content": record.text(name)}]
     return _checked(record, messages, data.prompt_field)
 
 
