@@ -29,6 +29,6 @@ def main(directory: Dir | None = None, /, *, machine: bool = False, json_: Json 
     from glassformer.doctor import check_model  # imports torch
 
     with bar("checking"):
-        report = check_model(model.network)
+        report = check_model(model)
     print_report(report, as_json=json_)
     return 0 if report.ok else 1

@@ -15,6 +15,7 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.doctor.adapter import Interface, Kind, Loss
+from glassformer.doctor.chat_mask import chat_mask
 from glassformer.doctor.runner import Report, check
 from glassformer.errors import UserError
 from glassformer.model import Model
@@ -34,7 +35,8 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
 
     `model` is a model directory, a loaded model, or a network of this package. If its head predicts labels, the checks
     read the hidden states below it through a token head. For any other module, the keyword arguments are those of
-    `Interface`, at least `vocab_size`, and `checks`, the names of the checks to run. Raises `UserError` for an
+    `Interface`, at least `vocab_size`, and `checks`, the names of the checks to run. A model with a chat template is
+    also checked by `chat_mask`. Raises `UserError` for an
     ensemble, and if another module lacks `vocab_size`.
     """
     # The network of a folder or a model
@@ -43,7 +45,8 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
     if isinstance(model, Model):
         if model.others:
             raise UserError("an ensemble cannot be checked as a whole: check each of its models")
-        model = model.network
+        report = check_model(model.network, seed=seed, **given)
+        return report if model.tokenizer.chat_template is None else Report((*report.results, chat_mask(model)))
     # Modules of other packages
     if not isinstance(model, Network):
         if "vocab_size" not in given:

@@ -1,0 +1,82 @@
+"""The check of what a conversation trains: the answers with their end tokens, and nothing of the user."""
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+
+from glassformer.data.batching import NOT_SCORED, Example
+from glassformer.data.conversation_rows import ConversationRows
+from glassformer.data.conversations import Conversation
+from glassformer.doctor.runner import Result
+from glassformer.errors import UserError
+from glassformer.inference.text import end_ids_of
+from glassformer.model import Model
+from glassformer.objectives.causal import CausalObjective
+from glassformer.tokenization.conversations import ConversationEncoder
+from glassformer.tokenization.tokenizer import Tokenizer
+
+ANSWERS = ("Four.", "Five.")
+TURNS = (
+    {"role": "user", "content": "What is two plus two?"},
+    {"role": "assistant", "content": ANSWERS[0]},
+    {"role": "user", "content": "And one more?"},
+    {"role": "assistant", "content": ANSWERS[1]},
+)
+SYSTEM = {"role": "system", "content": "Answer in one word."}
+LONGEST = 1 << 20
+MEANING = "It learns to write the user's words, or it never learns to end an answer."
+
+
+def chat_mask(model: Model) -> Result:
+    """Check the labels of two turns: exactly both answers are scored, each with a token that ends a generation.
+
+    The detail shows all that is scored. Raises `UserError` for a model without a chat template.
+    """
+    encoder = model.conversation_encoder
+    try:
+        rows = _encoded(encoder)
+    except UserError as error:
+        return Result("chat-mask", False, str(error), MEANING)
+    labels = CausalObjective().collate(rows, np.random.default_rng(0)).labels[0].tolist()
+    ends = end_ids_of(model.tokenizer, model.config, model.generation)
+    scored = list(scored_parts(labels))
+    problems = mask_problems(scored, ANSWERS, model.tokenizer, ends)
+    shown = " and ".join(repr(model.tokenizer.decode(part, skip_special=False)) for part in scored)
+    detail = f"scored: {shown or 'nothing'}"
+    return Result("chat-mask", not problems, "; ".join([*problems, detail]), MEANING)
+
+
+def _encoded(encoder: ConversationEncoder) -> list[Example]:
+    """Return the conversation as a row, with a system message if the template accepts one."""
+    try:
+        return ConversationRows(encoder, LONGEST).encode([Conversation((SYSTEM, *TURNS))])
+    except UserError:
+        return ConversationRows(encoder, LONGEST).encode([Conversation(TURNS, "two turns")])
+
+
+def scored_parts(labels: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the runs of scored labels.
+
+    >>> list(scored_parts([-100, 5, 6, -100, -100, 7]))
+    [[5, 6], [7]]
+    """
+    for is_scored, part in groupby(labels, lambda label: label != NOT_SCORED):
+        if is_scored:
+            yield list(part)
+
+
+def mask_problems(
+    scored: Sequence[Sequence[int]], answers: Sequence[str], tokenizer: Tokenizer, ends: Collection[int]
+) -> list[str]:
+    """Return what is wrong with the scored parts of a conversation with these answers, in words."""
+    problems = []
+    if len(scored) != len(answers):
+        problems.append(f"{len(scored)} parts are scored, and the conversation has {len(answers)} answers")
+    for part, answer in zip(scored, answers, strict=False):
+        controls = [i for i, token in enumerate(part) if token in ends]
+        if not controls or tokenizer.decode(part[controls[-1] :], skip_special=True).strip():
+            problems.append(f"the answer {answer!r} is scored without a token at its end that ends a generation")
+        if (found := tokenizer.decode(part).strip()) != tokenizer.decode(tokenizer.encode(answer)).strip():
+            problems.append(f"{found!r} is scored in place of the answer {answer!r}")
+    return problems

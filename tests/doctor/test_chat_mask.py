@@ -1,0 +1,62 @@
+"""The check of what a conversation trains finds each known mistake of a mask."""
+
+from dataclasses import replace
+
+import pytest
+
+from glassformer import api, doctor
+from glassformer.doctor.chat_mask import ANSWERS, chat_mask, mask_problems, scored_parts
+from glassformer.model import Model
+from glassformer.tokenization.chat_template import CHATML
+from glassformer.tokenization.tokenizer import Tokenizers
+from runs import conversation_run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    folder = tmp_path_factory.mktemp("mask")
+    return api.train(conversation_run(folder, max_steps=1, eval_every=1), folder / "run").model
+
+
+def test_a_trained_model_passes_and_shows_what_it_scores(model: Model) -> None:
+    result = chat_mask(model)
+    assert result.passed and result.detail == "scored: 'Four.<|im_end|>' and 'Five.<|im_end|>'"
+    report = doctor.check_model(model)
+    assert report.results[-1] == result
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        (
+            CHATML.replace("{{ message.content }}", "{% generation %}{{ message.content }}{% endgeneration %}"),
+            "does not end an answer with a special token",
+        ),
+        (
+            CHATML.replace(
+                "{{ message.content }}<|im_end|>", "{% generation %}{{ message.content }}<|im_end|>{% endgeneration %}"
+            ),
+            "parts are scored, and the conversation has 2 answers",
+        ),
+        (CHATML.replace("<|im_end|>", "[SEP]"), "without a token at its end that ends a generation"),
+    ],
+    ids=["end token outside (TRL 4147)", "user scored", "another end token"],
+)
+def test_a_wrong_template_is_found(model: Model, template: str, problem: str) -> None:
+    wrong = replace(model, tokenizers=Tokenizers(model.tokenizer.with_chat_template(template)))
+    result = chat_mask(wrong)
+    assert not result.passed and problem in result.detail
+
+
+def test_wrong_labels_are_named(model: Model) -> None:
+    tokenizer, end = model.tokenizer, model.conversation_encoder.end_id
+    four, five = (tokenizer.encode(answer) for answer in ANSWERS)
+    assert mask_problems([[*four, end], [*five, end]], ANSWERS, tokenizer, [end]) == []
+    for scored, problem in (
+        ([[*four, end]], "1 parts are scored"),
+        ([four, [*five, end]], "'Four.' is scored without a token at its end"),
+        ([[*four[:-1], end], [*five, end]], "'Four' is scored in place of the answer 'Four.'"),
+        ([[*tokenizer.encode("two Four."), end], [*five, end]], "'two Four.' is scored in place of"),
+    ):
+        assert any(problem in one for one in mask_problems(scored, ANSWERS, tokenizer, [end])), problem
+    assert list(scored_parts([-100, -100])) == []
