@@ -1,7 +1,8 @@
-"""Recognise the kind of data from its name and its first rows: text, pairs, or texts with labels.
+"""Recognise the kind of data from its name and its first rows: text, pairs, texts with labels, or conversations.
 
 A file that is not a table is text, except `.conll` (words with tags). The names of the columns of a table (`.tsv`,
-`.csv`, `.jsonl`, `.parquet`, `hf:NAME`) decide: `source` and `target`, or `text` and `label`, or `text` alone. A table
+`.csv`, `.jsonl`, `.parquet`, `hf:NAME`) decide: `messages`, or `prompt` and `completion` (conversations), `source` and
+`target` (pairs), `text` and `label`, or `text` alone. A table
 of two columns with other names is recognised by its values: a column of few short values is the label, and two columns
 of mostly different values are pairs. In every other case `UserError` asks for the kind or the columns.
 """
@@ -13,7 +14,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from glassformer.config.run import LabelData, PairData, TextData
+from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data import addresses, builtin, records
 from glassformer.data.formats import is_tsv, table_rows
 from glassformer.data.in_memory import PARTS, Rows, json_lines
@@ -21,10 +22,11 @@ from glassformer.data.pairs import aligned_lines
 from glassformer.data.records import Request
 from glassformer.errors import UserError, shown
 
-Kind = Literal["text", "pairs", "labels"]
+Kind = Literal["text", "pairs", "labels", "conversations"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PAIR_FIELDS, LABEL_FIELDS = ("source_field", "target_field"), ("text_field", "label_field")
-FIELDS = (*PAIR_FIELDS, *LABEL_FIELDS, "second_field")
+CONVERSATION_FIELDS = (("messages_field",), ("prompt_field", "completion_field"))
+FIELDS = (*PAIR_FIELDS, *LABEL_FIELDS, "second_field", *CONVERSATION_FIELDS[0], *CONVERSATION_FIELDS[1])
 SETTINGS = (*FIELDS, "outputs")
 """Keys of `[data]` that decide how a table is read."""
 
@@ -53,7 +55,7 @@ class Sample:
 class Recognised:
     """Data of a recognised kind."""
 
-    data: TextData | PairData | LabelData
+    data: TextData | PairData | LabelData | ConversationData
     evidence: str = ""
     """The kind, and what it was recognised by; empty for files of text."""
     rows: Columns = field(default_factory=dict)
@@ -90,11 +92,11 @@ def _kinds_at(address: str) -> tuple[records.Kind, ...]:
 
 
 def _text(address: str, kind: Kind | None) -> Recognised:
-    if kind in ("pairs", "labels"):
+    if kind in ("pairs", "labels", "conversations"):
         tables = ", ".join(addresses.suffixes_of("pairs"))
         raise UserError(
             f"{address} has no columns: pairs are two files (source and target) or a table ({tables}), labels a table "
-            "or a .conll file"
+            "or a .conll file, conversations a table or a jsonl file with messages"
         )
     return Recognised(TextData(path=address))
 
@@ -122,6 +124,8 @@ def implied_kind(given: Mapping[str, str]) -> Kind | None:
     """
     if any(name in given for name in PAIR_FIELDS):
         return "pairs"
+    if any(name in given for fields in CONVERSATION_FIELDS for name in fields):
+        return "conversations"
     return "labels" if any(name in given for name in ("label_field", "second_field", "outputs")) else None
 
 
@@ -156,6 +160,9 @@ class _Reading:
 
     def recognised(self) -> Recognised:
         """Decide by the names of the columns, then by the values of two columns."""
+        talks = next(filter(None, map(self._named, CONVERSATION_FIELDS)), {})
+        if talks and self.kind in ("conversations", None):
+            return Recognised(ConversationData(path=self.address, **talks), f"conversations, {by_names(talks)}")
         pairs, labels = self._named(PAIR_FIELDS), self._named(LABEL_FIELDS)
         if pairs and labels and self.kind is None:
             raise self._unclear()
@@ -165,7 +172,7 @@ class _Reading:
             return self._labels(labels, by_names(labels))
         if self.kind in ("text", None) and (text := self._named(LABEL_FIELDS[:1])):
             return Recognised(TextData(path=self.address, **text), f"text, {by_names(text)}")
-        if self.kind != "text" and len(self.sample.columns) == 2:
+        if self.kind not in ("text", "conversations") and len(self.sample.columns) == 2:
             return self._by_values(*self.sample.columns)
         raise self._unclear()
 
@@ -242,6 +249,7 @@ class _Reading:
                 f"{self.address} may be pairs or labels: give --kind pairs or --kind labels (Python: kind=)"
             )
         flags = {"pairs": _flags(PAIR_FIELDS), "labels": _flags(LABEL_FIELDS), "text": _flags(LABEL_FIELDS[:1])}
+        flags["conversations"] = _flags(CONVERSATION_FIELDS[0])
         asked = [f"{flags[kind]} for {kind}" for kind in KINDS if self.kind in (kind, None)]
         columns = ", ".join(map(shown, names[:12])) or "none"
         return UserError(f"{self.address} has the columns {columns}: name those to read, with {'; or '.join(asked)}")

@@ -15,6 +15,8 @@ from glassformer.config.presets import preset
 from glassformer.config.run import (
     BeamConfig,
     ClassificationConfig,
+    ConversationConfig,
+    ConversationData,
     GenerationConfig,
     LabelData,
     PairData,
@@ -157,6 +159,8 @@ def run_of_data(name: str, recognised: Recognised, n_bytes: int) -> Run:
         return text_run(name, data, n_bytes)
     if isinstance(data, LabelData):
         return label_run(name, data, n_bytes)
+    if isinstance(data, ConversationData):
+        return conversation_run(name, data, n_bytes)
     return pair_run(name, data, n_bytes, of_characters=any(map(_are_words, recognised.rows.values())))
 
 
@@ -173,7 +177,7 @@ def _name_of(address: str) -> str:
     return files.name_of(Path(address))
 
 
-def _n_bytes(data: TextData | PairData | LabelData) -> int:
+def _n_bytes(data: TextData | PairData | LabelData | ConversationData) -> int:
     """Return the size of the files, or of the texts that are not in files or are compressed."""
     if isinstance(data, PairData) and data.path is None:
         return sum(os.path.getsize(str(side)) for side in (data.source, data.target))
@@ -236,6 +240,24 @@ def text_run(name: str, data: TextData, n_bytes: int) -> Run:
     tokenizer = TokenizerConfig(vocab_size=size.vocab_size)
     generation = GenerationConfig(temperature=0.8, top_k=50)
     return Run(name, model=model, tokenizer=tokenizer, data=data, train=train, generation=generation)
+
+
+def conversation_run(name: str, data: ConversationData, n_bytes: int) -> Run:
+    """Build a run for conversations of `n_bytes`: a language model that answers.
+
+    For a model that knows more than these conversations, train with `--init` from a language model instead.
+    """
+    size = suited(TEXT, n_bytes)
+    run = text_run(name, TextData(), n_bytes)
+    context = 2 * size.context
+    return replace(
+        run,
+        model=replace(run.model, max_len=context),
+        data=replace(data, batch_tokens=size.rows * context),
+        objective=ConversationConfig(),
+        train=replace(run.train, batch_size=TrainConfig().batch_size),
+        generation=GenerationConfig(temperature=0.3),
+    )
 
 
 def pair_run(name: str, data: PairData, n_bytes: int, *, of_characters: bool) -> Run:
