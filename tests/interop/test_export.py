@@ -11,6 +11,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from configs import CONFIGS, GPT, LLAMA, RECURRENT  # noqa: E402
+from glassformer import api  # noqa: E402
 from glassformer.cli.main import run  # noqa: E402
 from glassformer.config.presets import PRESETS  # noqa: E402
 from glassformer.config.run import GenerationConfig, LoraConfig  # noqa: E402
@@ -23,6 +24,7 @@ from glassformer.interop.hf import choose_family  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from interop.checkpoints import model_directory, tensors  # noqa: E402
 from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
+from runs import conversation_run  # noqa: E402
 
 GPT2 = replace(GPT, activation="gelu_tanh", max_len=64)
 
@@ -123,13 +125,28 @@ def test_missing_ids_override_the_defaults_of_transformers(name: str, caplog: py
     getattr(transformers, family.architecture(config))(theirs)
 
 
-@pytest.mark.parametrize("to", ["gguf", "ct2"])
-def test_further_end_tokens_are_reported_where_the_format_has_one(tmp_path: Path, to: Any) -> None:
+@pytest.mark.parametrize(("to", "others"), [("gguf", "13"), ("ct2", "9, 12, 13")])
+def test_end_tokens_that_a_format_has_no_name_for_are_reported(tmp_path: Path, to: Any, others: str) -> None:
+    """GGUF names three end tokens, and CTranslate2 one."""
     pytest.importorskip({"gguf": "gguf", "ct2": "ctranslate2"}[to])
     config = replace(FAMILY_CONFIGS["Llama"], max_len=32)
-    ours = model_directory(config, tmp_path / "ours", generation=GenerationConfig(end_ids=(9, 12)))
+    ours = model_directory(config, tmp_path / "ours", generation=GenerationConfig(end_ids=(9, 12, 13)))
     said = export(ours, tmp_path / to, to).said
-    assert "the files name one end token: give the ids of the others (9, 12) to the program" in said[-1]
+    assert f"the files do not name all end tokens: give the ids of the others ({others}) to the program" in said[-1]
+
+
+def test_a_chat_model_returns_from_gguf_with_its_template_and_end_tokens(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    chats = conversation_run(tmp_path, max_steps=1, eval_every=1)
+    family = replace(FAMILY_CONFIGS["Llama"], max_len=64, vocab_size=0)
+    chats = replace(chats, model=family, generation=GenerationConfig(max_new_tokens=6, end_ids=(2,)))
+    model = api.train(chats, tmp_path / "run").model
+    export(model, tmp_path / "gguf", "gguf")
+    import_model(tmp_path / "gguf" / "model.gguf", tmp_path / "back", log=print)
+    back = api.load(tmp_path / "back")
+    assert back.tokenizer.chat_template == model.tokenizer.chat_template
+    assert (back.config.eos_id, back.generation.end_ids) == (model.config.eos_id, (2,))
+    assert back.chat("red dog", temperature=0, max_new_tokens=6) == model.chat("red dog", temperature=0)
 
 
 def test_a_recurrent_model_is_refused(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from glassformer import files
 from glassformer.cli.arguments import Dir, File, Sampling
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from glassformer.model import Model
 
 
+Encode: TypeAlias = "Callable[[list[str]], list[EncodedPrompt]]"
+
+
 def main(
     directory: Dir,
     text: str | None = None,
@@ -45,6 +49,7 @@ def main(
     batch_size: int | None = None,
     draft: Path | None = None,
     special_tokens: bool = False,
+    chat: bool = False,
     sampling: Sampling,
     loading: Loading,
 ) -> int:
@@ -65,6 +70,7 @@ def main(
         draft: The directory of a smaller model with the same tokenizer; it proposes --draft-tokens tokens per step.
         special_tokens: Read special tokens written in a prompt, such as <|im_start|>, as these tokens; without this
             option they are ordinary text.
+        chat: Answer each prompt as the message of a user, by the chat template of the model.
 
     Examples:
         glassformer generate runs/mybook "It was" --temperature 0.8
@@ -88,8 +94,10 @@ def main(
         require_output(output, [directory, draft, input])
     if draft is not None:
         require_draft(Stored().run(draft), str(draft))
+    if chat and (special_tokens or context == "slide"):
+        raise UserError("--chat reads a prompt as a message: remove --special-tokens, or --context slide")
     # Models
-    model = loading.ensemble([directory], "generate")
+    model = loading.ensemble([directory], "chat" if chat else "generate")
     _require_effect(model, sampling, sample)
     from glassformer.inference.drafters import DraftCounts
 
@@ -97,17 +105,23 @@ def main(
     settings = sampling | {"n": n, "sample": sample, "slide": context == "slide", "counts": counts}
     if draft is not None:
         settings["draft"] = replace(loading, checkpoint=None).model(draft)
+    # How prompts are read
+    encode: Encode = partial(_encoded, model, special_tokens, context == "slide")
+    if chat:
+        how, _ = model.chat_settings(**settings)
+        settings["further_ends"] = how.end_ids
+        encode = partial(model.encode_conversations, how)
     # Texts
     if input is not None:
         size = GENERATION_BATCH if batch_size is None else batch_size
-        _write_file(model, prompts, output, special_tokens, settings | {"batch_size": size})
+        _write_file(model, prompts, output, encode, settings | {"batch_size": size})
     elif prompt is not None:
-        _write(model, prompt, special_tokens, settings)
+        _write(model, prompt, encode, settings, begins_with_prompt=not chat)
     else:
         for prompt in typed_lines("type the beginning of a text and press Enter; Ctrl-D ends"):
             with reported_errors():
                 if prompt:
-                    _write(model, prompt, special_tokens, settings)
+                    _write(model, prompt, encode, settings, begins_with_prompt=not chat)
     if counts.n_drafted:
         err(str(counts))
     return 0
@@ -124,10 +138,10 @@ def _require_effect(model: "Model", sampling: Mapping[str, Any], sample: int) ->
         raise no_effect(given[0], why)
 
 
-def _write(model: "Model", prompt: str, special_tokens: bool, settings: dict[str, Any]) -> None:
+def _write(model: "Model", prompt: str, encode: Encode, settings: dict[str, Any], *, begins_with_prompt: bool) -> None:
     """Stream one sample to the terminal, or print several with their numbers; notes go to standard error."""
-    [encoded] = _encoded(model, [prompt], special_tokens, settings["slide"])
-    n, n_new, texts = settings["n"], 0, [prompt] * settings["n"]
+    [encoded] = encode([prompt])
+    n, n_new, texts = settings["n"], 0, [prompt * begins_with_prompt] * settings["n"]
     for n_new, pieces in enumerate(model.stream_encoded([encoded], **settings)):
         texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
         if n == 1:
@@ -143,7 +157,7 @@ def _write(model: "Model", prompt: str, special_tokens: bool, settings: dict[str
         err(f"the context of {max_len} tokens {what}")
 
 
-def _encoded(model: "Model", prompts: list[str], special_tokens: bool, slide: bool) -> "list[EncodedPrompt]":
+def _encoded(model: "Model", special_tokens: bool, slide: bool, prompts: list[str]) -> "list[EncodedPrompt]":
     """Encode the prompts; print a note for each prompt whose beginning is dropped."""
     encoded = model.encode_prompts(prompts, slide=slide, special_tokens=special_tokens)
     max_len = model.network.config.max_len
@@ -155,11 +169,11 @@ def _encoded(model: "Model", prompts: list[str], special_tokens: bool, slide: bo
 
 
 def _write_file(
-    model: "Model", prompts: list[str | None], output: Path | None, special_tokens: bool, settings: dict[str, Any]
+    model: "Model", prompts: list[str | None], output: Path | None, encode: Encode, settings: dict[str, Any]
 ) -> None:
     """Write one JSON object per prompt, in order; with several samples, one per sample with its number."""
     filled, n = [prompt for prompt in prompts if prompt is not None], settings["n"]
-    rows = model.generate_encoded(_encoded(model, filled, special_tokens, settings["slide"]), **settings)
+    rows = model.generate_encoded(encode(filled), **settings)
     written: list[str] = []
     are_shown = output is None and sys.stdout.isatty()  # the lines are the progress
     with reporting(is_quiet=are_shown) as reporter, reporter.phase("generating") as progress:

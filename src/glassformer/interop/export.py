@@ -86,9 +86,10 @@ def write_checked(stored: StoredModel, folder: Path, to: Target, dtype: "Dtype" 
     """Write the export into an existing, empty folder; return the lines of the report."""
     options = {} if dtype == "float32" else {"dtype": dtype}
     report: list[str] = getattr(import_module(TARGETS[to]), f"write_{to}")(stored, folder, **options)
-    if to in ("gguf", "ct2") and stored.generation.end_ids:
-        ends = ", ".join(map(str, stored.generation.end_ids))
+    n_named = {"gguf": 2, "ct2": 0}.get(to, len(stored.generation.end_ids))
+    if unnamed := stored.generation.end_ids[n_named:]:
+        ends = ", ".join(map(str, unnamed))
         report.append(
-            f"the files name one end token: give the ids of the others ({ends}) to the program that generates"
+            f"the files do not name all end tokens: give the ids of the others ({ends}) to the program that generates"
         )
     return report

@@ -22,6 +22,7 @@ from glassformer.interop.gguf_tokenizer import CONTROL, NORMAL, UNUSED
 from glassformer.interop.hf import choose_family, compare_weights_read, filled, transformer_of
 from glassformer.interop.tokenizer_files import row_names, trained_start
 from glassformer.store.model_directory import StoredModel, weights_of
+from glassformer.tokenization.conversations import ConversationEncoder
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -53,6 +54,7 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
     config, weights = family.recast(config, weights_of(network))
     named = replace(config, bos_id=trained_start(stored))
     numbers = model_numbers(config, architecture) | tokenizer_numbers(stored.tokenizers.target, named)
+    numbers |= _chat_numbers(stored)
     numbers |= {"general.name": stored.run.name, "general.file_type": int(gguf.LlamaFileType[IN_GGUF[dtype][1]])}
     weights = {name: _rounded(name, x, dtype) for name, x in weights.items()}
     keys = GGUFFamily.of(family, architecture).keys(config)
@@ -156,6 +158,16 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
         if (token_id := getattr(tokenizer, f"{role}_id")) is not None:
             numbers[f"{name}_token_id"] = token_id
     return {f"tokenizer.ggml.{name}": value for name, value in numbers.items()}
+
+
+def _chat_numbers(stored: StoredModel) -> dict[str, Any]:
+    """Return the chat template and the further end tokens; llama.cpp ends a text at each of the tokens it names."""
+    tokenizer, numbers = stored.tokenizers.target, dict[str, Any]()
+    if tokenizer.chat_template is not None:
+        numbers["tokenizer.chat_template"] = ConversationEncoder(tokenizer, stored.run.name).template.source
+    further = dict.fromkeys(i for i in stored.generation.end_ids if i != stored.config.eos_id)
+    numbers |= zip((f"tokenizer.ggml.{name}_token_id" for name in ("eot", "eom")), further, strict=False)
+    return numbers
 
 
 def tensors_of(
