@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from glassformer.inference.advance import Drafted, OneId
-from glassformer.inference.contexts import SourceBatch
+from glassformer.inference.contexts import Ids
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.drafters import Drafter
 from glassformer.inference.rows import Row, Settings, check_prompts, rows_of
@@ -28,7 +28,7 @@ class Generation:
     read together and join it (continuous batching; Yu 2022, section 3). A row of a batch gets the same ids as alone,
     and equal prompts get equal ids; use more samples to get different ones.
 
-    With a `source` (ids and their mask), prompts are beginnings of targets: the decoder's start id, then forced ids.
+    With `sources` (ids), prompts are beginnings of targets: the decoder's start id, then forced ids.
 
     With a `drafter` (one per generation), the model makes fewer steps (`advance.Drafted`). Rows then advance by
     different numbers of ids: those of a row that is ahead wait until all rows have one to yield. A row whose ids are
@@ -41,20 +41,20 @@ class Generation:
         prompts: Sequence[Sequence[int]],
         settings: Settings,
         *,
-        source: SourceBatch | None = None,
+        sources: Sequence[Ids] = (),
         drafter: Drafter | None = None,
     ) -> None:
         """Raise `UserError` for an empty prompt, or for one longer than the context unless it slides."""
-        if source is not None and (settings.slide or drafter is not None):
-            raise ValueError("slide and drafter: expected neither with a source")
+        if sources and settings.slide:
+            raise ValueError("slide: expected a context that does not slide with sources")
         check_prompts(prompts, settings.max_len, settings.slide)
         self.settings, self._ends = settings, settings.ends
-        self._waiting = rows_of(prompts, settings)
+        self._waiting = rows_of(prompts, settings, sources)
         self._batch_size = settings.batch_size or len(prompts) * len(settings.samples)
         self._stopped: set[int] = set()
         self._advance: OneId | Drafted
         if drafter is None:
-            self._advance = OneId(model, settings, source)
+            self._advance = OneId(model, settings)
         else:
             self._advance = Drafted(model, settings, drafter)
 
