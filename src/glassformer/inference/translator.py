@@ -9,14 +9,7 @@ import torch
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.errors import Log, UserError, quoted, warn
 from glassformer.inference.beam import Hypothesis, Search, decode_sorted
-from glassformer.inference.drafters import (
-    DraftCounts,
-    Drafter,
-    ModelDrafter,
-    PromptLookup,
-    Vocabulary,
-    check_draft,
-)
+from glassformer.inference.drafters import DraftCounts, Drafter, ModelDrafter, PromptLookup, Vocabulary, check_draft
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.sampling import all_ends
 from glassformer.inference.score import Score, forced_scores
