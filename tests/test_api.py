@@ -315,7 +315,7 @@ def test_a_draft_model_needs_the_same_vocabulary(model: Model, tmp_path: Path) -
     with pytest.raises(UserError, match=r"draft: expected a Model, such as glassformer.load\(DIR\), got 'runs/small'"):
         model.generate("abc", draft="runs/small")
     masked = api.train(text_run_of(tmp_path, MaskedConfig(), max_steps=1), tmp_path / "masked").model
-    with pytest.raises(UserError, match="masked cannot draft tokens, because it does not continue texts"):
+    with pytest.raises(UserError, match="masked learned to fill masks: use it with fill, not generate"):
         model.generate("abc", draft=masked)
 
 

@@ -208,8 +208,6 @@ WRONG: dict[str, tuple[str, Callable[[Model], Any], str]] = {
     "no target": ("pairs", lambda m: m.translations("a", n_best=0), "n_best is 0 and must be at least 1"),
     "prefix": ("pairs", lambda m: m.translate("a", prefix=3), "prefix: expected a text, .* got 3"),
     "beam": ("pairs", lambda m: m.translate("a", beam=True), "beam must be integer, not True"),
-    "drafts": ("pairs", lambda m: m.translate("a", prompt_lookup=3), "prompt_lookup: a beam search has no drafts"),
-    "a draft": ("pairs", lambda m: m.translate("a", draft=m), "draft: a beam search has no drafts"),
     "candidates": ("masked", lambda m: m.fill("a [MASK]", n="3"), "n is '3' and must be an integer"),
     "no candidate": ("masked", lambda m: m.fill("a [MASK]", n=-1), "n is -1 and must be at least 1"),
 }

@@ -43,7 +43,6 @@ from glassformer.one_or_list import (
 from glassformer.reporting import Silent
 from glassformer.store.model_directory import save_model
 from glassformer.tasks.batches import Place, Places
-from glassformer.tasks.requirements import no_draft
 from glassformer.tasks.task import Prompt, wrong_verb
 from glassformer.tasks.trained_model import TrainedModel
 from glassformer.tokenization.chat_template import Message
@@ -235,15 +234,7 @@ class Model(TrainedModel):
         **settings: Any,
     ) -> tuple[Settings, Drafter | None]:
         """Return the settings of a generation, with some of the model's replaced, and what proposes tokens."""
-        draft_writer = None
-        if draft is not None:
-            if not isinstance(draft, Model):
-                raise UserError(f"draft: expected a Model, such as glassformer.load(DIR), got {draft!r:.60}")
-            if not draft.is_causal_lm:
-                raise no_draft(draft.name)
-            draft_writer = draft.writer
-        if not (counts is None or isinstance(counts, DraftCounts)):
-            raise UserError(f"counts: expected a DraftCounts, which receives numbers of drafts, got {counts!r:.60}")
+        _require_drafts(draft, counts)
         if not isinstance(slide, bool):
             raise UserError(f"slide: expected True or False, got {slide!r:.60}")
         require_integer("n", n, 1, "the number of samples per prompt")
@@ -251,7 +242,7 @@ class Model(TrainedModel):
         if not isinstance(self.generation, GenerationConfig):
             raise wrong_verb(self.task, self, "generate")
         config, samples = with_settings(self.generation, settings), range(sample, sample + n)
-        drafter = self.writer.drafter(config, draft_writer, counts)
+        drafter = self.writer.drafter(config, None if draft is None else draft.writer, counts)
         how = self.writer.settings(config, samples=samples, slide=slide, further_ends=further_ends)
         return how, drafter
 
@@ -336,7 +327,10 @@ class Model(TrainedModel):
         """Return the best target of a source, or of each of several; a source gives the same target in any batch.
 
         `settings` are fields of `BeamConfig` that replace the model's defaults; every target begins with `prefix`.
-        Drafts (`draft`, `prompt_lookup`) are for `generate`.
+
+        With `beam=1`, the greedy search, drafts make it faster and do not change the target: `draft`, a smaller model
+        with the same tokenizers, proposes `draft_tokens` tokens per step, or `prompt_lookup=k` copies k tokens from the
+        source or from earlier in the target. `counts`, a `DraftCounts`, receives their numbers.
         """
         return [found[0].text for found in self.translations(source, prefix=prefix, **settings)]
 
@@ -356,13 +350,18 @@ class Model(TrainedModel):
         n_best: int = 1,
         prefix: str = "",
         progress: Progress | None = None,
+        draft: "Model | None" = None,
+        counts: DraftCounts | None = None,
         **settings: Any,
     ) -> list[list[Translation]]:
         """Return the `n_best` targets of encoded sources (`encode_source`), best first, with ids and scores."""
         if not isinstance(prefix, str):
             raise UserError(f"prefix: expected a text, with which every target begins, got {prefix!r:.60}")
+        _require_drafts(draft, counts)
         translator, config = self.translator, self.translator.beam(settings)
-        return translator.translate_ids(sources, config, n_best=n_best, prefix=prefix, progress=progress)
+        drafter = translator.drafter(config, None if draft is None else draft.translator, counts)
+        options: dict[str, Any] = {"prefix": prefix, "drafter": drafter, "progress": progress}
+        return translator.translate_ids(sources, config, n_best=n_best, **options)
 
     @overload
     def score(self, text: str, target: str | None = None, *, source: str | None = None, log: Log = ...) -> Score: ...  # type: ignore[overload-overlap]
@@ -621,3 +620,11 @@ class Model(TrainedModel):
     def vectors_are(self) -> str:
         """Description of the vectors that `embed` returns."""
         return self.embedder.description
+
+
+def _require_drafts(draft: Any, counts: Any) -> None:
+    """Raise `UserError` for a draft model or counts of another type."""
+    if not (draft is None or isinstance(draft, Model)):
+        raise UserError(f"draft: expected a Model, such as glassformer.load(DIR), got {draft!r:.60}")
+    if not (counts is None or isinstance(counts, DraftCounts)):
+        raise UserError(f"counts: expected a DraftCounts, which receives numbers of drafts, got {counts!r:.60}")

@@ -184,7 +184,8 @@ def test_translation_equals_that_of_the_cpu(name: str, device: torch.device) -> 
         mask = torch.ones_like(source, dtype=torch.bool)
         mask[1, 5:] = False
         max_len = model.config.max_len
-        ids = list(Generation(model, [[1], [1]], Settings(greedy, max_len, device=place), source=(source, mask)))
+        sources = [source[0].tolist(), source[1, :5].tolist()]
+        ids = list(Generation(model, [[1], [1]], Settings(greedy, max_len, device=place), sources=sources))
         beams = beam_search(model, (source, mask), Search(BeamConfig(beam=3, max_new_tokens=8), 1, 2, max_len))
         found.append((ids, [[hypothesis.ids for hypothesis in row] for row in beams]))
     assert found[0] == found[1]

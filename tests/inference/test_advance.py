@@ -305,7 +305,7 @@ def test_a_state_that_cannot_be_cropped_is_an_error() -> None:
             return self.model.start(*args).lengths
 
     steps = generated(Uncropped(random_model("gpt")), [[1]], GREEDY, PromptLookup(2))
-    with pytest.raises(TypeError, match="needs a state with a method crop, got Tensor"):
+    with pytest.raises(UserError, match=r"the state of this model \(Tensor\) cannot forget tokens"):
         next(steps)
 
 

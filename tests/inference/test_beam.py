@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs import SEQ2SEQ, random_ids, random_model
+from configs import SEQ2SEQ, random_model
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.errors import UserError
 from glassformer.inference.beam import Hypothesis, Search, SentenceSearch, beam_search, length_penalty
@@ -125,7 +125,7 @@ def test_beam_one_is_greedy_for_every_penalty(name: str) -> None:
     greedy = GenerationConfig(max_new_tokens=12, temperature=0.0)
     prompts = [[START], [START, 4 if end != 4 else 5], [START], [START]]
     rows = [prompt[1:] for prompt in prompts]
-    for step in Generation(model, prompts, Settings(greedy, 9, [end], [3]), source=batch(SOURCES)):
+    for step in Generation(model, prompts, Settings(greedy, 9, [end], [3]), sources=SOURCES):
         for row, token in step.items():
             rows[row].append(token)
     for penalty, length_penalty_type in PENALTIES:
@@ -256,7 +256,7 @@ def test_impossible_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="prefix of output 1 contains the end token"):
         searched(model, SOURCES, BeamConfig(4), 2, prefixes=[[2], [], [], []])
     with pytest.raises(ValueError, match="slide"):
-        Generation(model, [[1]], Settings(GenerationConfig(), 9, slide=True), source=(random_ids(9, 1, 3), None))
+        Generation(model, [[1]], Settings(GenerationConfig(), 9, slide=True), sources=[[3, 1]])
 
 
 def test_length_penalties() -> None:

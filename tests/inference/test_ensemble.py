@@ -56,7 +56,7 @@ def test_two_equal_models_equal_one_model(name: str) -> None:
 def test_every_decoder_takes_an_ensemble() -> None:
     models = [random_model(SEQ2SEQ[name], seed) for seed, name in enumerate(("paper", "t5"))]
     source, settings = (SOURCE_IDS[:1], None), Settings(GenerationConfig(max_new_tokens=6, temperature=0.0), 24)
-    ids = [step[0] for step in Generation(Ensemble(models), [[1]], settings, source=source)]
+    ids = [step[0] for step in Generation(Ensemble(models), [[1]], settings, sources=SOURCE_IDS[:1].tolist())]
     found = beam_search(Ensemble(models), source, Search(BeamConfig(1, max_new_tokens=6), 1, 99, 24))
     assert found[0][0].ids == ids
     score = forced_scores(Ensemble(models), SOURCE_IDS[:1].tolist(), [found[0][0].ids], start_id=1)[0]

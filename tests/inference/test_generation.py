@@ -21,7 +21,6 @@ from glassformer.config.transformer import (
     Stack,
     TransformerConfig,
 )
-from glassformer.data.batching import pad
 from glassformer.errors import UserError
 from glassformer.inference import contexts
 from glassformer.inference.decodable import read_at
@@ -43,13 +42,13 @@ def generated(
     prompts: Sequence[Sequence[int]],
     config: GenerationConfig,
     *,
-    source: Any = None,
+    sources: Any = (),
     ends_row: Callable[[int, int], bool] = lambda row, token: False,
     **options: Any,
 ) -> Iterator[dict[int, int]]:
     """Yield the steps of a generation, in which the caller ends rows by `ends_row(row, id)`."""
     options = {"max_len": model.config.max_len} | options
-    generation = Generation(model, prompts, Settings(config, **options), source=source)
+    generation = Generation(model, prompts, Settings(config, **options), sources=sources)
     for step in generation:
         yield step
         for row, token in step.items():
@@ -325,16 +324,16 @@ def test_pitfall_32_a_row_does_not_depend_on_the_batch_that_it_joins(
 @pytest.mark.parametrize("name", sorted(SEQ2SEQ))
 def test_a_row_with_a_source_does_not_depend_on_the_batch_that_it_joins(name: str) -> None:
     model = random_model(SEQ2SEQ[name])
-    sources, mask = pad([row[:9] for row in MANY], 0)
+    sources = [row[:9] for row in MANY]
     prompts = [[1, 2][: 1 + i % 2] for i in range(len(MANY))]
     config = replace(DRAWN, max_new_tokens=12)
     free = []
     for i, prompt in enumerate(prompts):
-        free += grown(model, [prompt], config, batch_size=1, source=(sources[i : i + 1], mask[i : i + 1]))
+        free += grown(model, [prompt], config, batch_size=1, sources=[sources[i]])
     ends = [free[0][1], free[1][3]]
     expected = [row[: min([i for i, token in enumerate(row) if token in ends], default=99) + 1] for row in free]
     for batch_size in (1, 3, 100):
-        assert grown(model, prompts, config, batch_size=batch_size, source=(sources, mask), end_ids=ends) == expected
+        assert grown(model, prompts, config, batch_size=batch_size, sources=sources, end_ids=ends) == expected
 
 
 @pytest.mark.parametrize("same_size", [True, False], ids=["equal", "unequal"])

@@ -59,16 +59,15 @@ def theirs_written(both: Both, prompts: Ids, end: int | None, **settings: Any) -
 def ours_greedy(both: Both, prompts: Ids, end: int | None) -> Ids:
     config = both.network.config
     suppress_ids = [config.eos_id] if end is None and config.eos_id is not None else []
-    source = None
+    sources: Ids = []
     if config.encoder is not None:
-        ids, mask = padded(prompts, left=False)
         assert config.decoder_start_id is not None
-        source, prompts = (ids, mask.bool()), [[config.decoder_start_id]] * len(prompts)
+        sources, prompts = prompts, [[config.decoder_start_id]] * len(prompts)
     written: Ids = [[] for _ in prompts]
     greedy = GenerationConfig(temperature=0.0, max_new_tokens=N_NEW)
     ends = [] if end is None else [end]
     settings = Settings(greedy, config.max_len, ends, suppress_ids)
-    for step in Generation(both.network, prompts, settings, source=source):
+    for step in Generation(both.network, prompts, settings, sources=sources):
         for row, token in step.items():
             written[row].append(token)
     return written

@@ -32,8 +32,13 @@ def test_sampling_is_imported() -> None:
 def test_prompt_lookup_is_imported_for_a_decoder(settings: dict[str, Any]) -> None:
     found, messages = read(settings | {"prompt_lookup_num_tokens": 7})
     assert found.prompt_lookup == 7 and messages == []
+
+
+def test_prompt_lookup_is_imported_for_an_encoder_decoder_without_beams() -> None:
+    found, messages = read({"prompt_lookup_num_tokens": 7}, PAPER)
+    assert (found.beam, found.prompt_lookup, messages) == (1, 7, [])
     found, messages = read({"num_beams": 2, "early_stopping": "never", "prompt_lookup_num_tokens": 7}, PAPER)
-    assert isinstance(found, BeamConfig)
+    assert (found.beam, found.prompt_lookup) == (2, 0)
     assert messages == ["not imported from the generation defaults: prompt_lookup_num_tokens = 7"]
 
 

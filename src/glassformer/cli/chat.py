@@ -19,7 +19,6 @@ from glassformer.cli.inputs_outputs import (
 from glassformer.cli.progress import err
 from glassformer.data.formats import lines
 from glassformer.errors import UserError
-from glassformer.tasks.requirements import require_draft
 
 if TYPE_CHECKING:
     from glassformer.inference.chat import Chat
@@ -73,7 +72,7 @@ def main(
     if output is not None:
         require_output(output, [directory, draft, input])
     if draft is not None:
-        require_draft(Stored().run(draft), str(draft))
+        Stored().require([draft], "generate")
     # Model
     model = loading.ensemble([directory], "chat")
     talk = Talk(model, sampling if draft is None else sampling | {"draft": loading.model(draft)}, system)

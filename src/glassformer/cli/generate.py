@@ -16,6 +16,7 @@ from glassformer.cli.inputs_outputs import (
     input_text,
     no_effect,
     reported_errors,
+    require_draft_model,
     require_one,
     require_output,
     same_text,
@@ -25,7 +26,6 @@ from glassformer.cli.progress import err, reporting
 from glassformer.config.run import GENERATION_BATCH, SHAPES_LOGITS
 from glassformer.data.formats import lines
 from glassformer.errors import UserError
-from glassformer.tasks.requirements import require_draft
 
 if TYPE_CHECKING:
     from glassformer.inference.text import EncodedPrompt
@@ -85,15 +85,14 @@ def main(
         )
     if batch_size is not None and input is None:
         raise UserError("--batch-size is for --input FILE.jsonl; all samples of a prompt are drawn together")
-    if "draft_tokens" in sampling and draft is None:
-        raise UserError("--draft-tokens is for --draft DIR; --prompt-lookup K has its own number of tokens, K")
+    require_draft_model(sampling, draft)
     if input is None and prompt is None and not sys.stdin.isatty():
         raise UserError("no prompt given: give a text or --input FILE, or run on a terminal")
     prompts = [] if input is None else _prompts(input)
     if output is not None:
         require_output(output, [directory, draft, input])
     if draft is not None:
-        require_draft(Stored().run(draft), str(draft))
+        Stored().require([draft], "generate")
     if chat and (special_tokens or context == "slide"):
         raise UserError("--chat reads a prompt as a message: remove --special-tokens, or --context slide")
     # Models

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 from glassformer import files
 from glassformer.cli.arguments import QUOTE, File, read_stdin
 from glassformer.cli.progress import err
-from glassformer.config.run import Run
+from glassformer.config.run import BeamConfig, Run
 from glassformer.config.schema import checked, setting
 from glassformer.config.train import DEVICE, DEVICES
 from glassformer.data.addresses import is_file, is_pattern, local_path, reads
@@ -21,7 +21,7 @@ from glassformer.errors import UserError, quoted
 from glassformer.figures import figure_paths
 from glassformer.store import checkpoint
 from glassformer.store.manifest import NAME as MANIFEST
-from glassformer.store.model_directory import own_paths, read_run
+from glassformer.store.model_directory import own_paths, read_generation, read_run
 from glassformer.tasks.requirements import require_ensemble, require_verb
 
 if TYPE_CHECKING:
@@ -48,6 +48,12 @@ def require_effect(model: "Model", search: Mapping[str, Any]) -> None:
             raise no_effect(option, " with a beam of 1, a greedy search: remove it, or set --beam above 1")
 
 
+def require_draft_model(settings: Mapping[str, Any], draft: Path | None = None) -> None:
+    """Raise `UserError` for a number of draft tokens without a draft model."""
+    if "draft_tokens" in settings and draft is None:
+        raise UserError("--draft-tokens is for --draft DIR; --prompt-lookup K has its own number of tokens, K")
+
+
 @checked
 class Stored:
     """Checkpoint and device."""
@@ -71,6 +77,11 @@ class Stored:
         for directory, run in zip(directories, runs, strict=True):
             require_verb(run, str(directory), verb)
         return runs
+
+    def beam(self, directory: str | Path, search: Mapping[str, Any]) -> BeamConfig:
+        """Return the settings of a search with a stored model, with `search` in place of some of them."""
+        defaults = read_generation(checkpoint.find(Path(directory), self.checkpoint))
+        return replace(defaults if isinstance(defaults, BeamConfig) else BeamConfig(), **search)
 
     def model(self, directory: str | Path) -> "Model":
         """Load the model of a directory with these options."""

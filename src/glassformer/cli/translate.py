@@ -1,6 +1,7 @@
 """glassformer translate DIR…"""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +10,16 @@ from glassformer.cli.arguments import File, Search
 from glassformer.cli.inputs_outputs import (
     GivenTexts,
     Loading,
+    Stored,
     Texted,
     directories_and_text,
     reported_errors,
+    require_draft_model,
     require_effect,
     require_output,
     typed_lines,
 )
-from glassformer.cli.progress import reporting
+from glassformer.cli.progress import err, reporting
 
 if TYPE_CHECKING:
     from glassformer.model import Model
@@ -28,6 +31,7 @@ def main(
     output: Path | None = None,
     n_best: int = 1,
     prefix: str = "",
+    draft: Path | None = None,
     search: Search,
     loading: Loading,
 ) -> int:
@@ -42,27 +46,48 @@ def main(
         output: The file for the targets; default: standard output.
         n_best: Number of targets per source; above 1, each is printed as "line number TAB score TAB target".
         prefix: The beginning of every target.
+        draft: The directory of a smaller model with the same tokenizers; with --beam 1, it proposes --draft-tokens
+            tokens per step.
 
     Examples:
         glassformer translate runs/en-de "A dog runs."
         glassformer translate runs/en-de --input new.en --output new.de
     """
-    settings = search | {"n_best": n_best, "prefix": prefix}
+    require_draft_model(search, draft)
     directories, text = directories_and_text(models)
     is_typed = text is None and input is None and sys.stdin.isatty()
     given = None if is_typed else GivenTexts.read(text, input)
     if output is not None:
-        require_output(output, [*directories, input])
+        require_output(output, [*directories, draft, input])
+    loading.require(directories, "translate")
+    config = loading.beam(directories[0], search)
+    if draft is not None:
+        Stored().require([draft], "translate")
+        config.require_greedy("a draft model is given")
     model = loading.ensemble(directories, "translate")
     model.require_source()
     require_effect(model, search)
+    from glassformer.inference.drafters import DraftCounts
+
+    counts = DraftCounts()
+    settings = search | {"n_best": n_best, "prefix": prefix, "counts": counts}
+    if draft is not None:
+        settings["draft"] = replace(loading, checkpoint=None).model(draft)
     if given is None:
         _converse(model, settings)
-        return 0
+    else:
+        _translate(model, given, output, settings)
+    if counts.n_drafted:
+        err(str(counts))
+    return 0
+
+
+def _translate(model: "Model", given: GivenTexts, output: Path | None, settings: dict[str, Any]) -> None:
+    """Write the targets of the given texts to a file, or print them."""
     with reporting() as reporter, reporter.phase("translating") as progress:
         sources = list(given.each(model.encode_source))
         translations = given.results(model.translations_of_ids(sources, progress=progress, **settings))
-    if n_best == 1:
+    if settings["n_best"] == 1:
         targets = [one_line(best[0].text) if best else "" for best in translations]
     else:
         numbered = ((number, target) for number, best in enumerate(translations, 1) for target in best or ())
@@ -72,7 +97,6 @@ def main(
         sys.stdout.write(written)
     else:
         files.write_text(output, written)
-    return 0
 
 
 def _converse(model: "Model", settings: dict[str, Any]) -> None:

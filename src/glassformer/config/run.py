@@ -176,6 +176,7 @@ class ConversationConfig:
     label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
 
 
+DRAFT_TOKENS_DOC = "number of tokens that a draft model proposes per step"
 END_IDS_DOC = "ids of tokens that end the text, besides the model's end token; the output does not include them"
 
 
@@ -200,7 +201,7 @@ class GenerationConfig:
         "number of tokens that are copied from earlier in the text as a draft, per step; 0 = off",
         between(0, MAX_LEN),
     )
-    draft_tokens: int = setting(4, "number of tokens that a draft model proposes per step", between(1, MAX_LEN))
+    draft_tokens: int = setting(4, DRAFT_TOKENS_DOC, between(1, MAX_LEN))
 
 
 SHAPES_LOGITS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -232,6 +233,26 @@ class BeamConfig:
     max_new_tokens: int = setting(256, "maximum number of output tokens, end token included", between(1, MAX_LEN))
     max_ratio: float = setting(0.0, "limit the output to max_ratio × source tokens + 10; 0 = no limit", "[0, ∞)")
     end_ids: tuple[int, ...] = setting((), END_IDS_DOC)
+    prompt_lookup: int = setting(
+        0,
+        "number of tokens that are copied from the source, or from earlier in the target, as a draft, per step of a "
+        "greedy search; 0 = off",
+        between(0, MAX_LEN),
+    )
+    draft_tokens: int = setting(4, DRAFT_TOKENS_DOC, between(1, MAX_LEN))
+
+    def __post_init__(self) -> None:
+        """Raise `UserError` for prompt lookup in a search that is not greedy."""
+        if self.prompt_lookup:
+            self.require_greedy(f"prompt_lookup is {self.prompt_lookup}")
+
+    def require_greedy(self, drafts: str) -> None:
+        """Raise `UserError` for a beam above 1, which has no drafts; `drafts` is what asks for them."""
+        if self.beam > 1:
+            raise UserError(
+                f"{drafts} and beam is {self.beam}: only a greedy search has drafts; set beam to 1, or leave out the "
+                "drafts (prompt_lookup = 0)"
+            )
 
 
 @checked

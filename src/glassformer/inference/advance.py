@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.inference.contexts import Context, Ids, Reader, SourceBatch, n_shared, read_contexts
+from glassformer.inference.contexts import Context, Ids, Reader, n_shared, read_contexts
 from glassformer.inference.decodable import Decodable, joined
 from glassformer.inference.drafters import Draft, Drafter
 from glassformer.inference.rows import Row, Settings
@@ -31,8 +31,8 @@ class OneId:
     state of the others.
     """
 
-    def __init__(self, model: Decodable, settings: Settings, sources: SourceBatch | None = None) -> None:
-        self.model, self.settings, self.sources = model, settings, sources
+    def __init__(self, model: Decodable, settings: Settings) -> None:
+        self.model, self.settings = model, settings
         self.sampler = Sampler(settings.sampling, settings.suppress_ids, settings.device)
         self._state: Any = None
         self._begins: dict[Row, int] = {}
@@ -69,17 +69,17 @@ class OneId:
 
     def _read(self, rows: Sequence[Row]) -> tuple[Tensor, Any]:
         """Read the contexts of rows, equal ones of a prompt once."""
-        contexts = [Context(tuple(row.context), row.prompt) for row in rows]
+        contexts = [Context(tuple(row.context), row.source) for row in rows]
         settings = self.settings
         longest = max(row.n_context for row in rows) + settings.sampling.max_new_tokens
-        return read_contexts(self.model, contexts, min(settings.max_len, longest), settings.device, self.sources)
+        return read_contexts(self.model, contexts, min(settings.max_len, longest), settings.device)
 
 
 class Drafted:
     """One or more new ids per row: each step of the model verifies the ids that a drafter proposes."""
 
     def __init__(self, reader: Reader, settings: Settings, drafter: Drafter) -> None:
-        """Set the reader, which may have read contexts of rows with the same numbers before."""
+        """Set the reader, which may have read a part of the context of a row (`Reader.continue_with`)."""
         self.max_len, self.drafter, self.reader = settings.max_len, drafter, reader
         self.sampler = Sampler(settings.sampling, settings.suppress_ids, settings.device)
 
@@ -90,7 +90,7 @@ class Drafted:
 
         # Compute the logits after the last id and after each proposed one
         n_read = [1 + len(draft.ids) for draft in drafts]
-        contexts = {row.number: [*row.context, *draft.ids] for row, draft in zip(rows, drafts, strict=True)}
+        contexts = {row: [*row.context, *draft.ids] for row, draft in zip(rows, drafts, strict=True)}
         logits = self.reader.read(contexts, n_read)
         histories = [
             [*row.history, *draft.ids[:n]]

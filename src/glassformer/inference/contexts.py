@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from glassformer.data.batching import padded
-from glassformer.inference.decodable import Croppable, Decodable, joined, read_at
+from glassformer.inference.decodable import Decodable, cropped, joined, read_at
+from glassformer.inference.rows import Row
 
 Ids = Sequence[int]
 SourceBatch = tuple[Tensor, Tensor | None]
@@ -22,8 +23,8 @@ class Context(NamedTuple):
     """Ids that a model reads before it chooses the next one."""
 
     ids: tuple[int, ...]
-    source: int = 0
-    """Index of the source; contexts of other sources are not equal."""
+    source: tuple[int, ...] = ()
+    """Ids of the source; contexts of other sources are not equal."""
 
 
 def distinct(items: Iterable[Item]) -> tuple[list[Item], list[int]]:
@@ -43,21 +44,16 @@ def read_contexts(
     contexts: Sequence[Context],
     max_len: int,
     device: torch.device | str,
-    sources: SourceBatch | None = None,
 ) -> tuple[Tensor, Any]:
-    """Read contexts, equal ones once; return the logits (B, V) at the end of each and a new state.
+    """Read contexts with their sources, equal ones once; return the logits (B, V) at the end of each and a new state.
 
     The state has room for `max_len` tokens per row. Empty contexts have undefined logits.
     """
     different, of_contexts = distinct(contexts)
-    if sources is None:
-        state = model.start(len(different), max_len)
+    if any(context.source for context in different):
+        state = model.start(len(different), max_len, *padded([context.source for context in different], device))
     else:
-        ids, mask = sources
-        numbers = torch.tensor([context.source for context in different], device=ids.device)
-        if mask is not None:
-            mask = mask[numbers]
-        state = model.start(len(different), max_len, ids[numbers], mask)
+        state = model.start(len(different), max_len)
     logits, state = read_more(model, [context.ids for context in different], state, device)
     if len(different) < len(contexts):
         rows = torch.tensor(of_contexts, device=device)
@@ -91,33 +87,36 @@ def read_more(model: Decodable, rows: Sequence[Ids], state: Any, device: torch.d
 class Reader:
     """A model, and its state after the ids that it has read of each row.
 
-    The state of a row depends only on its ids. So `read` keeps the part of the state in which the old ids and the new
-    ones agree, cuts the rest, and reads only the new ids after it.
+    The state of a row depends only on its source and its ids. So `read` keeps the part of the state in which the old
+    ids and the new ones agree, cuts the rest, and reads only the new ids after it.
     """
 
     def __init__(self, model: Decodable, max_len: int, device: torch.device | str) -> None:
         self.model, self.max_len, self.device = model, max_len, device
         self._state: Any = None
-        self._ids: dict[Hashable, Ids] = {}
+        self._ids: dict[Row, Ids] = {}
         """The ids of each row of the state, in its order."""
 
     @torch.inference_mode()
-    def read(self, rows: Mapping[Any, Ids], n_last: Sequence[int]) -> Tensor:
+    def read(self, rows: Mapping[Row, Ids], n_last: Sequence[int]) -> Tensor:
         """Return the logits (Σ n, V) at the last n = `n_last[i]` ids of each row; those of the first row come first.
 
-        Rows of the last call that are missing are dropped; new rows come after the others. Raises `TypeError` if the
+        Rows of the last call that are missing are dropped; new rows come after the others. Raises `UserError` if the
         state of the model cannot be cropped.
         """
         # The rows of the state become those of the call
         begins = [len(ids) - n for ids, n in zip(rows.values(), n_last, strict=True)]
         self._drop(rows)
-        new = [Context(tuple(ids[:begin])) for ids, begin in zip(rows.values(), begins, strict=True)][len(self._ids) :]
+        contexts = [
+            Context(tuple(ids[:begin]), row.source) for (row, ids), begin in zip(rows.items(), begins, strict=True)
+        ]
+        new = contexts[len(self._ids) :]
         self._join(new)
 
         # Keep what both have read, and read what comes before the last ids
         read = [*self._ids.values(), *(context.ids for context in new)]
         shared = [min(n_shared(old, ids), begin) for old, ids, begin in zip(read, rows.values(), begins, strict=True)]
-        self._state = self._state.crop(shared)
+        self._state = cropped(self._state, shared)
         before = [ids[n:begin] for ids, n, begin in zip(rows.values(), shared, begins, strict=True)]
         _, self._state = read_more(self.model, before, self._state, self.device)
 
@@ -128,7 +127,11 @@ class Reader:
         self._ids = dict(rows)
         return logits.flatten(0, 1) if mask is None else logits[mask]
 
-    def _drop(self, rows: Mapping[Any, Ids]) -> None:
+    def continue_with(self, row: Row) -> None:
+        """Let a new row continue from the state of the only row that was read: the next turn of a conversation."""
+        self._ids = dict(zip([row], self._ids.values(), strict=False))
+
+    def _drop(self, rows: Mapping[Row, Ids]) -> None:
         stay = [number for number, row in enumerate(self._ids) if row in rows]
         if 0 < len(stay) < len(self._ids):
             self._state = self._state.select(torch.tensor(stay, device=self.device))
@@ -138,8 +141,6 @@ class Reader:
         if not contexts:
             return
         _, new = read_contexts(self.model, contexts, self.max_len, self.device)
-        if not isinstance(new, Croppable):
-            raise TypeError(f"speculative decoding needs a state with a method crop, got {type(new).__name__}")
         self._state = joined(self._state, new) if self._ids else new
 
 

@@ -6,6 +6,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from glassformer.errors import UserError
+
 
 @runtime_checkable
 class Branching(Protocol):
@@ -68,6 +70,16 @@ def joined(state: Any, other: Any) -> Any:
             f"joined, got {type(state).__name__}"
         )
     return state.joined(other)
+
+
+def cropped(state: Any, lengths: Sequence[int]) -> Any:
+    """Return the state of the first `lengths[i]` tokens of row i; raise `UserError` if it is not `Croppable`."""
+    if not isinstance(state, Croppable):
+        raise UserError(
+            f"the state of this model ({type(state).__name__}) cannot forget tokens (it has no method crop), as drafts "
+            "need: leave out prompt_lookup and the draft model"
+        )
+    return state.crop(lengths)
 
 
 def read_at(

@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from glassformer.errors import UserError
 from glassformer.inference.contexts import Ids, Reader
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.rows import Row
 from glassformer.inference.sampling import Sampler, choose, draw
+from glassformer.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,24 @@ class Drafter(Protocol):
 
 
 class PromptLookup:
-    """Drafter that copies the ids after an earlier occurrence of the last ids (Saxena 2023)."""
+    """Drafter that copies the ids after an earlier occurrence of the last ids (Saxena 2023).
 
-    def __init__(self, n_tokens: int, counts: DraftCounts | None = None) -> None:
+    The source of a row comes before its target, after the same start id, so that the first draft is the beginning of
+    the source. `reads_source` is False for a source whose ids are those of another vocabulary.
+    """
+
+    def __init__(self, n_tokens: int, counts: DraftCounts | None = None, *, reads_source: bool = True) -> None:
         self.n_tokens, self.counts = n_tokens, counts or DraftCounts()
+        self.reads_source = reads_source
 
     def draft(self, rows: Sequence[Row], limits: Sequence[int], sampler: Sampler) -> list[Draft]:
-        return [Draft(looked_up(row.context, min(n, self.n_tokens))) for row, n in zip(rows, limits, strict=True)]
+        drafts = []
+        for row, limit in zip(rows, limits, strict=True):
+            ids = row.context
+            if row.source and self.reads_source:
+                ids = [ids[0], *row.source, *ids]
+            drafts.append(Draft(looked_up(ids, min(limit, self.n_tokens))))
+        return drafts
 
 
 def looked_up(ids: Ids, n_tokens: int, longest: int = 3) -> list[int]:
@@ -131,3 +144,28 @@ class ModelDrafter:
         """Return the first position that the model reads, if context and draft together have this length."""
         n_parts = -(-max(0, length - self.reader.max_len) // self.part)
         return n_parts * self.part
+
+
+class Vocabulary(NamedTuple):
+    """The vocabulary of a model that is to draft, or whose tokens are drafted."""
+
+    model: str
+    """The name of the model in messages."""
+    size: int
+    """Number of rows of the embedding table."""
+    tokenizer: Tokenizer
+    side: Literal["", "source "] = ""
+    """In messages, the side of pairs that it is for."""
+
+
+def check_draft(prompt_lookup: int, draft: Vocabulary, own: Vocabulary) -> None:
+    """Raise `UserError` if prompt lookup is on, too, or if the draft model has another vocabulary."""
+    if prompt_lookup:
+        raise UserError(
+            f"a draft model is given, and prompt_lookup is {prompt_lookup}: use one of them (prompt_lookup = 0 is off)"
+        )
+    if draft.size != own.size or draft.tokenizer.vocab != own.tokenizer.vocab:
+        raise UserError(
+            f"the draft model {draft.model} and {own.model} have different {own.side}vocabularies ({draft.size:,} and "
+            f"{own.size:,} tokens): use a draft model that was trained with the same tokenizer"
+        )

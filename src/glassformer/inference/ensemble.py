@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.errors import UserError
-from glassformer.inference.decodable import branched, read_at
+from glassformer.inference.decodable import branched, cropped, read_at
 from glassformer.inference.sampling import mean_log_probs
 from glassformer.models.build import Network
 
@@ -30,6 +30,9 @@ class EnsembleState:
 
     def joined(self, other: "EnsembleState") -> "EnsembleState":
         return EnsembleState([one.joined(two) for one, two in zip(self.members, other.members, strict=True)])
+
+    def crop(self, lengths: Sequence[int]) -> "EnsembleState":
+        return EnsembleState([cropped(member, lengths) for member in self.members])
 
     def branched(self) -> "EnsembleState":
         return EnsembleState([branched(member) for member in self.members])

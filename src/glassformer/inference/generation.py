@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from glassformer.inference.advance import Drafted, OneId
-from glassformer.inference.contexts import Reader, SourceBatch
+from glassformer.inference.contexts import Ids, Reader
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.drafters import Drafter, PromptLookup
 from glassformer.inference.rows import Row, Settings, check_prompts, rows_of
@@ -28,13 +28,13 @@ class Generation:
     read together and join it (continuous batching; Yu 2022, section 3). A row of a batch gets the same ids as alone,
     and equal prompts get equal ids; use more samples to get different ones.
 
-    With a `source` (ids and their mask), prompts are beginnings of targets: the decoder's start id, then forced ids.
+    With `sources` (ids), prompts are beginnings of targets: the decoder's start id, then forced ids.
 
     With a `drafter` (one per generation), the model makes fewer steps (`advance.Drafted`). Rows then advance by
     different numbers of ids: those of a row that is ahead wait until all rows have one to yield. A row whose ids are
     all chosen leaves the batch before, so more than `batch_size` rows may be in a step.
 
-    With a `reader`, which an earlier generation may have used, only ids are read that the reader has not read: so a
+    With a `reader`, which an earlier generation may have used, the only row reads no id that the reader has read: so a
     conversation keeps its cache between turns.
     """
 
@@ -44,21 +44,25 @@ class Generation:
         prompts: Sequence[Sequence[int]],
         settings: Settings,
         *,
-        source: SourceBatch | None = None,
+        sources: Sequence[Ids] = (),
         drafter: Drafter | None = None,
         reader: Reader | None = None,
     ) -> None:
         """Raise `UserError` for an empty prompt, or for one longer than the context unless it slides."""
-        if source is not None and (settings.slide or drafter is not None or reader is not None):
-            raise ValueError("slide, drafter and reader: expected none of them with a source")
+        if sources and settings.slide:
+            raise ValueError("slide: expected a context that does not slide with sources")
         check_prompts(prompts, settings.max_len, settings.slide)
         self.settings, self._ends = settings, settings.ends
-        self._waiting = rows_of(prompts, settings)
+        self._waiting = rows_of(prompts, settings, sources)
+        if reader is not None:
+            [row] = self._waiting
+            reader.continue_with(row)
+            self._waiting = iter([row])
         self._batch_size = settings.batch_size or len(prompts) * len(settings.samples)
         self._stopped: set[int] = set()
         self._advance: OneId | Drafted
         if drafter is None and reader is None:
-            self._advance = OneId(model, settings, source)
+            self._advance = OneId(model, settings)
         else:
             reader = reader or Reader(model, settings.max_len, settings.device)
             self._advance = Drafted(reader, settings, drafter or PromptLookup(0))

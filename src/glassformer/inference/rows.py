@@ -65,6 +65,8 @@ class Row:
     begin: int
     """Start of the context in `history`."""
     generator: np.random.Generator
+    source: tuple[int, ...] = ()
+    """Ids of the source, for a model that reads one."""
     chosen: deque[int] = field(default_factory=deque)
     """New ids that are not yielded yet."""
     is_complete: bool = False
@@ -84,12 +86,17 @@ class Row:
         return self.longest - len(self.history)
 
 
-def rows_of(prompts: Sequence[Sequence[int]], settings: Settings) -> Iterator[Row]:
-    """Yield the rows in order; all samples of the first prompt come first."""
+def rows_of(
+    prompts: Sequence[Sequence[int]], settings: Settings, sources: Sequence[Sequence[int]] = ()
+) -> Iterator[Row]:
+    """Yield the rows in order; all samples of the first prompt come first. Prompt i has source i, if there is one."""
+    of_prompts = [tuple(source) for source in sources] or [()] * len(prompts)
     sampling = settings.sampling
     for number, ((prompt, ids), sample) in enumerate(itertools.product(enumerate(prompts), settings.samples)):
         longest, begin = len(ids) + sampling.max_new_tokens, max(0, len(ids) - settings.max_len)
-        yield Row(number, prompt, list(ids), longest, begin, rng(sampling.seed, Stream.SAMPLES, sample))
+        yield Row(
+            number, prompt, list(ids), longest, begin, rng(sampling.seed, Stream.SAMPLES, sample), of_prompts[prompt]
+        )
 
 
 def check_prompts(prompts: Sequence[Sequence[int]], max_len: int, slide: bool = False) -> None:

@@ -12,7 +12,7 @@ from glassformer import notebook
 from glassformer.data.batching import batches_by_length, pad, padded
 from glassformer.errors import Log, UserError
 from glassformer.fitting import InParts
-from glassformer.inference.contexts import Context, Ids, SourceBatch, distinct, read_contexts
+from glassformer.inference.contexts import Context, Ids, read_contexts
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.sampling import log_softmax
 from glassformer.models.build import Network
@@ -110,7 +110,7 @@ def continuation_scores(
     contexts: Sequence[Ids],
     targets: Sequence[Ids],
     *,
-    sources: Sequence[Ids] | None = None,
+    sources: Sequence[Ids] = (),
     device: torch.device | str = "cpu",
     max_tokens: int = MAX_TOKENS,
 ) -> list[ForcedScore]:
@@ -125,13 +125,9 @@ def continuation_scores(
 
     def scores_of(batch: Sequence[int]) -> list[ForcedScore]:
         # Read each context once
-        different, numbers = distinct(tuple(of_sources[i]) for i in batch)
-        source: SourceBatch | None = None
-        if sources is not None:
-            source = padded(different, device)
-        read = [Context(tuple(contexts[i]), number) for i, number in zip(batch, numbers, strict=True)]
+        read = [Context(tuple(contexts[i]), tuple(of_sources[i])) for i in batch]
         longest = max(len(contexts[i]) + len(targets[i]) for i in batch)
-        first, state = read_contexts(model, read, longest, device, source)
+        first, state = read_contexts(model, read, longest, device)
 
         # Judge the first id of each target by the context, and the others by the target without its last id
         labels, _ = pad([targets[i] for i in batch], 0)  # (B, T)

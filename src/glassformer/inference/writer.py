@@ -11,7 +11,7 @@ import torch
 from glassformer.config.run import GenerationConfig
 from glassformer.errors import Log, UserError, warn
 from glassformer.inference.contexts import Reader
-from glassformer.inference.drafters import DraftCounts, Drafter, ModelDrafter, PromptLookup
+from glassformer.inference.drafters import DraftCounts, Drafter, ModelDrafter, PromptLookup, Vocabulary, check_draft
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.score import Score, text_scores
@@ -28,6 +28,7 @@ class Writer:
     ) -> None:
         self.network, self.tokenizer, self.device, self.name = network, tokenizer, device, name
         self.max_len = network.config.max_len
+        self.vocabulary = Vocabulary(name, network.config.vocab_size, tokenizer)
         self.before = list(causal_frame(tokenizer, network.config).before)
         """The ids that the model reads before a text, as in its training."""
 
@@ -132,17 +133,7 @@ class Writer:
         """
         if draft is None:
             return PromptLookup(sampling.prompt_lookup, counts) if sampling.prompt_lookup else None
-        if sampling.prompt_lookup:
-            raise UserError(
-                f"a draft model is given, and prompt_lookup is {sampling.prompt_lookup}: use one of them "
-                "(prompt_lookup = 0 is off)"
-            )
-        sizes = draft.network.config.vocab_size, self.network.config.vocab_size
-        if sizes[0] != sizes[1] or draft.tokenizer.vocab != self.tokenizer.vocab:
-            raise UserError(
-                f"the draft model {draft.name} and {self.name} have different vocabularies ({sizes[0]:,} and "
-                f"{sizes[1]:,} tokens): use a draft model that was trained with the same tokenizer"
-            )
+        check_draft(sampling.prompt_lookup, draft.vocabulary, self.vocabulary)
         n_tokens, max_len = sampling.draft_tokens, draft.max_len
         return ModelDrafter(draft.network, n_tokens, max_len=max_len, device=draft.device, counts=counts)
 

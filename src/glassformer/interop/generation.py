@@ -19,7 +19,7 @@ STOPPING: dict[bool | str, Literal["full", "estimate", "never"]] = {
 }
 """`early_stopping` of transformers → glassformer."""
 LOOKUP = "prompt_lookup_num_tokens"
-"""Number of tokens that are copied as a draft; glassformer's `prompt_lookup`, for a model that continues texts."""
+"""Number of tokens that are copied as a draft; glassformer's `prompt_lookup`, for a search without beams."""
 UNSET_MAX_LENGTH = 20
 """Default `max_length` in files of transformers: this value means that no length is set."""
 _NEUTRAL_AT_0 = """
@@ -58,9 +58,11 @@ def read_generation(
         others = NEUTRAL.keys() - BEAM.keys() - {"max_length"}
     else:
         settings = _read_sampling(defaults)
-        others = NEUTRAL.keys() - settings.keys() - {LOOKUP}
+        others = NEUTRAL.keys() - settings.keys()
         if defaults.get("max_length") == config.max_len:
             others = others - {"max_length"}
+    if LOOKUP in defaults and defaults.get("num_beams", 1) == 1:
+        settings["prompt_lookup"] = defaults.pop(LOOKUP)
     # Suppressed ids that glassformer never writes either
     never = never_written(tokenizer, config.vocab_size)
     suppressed = defaults.get("suppress_tokens")
@@ -99,8 +101,6 @@ def _read_sampling(defaults: Mapping[str, Any]) -> dict[str, Any]:
     if defaults.get("do_sample") is True:
         settings = {"top_k": 50}  # the default of transformers
         settings |= {key: defaults[key] for key in ("max_new_tokens", *SHAPES_LOGITS) if key in defaults}
-    if LOOKUP in defaults:
-        settings["prompt_lookup"] = defaults[LOOKUP]
     return settings
 
 

@@ -202,9 +202,13 @@ def read_model(folder: Path) -> StoredModel:
     network = _network(config, lora)
     load_weights(network, folder / WEIGHTS)
     network.eval()
+    return StoredModel(network, config, tokenizers, read_generation(folder), run, manifest, labels)
+
+
+def read_generation(folder: Path) -> GenerationConfig | BeamConfig:
+    """Return the defaults of generation of a model directory."""
     path = folder / GENERATION
-    generation = from_union(GenerationConfig | BeamConfig, files.read_json(path), str(path))
-    return StoredModel(network, config, tokenizers, generation, run, manifest, labels)
+    return from_union(GenerationConfig | BeamConfig, files.read_json(path), str(path))
 
 
 def require_rows(tokenizers: "Tokenizers", config: ModelConfig, folder: Path) -> None:

@@ -72,6 +72,8 @@ def check_pairs(run: Run) -> None:
             raise UserError("sequence-to-sequence needs both [model.encoder] and [model.decoder]")
         if not isinstance(model.head, TokenHead):
             raise UserError(f"model.head.kind: expected tokens for seq2seq, got {model.head.kind}")
+    elif run.generation.prompt_lookup:
+        raise UserError("generation.prompt_lookup needs a Transformer, because a recurrent state cannot forget tokens")
     if not isinstance(run.generation, BeamConfig) and run.generation != GenerationConfig():
         raise UserError("sequence-to-sequence needs generation.kind beam: set it, or leave out [generation]")
     if run.train.batch_size != TrainConfig().batch_size:
@@ -209,18 +211,6 @@ def require_ensemble(run: Run, name: str) -> None:
 def no_ensemble(name: str, learned: str) -> UserError:
     """Return the error for several models of a kind that forms no ensemble."""
     return UserError(f"an ensemble can only translate, classify or tag; {name} learned to {learned}")
-
-
-def require_draft(run: Run, name: str) -> None:
-    """Raise `UserError` for a model whose kind does not continue texts, so that it cannot draft tokens."""
-    facts = BUILT_IN.get(run.objective.kind)
-    if facts is not None and "generate" not in facts.verbs:
-        raise no_draft(name)
-
-
-def no_draft(name: str) -> UserError:
-    """Return the error for a model that cannot draft tokens."""
-    return UserError(f"{name} cannot draft tokens, because it does not continue texts: use a language model")
 
 
 def require_classes(run: Run, name: str) -> None:
