@@ -1,8 +1,10 @@
-"""GGUF in llama.cpp, if the package xllamacpp is installed: log p and greedy tokens equal glassformer's."""
+"""GGUF in llama.cpp, if the package xllamacpp is installed: log p, greedy tokens and ids equal glassformer's."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 import torch
@@ -13,9 +15,12 @@ pytest.importorskip("gguf")
 import glassformer  # noqa: E402
 from glassformer.config.transformer import LinearScaling, Llama3Scaling, TransformerConfig, YarnScaling  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.interop.runtimes.gguf import FILE  # noqa: E402
 from interop.checkpoints import VOCAB, model_directory  # noqa: E402
+from interop.gguf_files import rewritten  # noqa: E402
 from interop.test_gguf import GPT, ROTARY, turning  # noqa: E402
+from interop.test_gguf_import import TEXTS  # noqa: E402
 
 CASES: dict[str, tuple[TransformerConfig, float]] = {
     "learned": (GPT, 5e-3),  # llama.cpp's gelu is a table in float16
@@ -69,3 +74,22 @@ def test_tokens_equal_glassformer(tmp_path: Path, name: str) -> None:
         missed = log_p.max(-1).values - log_p[torch.arange(N_NEW), torch.tensor(tokens)]
         assert float(missed.max()) <= tolerance
     assert n_compared > 1000
+
+
+def ids_of(server: Any, text: str) -> list[int]:
+    """Return llama.cpp's ids of a text, in which special tokens are ordinary text."""
+    asked = {"content": text, "add_special": True, "parse_special": False}
+    with urlopen(Request(f"{server.listening_address}/tokenize", json.dumps(asked).encode())) as answer:
+        found: list[int] = json.load(answer)["tokens"]
+    return found
+
+
+@pytest.mark.parametrize("split", ["gpt-2", "smollm", "qwen2", "llama-bpe", "tekken"])
+def test_imported_tokenizers(tmp_path: Path, split: str) -> None:
+    export(model_directory(GPT, tmp_path / "ours"), tmp_path / "out", "gguf")
+    changes = {"tokenizer.ggml.pre": split, "tokenizer.ggml.add_bos_token": None, "tokenizer.ggml.bos_token_id": 2}
+    path = rewritten(tmp_path / "out" / FILE, tmp_path / FILE, changes)
+    import_model(path, tmp_path / "back", log=lambda text: None)
+    tokenizer, server = glassformer.load(tmp_path / "back").tokenizer, serve(path)
+    for text in (*TEXTS, "[EOS] a", "a [MASK]"):
+        assert tokenizer.frames.prompt.around(tokenizer.encode(text)) == ids_of(server, text), text

@@ -31,22 +31,15 @@ from glassformer.store.tensors import StoredShape
 FACTORS = "rope_freqs.weight"
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Tensor types that are read without conversion."""
-SIZES = ("context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count")
-OF_GPT2 = dict(zip(SIZES, ("n_positions", "n_embd", "n_layer", "n_inner", "n_head"), strict=True))
-OF_GPT2 |= {"attention.layer_norm_epsilon": "layer_norm_epsilon"}
-OF_LLAMA = {
-    "context_length": "max_position_embeddings",
-    "embedding_length": "hidden_size",
-    "block_count": "num_hidden_layers",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+KEYS = {
+    "context_length": ("max_position_embeddings", "n_positions"),
+    "embedding_length": ("hidden_size", "n_embd"),
+    "block_count": ("num_hidden_layers", "n_layer"),
+    "feed_forward_length": ("intermediate_size", "n_inner"),
+    "attention.head_count": ("num_attention_heads", "n_head"),
 }
-"""Metadata without the name of the architecture → key of transformers: of Llama, Qwen2 and Qwen3, and of GPT-2."""
-OPTIONAL = ("attention.head_count_kv", "attention.key_length")
-ONLY: Mapping[str, Any] = {
+"""Metadata, without the name of the architecture → key of transformers: of Llama, Qwen2 and Qwen3, and of GPT-2."""
+ONLY: dict[str, Any] = {
     "attention.causal": True,
     "expert_count": 0,
     "expert_used_count": 0,
@@ -58,8 +51,12 @@ ONLY: Mapping[str, Any] = {
     "rope.scaling.yarn_log_multiplier": 0.0,
 }
 """Metadata → the one supported value."""
-ROPE = ("rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear")
-ROPE += ("rope.scaling.original_context_length",)
+KNOWN = """
+attention.head_count_kv attention.key_length attention.layer_norm_epsilon attention.layer_norm_rms_epsilon
+rope.freq_base rope.scaling.type rope.scaling.factor rope.scale_linear rope.scaling.original_context_length
+rope.scaling.finetuned tensor_data_layout
+"""
+"""Other metadata that are read, or that change no output."""
 
 
 @dataclass(frozen=True)
@@ -146,15 +143,14 @@ def open_gguf(path: Path) -> tuple[GGUFFolder, GGUFFamily]:
         tokenizer, settings, ends = read_tokenizer(header.metadata)
     except ValueError as error:
         raise UserError(f"{path} cannot be imported: {error}") from error
-    n_heads = {"attn_q": config.get("num_attention_heads"), "attn_k": config.get("num_key_value_heads")}
-    parts = {name: name.split(".")[2] for name in header.tensors if name.startswith("blk.") and name.count(".") > 2}
-    turned = {name: n_heads[part] for name, part in parts.items() if part in n_heads and architecture.turns_neighbours}
+    n_heads = {"attn_q": config.get("num_attention_heads", 1), "attn_k": config.get("num_key_value_heads", 1)}
+    turned = {name: n for part, n in n_heads.items() for name in header.tensors if f".{part}." in name}
     shapes = {
         name: Stored(path, StoredShape(DTYPES.get(place.kind, torch.float32), place.shape))
         for name, place in header.tensors.items()
     }
     contents = {GENERATION: {"eos_token_id": ends}, TOKENIZER_CONFIG: settings, TOKENIZER: tokenizer}
-    folder = GGUFFolder(path, config, shapes, header, turned, contents)
+    folder = GGUFFolder(path, config, shapes, header, turned if architecture.turns_neighbours else {}, contents)
     if architecture.has_factors and FACTORS in shapes:
         with folder.reading() as take:
             config["rope_parameters"] |= _llama3(path, take(FACTORS).float(), config)
@@ -166,51 +162,55 @@ def read_settings(header: Header) -> dict[str, Any]:
 
     Raises `ValueError` for a missing or unsupported value.
     """
-    name = header.metadata[ARCHITECTURE]
-    own = {key: value for key, value in header.metadata.items() if key.startswith(f"{name}.")}
-    own = {key.removeprefix(f"{name}."): value for key, value in own.items()}
-    keys = OF_GPT2 if name == "gpt2" else OF_LLAMA
-    for key in keys:
-        kind = float if key.endswith("epsilon") else int
-        if key not in OPTIONAL and (type(own.get(key)) is not kind or own[key] <= 0):
-            raise ValueError(f"{name}.{key}: expected a positive {kind.__name__}, got {shown(str(own.get(key)))}")
-    n_heads = own["attention.head_count"]
-    own = {"attention.head_count_kv": n_heads, "attention.key_length": own["embedding_length"] // n_heads} | own
-    # Values that have one supported value
-    table = header.tensors.get("token_embd.weight")
-    n_rows = 0 if table is None else table.shape[0]
-    only = ONLY | {"vocab_size": n_rows, "attention.value_length": own["attention.key_length"]}
-    if name == "gpt2":
-        only |= {"attention.head_count_kv": n_heads, "attention.key_length": own["embedding_length"] // n_heads}
+    name, tensors = header.metadata[ARCHITECTURE], header.tensors
+    is_gpt2 = name == "gpt2"
+    own = {key.removeprefix(f"{name}."): x for key, x in header.metadata.items() if key.startswith(f"{name}.")}
+
+    def number(key: str, kind: type[int] | type[float], default: float | None = None) -> Any:
+        value = own.get(key, default)
+        if not isinstance(value, kind) or value <= 0:
+            raise ValueError(f"{name}.{key}: expected a positive {kind.__name__}, got {shown(str(value))}")
+        return value
+
+    if "token_embd.weight" not in tensors:
+        raise ValueError("it has no tensor token_embd.weight")
+    config = {theirs[is_gpt2]: number(key, int) for key, theirs in KEYS.items()}
+    n_rows, width, n_heads = tensors["token_embd.weight"].shape[0], own["embedding_length"], own["attention.head_count"]
+    n_kv_heads, d_head = (
+        number("attention.head_count_kv", int, n_heads),
+        number("attention.key_length", int, width // n_heads),
+    )
+    config |= {"vocab_size": n_rows, "tie_word_embeddings": "output.weight" not in tensors}
+    only = ONLY | {"vocab_size": n_rows, "attention.value_length": d_head}
+    if is_gpt2:
+        config["layer_norm_epsilon"] = number("attention.layer_norm_epsilon", float)
+        only |= {"attention.head_count_kv": n_heads, "attention.key_length": width // n_heads}
     else:
-        only["rope.dimension_count"] = own["attention.key_length"]
+        config["rms_norm_eps"] = number("attention.layer_norm_rms_epsilon", float)
+        config |= {"num_key_value_heads": n_kv_heads, "head_dim": d_head}
+        config["rope_parameters"] = {"rope_theta": number("rope.freq_base", float, 10000.0)} | _rope_scaling(own)
+        config["attention_bias"] = "blk.0.attn_q.bias" in tensors and name != "qwen2"
+        config["mlp_bias"] = "blk.0.ffn_up.bias" in tensors
+        only["rope.dimension_count"] = d_head
     if wrong := [key for key, value in only.items() if own.get(key, value) != value]:
         got = shown(str(own[wrong[0]]))
         raise ValueError(f"{name}.{wrong[0]}: expected {only[wrong[0]]}, got {got}, which is not supported")
-    # Keys of transformers
-    config = {theirs: own[key] for key, theirs in keys.items()}
-    config |= {"vocab_size": n_rows, "tie_word_embeddings": "output.weight" not in header.tensors}
-    if name != "gpt2":
-        config["rope_parameters"] = _rope(own)
-    if name in ("llama", "qwen3"):
-        config["attention_bias"] = "blk.0.attn_q.bias" in header.tensors
-    if "blk.0.ffn_up.bias" in header.tensors and name != "gpt2":
-        config["mlp_bias"] = True
-    known = {*keys, *only, *(ROPE if name != "gpt2" else ()), "rope.scaling.finetuned", "tensor_data_layout"}
-    config |= {f"{name}.{key}": value for key, value in own.items() if key not in known}
-    return config | unknown_keys(header.metadata)
+    known = {*KEYS, *only, *KNOWN.split()}
+    return config | {f"{name}.{key}": x for key, x in own.items() if key not in known} | unknown_keys(header.metadata)
 
 
-def _rope(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `rope_parameters`; a factor without a type is linear, as in llama.cpp."""
-    base, kind, factor, linear, original = (own.get(key) for key in ROPE)
-    factor = factor or linear
-    rope: dict[str, Any] = {"rope_theta": 10000.0 if base is None else base, "rope_type": kind or "linear"}
-    if rope["rope_type"] == "none" or (rope["rope_type"] == "linear" and factor in (None, 1.0)):
-        return rope | {"rope_type": "default"}
-    if rope["rope_type"] == "yarn":
-        rope[ORIGINAL] = original
-    return rope | {"factor": factor}
+def _rope_scaling(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of `rope_parameters` for a scaling; a factor without a type is linear, as in llama.cpp."""
+    kind, factor = (
+        own.get("rope.scaling.type", "linear"),
+        own.get("rope.scaling.factor") or own.get("rope.scale_linear"),
+    )
+    if kind == "none" or (kind == "linear" and factor in (None, 1.0)):
+        return {"rope_type": "default"}
+    scaling = {"rope_type": kind, "factor": factor}
+    if kind == "yarn":
+        scaling[ORIGINAL] = own.get("rope.scaling.original_context_length")
+    return scaling
 
 
 def _llama3(path: Path, factors: Tensor, config: Mapping[str, Any]) -> dict[str, Any]:

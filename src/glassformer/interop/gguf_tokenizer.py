@@ -20,8 +20,10 @@ ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad"
 OF_SENTENCEPIECE = {"bos": 1, "eos": 2, "unk": 0}
 """Role → id, if a file with the tokenizer `llama` does not define it."""
 ENDS = ("eos", "eot", "eom")
-ENDS_BY_TEXT = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "</s>")
-ENDS_BY_TEXT += ("<EOT>", "<end_of_turn>")
+ENDS_BY_TEXT = (
+    *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<EOT>"),
+    "<end_of_turn>",
+)
 """Special tokens at which llama.cpp ends a text, although the files do not name them."""
 _KNOWN = """
 model pre tokens token_type scores merges token_type_count

@@ -65,6 +65,7 @@ def import_model(
     # The network's configuration
     path = local(source)
     folder: HFFolder
+    family: Family
     if is_gguf(path):
         folder, family = open_gguf(path)
         architecture = family.architectures[0]
