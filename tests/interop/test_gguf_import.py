@@ -257,6 +257,14 @@ REFUSED: dict[str, tuple[Callable[[Path, Path], Any], str]] = {
     "same_token": (changed((f"{TOKEN}tokens", ["a"] * VOCAB)), "has a token twice"),
     "special": (changed((f"{TOKEN}eos_token_id", 9999)), "its eos token has the id 9999"),
     "scores": (changed((f"{TOKEN}model", "llama")), "expected one score per token"),
+    "scores_of_ints": (
+        changed((f"{TOKEN}model", "llama"), (f"{TOKEN}scores", [1] * VOCAB)),
+        "expected one score per token",
+    ),
+    "pre_list": (changed((f"{TOKEN}pre", [1])), rf"{TOKEN}pre: expected str, got \[1\]"),
+    "template": (changed(("tokenizer.chat_template", 5)), "chat_template: expected a text"),
+    "heads_list": (changed(("llama.attention.head_count_kv", [2, 2])), "head_count_kv: expected a positive int"),
+    "split_list": (changed(("split.count", [2])), "one part of a split file"),
 }
 
 

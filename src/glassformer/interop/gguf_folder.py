@@ -5,7 +5,7 @@ The tensors keep the names of the file. Float types keep their dtype, and quanti
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -143,14 +143,14 @@ def open_gguf(path: Path) -> tuple[GGUFFolder, GGUFFamily]:
         tokenizer, settings, ends = read_tokenizer(header.metadata)
     except ValueError as error:
         raise UserError(f"{path} cannot be imported: {error}") from error
-    n_heads = {"attn_q": config.get("num_attention_heads", 1), "attn_k": config.get("num_key_value_heads", 1)}
-    turned = {name: n for part, n in n_heads.items() for name in header.tensors if f".{part}." in name}
+    n_heads = {"attn_q": config.get("num_attention_heads", 0), "attn_k": config.get("num_key_value_heads", 0)}
+    turned = turned_rows(architecture, header.tensors, n_heads)
     shapes = {
         name: Stored(path, StoredShape(DTYPES.get(place.kind, torch.float32), place.shape))
         for name, place in header.tensors.items()
     }
     contents = {GENERATION: {"eos_token_id": ends}, TOKENIZER_CONFIG: settings, TOKENIZER: tokenizer}
-    folder = GGUFFolder(path, config, shapes, header, turned if architecture.turns_neighbours else {}, contents)
+    folder = GGUFFolder(path, config, shapes, header, turned, contents)
     if architecture.has_factors and FACTORS in shapes:
         with folder.reading() as take:
             config["rope_parameters"] |= _llama3(path, take(FACTORS).float(), config)
@@ -176,10 +176,8 @@ def read_settings(header: Header) -> dict[str, Any]:
         raise ValueError("it has no tensor token_embd.weight")
     config = {theirs[is_gpt2]: number(key, int) for key, theirs in KEYS.items()}
     n_rows, width, n_heads = tensors["token_embd.weight"].shape[0], own["embedding_length"], own["attention.head_count"]
-    n_kv_heads, d_head = (
-        number("attention.head_count_kv", int, n_heads),
-        number("attention.key_length", int, width // n_heads),
-    )
+    n_kv_heads = number("attention.head_count_kv", int, n_heads)
+    d_head = number("attention.key_length", int, width // n_heads)
     config |= {"vocab_size": n_rows, "tie_word_embeddings": "output.weight" not in tensors}
     only = ONLY | {"vocab_size": n_rows, "attention.value_length": d_head}
     if is_gpt2:
@@ -201,10 +199,8 @@ def read_settings(header: Header) -> dict[str, Any]:
 
 def _rope_scaling(own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of `rope_parameters` for a scaling; a factor without a type is linear, as in llama.cpp."""
-    kind, factor = (
-        own.get("rope.scaling.type", "linear"),
-        own.get("rope.scaling.factor") or own.get("rope.scale_linear"),
-    )
+    kind = own.get("rope.scaling.type", "linear")
+    factor = own.get("rope.scaling.factor") or own.get("rope.scale_linear")
     if kind == "none" or (kind == "linear" and factor in (None, 1.0)):
         return {"rope_type": "default"}
     scaling = {"rope_type": kind, "factor": factor}
@@ -241,19 +237,29 @@ def scaling_of(base: float, factors: Tensor, d_head: int) -> Llama3Scaling | Non
     >>> scaling_of(10000.0, torch.tensor([1.0, 8.0, 8.0]), 6)
     Llama3Scaling(kind='llama3', factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=135)
     """
-    waves = 2 * math.pi / rotary_frequencies(base, d_head)  # tokens per full turn
-    if factors.shape != waves.shape or not bool((factors >= 1).all()):
+    if factors.shape != (d_head // 2,) or not bool((factors >= 1).all() and factors.isfinite().all()):
         return None
+    waves = 2 * math.pi / rotary_frequencies(base, d_head)  # tokens per full turn
     factor = round(float(factors.max()), 4)
     kept = (1 / factors - 1 / factor) / (1 - 1 / factor)  # 1 for short waves, 0 for long ones
     between = (kept > 1e-3) & (kept < 1 - 1e-3)
     # A wave makes 1 + 3 · kept turns in the original context
     lengths = (waves * (1 + 3 * kept))[between] if bool(between.any()) else waves[kept < 0.5][:1] - 1
-    if not len(lengths):
+    if not len(lengths) or not float(lengths.mean()) >= 1:
         return None
     scaling = Llama3Scaling(factor, 1.0, 4.0, round(float(lengths.mean())))
     fits = torch.allclose(frequency_factors(base, scaling, d_head), factors, rtol=1e-4)
     return scaling if fits else None
+
+
+def turned_rows(architecture: Architecture, names: Iterable[str], n_heads: Mapping[str, int]) -> dict[str, int]:
+    """Return the names of queries and keys whose rows have another order in a file, with their number of heads.
+
+    `n_heads` has the numbers of heads of `attn_q` and `attn_k`.
+    """
+    if not architecture.turns_neighbours:
+        return {}
+    return {name: n_heads[part] for name in names for part in n_heads if f".{part}." in name}
 
 
 def neighbours(x: Tensor, n_heads: int) -> Tensor:

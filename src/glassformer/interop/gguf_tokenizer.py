@@ -25,15 +25,17 @@ ENDS_BY_TEXT = (
     "<end_of_turn>",
 )
 """Special tokens at which llama.cpp ends a text, although the files do not name them."""
-_KNOWN = """
-model pre tokens token_type scores merges token_type_count
-add_bos_token add_eos_token add_sep_token add_space_prefix remove_extra_whitespaces precompiled_charsmap
-bos_token_id eos_token_id eot_token_id eom_token_id unknown_token_id seperator_token_id padding_token_id
-mask_token_id cls_token_id prefix_token_id suffix_token_id middle_token_id
-fim_pre_token_id fim_suf_token_id fim_mid_token_id fim_pad_token_id fim_rep_token_id fim_sep_token_id
-"""
-KNOWN = frozenset(_KNOWN.split())
-"""Metadata that are read, or that change no id."""
+KNOWN: dict[type, str] = {
+    str: "model pre",
+    list: "tokens token_type scores merges precompiled_charsmap",
+    bool: "add_bos_token add_eos_token add_sep_token add_space_prefix remove_extra_whitespaces",
+    int: """
+    bos_token_id eos_token_id eot_token_id eom_token_id unknown_token_id seperator_token_id padding_token_id
+    mask_token_id cls_token_id prefix_token_id suffix_token_id middle_token_id token_type_count
+    fim_pre_token_id fim_suf_token_id fim_mid_token_id fim_pad_token_id fim_rep_token_id fim_sep_token_id
+    """,
+}
+"""Type → names of metadata that are read, or that change no id."""
 SPACE = "▁"
 MAX_PIECE_CHARACTERS = 512
 _BYTES: dict[str, Any] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -115,6 +117,7 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any], li
 
     Raises `ValueError` for a damaged or unsupported tokenizer.
     """
+    _require_types(metadata)
     kind = metadata.get(f"{PREFIX}model")
     if kind not in ("gpt2", "llama"):
         raise ValueError(f"{PREFIX}model {shown(str(kind))} is not supported (known: gpt2, llama)")
@@ -130,11 +133,16 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any], li
 
 def unknown_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metadata of a tokenizer that have no known meaning."""
-    return {
-        key: value
-        for key, value in metadata.items()
-        if key.startswith(PREFIX) and key.removeprefix(PREFIX) not in KNOWN
-    }
+    known = {PREFIX + name for names in KNOWN.values() for name in names.split()}
+    return {key: value for key, value in metadata.items() if key.startswith(PREFIX) and key not in known}
+
+
+def _require_types(metadata: Mapping[str, Any]) -> None:
+    for kind, names in KNOWN.items():
+        for name in names.split():
+            value = metadata.get(PREFIX + name)
+            if value is not None and type(value) is not kind:
+                raise ValueError(f"{PREFIX}{name}: expected {kind.__name__}, got {shown(str(value))}")
 
 
 def _byte_level(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -162,7 +170,7 @@ def _sentencepiece(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> tuple
         if metadata.get(PREFIX + name):
             raise ValueError(f"{PREFIX}{name} is not supported with the tokenizer llama")
     scores = metadata.get(f"{PREFIX}scores")
-    if not isinstance(scores, list) or len(scores) < len(vocabulary.tokens):
+    if not scores or len(scores) < len(vocabulary.tokens) or {*map(type, scores)} != {float}:
         raise ValueError(f"{PREFIX}scores: expected one score per token")
     pieces = {token: scores[i] for i, (token, kind) in enumerate(vocabulary) if kind == NORMAL}
     prefixed = metadata.get(f"{PREFIX}add_space_prefix", True)
@@ -219,8 +227,8 @@ def _token_of(vocabulary: Vocabulary) -> Callable[[int], str]:
 
 def _chat_template(metadata: Mapping[str, Any]) -> Any:
     """Return the chat template; a list with names if there are several."""
-    names, default = metadata.get(f"{TEMPLATE}s") or [], metadata.get(TEMPLATE)
-    if not names:
+    names, default = metadata.get(f"{TEMPLATE}s"), metadata.get(TEMPLATE)
+    if not isinstance(names, list):
         return default
     named = {name: metadata.get(f"{TEMPLATE}.{name}") for name in names}
     if default is not None:
@@ -229,7 +237,7 @@ def _chat_template(metadata: Mapping[str, Any]) -> Any:
 
 
 def _texts(metadata: Mapping[str, Any], name: str) -> Sequence[str]:
-    value = metadata.get(PREFIX + name)
-    if not isinstance(value, list) or not value or not all(isinstance(text, str) for text in value):
+    value: list[str] | None = metadata.get(PREFIX + name)
+    if not value or not all(isinstance(text, str) for text in value):
         raise ValueError(f"it has no {PREFIX}{name}, the list of its tokenizer's {name}")
     return value
