@@ -232,10 +232,10 @@ def frequency_factors(base: float, scaling: Llama3Scaling, d_head: int) -> Tenso
 
 
 def scaling_of(base: float, factors: Tensor, d_head: int) -> Llama3Scaling | None:
-    """Return the scaling with these divisors and the bounds of Llama 3 (1 and 4 turns); None if there is none.
+    """Return the scaling with these divisors and the bounds of Llama 3 (1 and 4 turns); None if no scaling has them.
 
     >>> scaling_of(10000.0, torch.tensor([1.0, 8.0, 8.0]), 6)
-    Llama3Scaling(kind='llama3', factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=135)
+    Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=134)
     """
     if factors.shape != (d_head // 2,) or not bool((factors >= 1).all() and factors.isfinite().all()):
         return None

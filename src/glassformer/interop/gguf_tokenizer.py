@@ -5,7 +5,7 @@ the regular expression, so an unknown name is an error.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from glassformer.errors import shown
@@ -66,7 +66,7 @@ SPLITS: dict[str, dict[str, Any]] = {
 }
 """`tokenizer.ggml.pre` → the pre-tokenizer in a `tokenizer.json`."""
 WHOLE_WORDS = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "tekken"})
-"""Names in `SPLITS` with which a word that is a token is never merged from parts, and texts begin with BOS."""
+"""Names in `SPLITS` with which a word that is a token keeps its id without merges, and texts begin with BOS."""
 
 
 class Vocabulary:
@@ -93,7 +93,8 @@ class Vocabulary:
         self.ends += [self.ids[token] for token in marked if token in ENDS_BY_TEXT]
         self.ends = list(dict.fromkeys(self.ends))
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        """Return an iterator over (token, type)."""
         return zip(self.tokens, self.kinds, strict=False)
 
     def token(self, token_id: Any, role: str) -> str:
@@ -122,7 +123,8 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any], li
     if kind not in ("gpt2", "llama"):
         raise ValueError(f"{PREFIX}model {shown(str(kind))} is not supported (known: gpt2, llama)")
     vocabulary = Vocabulary(metadata)
-    parts, adds_bos = (_byte_level if kind == "gpt2" else _sentencepiece)(vocabulary, metadata)
+    parts = (_byte_level if kind == "gpt2" else _sentencepiece)(vocabulary, metadata)
+    adds_bos = kind == "llama" or metadata[f"{PREFIX}pre"] in WHOLE_WORDS
     description = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": vocabulary.added(), **parts}
     description["model"] |= {"type": "BPE", "vocab": vocabulary.ids}
     description["post_processor"] = _around(vocabulary, metadata, adds_bos)
@@ -145,8 +147,8 @@ def _require_types(metadata: Mapping[str, Any]) -> None:
                 raise ValueError(f"{PREFIX}{name}: expected {kind.__name__}, got {shown(str(value))}")
 
 
-def _byte_level(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Return the parts of a byte-level BPE tokenizer, and whether texts begin with BOS by default."""
+def _byte_level(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a byte-level BPE tokenizer."""
     split = metadata.get(f"{PREFIX}pre")
     if split not in SPLITS:
         known = ", ".join(SPLITS)
@@ -155,16 +157,10 @@ def _byte_level(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> tuple[di
     if wrong := [merge for merge in merges if len(merge) != 2]:
         raise ValueError(f"a merge of its tokenizer is not a pair of tokens: {shown(' '.join(wrong[0]))}")
     model = {"unk_token": None, "ignore_merges": split in WHOLE_WORDS, "merges": merges}
-    decoder = _BYTES
-    return {
-        "normalizer": None,
-        "pre_tokenizer": SPLITS[split],
-        "decoder": decoder,
-        "model": model,
-    }, split in WHOLE_WORDS
+    return {"normalizer": None, "pre_tokenizer": SPLITS[split], "decoder": _BYTES, "model": model}
 
 
-def _sentencepiece(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+def _sentencepiece(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a tokenizer that merges the pair whose piece has the highest score."""
     for name in ("remove_extra_whitespaces", "precompiled_charsmap"):
         if metadata.get(PREFIX + name):
@@ -187,7 +183,7 @@ def _sentencepiece(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> tuple
         "pre_tokenizer": None,
         "decoder": {"type": "Sequence", "decoders": decoding},
         "model": model,
-    }, True
+    }
 
 
 def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -217,12 +213,8 @@ def _around(vocabulary: Vocabulary, metadata: Mapping[str, Any], adds_bos: bool)
     before, after = ids["bos"], ids["eos"]
     if not before + after:
         return None
-    types = (0,) * len(after) + (1,) * len(before)
-    return template_processing(Frame(before, after), Frame(before, after, after + before, types), _token_of(vocabulary))
-
-
-def _token_of(vocabulary: Vocabulary) -> Callable[[int], str]:
-    return vocabulary.tokens.__getitem__
+    pair = Frame(before, after, after + before, (0,) * len(after) + (1,) * len(before))
+    return template_processing(Frame(before, after), pair, vocabulary.tokens.__getitem__)
 
 
 def _chat_template(metadata: Mapping[str, Any]) -> Any:
