@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -13,7 +14,13 @@ xllamacpp = pytest.importorskip("xllamacpp")
 pytest.importorskip("gguf")
 
 import glassformer  # noqa: E402
-from glassformer.config.transformer import LinearScaling, Llama3Scaling, TransformerConfig, YarnScaling  # noqa: E402
+from glassformer.config.transformer import (  # noqa: E402
+    LinearScaling,
+    Llama3Scaling,
+    Stack,
+    TransformerConfig,
+    YarnScaling,
+)
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.interop.runtimes.gguf import FILE  # noqa: E402
@@ -74,6 +81,25 @@ def test_tokens_equal_glassformer(tmp_path: Path, name: str) -> None:
         missed = log_p.max(-1).values - log_p[torch.arange(N_NEW), torch.tensor(tokens)]
         assert float(missed.max()) <= tolerance
     assert n_compared > 1000
+
+
+@pytest.mark.parametrize(
+    ("kind", "tolerance"), [("F32", 1e-4), ("F16", 5e-3), ("BF16", 5e-2), ("Q8_0", 0.3), ("Q4_1", 0.3)]
+)
+def test_imported_weights(tmp_path: Path, kind: str, tolerance: float) -> None:
+    """llama.cpp rounds the inputs of each product to the type, too; log p has a standard deviation of 1.25."""
+    config = replace(ROTARY, decoder=Stack(2, 2, 1, d_head=16, d_ff=64), d_model=32)
+    export(model_directory(config, tmp_path / "ours"), tmp_path / "out", "gguf")
+    path = rewritten(tmp_path / "out" / FILE, tmp_path / FILE, {}, kind)
+    import_model(path, tmp_path / "back", log=lambda text: None)
+    model, server = glassformer.load(tmp_path / "back", device="cpu"), serve(path)
+    prompt = torch.randint(7, VOCAB, (12,), generator=torch.Generator().manual_seed(0)).tolist()
+    _, theirs = continued(server, prompt, 1)
+    with torch.inference_mode():
+        log_p = model.network(torch.tensor([prompt]))[0, -1].log_softmax(-1)
+    end = model.tokenizer.eos_id
+    differences = [abs(value - float(log_p[i])) for i, value in theirs.items() if i != end]
+    assert len(differences) > 250 and max(differences) <= tolerance
 
 
 def ids_of(server: Any, text: str) -> list[int]:
