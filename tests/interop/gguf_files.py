@@ -19,7 +19,7 @@ METADATA_TYPES: dict[type, Any] = {
 def rewritten(path: Path, out: Path, changes: Mapping[str, Any], kind: str = "F32", skip: str = "none") -> Path:
     """Write a file again with changed metadata (None deletes), its matrices in a tensor type, without one tensor.
 
-    K-quants, which the package cannot write, get random blocks with finite scales.
+    Types that the package cannot write (K-quants, IQ4) get random blocks with finite scales.
     """
     reader = gguf.GGUFReader(path)
     metadata = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
@@ -33,12 +33,12 @@ def rewritten(path: Path, out: Path, changes: Mapping[str, Any], kind: str = "F3
         shape = stored.shape.tolist()[::-1]
         x = gguf.quants.dequantize(stored.data, stored.tensor_type).reshape(shape)
         stored_as = gguf.GGMLQuantizationType[kind if len(shape) > 1 and "position" not in stored.name else "F32"]
-        if "K" in stored_as.name:
+        try:
+            data = gguf.quants.quantize(x, stored_as)
+        except NotImplementedError:
             n_values, n_bytes = gguf.GGML_QUANT_SIZES[stored_as]
             block = draw.integers(0, 60, (shape[0], shape[1] // n_values * n_bytes))  # float16 below 1
             data = block.astype(np.uint8)
-        else:
-            data = gguf.quants.quantize(x, stored_as)
         if stored.name != skip:
             writer.add_tensor(stored.name, data, raw_dtype=stored_as)
     writer.write_header_to_file()
