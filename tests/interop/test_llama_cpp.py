@@ -1,8 +1,11 @@
-"""GGUF in llama.cpp, if the package xllamacpp is installed: log p and greedy tokens equal glassformer's."""
+"""GGUF in llama.cpp, if the package xllamacpp is installed: log p, greedy tokens and ids equal glassformer's."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 import torch
@@ -11,11 +14,20 @@ xllamacpp = pytest.importorskip("xllamacpp")
 pytest.importorskip("gguf")
 
 import glassformer  # noqa: E402
-from glassformer.config.transformer import LinearScaling, Llama3Scaling, TransformerConfig, YarnScaling  # noqa: E402
+from glassformer.config.transformer import (  # noqa: E402
+    LinearScaling,
+    Llama3Scaling,
+    Stack,
+    TransformerConfig,
+    YarnScaling,
+)
 from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.interop.runtimes.gguf import FILE  # noqa: E402
 from interop.checkpoints import VOCAB, model_directory  # noqa: E402
+from interop.gguf_files import rewritten  # noqa: E402
 from interop.test_gguf import GPT, ROTARY, turning  # noqa: E402
+from interop.test_gguf_import import TEXTS  # noqa: E402
 
 CASES: dict[str, tuple[TransformerConfig, float]] = {
     "learned": (GPT, 5e-3),  # llama.cpp's gelu is a table in float16
@@ -69,3 +81,41 @@ def test_tokens_equal_glassformer(tmp_path: Path, name: str) -> None:
         missed = log_p.max(-1).values - log_p[torch.arange(N_NEW), torch.tensor(tokens)]
         assert float(missed.max()) <= tolerance
     assert n_compared > 1000
+
+
+@pytest.mark.parametrize(
+    ("kind", "tolerance"), [("F32", 1e-4), ("F16", 5e-3), ("BF16", 5e-2), ("Q8_0", 0.3), ("Q4_1", 0.3)]
+)
+def test_imported_weights(tmp_path: Path, kind: str, tolerance: float) -> None:
+    """llama.cpp rounds the inputs of each product to the type, too; log p has a standard deviation of 1.25."""
+    config = replace(ROTARY, decoder=Stack(2, 2, 1, d_head=16, d_ff=64), d_model=32)
+    export(model_directory(config, tmp_path / "ours"), tmp_path / "out", "gguf")
+    path = rewritten(tmp_path / "out" / FILE, tmp_path / FILE, {}, kind)
+    import_model(path, tmp_path / "back", log=lambda text: None)
+    model, server = glassformer.load(tmp_path / "back", device="cpu"), serve(path)
+    prompt = torch.randint(7, VOCAB, (12,), generator=torch.Generator().manual_seed(0)).tolist()
+    _, theirs = continued(server, prompt, 1)
+    with torch.inference_mode():
+        log_p = model.network(torch.tensor([prompt]))[0, -1].log_softmax(-1)
+    end = model.tokenizer.eos_id
+    differences = [abs(value - float(log_p[i])) for i, value in theirs.items() if i != end]
+    assert len(differences) > 250 and max(differences) <= tolerance
+
+
+def ids_of(server: Any, text: str) -> list[int]:
+    """Return llama.cpp's ids of a text, in which special tokens are ordinary text."""
+    asked = {"content": text, "add_special": True, "parse_special": False}
+    with urlopen(Request(f"{server.listening_address}/tokenize", json.dumps(asked).encode())) as answer:
+        found: list[int] = json.load(answer)["tokens"]
+    return found
+
+
+@pytest.mark.parametrize("split", ["gpt-2", "smollm", "qwen2", "llama-bpe", "tekken"])
+def test_imported_tokenizers(tmp_path: Path, split: str) -> None:
+    export(model_directory(GPT, tmp_path / "ours"), tmp_path / "out", "gguf")
+    changes = {"tokenizer.ggml.pre": split, "tokenizer.ggml.add_bos_token": None, "tokenizer.ggml.bos_token_id": 2}
+    path = rewritten(tmp_path / "out" / FILE, tmp_path / FILE, changes)
+    import_model(path, tmp_path / "back", log=lambda text: None)
+    tokenizer, server = glassformer.load(tmp_path / "back").tokenizer, serve(path)
+    for text in (*TEXTS, "[EOS] a", "a [MASK]"):
+        assert tokenizer.frames.prompt.around(tokenizer.encode(text)) == ids_of(server, text), text

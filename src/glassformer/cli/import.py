@@ -1,4 +1,4 @@
-"""glassformer import HF_DIR OUT"""
+"""glassformer import HF_DIR|FILE.gguf OUT"""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,24 +10,27 @@ from glassformer.interop.gguf_header import is_gguf, read_header
 
 
 def main(
-    source: Annotated[str, "HF_DIR"],
+    source: Annotated[str, "HF_DIR|FILE.gguf"],
     out: Annotated[Path, "DIR"],
     /,
     *,
     ignore_tensors: tuple[str, ...] = (),
     ignore_keys: tuple[str, ...] = (),
 ) -> int:
-    """Convert a checkpoint of transformers to a model directory; the weights are unchanged.
+    """Convert a checkpoint of transformers, or a GGUF file of llama.cpp, to a model directory.
+
+    The weights are unchanged; quantised ones of a GGUF file become float32.
 
     Args:
-        source: A folder with config.json, safetensors and tokenizer.json; or hf:OWNER/NAME.
+        source: A folder with config.json, safetensors and tokenizer.json; hf:OWNER/NAME; or a .gguf file.
         out: The new model directory.
         ignore_tensors: Tensors to skip, by name or pattern, such as "cls.seq_relationship.*".
-        ignore_keys: Unknown keys of config.json to ignore, if you are sure that they do not change the outputs.
+        ignore_keys: Unknown keys of config.json, or unknown metadata, to ignore, if they do not change the outputs.
 
     Examples:
         glassformer import hf-folder gpt2
         glassformer import hf:openai-community/gpt2 gpt2
+        glassformer import SmolLM2-135M-Instruct.Q4_1.gguf smollm2
     """
     files.require_new_folder(out)
     path = local(source)

@@ -90,14 +90,18 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         if path.is_file():
             files.refuse_objects(path)
-        raise UserError(f"no such folder: {path}; give the folder that contains config.json, or hf:OWNER/NAME")
+        raise UserError(
+            f"no such folder: {path}; give the folder that contains config.json, hf:OWNER/NAME, or a .gguf file"
+        )
     if (path / ADAPTER).is_file() and not any((path / name).is_file() for name in (WEIGHTS, INDEX)):
         raise UserError(
             f"{path} contains only a LoRA adapter: merge it into its base model with peft's merge_and_unload, "
             "call save_pretrained, and import that folder"
         )
     if not (path / CONFIG).is_file():
-        raise UserError(f"{path} is not a checkpoint of transformers: it has no {CONFIG}")
+        ggufs = sorted(file.name for file in path.glob("*.gguf"))
+        hint = f"; to import {ggufs[0]}, give the path of this file" if ggufs else ""
+        raise UserError(f"{path} is not a checkpoint of transformers: it has no {CONFIG}{hint}")
     return _table(path / CONFIG)
 
 

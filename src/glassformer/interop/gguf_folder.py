@@ -5,7 +5,7 @@ The tensors keep the names of the file. Float types keep their dtype, and quanti
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,22 +31,15 @@ from glassformer.store.tensors import StoredShape
 FACTORS = "rope_freqs.weight"
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Tensor types that are read without conversion."""
-SIZES = ("context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count")
-OF_GPT2 = dict(zip(SIZES, ("n_positions", "n_embd", "n_layer", "n_inner", "n_head"), strict=True))
-OF_GPT2 |= {"attention.layer_norm_epsilon": "layer_norm_epsilon"}
-OF_LLAMA = {
-    "context_length": "max_position_embeddings",
-    "embedding_length": "hidden_size",
-    "block_count": "num_hidden_layers",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+KEYS = {
+    "context_length": ("max_position_embeddings", "n_positions"),
+    "embedding_length": ("hidden_size", "n_embd"),
+    "block_count": ("num_hidden_layers", "n_layer"),
+    "feed_forward_length": ("intermediate_size", "n_inner"),
+    "attention.head_count": ("num_attention_heads", "n_head"),
 }
-"""Metadata without the name of the architecture → key of transformers: of Llama, Qwen2 and Qwen3, and of GPT-2."""
-OPTIONAL = ("attention.head_count_kv", "attention.key_length")
-ONLY: Mapping[str, Any] = {
+"""Metadata, without the name of the architecture → key of transformers: of Llama, Qwen2 and Qwen3, and of GPT-2."""
+ONLY: dict[str, Any] = {
     "attention.causal": True,
     "expert_count": 0,
     "expert_used_count": 0,
@@ -58,8 +51,12 @@ ONLY: Mapping[str, Any] = {
     "rope.scaling.yarn_log_multiplier": 0.0,
 }
 """Metadata → the one supported value."""
-ROPE = ("rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear")
-ROPE += ("rope.scaling.original_context_length",)
+KNOWN = """
+attention.head_count_kv attention.key_length attention.layer_norm_epsilon attention.layer_norm_rms_epsilon
+rope.freq_base rope.scaling.type rope.scaling.factor rope.scale_linear rope.scaling.original_context_length
+rope.scaling.finetuned tensor_data_layout
+"""
+"""Other metadata that are read, or that change no output."""
 
 
 @dataclass(frozen=True)
@@ -146,9 +143,8 @@ def open_gguf(path: Path) -> tuple[GGUFFolder, GGUFFamily]:
         tokenizer, settings, ends = read_tokenizer(header.metadata)
     except ValueError as error:
         raise UserError(f"{path} cannot be imported: {error}") from error
-    n_heads = {"attn_q": config.get("num_attention_heads"), "attn_k": config.get("num_key_value_heads")}
-    parts = {name: name.split(".")[2] for name in header.tensors if name.startswith("blk.") and name.count(".") > 2}
-    turned = {name: n_heads[part] for name, part in parts.items() if part in n_heads and architecture.turns_neighbours}
+    n_heads = {"attn_q": config.get("num_attention_heads", 0), "attn_k": config.get("num_key_value_heads", 0)}
+    turned = turned_rows(architecture, header.tensors, n_heads)
     shapes = {
         name: Stored(path, StoredShape(DTYPES.get(place.kind, torch.float32), place.shape))
         for name, place in header.tensors.items()
@@ -166,51 +162,51 @@ def read_settings(header: Header) -> dict[str, Any]:
 
     Raises `ValueError` for a missing or unsupported value.
     """
-    name = header.metadata[ARCHITECTURE]
-    own = {key: value for key, value in header.metadata.items() if key.startswith(f"{name}.")}
-    own = {key.removeprefix(f"{name}."): value for key, value in own.items()}
-    keys = OF_GPT2 if name == "gpt2" else OF_LLAMA
-    for key in keys:
-        kind = float if key.endswith("epsilon") else int
-        if key not in OPTIONAL and (type(own.get(key)) is not kind or own[key] <= 0):
-            raise ValueError(f"{name}.{key}: expected a positive {kind.__name__}, got {shown(str(own.get(key)))}")
-    n_heads = own["attention.head_count"]
-    own = {"attention.head_count_kv": n_heads, "attention.key_length": own["embedding_length"] // n_heads} | own
-    # Values that have one supported value
-    table = header.tensors.get("token_embd.weight")
-    n_rows = 0 if table is None else table.shape[0]
-    only = ONLY | {"vocab_size": n_rows, "attention.value_length": own["attention.key_length"]}
-    if name == "gpt2":
-        only |= {"attention.head_count_kv": n_heads, "attention.key_length": own["embedding_length"] // n_heads}
+    name, tensors = header.metadata[ARCHITECTURE], header.tensors
+    is_gpt2 = name == "gpt2"
+    own = {key.removeprefix(f"{name}."): x for key, x in header.metadata.items() if key.startswith(f"{name}.")}
+
+    def number(key: str, kind: type[int] | type[float], default: float | None = None) -> Any:
+        value = own.get(key, default)
+        if not isinstance(value, kind) or value <= 0:
+            raise ValueError(f"{name}.{key}: expected a positive {kind.__name__}, got {shown(str(value))}")
+        return value
+
+    if "token_embd.weight" not in tensors:
+        raise ValueError("it has no tensor token_embd.weight")
+    config = {theirs[is_gpt2]: number(key, int) for key, theirs in KEYS.items()}
+    n_rows, width, n_heads = tensors["token_embd.weight"].shape[0], own["embedding_length"], own["attention.head_count"]
+    n_kv_heads = number("attention.head_count_kv", int, n_heads)
+    d_head = number("attention.key_length", int, width // n_heads)
+    config |= {"vocab_size": n_rows, "tie_word_embeddings": "output.weight" not in tensors}
+    only = ONLY | {"vocab_size": n_rows, "attention.value_length": d_head}
+    if is_gpt2:
+        config["layer_norm_epsilon"] = number("attention.layer_norm_epsilon", float)
+        only |= {"attention.head_count_kv": n_heads, "attention.key_length": width // n_heads}
     else:
-        only["rope.dimension_count"] = own["attention.key_length"]
+        config["rms_norm_eps"] = number("attention.layer_norm_rms_epsilon", float)
+        config |= {"num_key_value_heads": n_kv_heads, "head_dim": d_head}
+        config["rope_parameters"] = {"rope_theta": number("rope.freq_base", float, 10000.0)} | _rope_scaling(own)
+        config["attention_bias"] = "blk.0.attn_q.bias" in tensors and name != "qwen2"
+        config["mlp_bias"] = "blk.0.ffn_up.bias" in tensors
+        only["rope.dimension_count"] = d_head
     if wrong := [key for key, value in only.items() if own.get(key, value) != value]:
         got = shown(str(own[wrong[0]]))
         raise ValueError(f"{name}.{wrong[0]}: expected {only[wrong[0]]}, got {got}, which is not supported")
-    # Keys of transformers
-    config = {theirs: own[key] for key, theirs in keys.items()}
-    config |= {"vocab_size": n_rows, "tie_word_embeddings": "output.weight" not in header.tensors}
-    if name != "gpt2":
-        config["rope_parameters"] = _rope(own)
-    if name in ("llama", "qwen3"):
-        config["attention_bias"] = "blk.0.attn_q.bias" in header.tensors
-    if "blk.0.ffn_up.bias" in header.tensors and name != "gpt2":
-        config["mlp_bias"] = True
-    known = {*keys, *only, *(ROPE if name != "gpt2" else ()), "rope.scaling.finetuned", "tensor_data_layout"}
-    config |= {f"{name}.{key}": value for key, value in own.items() if key not in known}
-    return config | unknown_keys(header.metadata)
+    known = {*KEYS, *only, *KNOWN.split()}
+    return config | {f"{name}.{key}": x for key, x in own.items() if key not in known} | unknown_keys(header.metadata)
 
 
-def _rope(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `rope_parameters`; a factor without a type is linear, as in llama.cpp."""
-    base, kind, factor, linear, original = (own.get(key) for key in ROPE)
-    factor = factor or linear
-    rope: dict[str, Any] = {"rope_theta": 10000.0 if base is None else base, "rope_type": kind or "linear"}
-    if rope["rope_type"] == "none" or (rope["rope_type"] == "linear" and factor in (None, 1.0)):
-        return rope | {"rope_type": "default"}
-    if rope["rope_type"] == "yarn":
-        rope[ORIGINAL] = original
-    return rope | {"factor": factor}
+def _rope_scaling(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of `rope_parameters` for a scaling; a factor without a type is linear, as in llama.cpp."""
+    kind = own.get("rope.scaling.type", "linear")
+    factor = own.get("rope.scaling.factor") or own.get("rope.scale_linear")
+    if kind == "none" or (kind == "linear" and factor in (None, 1.0)):
+        return {"rope_type": "default"}
+    scaling = {"rope_type": kind, "factor": factor}
+    if kind == "yarn":
+        scaling[ORIGINAL] = own.get("rope.scaling.original_context_length")
+    return scaling
 
 
 def _llama3(path: Path, factors: Tensor, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,24 +232,34 @@ def frequency_factors(base: float, scaling: Llama3Scaling, d_head: int) -> Tenso
 
 
 def scaling_of(base: float, factors: Tensor, d_head: int) -> Llama3Scaling | None:
-    """Return the scaling with these divisors and the bounds of Llama 3 (1 and 4 turns); None if there is none.
+    """Return the scaling with these divisors and the bounds of Llama 3 (1 and 4 turns); None if no scaling has them.
 
     >>> scaling_of(10000.0, torch.tensor([1.0, 8.0, 8.0]), 6)
-    Llama3Scaling(kind='llama3', factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=135)
+    Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=134)
     """
-    waves = 2 * math.pi / rotary_frequencies(base, d_head)  # tokens per full turn
-    if factors.shape != waves.shape or not bool((factors >= 1).all()):
+    if factors.shape != (d_head // 2,) or not bool((factors >= 1).all() and factors.isfinite().all()):
         return None
+    waves = 2 * math.pi / rotary_frequencies(base, d_head)  # tokens per full turn
     factor = round(float(factors.max()), 4)
     kept = (1 / factors - 1 / factor) / (1 - 1 / factor)  # 1 for short waves, 0 for long ones
     between = (kept > 1e-3) & (kept < 1 - 1e-3)
     # A wave makes 1 + 3 · kept turns in the original context
     lengths = (waves * (1 + 3 * kept))[between] if bool(between.any()) else waves[kept < 0.5][:1] - 1
-    if not len(lengths):
+    if not len(lengths) or not float(lengths.mean()) >= 1:
         return None
     scaling = Llama3Scaling(factor, 1.0, 4.0, round(float(lengths.mean())))
     fits = torch.allclose(frequency_factors(base, scaling, d_head), factors, rtol=1e-4)
     return scaling if fits else None
+
+
+def turned_rows(architecture: Architecture, names: Iterable[str], n_heads: Mapping[str, int]) -> dict[str, int]:
+    """Return the names of queries and keys whose rows have another order in a file, with their number of heads.
+
+    `n_heads` has the numbers of heads of `attn_q` and `attn_k`.
+    """
+    if not architecture.turns_neighbours:
+        return {}
+    return {name: n_heads[part] for name in names for part in n_heads if f".{part}." in name}
 
 
 def neighbours(x: Tensor, n_heads: int) -> Tensor:

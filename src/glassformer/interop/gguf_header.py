@@ -95,7 +95,7 @@ def is_gguf(path: Path) -> bool:
     if not path.is_file():
         return False
     with files.reading(path), open(path, "rb") as file:
-        return file.read(len(MAGIC)) == MAGIC or path.suffix.lower() == SUFFIX
+        return file.read(len(MAGIC)) == MAGIC or path.suffix == SUFFIX
 
 
 def read_header(path: Path) -> Header:
@@ -119,9 +119,9 @@ def _require_supported(metadata: Mapping[str, Any], path: Path) -> None:
     kind, name = metadata.get("general.type", "model"), metadata.get(ARCHITECTURE)
     if kind != "model":
         raise ValueError(f"general.type: expected model, got {shown(str(kind))}")
-    if metadata.get("split.count", 1) > 1 or SPLIT.search(path.name):
+    if metadata.get("split.count", 1) not in (0, 1) or SPLIT.search(path.name):
         raise ValueError("it is one part of a split file: join the parts with llama.cpp's llama-gguf-split --merge")
-    known = dict.fromkeys(architecture.name for architecture in ARCHITECTURES.values())
+    known = list(dict.fromkeys(architecture.name for architecture in ARCHITECTURES.values()))
     if name not in known:
         raise ValueError(f"{ARCHITECTURE} {shown(str(name))} is not supported (known: {', '.join(known)})")
     if metadata.get(f"{name}.expert_count"):
@@ -160,7 +160,7 @@ class _Reader:
                 raise ValueError(f"its table lists {shown(name)} twice, or at a wrong place")
             end = begin + n_bytes
             places[name] = TensorPlace(kind, shape, begin, end)
-        if end > len(self._data):
+        if places and end > len(self._data):
             raise ValueError(f"it is cut: its tensors end at byte {end:,} of {len(self._data):,}: download it again")
         return places
 
@@ -175,6 +175,8 @@ class _Reader:
             known = ", ".join(kind for kind, _, _ in TYPES.values())
             raise ValueError(f"{shown(name)} has the tensor type {number}, which is not supported (known: {known})")
         kind, n_values, n_bytes = TYPES[number]
+        if 0 in shape:
+            raise ValueError(f"{shown(name)} has no values")
         if shape[-1] % n_values:
             raise ValueError(f"{shown(name)} has rows of {shape[-1]:,} values, not whole blocks of {n_values} ({kind})")
         return name, kind, shape, math.prod(shape) // n_values * n_bytes, offset

@@ -5,7 +5,7 @@ the regular expression, so an unknown name is an error.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from glassformer.errors import shown
@@ -20,18 +20,22 @@ ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad"
 OF_SENTENCEPIECE = {"bos": 1, "eos": 2, "unk": 0}
 """Role → id, if a file with the tokenizer `llama` does not define it."""
 ENDS = ("eos", "eot", "eom")
-ENDS_BY_TEXT = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "</s>")
-ENDS_BY_TEXT += ("<EOT>", "<end_of_turn>")
+ENDS_BY_TEXT = (
+    *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<EOT>"),
+    "<end_of_turn>",
+)
 """Special tokens at which llama.cpp ends a text, although the files do not name them."""
-_KNOWN = """
-model pre tokens token_type scores merges token_type_count
-add_bos_token add_eos_token add_sep_token add_space_prefix remove_extra_whitespaces precompiled_charsmap
-bos_token_id eos_token_id eot_token_id eom_token_id unknown_token_id seperator_token_id padding_token_id
-mask_token_id cls_token_id prefix_token_id suffix_token_id middle_token_id
-fim_pre_token_id fim_suf_token_id fim_mid_token_id fim_pad_token_id fim_rep_token_id fim_sep_token_id
-"""
-KNOWN = frozenset(_KNOWN.split())
-"""Metadata that are read, or that change no id."""
+KNOWN: dict[type, str] = {
+    str: "model pre",
+    list: "tokens token_type scores merges precompiled_charsmap",
+    bool: "add_bos_token add_eos_token add_sep_token add_space_prefix remove_extra_whitespaces",
+    int: """
+    bos_token_id eos_token_id eot_token_id eom_token_id unknown_token_id seperator_token_id padding_token_id
+    mask_token_id cls_token_id prefix_token_id suffix_token_id middle_token_id token_type_count
+    fim_pre_token_id fim_suf_token_id fim_mid_token_id fim_pad_token_id fim_rep_token_id fim_sep_token_id
+    """,
+}
+"""Type → names of metadata that are read, or that change no id."""
 SPACE = "▁"
 MAX_PIECE_CHARACTERS = 512
 _BYTES: dict[str, Any] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -62,7 +66,7 @@ SPLITS: dict[str, dict[str, Any]] = {
 }
 """`tokenizer.ggml.pre` → the pre-tokenizer in a `tokenizer.json`."""
 WHOLE_WORDS = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "tekken"})
-"""Names in `SPLITS` with which a word that is a token is never merged from parts, and texts begin with BOS."""
+"""Names in `SPLITS` with which a word that is a token keeps its id without merges, and texts begin with BOS."""
 
 
 class Vocabulary:
@@ -89,7 +93,8 @@ class Vocabulary:
         self.ends += [self.ids[token] for token in marked if token in ENDS_BY_TEXT]
         self.ends = list(dict.fromkeys(self.ends))
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        """Return an iterator over (token, type)."""
         return zip(self.tokens, self.kinds, strict=False)
 
     def token(self, token_id: Any, role: str) -> str:
@@ -113,11 +118,13 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any], li
 
     Raises `ValueError` for a damaged or unsupported tokenizer.
     """
+    _require_types(metadata)
     kind = metadata.get(f"{PREFIX}model")
     if kind not in ("gpt2", "llama"):
         raise ValueError(f"{PREFIX}model {shown(str(kind))} is not supported (known: gpt2, llama)")
     vocabulary = Vocabulary(metadata)
-    parts, adds_bos = (_byte_level if kind == "gpt2" else _sentencepiece)(vocabulary, metadata)
+    parts = (_byte_level if kind == "gpt2" else _sentencepiece)(vocabulary, metadata)
+    adds_bos = kind == "llama" or metadata[f"{PREFIX}pre"] in WHOLE_WORDS
     description = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": vocabulary.added(), **parts}
     description["model"] |= {"type": "BPE", "vocab": vocabulary.ids}
     description["post_processor"] = _around(vocabulary, metadata, adds_bos)
@@ -128,15 +135,20 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any], li
 
 def unknown_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metadata of a tokenizer that have no known meaning."""
-    return {
-        key: value
-        for key, value in metadata.items()
-        if key.startswith(PREFIX) and key.removeprefix(PREFIX) not in KNOWN
-    }
+    known = {PREFIX + name for names in KNOWN.values() for name in names.split()}
+    return {key: value for key, value in metadata.items() if key.startswith(PREFIX) and key not in known}
 
 
-def _byte_level(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Return the parts of a byte-level BPE tokenizer, and whether texts begin with BOS by default."""
+def _require_types(metadata: Mapping[str, Any]) -> None:
+    for kind, names in KNOWN.items():
+        for name in names.split():
+            value = metadata.get(PREFIX + name)
+            if value is not None and type(value) is not kind:
+                raise ValueError(f"{PREFIX}{name}: expected {kind.__name__}, got {shown(str(value))}")
+
+
+def _byte_level(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a byte-level BPE tokenizer."""
     split = metadata.get(f"{PREFIX}pre")
     if split not in SPLITS:
         known = ", ".join(SPLITS)
@@ -145,22 +157,16 @@ def _byte_level(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> tuple[di
     if wrong := [merge for merge in merges if len(merge) != 2]:
         raise ValueError(f"a merge of its tokenizer is not a pair of tokens: {shown(' '.join(wrong[0]))}")
     model = {"unk_token": None, "ignore_merges": split in WHOLE_WORDS, "merges": merges}
-    decoder = _BYTES
-    return {
-        "normalizer": None,
-        "pre_tokenizer": SPLITS[split],
-        "decoder": decoder,
-        "model": model,
-    }, split in WHOLE_WORDS
+    return {"normalizer": None, "pre_tokenizer": SPLITS[split], "decoder": _BYTES, "model": model}
 
 
-def _sentencepiece(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+def _sentencepiece(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a tokenizer that merges the pair whose piece has the highest score."""
     for name in ("remove_extra_whitespaces", "precompiled_charsmap"):
         if metadata.get(PREFIX + name):
             raise ValueError(f"{PREFIX}{name} is not supported with the tokenizer llama")
     scores = metadata.get(f"{PREFIX}scores")
-    if not isinstance(scores, list) or len(scores) < len(vocabulary.tokens):
+    if not scores or len(scores) < len(vocabulary.tokens) or {*map(type, scores)} != {float}:
         raise ValueError(f"{PREFIX}scores: expected one score per token")
     pieces = {token: scores[i] for i, (token, kind) in enumerate(vocabulary) if kind == NORMAL}
     prefixed = metadata.get(f"{PREFIX}add_space_prefix", True)
@@ -177,7 +183,7 @@ def _sentencepiece(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> tuple
         "pre_tokenizer": None,
         "decoder": {"type": "Sequence", "decoders": decoding},
         "model": model,
-    }, True
+    }
 
 
 def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -207,18 +213,14 @@ def _around(vocabulary: Vocabulary, metadata: Mapping[str, Any], adds_bos: bool)
     before, after = ids["bos"], ids["eos"]
     if not before + after:
         return None
-    types = (0,) * len(after) + (1,) * len(before)
-    return template_processing(Frame(before, after), Frame(before, after, after + before, types), _token_of(vocabulary))
-
-
-def _token_of(vocabulary: Vocabulary) -> Callable[[int], str]:
-    return vocabulary.tokens.__getitem__
+    pair = Frame(before, after, after + before, (0,) * len(after) + (1,) * len(before))
+    return template_processing(Frame(before, after), pair, vocabulary.tokens.__getitem__)
 
 
 def _chat_template(metadata: Mapping[str, Any]) -> Any:
     """Return the chat template; a list with names if there are several."""
-    names, default = metadata.get(f"{TEMPLATE}s") or [], metadata.get(TEMPLATE)
-    if not names:
+    names, default = metadata.get(f"{TEMPLATE}s"), metadata.get(TEMPLATE)
+    if not isinstance(names, list):
         return default
     named = {name: metadata.get(f"{TEMPLATE}.{name}") for name in names}
     if default is not None:
@@ -227,7 +229,7 @@ def _chat_template(metadata: Mapping[str, Any]) -> Any:
 
 
 def _texts(metadata: Mapping[str, Any], name: str) -> Sequence[str]:
-    value = metadata.get(PREFIX + name)
-    if not isinstance(value, list) or not value or not all(isinstance(text, str) for text in value):
+    value: list[str] | None = metadata.get(PREFIX + name)
+    if not value or not all(isinstance(text, str) for text in value):
         raise ValueError(f"it has no {PREFIX}{name}, the list of its tokenizer's {name}")
     return value

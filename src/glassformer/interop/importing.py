@@ -1,4 +1,4 @@
-"""`glassformer import`: convert a checkpoint of transformers to a model directory with the same weights."""
+"""`glassformer import`: convert a checkpoint of transformers or a GGUF file to a model directory."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -54,7 +54,7 @@ def import_model(
     *,
     ignore_keys: Sequence[str] = (),
 ) -> Imported:
-    """Import a checkpoint of transformers, a folder or `hf:OWNER/NAME`, as the model directory `out`.
+    """Import a checkpoint of transformers (a folder or `hf:OWNER/NAME`) or a GGUF file as the model directory `out`.
 
     `ignore_tensors` names tensors to skip (patterns such as `cls.seq_relationship.*`), and `ignore_keys` names unknown
     configuration keys to ignore. `log` receives a message about each setting outside the model without a counterpart,
@@ -65,6 +65,7 @@ def import_model(
     # The network's configuration
     path = local(source)
     folder: HFFolder
+    family: Family
     if is_gguf(path):
         folder, family = open_gguf(path)
         architecture = family.architectures[0]

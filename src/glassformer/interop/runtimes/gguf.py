@@ -16,7 +16,7 @@ from glassformer.errors import UserError, needs
 from glassformer.inference.text import causal_frame
 from glassformer.interop.compatibility import differences
 from glassformer.interop.family import Key
-from glassformer.interop.gguf_folder import FACTORS, GGUFFamily, frequency_factors, halves, neighbours
+from glassformer.interop.gguf_folder import FACTORS, GGUFFamily, frequency_factors, halves, neighbours, turned_rows
 from glassformer.interop.gguf_header import ARCHITECTURE, ARCHITECTURES, Architecture
 from glassformer.interop.gguf_tokenizer import CONTROL, NORMAL, UNUSED
 from glassformer.interop.hf import choose_family, compare_weights_read, filled, transformer_of
@@ -198,12 +198,8 @@ def weights_from(
 
 
 def _turned(config: TransformerConfig, architecture: Architecture, names: Iterable[str]) -> dict[str, int]:
-    """Return the names of queries and keys whose rows have another order in the file, with their number of heads."""
     widths = config.attention_widths(config.head_stack)
-    n_heads = {"attn_q": widths.n_heads, "attn_k": widths.n_kv_heads}
-    if not architecture.turns_neighbours:
-        return {}
-    return {name: n_heads[part] for name in names if (part := name.split(".")[-2]) in n_heads}
+    return turned_rows(architecture, names, {"attn_q": widths.n_heads, "attn_k": widths.n_kv_heads})
 
 
 def _stays_in_float32(name: str, x: Tensor) -> bool:
