@@ -1,11 +1,10 @@
-"""Built-in data: texts, and the pairs and labelled texts of `builtin_pairs` and `builtin_labels`, without any download.
+"""Built-in data, without any download: texts; pairs, labelled texts and conversations in modules of their own.
 
 `builtin:python-docs`    Python's reference manual, as `help()` shows it: prose and code, 0.35 MB.
 `builtin:python-stdlib`  the source of the standard library, one document per file: 9 MB.
 `builtin:copy-task`      generated records such as "gadbcehf|gadbcehf", to test whether a model learns to copy.
 
-The first two depend on the version of Python, so their size differs a little between versions. Pairs and labelled texts
-have parts: `builtin:NAME#train`, `#valid` and `#test`.
+The first two depend on the version of Python, so their size differs a little between versions. All others have parts: `builtin:NAME#train`, `#valid` and `#test`.
 """
 
 import random
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassformer import files
-from glassformer.data import builtin_labels, builtin_pairs
+from glassformer.data import builtin_conversations, builtin_labels, builtin_pairs
 from glassformer.data.builtin_labels import stdlib_files
 from glassformer.data.records import Kind, Record, Request
 from glassformer.errors import UserError, nearest_name
@@ -137,7 +136,13 @@ def _whole(documents: Callable[[], Iterator[str]]) -> Builtin:
     return Builtin("text", lambda: (((text,), "") for text in documents()))
 
 
-_CONTENTS: dict[Kind, str] = {"text": "texts", "pairs": "pairs", "labels": "labelled texts", "tags": "tagged words"}
+_CONTENTS: dict[Kind, str] = {
+    "text": "texts",
+    "pairs": "pairs",
+    "labels": "labelled texts",
+    "tags": "tagged words",
+    "conversations": "conversations",
+}
 BUILTIN = {
     "python-docs": _whole(_python_docs),
     "python-stdlib": _whole(_python_stdlib),
@@ -145,4 +150,5 @@ BUILTIN = {
     **{name: Builtin("pairs", rows) for name, rows in builtin_pairs.PAIRS.items()},
     "docstrings": Builtin("labels", builtin_labels.docstrings),
     "python-tokens": Builtin("tags", builtin_labels.python_tokens),
+    "characters": Builtin("conversations", builtin_conversations.characters),
 }
