@@ -36,6 +36,10 @@ class Distillation:
     def label_smoothing(self) -> float:
         return self.objective.label_smoothing
 
+    @property
+    def couples_rows(self) -> bool:
+        return getattr(self.objective, "couples_rows", False)
+
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Make a batch as `objective` does."""
         return self.objective.collate(examples, rng)
