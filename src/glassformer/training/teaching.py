@@ -39,8 +39,8 @@ def taught(
     assert run.teacher is not None
     if not isinstance(objective, TokenObjective):
         raise UserError(
-            f"the loss of objective.kind {run.objective.kind} on this data is not a cross-entropy over tokens or classes, "
-            "which a teacher needs: leave out [teacher]"
+            f"the loss of objective.kind {run.objective.kind} on this data is not a cross-entropy over tokens or "
+            "classes, which a teacher needs: leave out [teacher]"
         )
     if _fingerprints(tokenizers) != _fingerprints(teacher.tokenizers):
         raise other_tokens(run.teacher.path or "")
