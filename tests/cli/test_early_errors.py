@@ -91,6 +91,7 @@ LINES = {
     "train text.txt --teacher model": "model.max_len is 64, and that of the teacher model 32: set it to 32",
     "train text.txt --teacher.weight 0.3": "[teacher] has no effect without teacher.path: set it to",
     "train text.txt --teacher model --teacher.weight 1.5": "teacher.weight is 1.5 and must be from 0 to 1",
+    "train text.txt --teacher model --tokenizer.path none.json": "no such file: none.json",
     "train text.txt --teacher.temperature 0": "teacher.temperature is 0.0 and must be a positive",
     "train text.txt --teacher model --model.max-len 32 --out model/checkpoints/new": "inside model/checkpoints, ",
     "train text.txt --out model": "model already contains a run: continue it with `glassformer resume",

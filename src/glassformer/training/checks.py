@@ -33,6 +33,10 @@ def check_new_run(run: Run, folder: Path) -> None:
     require_new(folder)
     files.require_writable(folder)
     require_effect(run)
+    for tokenizer in (run.tokenizer, run.source_tokenizer):
+        if tokenizer is not None and tokenizer.path is not None:
+            with files.reading(Path(tokenizer.path)):
+                Path(tokenizer.path).stat()
     new = as_new(run)
     facts = BUILT_IN.get(run.objective.kind)
     if facts is not None and facts.check is not None:
@@ -44,10 +48,6 @@ def check_new_run(run: Run, folder: Path) -> None:
         raise UserError(
             "train.compile is not available: torch.compile does not support PyTorch's recurrent modules; leave it out"
         )
-    for tokenizer in (run.tokenizer, run.source_tokenizer):
-        if tokenizer is not None and tokenizer.path is not None:
-            with files.reading(Path(tokenizer.path)):
-                Path(tokenizer.path).stat()
     require_apart(run, folder)
     if isinstance(run.data, TextData) and run.data.path is None:
         raise UserError(f"the run {run.name!r} has no data.path: give a text with --data.path FILE")
@@ -112,37 +112,29 @@ def _taught(run: Run, teacher: TeacherConfig) -> Run:
     taught = replace(
         teacher, path=str(folder.absolute()), digest=teacher.digest or Manifest.read(folder).entries[WEIGHTS][1]
     )
-    return _with_tokenizers_of(folder, replace(run, teacher=taught))
+    return _with_tokenizers_of(folder.absolute(), replace(run, teacher=taught))
 
 
 def _with_tokenizers_of(teacher: Path, run: Run) -> Run:
     """Return the run with the tokenizers of its teacher; raise `UserError` if it names others."""
-
-    def of(folder: Path) -> dict[str, Path]:
-        paths = {"tokenizer": folder / TOKENIZER, "source_tokenizer": folder / SOURCE_TOKENIZER}
-        return {name: path for name, path in paths.items() if path.exists()}
-
-    if run.init.path is not None:
-        named = of(Path(run.init.path))
-    else:
-        given = {"tokenizer": run.tokenizer, "source_tokenizer": run.source_tokenizer}
-        named = {name: Path(config.path) for name, config in given.items() if config is not None and config.path}
-        all_paths = of(teacher) | named
-        changes: dict[str, Any] = {
-            name: replace(given[name] or TokenizerConfig(), path=str(path)) for name, path in all_paths.items()
-        }
-        run = replace(run, **changes)
-    for name, path in named.items():
-        theirs = of(teacher).get(name)
-        if theirs is None or _fingerprint(path) != _fingerprint(theirs):
+    changes: dict[str, Any] = {}
+    for name, file in (("tokenizer", TOKENIZER), ("source_tokenizer", SOURCE_TOKENIZER)):
+        config, own = getattr(run, name), teacher / file
+        if run.init.path is not None:
+            own = Path(run.init.path) / file
+        elif config is not None and config.path is not None:
+            own = Path(config.path)
+        elif own.exists():
+            changes[name] = replace(config or TokenizerConfig(), path=str(own))
+        if own != teacher / file and _fingerprint(own) != _fingerprint(teacher / file):
             raise other_tokens(teacher)
-    return run
+    return replace(run, **changes)
 
 
-def _fingerprint(tokenizer: Path) -> str:
+def _fingerprint(tokenizer: Path) -> str | None:
     from glassformer.tokenization.tokenizer import Tokenizer  # a slow import, for this comparison only
 
-    return Tokenizer.load(tokenizer).fingerprint
+    return Tokenizer.load(tokenizer).fingerprint if tokenizer.exists() else None
 
 
 def other_tokens(teacher: str | Path) -> UserError:
