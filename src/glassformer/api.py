@@ -114,6 +114,7 @@ def train(
     *,
     kind: recipes.Kind | None = None,
     init: str | Path | None = None,
+    teacher: str | Path | None = None,
     changes: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Trained:
@@ -129,10 +130,10 @@ def train(
     `source` and `target`; the second argument is the folder of the run. A note names the recognised kind of a table;
     `kind` decides it: text, pairs or labels.
 
-    `init` is a model directory to start from. `changes` and `settings` replace keys of the run, by full or short name:
-    `changes={"train.max_steps": 500}` and `max_steps=500` are equivalent. Raises `UserError` for an unknown key (and
-    suggests the nearest one), and for a short name that several keys share. Without a `reporter`, progress is shown on
-    a terminal and in a notebook only.
+    `init` is a model directory to start from, and `teacher` one whose probabilities the model also learns. `changes`
+    and `settings` replace keys of the run, by full or short name: `changes={"train.max_steps": 500}` and
+    `max_steps=500` are equivalent. Raises `UserError` for an unknown key (and suggests the nearest one), and for a
+    short name that several keys share. Without a `reporter`, progress is shown on a terminal and in a notebook only.
     """
     if run is not None and out is not None and (place := files.as_path(out, "out")).is_file():
         raise UserError(
@@ -147,9 +148,13 @@ def train(
         chosen, evidence = recipes.run_of(*(() if run is None else (run,)), kind=kind, changes=given)
     else:
         chosen, records, evidence = recipes.run_in_memory(run, kind, given)
-    start = {} if init is None else {"init.path": files.as_path(init, "init")}
-    if start or given:
-        chosen = recipes.with_changes(chosen, {**start, **(changes or {})}, **settings)
+    models = {
+        f"{name}.path": files.as_path(place, name)
+        for name, place in (("init", init), ("teacher", teacher))
+        if place is not None
+    }
+    if models or given:
+        chosen = recipes.with_changes(chosen, {**models, **(changes or {})}, **settings)
     from glassformer.training.checks import check_new_run
     from glassformer.training.run_folder import RECORDS, with_records
 

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from glassformer.data.batching import NOT_SCORED
 from glassformer.kernels import cross_entropy
-from glassformer.kernels.cross_entropy import cross_entropy_by_rows
+from glassformer.kernels.cross_entropy import cross_entropy_by_rows, divergence_by_rows
 from glassformer.objectives import loss
 from glassformer.objectives.loss import token_cross_entropy
 
@@ -64,3 +64,19 @@ def test_the_loss_of_an_objective_uses_it_for_large_matrices(monkeypatch: pytest
     large = token_cross_entropy(logits, labels, 5, 0.1)
     torch.testing.assert_close((large.total, large.nats), (small.total, small.nats))
     assert type(large.total.grad_fn) is not type(small.total.grad_fn)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_divergence_by_rows_equals_the_formula(dtype: torch.dtype) -> None:
+    student, labels = drawn(dtype)
+    teacher, counts = (2 * torch.randn(7, 9)).to(dtype).requires_grad_(), labels != NOT_SCORED
+    found = divergence_by_rows(teacher, student, counts, 1.5)
+    exact = student.detach().double().requires_grad_()
+    log_p, log_q = ((x.double() / 1.5).log_softmax(dim=1)[counts] for x in (teacher.detach(), exact))
+    expected = (log_p.exp() * (log_p - log_q)).sum()
+    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0)
+    of_student, of_teacher = torch.autograd.grad(0.3 * found, (student, teacher), allow_unused=True)
+    assert of_teacher is None
+    (wanted,) = torch.autograd.grad(0.3 * expected, exact)
+    torch.testing.assert_close(of_student, wanted.to(dtype))

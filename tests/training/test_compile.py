@@ -37,6 +37,7 @@ from glassformer.errors import Interrupted, UserError
 from glassformer.models.transforms import add_lora
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.classification import ClassificationObjective, TaggingObjective
+from glassformer.objectives.distillation import Distillation
 from glassformer.objectives.loss import LossSums, Objective, token_cross_entropy
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.store.model_directory import read_run
@@ -115,7 +116,9 @@ def tagged(rng: np.random.Generator, n: int, longest: int, padded: bool) -> list
 
 
 CAUSAL, PAIRS = CausalObjective(), Seq2SeqObjective(1, Frame(after=(2,)), Frame(after=(2,)), label_smoothing=0.1)
+TEACHER = random_model(GPT, seed=5, dtype=torch.float32).requires_grad_(False)
 CASES: dict[str, Case] = {
+    "gpt with a teacher": Case(GPT, Distillation(CAUSAL, TEACHER), plain),
     "gpt, dropout, recomputed": Case(replace(GPT, **DROPOUTS), CAUSAL, plain, recompute=True),
     "llama, groups, windows": Case(
         replace(LLAMA, decoder=replace(LLAMA.decoder, window_pattern=(3, 0))), CAUSAL, plain

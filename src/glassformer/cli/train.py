@@ -21,6 +21,7 @@ def main(
     *sources: Source,
     kind: recipes.Kind | None = None,
     init: str | None = None,
+    teacher: str | None = None,
     inspect: bool = False,
     output: RunOutput,
     **keys: str,
@@ -36,13 +37,14 @@ def main(
         sources: The name of a recipe, a TOML file, or own data.
         kind: The kind of own data, if it is not clear.
         init: A model directory: start from its tokenizer and from all of its weights that fit.
+        teacher: A model directory: also learn the probabilities that this model gives (distillation).
         inspect: Show the curves, samples and attention of the run on a page in the browser (glassformer inspect).
 
     Examples:
         glassformer train mybook.txt
         glassformer train python-docs --max-steps 500 --out runs/docs
     """
-    run, evidence = run_for(*sources, kind=kind, init=init, **keys)
+    run, evidence = run_for(*sources, kind=kind, init=init, teacher=teacher, **keys)
     folder = output.folder(run)
     check_new_run(run, folder)  # imports no torch
     recipes.note(evidence)
@@ -52,12 +54,16 @@ def main(
 
 
 def run_for(
-    *sources: Source, kind: recipes.Kind | None = None, init: str | None = None, **keys: str
+    *sources: Source,
+    kind: recipes.Kind | None = None,
+    init: str | None = None,
+    teacher: str | None = None,
+    **keys: str,
 ) -> tuple[Run, str]:
     """Return the run that the arguments of the command line describe, and how its data was recognised."""
     run, evidence = recipes.run_of(*sources, kind=kind, changes=keys)
-    start = {} if init is None else {"init.path": init}
-    return with_flags(run, start | keys), evidence
+    models = {"init.path": init, "teacher.path": teacher}
+    return with_flags(run, {key: path for key, path in models.items() if path is not None} | keys), evidence
 
 
 def train(run: Run, folder: Path, reporter: "LaunchReporter") -> "Outcome":

@@ -370,6 +370,17 @@ class LoraConfig:
 
 
 @checked
+class TeacherConfig:
+    """Knowledge distillation: a trained model also teaches its probabilities (Hinton 2015)."""
+
+    section: ClassVar[str] = "teacher."
+    path: str | None = setting(None, "model directory of the same objective, tokenizer and labels")
+    weight: float = setting(0.5, "α of the loss: (1 - α) · that of the data + α · T² · KL(teacher ‖ model)", "[0, 1]")
+    temperature: float = setting(2.0, "T: the probabilities of both are softmax(logits / T)", "(0, ∞)")
+    digest: str | None = setting(None, "SHA-256 of the teacher's weights, which the run records; none = any weights")
+
+
+@checked
 class ExpectedResult:
     """Expected result of a recipe, which `reproduce` checks."""
 
@@ -394,6 +405,7 @@ class Run:
     objective: ObjectiveConfig = setting(CausalConfig(), "the training objective")
     init: InitConfig = setting(InitConfig(), "the initial weights")
     lora: LoraConfig | None = setting(None, "low-rank adaptation; none = train all parameters")
+    teacher: TeacherConfig | None = setting(None, "knowledge distillation; none = learn from the data only")
     train: TrainConfig = setting(TrainConfig(), "the training loop")
     parallel: ParallelConfig = setting(ParallelConfig(), "training with several processes, under torchrun")
     generation: GenerationConfig | BeamConfig = setting(GenerationConfig(), "generation of outputs")

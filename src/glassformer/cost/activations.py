@@ -8,13 +8,16 @@ own bf16 copy. Batches are counted without padding, and therefore without a padd
 
 from dataclasses import dataclass, replace
 
+from glassformer import files
 from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
-from glassformer.config.run import Run
+from glassformer.config.run import Run, TeacherConfig
 from glassformer.cost.flops import Shape
+from glassformer.cost.parameters import parameter_counts
 from glassformer.cost.positions import PositionCost, position_cost
 from glassformer.cost.widths import StackShape, cell_widths, recurrent_widths, stack_shapes
 from glassformer.objectives.loss import MIN_LOGITS
+from glassformer.store.model_directory import read_config
 from glassformer.tasks.registry import unknown_loss
 
 _FP32, _INT64 = 4, 8
@@ -61,15 +64,26 @@ class Activations:
     """Bytes that the loss saves, times two: later, the gradient of the logits takes as much. The loss saves a large
     matrix of logits in its own precision (`kernels/cross_entropy.py`), and log-probabilities in fp32 of a small one."""
 
+    teacher: int = 0
+    """The weights and the logits of the teacher, if the run has one."""
+
     @property
     def total(self) -> int:
-        return self.layers + self.logits
+        return self.layers + self.logits + self.teacher
 
 
 def activations_of(run: Run, config: ModelConfig, shape: Shape, kernels: Kernels, checkpointing: bool) -> Activations:
     """Compute `activations` for the objective of a run; those of a loss of another package are left out."""
     stored = activations(config, shape, kernels, checkpointing)
+    if run.teacher is not None:
+        weights = _FP32 * parameter_counts(teacher_config(run.teacher)).total
+        stored = replace(stored, teacher=weights + stored.logits // 2)
     return stored if unknown_loss(run) is None else replace(stored, logits=0)
+
+
+def teacher_config(teacher: TeacherConfig) -> ModelConfig:
+    """Read the configuration of the network of a teacher."""
+    return read_config(files.as_path(teacher.path, "teacher.path"))[0]
 
 
 def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointing: bool = False) -> Activations:

@@ -29,6 +29,8 @@ class Memory:
     """With sharding, the currently gathered layer and the parameters outside of the layers."""
     activations: int
     logits: int
+    teacher: int
+    """Weights and logits of the teacher, if the run has one."""
 
     @property
     def state(self) -> int:
@@ -62,6 +64,7 @@ def training_memory(config: ModelConfig, train: TrainConfig, stored: Activations
         gathered=0,
         activations=stored.layers,
         logits=stored.logits,
+        teacher=stored.teacher,
     )
 
 

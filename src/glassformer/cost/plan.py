@@ -10,7 +10,7 @@ from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.run import Run
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
-from glassformer.cost.activations import Activations, Kernels, activations_of
+from glassformer.cost.activations import Activations, Kernels, activations_of, teacher_config
 from glassformer.cost.flops import Flops, Shape, forward_flops, training_flops
 from glassformer.cost.hardware import GPUS, MFU, Gpu
 from glassformer.cost.memory import HALF, Memory, cache_bytes, sharded, training_memory
@@ -83,6 +83,8 @@ class Plan:
     """Flags by key: those that the user gave, and the accumulation if the plan raises it."""
     unknown: str | None
     """The memory that is not counted in `layouts` and `least_gpus`, in words; None if all is counted."""
+    teacher: Flops | None
+    """FLOPs of the forward pass of the teacher on a micro-batch; None without a teacher."""
     mfu: float = MFU
     price: float | None = None
     """Price per GPU hour, in any currency."""
@@ -113,8 +115,10 @@ class Plan:
 
     @property
     def training_per_token(self) -> float:
-        """Training FLOPs per token, including the second forward of recomputed blocks."""
+        """Training FLOPs per token, including the second forward of recomputed blocks and that of the teacher."""
         flops = training_flops(self.config, self.shape, self.layout.checkpointing)
+        if self.teacher is not None:
+            flops += self.teacher.total
         return flops / (self.shape.n_rows * self.shape.n_tokens)
 
     @property
@@ -254,6 +258,7 @@ def plan_run(
         notes=tuple(_notes(train, grad_accumulation, of_batch, n_gpus, least_gpus)),
         settings=settings,
         unknown=unknown_loss(run),
+        teacher=None if run.teacher is None else forward_flops(teacher_config(run.teacher), shape),
     )
 
 
@@ -329,6 +334,9 @@ def _check(run: Run, n_gpus: int, n_tokens: int | None) -> None:
 def _complete(run: Run) -> tuple[ModelConfig, tuple[str, ...]]:
     """Fill in what data and tokenizer would decide; return the model and one sentence per assumption."""
     config, sentences = run.model, []
+    if run.teacher is not None:
+        theirs = teacher_config(run.teacher)
+        config = replace(config, vocab_size=theirs.vocab_size, source_vocab_size=theirs.source_vocab_size)
     if not config.vocab_size:
         config = replace(config, vocab_size=_asked("vocab_size", run.tokenizer.vocab_size))
         sentences.append(f"vocabulary {config.vocab_size:,}, from [tokenizer]; a short text gives a smaller one")

@@ -77,6 +77,11 @@ class Batch:
     def n_rows(self) -> int:
         return len(self.token_ids)
 
+    @property
+    def labels_of_logits(self) -> Tensor:
+        """The labels of the positions that get logits: all labels, or (N,) those at `loss_positions`."""
+        return self.labels if self.loss_positions is None else self.labels.flatten()[self.loss_positions]
+
     def rows(self, part: range) -> "Batch":
         """Return consecutive rows of the batch, with their padding.
 

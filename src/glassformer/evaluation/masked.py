@@ -50,7 +50,7 @@ def masked_scores(
         batch = batch.rows(rows).to(device)
         assert batch.loss_positions is not None
         is_hidden = batch.token_ids.flatten()[batch.loss_positions] == objective.mask_id
-        true = batch.labels.flatten()[batch.loss_positions][is_hidden]
+        true = batch.labels_of_logits[is_hidden]
         return int((network(**batch.model_inputs()).argmax(dim=1)[is_hidden] == true).sum()), true.cpu()
 
     with evaluation_mode(network):

@@ -1,4 +1,4 @@
-"""Cross-entropy of large matrices of logits, a few rows at a time.
+"""Cross-entropy and divergence of large matrices of logits, a few rows at a time.
 
 `F.cross_entropy` stores log-probabilities and their gradient in fp32, and logits in half precision a second time in
 fp32: up to 12 bytes per logit, besides the logits and their gradient. Here fp32 exists for a few rows only.
@@ -78,3 +78,42 @@ class _CrossEntropy(torch.autograd.Function):
                 x -= smoothing / n_tokens
             grads[rows] = x.mul_(factors[rows])
         return grads, None, None, None
+
+
+def divergence_by_rows(teacher: Tensor, student: Tensor, counts: Tensor, temperature: float) -> Tensor:
+    """Return the sum of KL(p ‖ q) over the rows that count, with p, q = softmax(logits / temperature).
+
+    `teacher` (N, V) and `student` (N, V) are logits, `counts` (N,) is bool. Only `student` gets a gradient. The sum is
+    in fp32 or higher precision.
+
+    >>> logits = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
+    >>> divergence_by_rows(logits, logits, torch.tensor([True, False]), 1.0).item()
+    0.0
+    """
+    total: Tensor = _Divergence.apply(teacher, student, counts, temperature)
+    return total
+
+
+class _Divergence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, teacher: Tensor, student: Tensor, counts: Tensor, temperature: float) -> Tensor:
+        dtype = torch.promote_types(student.dtype, torch.float32)
+        of_rows = torch.empty(len(student), dtype=dtype, device=student.device)
+        for rows in _chunks(student):
+            log_p, log_q = (x[rows].to(dtype).div(temperature).log_softmax(dim=1) for x in (teacher, student))
+            of_rows[rows] = (log_p.exp() * (log_p - log_q)).sum(dim=1)
+        ctx.save_for_backward(teacher, student, counts)
+        ctx.temperature, ctx.dtype = temperature, dtype
+        return torch.where(counts, of_rows, 0.0).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None, None]:
+        """Compute (q - p) / temperature of each row, times the gradient of the sum."""
+        teacher, student, counts = ctx.saved_tensors
+        factors = torch.where(counts, grad / ctx.temperature, 0.0)[:, None]
+        grads = torch.empty_like(student)
+        for rows in _chunks(student):
+            p, q = (x[rows].to(ctx.dtype).div(ctx.temperature).softmax(dim=1) for x in (teacher, student))
+            grads[rows] = (q - p) * factors[rows]
+        return None, grads, None, None

@@ -77,4 +77,5 @@ class TokenObjective:
 
     def loss(self, model: Forward, batch: Batch) -> LossSums:
         """Return the summed cross-entropy of a batch from `collate`."""
-        return token_cross_entropy(model(**batch.model_inputs()), batch.labels, batch.n_targets, self.label_smoothing)
+        logits = model(**batch.model_inputs())
+        return token_cross_entropy(logits, batch.labels_of_logits, batch.n_targets, self.label_smoothing)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from glassformer.data.batching import NOT_SCORED, Batch, Example, pad, padded
-from glassformer.objectives.loss import Forward, LossSums, token_cross_entropy
+from glassformer.objectives.loss import TokenObjective
 from glassformer.objectives.noise import mask_tokens
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.word_boundaries import WordBoundaries
 
 
 @dataclass(frozen=True)
-class MaskedObjective:
+class MaskedObjective(TokenObjective):
     """Masked language modelling: maximise Σ log p(tokenᵢ | text with masks) over the chosen tokens (Devlin 2019, 3.1).
 
     The chosen tokens are drawn again at every step, from (seed, step). The head computes logits for them only.
@@ -58,10 +58,3 @@ class MaskedObjective:
             continues=continues,
             mask_prob=self.mask_prob,
         )
-
-    def loss(self, model: Forward, batch: Batch) -> LossSums:
-        """Return the summed cross-entropy of the chosen tokens of a batch from `collate`."""
-        assert batch.loss_positions is not None
-        logits = model(**batch.model_inputs())  # (N, V)
-        labels = batch.labels.flatten()[batch.loss_positions]
-        return token_cross_entropy(logits, labels, batch.n_targets, self.label_smoothing)

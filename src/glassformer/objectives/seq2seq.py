@@ -1,14 +1,13 @@
 """Sequence-to-sequence objectives: targets from sources, and denoising, where noise makes the pairs (BART, T5)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.data.batching import NOT_SCORED, Batch, Example, pad, padded
 from glassformer.errors import UserError
-from glassformer.objectives.loss import Forward, LossSums, TokenObjective
+from glassformer.objectives.loss import TokenObjective
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizers
 
@@ -70,16 +69,11 @@ def _framed(frame: Frame, token_ids: np.ndarray) -> np.ndarray:
     return np.concatenate((frame.before, token_ids, frame.after)).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class DenoisingObjective:
+class DenoisingObjective(TokenObjective):
     """Denoising objective: maximise Σ log p(target | corrupted text); noise is drawn again at every step."""
 
-    noise: Noise
-    pairs: Seq2SeqObjective
-
-    @property
-    def label_smoothing(self) -> float:
-        return self.pairs.label_smoothing
+    def __init__(self, noise: Noise, pairs: Seq2SeqObjective) -> None:
+        self.noise, self.pairs, self.label_smoothing = noise, pairs, pairs.label_smoothing
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Make a batch of pairs of corrupted rows and targets for the sequence-to-sequence objective.
@@ -92,7 +86,3 @@ class DenoisingObjective:
     def _text(self, token_ids: Ids) -> Ids:
         text = token_ids[~np.isin(token_ids, self.pairs.target_frame.after)]
         return text if len(text) else token_ids
-
-    def loss(self, model: Forward, batch: Batch) -> LossSums:
-        """Return the summed cross-entropy of a batch from `collate`."""
-        return self.pairs.loss(model, batch)

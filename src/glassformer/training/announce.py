@@ -15,6 +15,7 @@ from glassformer.distributed.ranks import Ranks
 from glassformer.evaluation.compare import describe_model
 from glassformer.fitting import WHOLE, Fit
 from glassformer.formatting import size
+from glassformer.models.build import Network
 from glassformer.store import checkpoint
 from glassformer.tasks.batches import TrainingData, few_targets
 from glassformer.tasks.preparation import micro_batch
@@ -44,6 +45,14 @@ def model(run: Run, n_parameters: int, tokenizers: Tokenizers) -> str:
     if source is not None:
         vocabulary += f", of the source {source.vocab_size:,}"
     return f"{describe_model(run.model)}, {n_parameters:,} parameters, {vocabulary}"
+
+
+def teacher(run: Run, network: Network) -> str:
+    """Describe the teacher, and its part of the loss."""
+    assert run.teacher is not None
+    described, n = describe_model(network.config), network.n_parameters()
+    part = f"weight {run.teacher.weight:g}, temperature {run.teacher.temperature:g}"
+    return f"{run.teacher.path}, {described}, {n:,} parameters; {part}"
 
 
 def device(host: Host, numerics: str) -> str:

@@ -6,13 +6,14 @@ from typing import Any
 
 from glassformer import files
 from glassformer.config.recurrent import RecurrentConfig
-from glassformer.config.run import Run, TextData, WindowRows
+from glassformer.config.run import Run, TeacherConfig, TextData, TokenizerConfig, WindowRows
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.data.first_look import look_at
 from glassformer.distributed.environment import is_first
 from glassformer.errors import UserError
 from glassformer.store import checkpoint, lock
-from glassformer.store.model_directory import read_config, read_run
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import SOURCE_TOKENIZER, TOKENIZER, WEIGHTS, read_config, read_run
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.requirements import BUILT_IN, context_of, require_watched, scored_sections
 from glassformer.training.run_folder import is_restarted, require_apart, require_new, require_run
@@ -32,6 +33,10 @@ def check_new_run(run: Run, folder: Path) -> None:
     require_new(folder)
     files.require_writable(folder)
     require_effect(run)
+    for tokenizer in (run.tokenizer, run.source_tokenizer):
+        if tokenizer is not None and tokenizer.path is not None:
+            with files.reading(Path(tokenizer.path)):
+                Path(tokenizer.path).stat()
     new = as_new(run)
     facts = BUILT_IN.get(run.objective.kind)
     if facts is not None and facts.check is not None:
@@ -43,10 +48,6 @@ def check_new_run(run: Run, folder: Path) -> None:
         raise UserError(
             "train.compile is not available: torch.compile does not support PyTorch's recurrent modules; leave it out"
         )
-    for tokenizer in (run.tokenizer, run.source_tokenizer):
-        if tokenizer is not None and tokenizer.path is not None:
-            with files.reading(Path(tokenizer.path)):
-                Path(tokenizer.path).stat()
     require_apart(run, folder)
     if isinstance(run.data, TextData) and run.data.path is None:
         raise UserError(f"the run {run.name!r} has no data.path: give a text with --data.path FILE")
@@ -55,6 +56,12 @@ def check_new_run(run: Run, folder: Path) -> None:
 
 
 def as_new(run: Run) -> Run:
+    """Return a new run with the settings that the model it starts from and its teacher decide."""
+    run = _started(run)
+    return run if run.teacher is None else _taught(run, run.teacher)
+
+
+def _started(run: Run) -> Run:
     """Return a new run with the configuration of the model that it starts from, except for its head and dropouts.
 
     If `init.model` is `recipe`, the run keeps its own model. The vocabulary sizes stay open for new special tokens.
@@ -81,6 +88,63 @@ def as_new(run: Run) -> Run:
     return replace(run, model=replace(model, vocab_size=0, source_vocab_size=0, **changes))
 
 
+def _taught(run: Run, teacher: TeacherConfig) -> Run:
+    """Return a new run with the digest, the tokenizers and the decoder's start id of its teacher.
+
+    Raises `UserError` for a teacher with another objective, with smaller inputs, or with other tokenizers than those
+    that the run names.
+    """
+    folder = files.as_path(teacher.path, "teacher.path")
+    checkpoint.find(folder)
+    kind, (model, _) = read_run(folder).objective.kind, read_config(folder)
+    if kind != run.objective.kind:
+        raise UserError(
+            f"the teacher {folder} has objective.kind {kind}, and the run {run.objective.kind}: use equal ones"
+        )
+    for name in ("max_len", "source_max_len", "n_token_types"):
+        ours, theirs = (getattr(one, name.replace("source", "encoder"), 0) for one in (run.model, model))
+        if ours > theirs:
+            raise UserError(
+                f"model.{name} is {ours:,}, and that of the teacher {folder} {theirs:,}: set it to {theirs:,}"
+            )
+    if run.model.is_encoder_decoder:
+        run = replace(run, model=replace(run.model, decoder_start_id=model.decoder_start_id))
+    taught = replace(
+        teacher, path=str(folder.absolute()), digest=teacher.digest or Manifest.read(folder).entries[WEIGHTS][1]
+    )
+    return _with_tokenizers_of(folder.absolute(), replace(run, teacher=taught))
+
+
+def _with_tokenizers_of(teacher: Path, run: Run) -> Run:
+    """Return the run with the tokenizers of its teacher; raise `UserError` if it names others."""
+    changes: dict[str, Any] = {}
+    for name, file in (("tokenizer", TOKENIZER), ("source_tokenizer", SOURCE_TOKENIZER)):
+        config, own = getattr(run, name), teacher / file
+        if run.init.path is not None:
+            own = Path(run.init.path) / file
+        elif config is not None and config.path is not None:
+            own = Path(config.path)
+        elif own.exists():
+            changes[name] = replace(config or TokenizerConfig(), path=str(own))
+        if own != teacher / file and _fingerprint(own) != _fingerprint(teacher / file):
+            raise other_tokens(teacher)
+    return replace(run, **changes)
+
+
+def _fingerprint(tokenizer: Path) -> str | None:
+    from glassformer.tokenization.tokenizer import Tokenizer  # a slow import, for this comparison only
+
+    return Tokenizer.load(tokenizer).fingerprint if tokenizer.exists() else None
+
+
+def other_tokens(teacher: str | Path) -> UserError:
+    """Return the error for a run with other tokenizers than its teacher."""
+    return UserError(
+        f"the tokens of the run are not those of its teacher {teacher}: leave out tokenizer.path, [source_tokenizer] "
+        "and init.path, or give some with the teacher's tokenizers"
+    )
+
+
 def check_stored_run(folder: Path) -> None:
     """Raise `UserError` if a folder contains no run that can be resumed or repeated now."""
     require_run(folder)
@@ -93,6 +157,8 @@ def require_effect(run: Run) -> None:
     """Raise `UserError` for a setting that has no effect with the others."""
     if run.lora is not None and run.init.path is None:
         raise UserError("lora adapts a trained model and needs init.path: set it to the model directory to adapt")
+    if run.teacher is not None and run.teacher.path is None:
+        raise UserError("[teacher] has no effect without teacher.path: set it to a model directory, or leave it out")
     if run.init.model != "same" and run.init.path is None:
         raise UserError(f"init.model {run.init.model} has no effect without init.path: set init.path, or leave it out")
     for name, strategies in (("cpu_offload", ("fsdp", "hybrid")), ("shard_size", ("hybrid",))):

@@ -34,6 +34,7 @@ from glassformer.training.longer import checkpoint_for, delete_later
 from glassformer.training.loop import Trainer
 from glassformer.training.optimizers.build import build_optimizer
 from glassformer.training.run_folder import holding, is_restarted
+from glassformer.training.teaching import read_teacher, taught
 
 
 def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
@@ -97,6 +98,7 @@ def assemble(
     # Memory
     if from_checkpoint is not None:
         Manifest.read(from_checkpoint).require(from_checkpoint, [*MODEL_FILES, checkpoint.STATE])
+    teacher = ranks.raise_together(lambda: read_teacher(run))
     run, numerics = resolve_auto(run, host)
     require_memory(run.model)
     fit = ranks.raise_together(lambda: way_that_fits(run, room))
@@ -119,6 +121,9 @@ def assemble(
     ranks.distribute(network, run.train)
     # Trainer
     data = prepared.training_data(network, host.device)
+    if teacher is not None:
+        teacher.network.to(host.device)
+        data = replace(data, taught=taught(data.objective, run, teacher, tokenizers, labels))
     optimizer = build_optimizer(network, run.train.optimizer, init_from.layer_scales(network, run.init.layer_decay))
     in_background = run.train.background_saving
 
@@ -134,6 +139,7 @@ def assemble(
     if from_checkpoint is None:
         facts = {
             "model": announce.model(run, n_parameters, tokenizers),
+            "teacher": "" if teacher is None else announce.teacher(run, teacher.network),
             "data": prepared.summary,
             "device": announce.device(host, numerics),
             "memory": announce.memory(run, network, trainer.step.fit, room, ranks),

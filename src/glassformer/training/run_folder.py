@@ -48,7 +48,8 @@ def require_apart(run: Run, folder: Path) -> None:
     Only the records that were in memory (`with_records`) are in the folder.
     """
     data = [address for name, address in paths_of(run.data).items() if name != "cache_dir"]
-    for address in filter(None, (*data, run.init.path, run.tokenizer.path)):
+    teacher = None if run.teacher is None else run.teacher.path
+    for address in filter(None, (*data, run.init.path, run.tokenizer.path, teacher)):
         path = local_path(address, "data")
         if path is None or path.absolute() == (folder / RECORDS).absolute():
             continue
