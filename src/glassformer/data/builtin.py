@@ -4,7 +4,8 @@
 `builtin:python-stdlib`  the source of the standard library, one document per file: 9 MB.
 `builtin:copy-task`      generated records such as "gadbcehf|gadbcehf", to test whether a model learns to copy.
 
-The first two depend on the version of Python, so their size differs a little between versions. All others have parts: `builtin:NAME#train`, `#valid` and `#test`.
+The first two depend on the version of Python, so their size differs a little between versions. All others have parts:
+`builtin:NAME#train`, `#valid` and `#test`.
 """
 
 import random
