@@ -69,13 +69,15 @@ def padded_text(folder: Path) -> Run:
 
 RUNS: dict[str, Callable[[Path], Run]] = {
     "padded text with dropout and an average": padded_text,
-    "pairs": lambda folder: pair_run(folder, grad_accumulation=2),
+    "pairs": lambda folder: pair_run(folder, grad_accumulation=2, early_stopping=EarlyStopping("bleu", patience=50)),
     "recurrent pairs": lambda folder: pair_run(folder, model=RECURRENT, grad_accumulation=2),
     "labels": lambda folder: label_run(
         folder, grad_accumulation=2, early_stopping=EarlyStopping("accuracy", patience=50, higher_is_better=True)
     ),
     "masked": lambda folder: text_run_of(folder, MaskedConfig(), grad_accumulation=2),
-    "conversations": lambda folder: conversation_run(folder, grad_accumulation=2),
+    "conversations": lambda folder: conversation_run(
+        folder, grad_accumulation=2, early_stopping=EarlyStopping("exact_match", patience=50)
+    ),
 }
 
 

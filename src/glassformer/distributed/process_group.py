@@ -165,6 +165,12 @@ class Sharded(ProcessGroup):
                 for block in module:
                     fully_shard(block, **policy)
         fully_shard(network, **policy)
+        # Set the order of prefetching in the backward pass: network, last block, …, first block. The default order
+        # reverses all forwards since the last backward pass. After an evaluation that generates outputs, these differ
+        # among processes, so that one process would wait for others to gather a block.
+        parts = _parts(network)
+        for part, following in zip(parts, parts[-1:] + parts[:-1], strict=True):
+            part.set_modules_to_backward_prefetch([following])
 
     @property
     def n_shards(self) -> int:  # type: ignore[override]
