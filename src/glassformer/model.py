@@ -45,8 +45,8 @@ from glassformer.store.model_directory import save_model
 from glassformer.tasks.batches import Place, Places
 from glassformer.tasks.task import Prompt, wrong_verb
 from glassformer.tasks.trained_model import TrainedModel
-from glassformer.tokenization.chat_template import Message
 from glassformer.tokenization.conversations import ConversationEncoder
+from glassformer.tokenization.messages import Message
 
 if TYPE_CHECKING:
     from glassformer.inspection.ablation import Part

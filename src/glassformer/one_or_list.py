@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any
 
 from glassformer.errors import UserError
-from glassformer.tokenization.chat_template import require_messages
+from glassformer.tokenization.messages import require_messages
 
 Method = Callable[..., Any]
 IsOne = Callable[[Any, Any], bool]

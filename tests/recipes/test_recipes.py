@@ -93,7 +93,7 @@ def test_a_recipe_file_may_change_a_preset(tmp_path: Path) -> None:
     ("name", "words"),
     [
         ("shakespear-char", "no recipe or file is called 'shakespear-char': did you mean shakespeare-char"),
-        ("zzz", "no recipe or file is called 'zzz': known recipes are bart-denoise-small, copy-task"),
+        ("zzz", "no recipe or file is called 'zzz': known recipes are bart-denoise-small, characters"),
         ("no/such.toml", "no such file: no/such.toml"),
     ],
 )

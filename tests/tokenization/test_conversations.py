@@ -8,8 +8,9 @@ import tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from glassformer.errors import UserError
-from glassformer.tokenization.chat_template import CHATML, MAX_CHARACTERS, ChatTemplate, require_messages
+from glassformer.tokenization.chat_template import CHATML, MAX_CHARACTERS, ChatTemplate
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
+from glassformer.tokenization.messages import require_messages
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
@@ -223,7 +224,7 @@ def test_a_template_has_the_functions_of_transformers() -> None:
     assert template.render([{"role": "user", "content": "<é>"}]) == '{"role": "user", "content": "<é>"} 4 <s>'
 
 
-def test_a_model_without_a_template_says_so() -> None:
+def test_a_model_without_a_template_is_refused() -> None:
     tokenizer = Tokenizer.train(["ab"], vocab_size=0, scheme="char")
     with pytest.raises(UserError, match="the model has no chat template"):
         ConversationEncoder(tokenizer, "the model")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassformer import files
-from glassformer.data import builtin_conversations, builtin_labels, builtin_pairs
+from glassformer.data import builtin_labels, builtin_pairs
 from glassformer.data.builtin_labels import stdlib_files
 from glassformer.data.records import Kind, Record, Request
 from glassformer.errors import UserError, nearest_name
@@ -133,6 +133,12 @@ def _copy_task() -> Iterator[str]:
     return (f"{word}|{word}" for word in words)
 
 
+def _characters() -> Iterable[tuple[Row, str]]:
+    from glassformer.data.builtin_conversations import characters
+
+    return characters()
+
+
 def _whole(documents: Callable[[], Iterator[str]]) -> Builtin:
     return Builtin("text", lambda: (((text,), "") for text in documents()))
 
@@ -151,5 +157,5 @@ BUILTIN = {
     **{name: Builtin("pairs", rows) for name, rows in builtin_pairs.PAIRS.items()},
     "docstrings": Builtin("labels", builtin_labels.docstrings),
     "python-tokens": Builtin("tags", builtin_labels.python_tokens),
-    "characters": Builtin("conversations", builtin_conversations.characters),
+    "characters": Builtin("conversations", _characters),
 }

@@ -33,7 +33,7 @@ _ASKED = {
         "My page needs a {character}. What do I type?",
         "Give me the HTML name of {character}.",
         "HTML for {character}?",
-        "Tell me the entity for the sign {character}.",
+        "Write down the entity for the sign {character}.",
     ),
     "title": (
         "What is {character} called?",
@@ -43,7 +43,7 @@ _ASKED = {
         "How does Unicode call {character}?",
         "{character}, what is that?",
         "I found {character} in a text. What is it?",
-        "Please tell me the Unicode name of {character}.",
+        "Please write the Unicode name of {character}.",
     ),
 }
 _ANSWERS = {"character": "It is {character}.", "entity": "Write &{name};.", "title": "It is the {title}."}

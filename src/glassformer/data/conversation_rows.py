@@ -31,7 +31,7 @@ class ConversationRows:
     def encode(self, conversations: Sequence[Conversation]) -> list[Example]:
         """Return one example per conversation that fits; raise `UserError`, with the place, if one cannot be encoded.
 
-        `labels` has the id of each scored token, and -100 elsewhere.
+        `labels` has the id of each scored token, and -100 for the others.
         """
         examples = []
         for conversation in conversations:
@@ -65,7 +65,7 @@ class ConversationRows:
 
 
 def packed(examples: Sequence[Example], max_ids: int) -> list[Example]:
-    """Pack whole conversations into rows of at most `max_ids` ids (`batching.pack`); `document_ids` tells them apart.
+    """Pack whole conversations into rows of at most `max_ids` ids (`batching.pack`); with `document_ids`.
 
     >>> one = Example(np.array([1, 2, 3]), labels=np.array([-100, 2, 3]))
     >>> [row] = packed([one, one], max_ids=8)

@@ -21,7 +21,7 @@ from glassformer.data.in_memory import name_of
 from glassformer.data.records import Dropped, Record, Request
 from glassformer.data.split import digest_of, read_sides, split_records, without_repeats
 from glassformer.errors import UserError
-from glassformer.tokenization.chat_template import require_messages
+from glassformer.tokenization.messages import require_messages
 
 ASSISTANT = "assistant"
 

@@ -9,8 +9,8 @@ from glassformer.inference.drafters import Drafter
 from glassformer.inference.rows import Settings
 from glassformer.inference.text import EncodedPrompt
 from glassformer.inference.writer import Writer
-from glassformer.tokenization.chat_template import Message, require_messages
 from glassformer.tokenization.conversations import ConversationEncoder
+from glassformer.tokenization.messages import Message, require_messages
 
 LEAST_ROOM = 1 / 4
 """Fraction of the context that is kept for an answer, if `max_new_tokens` is larger."""

@@ -10,6 +10,7 @@ import torch
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import ConversationConfig, ConversationData, GenerationConfig, Run
+from glassformer.data import builtin
 from glassformer.data.batching import TokenBudget, evaluation_batches, example_rows
 from glassformer.data.conversation_rows import ConversationRows, packed
 from glassformer.data.conversations import (
@@ -65,6 +66,9 @@ class ConversationTask(TrainableTask):
         return ConversationRunData(self, run)
 
     # Use
+
+    def test_path(self, run: Run) -> str | None:
+        return builtin.test_part(data_of(run, ConversationData).path)
 
     def writer(self, model: ModelParts) -> Writer:
         return Writer(model.network, model.tokenizer, model.device, model.name)

@@ -20,10 +20,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from glassformer.errors import UserError, first_line, shown
-
-Message = Mapping[str, Any]
-"""One message: the texts `role` and `content`, and other keys that a template may read."""
+from glassformer.errors import UserError, first_line
+from glassformer.tokenization.messages import BEGIN, END, Message
 
 CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
 CHATML = (
@@ -32,40 +30,11 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""The template of a model that has none of its own: ChatML, with two special tokens."""
+"""The template of a model without another one: ChatML, with two special tokens."""
 MAX_CHARACTERS = 1 << 24
 """Maximum length of a text that a template computes."""
 TRAINING_DAY = date(2024, 7, 26)
 """The day that a template reads in training, because the tokens of a resumed run must not depend on its day."""
-_BEGIN, _END, FORGED = "\ufdd0", "\ufdd1", "\ufdd2"
-"""Marks in a rendered text: before and after an answer, and around a special token that is written in a message. These
-code points are no characters, so a text has none of them."""
-_MARKS = re.compile(f"[{_BEGIN}{_END}{FORGED}]")
-
-
-# Messages
-
-
-def require_messages(messages: object, where: str = "messages") -> list[dict[str, Any]]:
-    """Return messages as dictionaries without empty keys; raise `UserError` unless each has a role and a text.
-
-    >>> require_messages([{"role": "user", "content": "hi", "name": None}])
-    [{'role': 'user', 'content': 'hi'}]
-    """
-    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
-        raise UserError(f'{where}: expected a list of {{"role": "…", "content": "…"}}, got {shown(repr(messages))}')
-    checked = []
-    for number, message in enumerate(messages, 1):
-        if not isinstance(message, Mapping):
-            raise UserError(f"{where}: message {number} must be an object with role and content, got {message!r:.40}")
-        for key in ("role", "content"):
-            text = message.get(key)
-            if not isinstance(text, str) or (key == "role" and not text):
-                raise UserError(f"{where}: {key} of message {number} must be a text, got {text!r:.40}")
-            if _MARKS.search(text):
-                raise UserError(f"{where}: message {number} has a code point that is no character; remove it")
-        checked.append({key: value for key, value in message.items() if value is not None})
-    return checked
 
 
 # The template
@@ -84,7 +53,7 @@ class _AnswerBlocks(Extension):
         return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
 
     def _marked(self, caller: Any) -> str:
-        return f"{_BEGIN}{caller()}{_END}"
+        return f"{BEGIN}{caller()}{END}"
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -171,16 +140,16 @@ class ChatTemplate:
 
     @property
     def marks_answers(self) -> bool:
-        """True if the template says itself, with `{% generation %}`, what the assistant writes."""
+        """True if the template marks what the assistant writes with `{% generation %}`."""
         return re.search(r"\{%-?\s*generation\b", self.source) is not None
 
 
 def _without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
     """Return a rendered text without the marks of answers, and the characters of each answer.
 
-    >>> _without_marks(f"A: {_BEGIN}yes{_END}.")
+    >>> _without_marks(f"A: {BEGIN}yes{END}.")
     ('A: yes.', [(3, 6)])
     """
-    parts = re.split(f"[{_BEGIN}{_END}]", text)
+    parts = re.split(f"[{BEGIN}{END}]", text)
     places = list(accumulate(map(len, parts)))
     return "".join(parts), list(zip(places[:-1:2], places[1::2], strict=True))

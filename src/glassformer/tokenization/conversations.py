@@ -12,12 +12,13 @@ from typing import Any, Literal
 import numpy as np
 
 from glassformer.errors import UserError
-from glassformer.tokenization.chat_template import CHATML, CHATML_TOKENS, FORGED, TRAINING_DAY, ChatTemplate, Message
+from glassformer.tokenization.chat_template import CHATML, CHATML_TOKENS, TRAINING_DAY, ChatTemplate
+from glassformer.tokenization.messages import FORGED, Message
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.validate_tokenizer_json import ROLES
 
 Scored = Literal["assistant", "all"]
-"""What a training scores: the answers of the assistant with their end tokens, or every token after the first."""
+"""Tokens that a training scores: the answers of the assistant with their end tokens, or every token after the first."""
 Span = tuple[int, int]
 """First character, and the one after the last."""
 
