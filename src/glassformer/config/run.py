@@ -145,7 +145,24 @@ class ConversationData:
     batch_tokens: int = setting(4096, "tokens per micro-batch: rows × the longest row, padding included", "≥ 1")
 
 
-DataConfig = TextData | PairData | LabelData | ConversationData
+@checked
+class PreferenceData:
+    """Pairs of answers to the same prompt: one that was preferred, and one that was rejected."""
+
+    kind: ClassVar[str] = "preferences"
+    section: ClassVar[str] = "data."
+    path: str | None = setting(None, "jsonl, parquet, tsv, csv or hf:NAME")
+    valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
+    prompt_field: str = setting(
+        "prompt", "field of the prompt: a text, or messages; a record may lack it if both answers begin with it"
+    )
+    chosen_field: str = setting("chosen", "field of the preferred answer: a text, or messages")
+    rejected_field: str = setting("rejected", "field of the rejected answer: a text, or messages")
+    valid_fraction: float = setting(0.1, "fraction of the pairs held out if no validation data is given", "(0, 1)")
+    batch_tokens: int = setting(4096, "tokens per micro-batch: rows × the longest row of both answers", "≥ 1")
+
+
+DataConfig = TextData | PairData | LabelData | ConversationData | PreferenceData
 
 
 @checked
@@ -174,6 +191,21 @@ class ConversationConfig:
     kind: ClassVar[str] = "conversation"
     section: ClassVar[str] = "objective."
     label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
+
+
+@checked
+class PreferenceConfig:
+    """Prefer the chosen answer to the rejected one more than the initial model does (DPO; Rafailov 2023)."""
+
+    kind: ClassVar[str] = "preference"
+    section: ClassVar[str] = "objective."
+    label_smoothing: ClassVar[float] = 0.0
+    loss: Literal["dpo", "ipo"] = setting(
+        "dpo", "dpo (Rafailov 2023, equation 7), or ipo (Azar 2023, equation 17, of log probabilities per token)"
+    )
+    beta: float = setting(
+        0.1, "weight of the initial model: larger values keep the model nearer to it; τ of ipo", "(0, ∞)"
+    )
 
 
 END_IDS_DOC = "ids of tokens that end the text, besides the model's end token; the output does not include them"
@@ -316,6 +348,7 @@ ObjectiveConfig = Annotated[
     | ClassificationConfig
     | TaggingConfig
     | ConversationConfig
+    | PreferenceConfig
     | AnsweringConfig
     | NoObjective,
     Extensible(TASKS),
@@ -332,6 +365,9 @@ class InitConfig:
     )
     model: Literal["same", "recipe"] = setting(
         "same", "same = the model of path, with this run's head and dropouts; recipe = [model] of this run"
+    )
+    sha256: str | None = setting(
+        None, "SHA-256 of the weights of path, which must agree; a run that compares with path records it"
     )
     freeze: tuple[str, ...] = setting((), "modules to freeze, such as encoder.embeddings or encoder.blocks.0.*")
     layer_decay: float = setting(1.0, "learning rate of a block ÷ that of the block above it", "(0, 1]")
