@@ -107,6 +107,8 @@ def check_preferences(run: Run) -> None:
             "preferences tune a model that has learned to answer: set init.path to its directory, and leave out "
             "init.model"
         )
+    if run.parallel.strategy != "ddp":
+        raise UserError(f"parallel.strategy: expected ddp for preferences, got {run.parallel.strategy}")
 
 
 def check_labels(outputs: Sequence[str], head: type[PositionHead] | type[SequenceHead], run: Run) -> None:
