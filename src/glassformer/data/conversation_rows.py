@@ -32,7 +32,7 @@ class ConversationRows:
     def encode(self, conversations: Sequence[Conversation]) -> list[Example]:
         """Return one example per conversation that fits; raise `UserError`, with the place, if one cannot be encoded.
 
-        `labels` has the id of each scored token, and -100 elsewhere.
+        `labels` has the id of each scored token, and -100 at other positions.
         """
         examples = []
         for conversation in conversations:
@@ -84,7 +84,7 @@ def n_scored(example: Example) -> int:
 
 
 def joined(parts: Sequence[Example]) -> Example:
-    """Join examples to one row; `document_ids` tells them apart."""
+    """Join examples to one row, whose `document_ids` number them."""
     ids = np.concatenate([part.token_ids for part in parts])
     labels = np.concatenate([part.labels for part in parts if part.labels is not None])
     return Example(ids, np.repeat(np.arange(len(parts)), [len(part.token_ids) for part in parts]), labels=labels)
