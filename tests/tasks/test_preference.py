@@ -28,6 +28,7 @@ from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.data.batching import Example
 from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
+from glassformer.objectives.causal import answer_rows
 from glassformer.objectives.preference import PreferenceObjective
 from glassformer.tasks.preference import margins, with_reference
 from glassformer.training.checks import check_new_run
@@ -95,7 +96,7 @@ def test_the_loss_is_the_formula_of_the_papers(kind: Any) -> None:
         return of_all[2:].sum().item()
 
     objective, beta = PreferenceObjective(kind, 0.3), 0.3
-    of_reference = objective.log_ratios(reference, objective.rows(rows)).tolist()
+    of_reference = objective.log_ratios(reference, answer_rows(rows)).tolist()
     batch = objective.collate(
         [replace(r, label=x) for r, x in zip(rows, of_reference, strict=True)], np.random.default_rng(0)
     )

@@ -10,6 +10,7 @@ from glassformer.config.transformer import MAX_LEN, MAX_WIDTH, Stack, Transforme
 from glassformer.errors import UserError
 
 MAX_BEAM = 10_000  # about 1000 × the widest useful beam
+MAX_PROMPTS = 1 << 16  # far above useful numbers
 MAX_SENTINELS = 1 << 16  # 655 × the sentinels of T5
 SMOOTHING_DOC = "probability spread over the vocabulary (label smoothing); not part of reported losses"
 TOP_K = Range("not be negative (0 = all tokens)", lambda k: k >= 0)
@@ -162,7 +163,19 @@ class PreferenceData:
     batch_tokens: int = setting(4096, "tokens per micro-batch: rows × the longest row of both answers", "≥ 1")
 
 
-DataConfig = TextData | PairData | LabelData | ConversationData | PreferenceData
+@checked
+class PromptData:
+    """Prompts whose answers the model samples, with the fields that rewards read."""
+
+    kind: ClassVar[str] = "prompts"
+    section: ClassVar[str] = "data."
+    path: str | None = setting(None, "jsonl, parquet, tsv, csv or hf:NAME")
+    valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
+    prompt_field: str = setting("prompt", "field of the prompt: a text, or messages; rewards read the other fields")
+    valid_fraction: float = setting(0.1, "fraction of the prompts held out if no validation data is given", "(0, 1)")
+
+
+DataConfig = TextData | PairData | LabelData | ConversationData | PreferenceData | PromptData
 
 
 @checked
@@ -205,6 +218,28 @@ class PreferenceConfig:
     )
     beta: float = setting(
         0.1, "weight of the initial model: larger values keep the model nearer to it; τ of ipo", "(0, ∞)"
+    )
+
+
+@checked
+class GroupPolicyConfig:
+    """Answer so that rewards rise: each sampled answer is compared with others to its prompt (GRPO; Shao 2024)."""
+
+    kind: ClassVar[str] = "group_policy"
+    section: ClassVar[str] = "objective."
+    label_smoothing: ClassVar[float] = 0.0
+    rewards: tuple[str, ...] = setting(
+        ("exact",),
+        "rewards, which are added: exact or exact:FIELD (1 for the text of a field, answer by default), regex:PATTERN "
+        "(1 for a match), length:N (falls by 1 per N characters after the first N), or your function module:function",
+    )
+    n_prompts: int = setting(8, "number of prompts per micro-batch", between(1, MAX_PROMPTS))
+    group: int = setting(8, "number of answers that are sampled per prompt", between(2, MAX_PROMPTS))
+    beta: float = setting(0.04, "weight of the KL divergence from the initial model", "[0, ∞)")
+    normalisation: Literal["grpo", "dr_grpo"] = setting(
+        "grpo",
+        "grpo divides rewards by their spread in the group, and the loss of an answer by its length; dr_grpo divides "
+        "only the loss, by generation.max_new_tokens (Liu 2025)",
     )
 
 
@@ -349,6 +384,7 @@ ObjectiveConfig = Annotated[
     | TaggingConfig
     | ConversationConfig
     | PreferenceConfig
+    | GroupPolicyConfig
     | AnsweringConfig
     | NoObjective,
     Extensible(TASKS),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from glassformer.config.run import ConversationData, PreferenceData
+from glassformer.config.run import ConversationData, PreferenceData, PromptData
 from glassformer.data import addresses
 from glassformer.data.hub import VALIDATION
 from glassformer.data.in_memory import name_of
@@ -87,7 +87,7 @@ def messages_of(record: Record, name: str, role: str | None = None) -> list[dict
 
 
 class Answered(Protocol):
-    """A record with one or several answers to the same question."""
+    """A record with a question and its answers, if it has any."""
 
     @property
     def text(self) -> str: ...
@@ -104,7 +104,7 @@ class AnsweredCorpus(ABC, Generic[R]):
 
     dropped: Dropped
 
-    def __init__(self, data: ConversationData | PreferenceData) -> None:
+    def __init__(self, data: ConversationData | PreferenceData | PromptData) -> None:
         self.data, self.name = data, data.path or "no data"
         if data.path is None:
             raise UserError(f"no {data.kind} are given; set --data.path FILE")

@@ -6,12 +6,21 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from glassformer.config.run import ConversationData, DataConfig, LabelData, PairData, PreferenceData, TextData
+from glassformer.config.run import (
+    ConversationData,
+    DataConfig,
+    LabelData,
+    PairData,
+    PreferenceData,
+    PromptData,
+    TextData,
+)
 from glassformer.data import hub
 from glassformer.data.conversations import ConversationCorpus, DroppedConversations, conversations_in
 from glassformer.data.labels import DroppedLabels, LabelCorpus, labelled_in
 from glassformer.data.pairs import DroppedPairs, PairCorpus, pairs_in
 from glassformer.data.preferences import DroppedPreferences, PreferenceCorpus, preferences_in
+from glassformer.data.prompts import DroppedPrompts, PromptCorpus, prompts_in
 from glassformer.data.split import cut_of, require_fraction
 from glassformer.data.texts import read_pieces, too_few_tokens, without_text
 
@@ -41,7 +50,7 @@ def require_readable(data: DataConfig) -> None:
 
 
 def _items(data: DataConfig) -> Iterator[Any]:
-    """Iterate over the records of `data.path`: pieces, pairs, labelled texts, conversations or preferences."""
+    """Iterate over the records of `data.path`: pieces, pairs, labelled texts, conversations, preferences or prompts."""
     if isinstance(data, TextData):
         return read_pieces([str(data.path)], text_field=data.text_field)
     if isinstance(data, PairData):
@@ -50,6 +59,8 @@ def _items(data: DataConfig) -> Iterator[Any]:
         return conversations_in(data, DroppedConversations())
     if isinstance(data, PreferenceData):
         return preferences_in(data, DroppedPreferences())
+    if isinstance(data, PromptData):
+        return prompts_in(data, DroppedPrompts())
     return labelled_in(data, DroppedLabels())
 
 
@@ -64,6 +75,8 @@ def _parts(data: DataConfig) -> Iterator[DataConfig]:
         ConversationCorpus(data)
     elif isinstance(data, PreferenceData):
         PreferenceCorpus(data)
+    elif isinstance(data, PromptData):
+        PromptCorpus(data)
     for name in ("path", "valid_path", "test_path"):
         if (path := getattr(data, name, None)) is not None:
             yield replace(data, path=path)

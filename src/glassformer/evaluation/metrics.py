@@ -8,6 +8,7 @@ A section is a kind of output; its metrics get the same arguments:
 - `multi_label`: labels and predictions, bool (N, n_labels)
 - `regression`: labels and predictions (N,)
 - `preferences`: margins of the rewards (N,), of the chosen answers above the rejected ones
+- `prompts`: rewards, mean KL divergence per token and number of tokens of sampled answers, each (n_prompts, group)
 - `spans`: BIO tags of each sentence, and the predicted ones
 - `losses` (`evaluation.loss`) and `masks` (`evaluation.masked`) have no functions here: they are measured in one pass
 
@@ -100,6 +101,16 @@ METRICS: dict[str, Metric] = {
     "reward_margin": Metric(
         "mean margin of the rewards", {"preferences": lambda margins: float(margins.mean())}, True, "", ".3g"
     ),
+    "reward": Metric("mean reward", {"prompts": lambda rewards, *_: float(rewards.mean())}, True, "", ".3g"),
+    "kl": Metric(
+        "KL divergence from the start", {"prompts": lambda _, kl, __: float(kl.mean())}, False, "nats per token", ".3g"
+    ),
+    "equal_rewards": Metric(
+        "groups with equal rewards",
+        {"prompts": lambda rewards, *_: 100 * float((rewards == rewards[:, :1]).all(axis=1).mean())},
+        False,
+    ),
+    "answer_tokens": Metric("answer length", {"prompts": lambda *inputs: float(inputs[2].mean())}, False, "tokens"),
     "masked_accuracy": Metric("accuracy at masks", {"masks": None}),
 }
 """All metrics by name, in the order of their values in an evaluation."""

@@ -10,10 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.data.batching import NOT_SCORED, Batch, Example
-from glassformer.objectives.causal import CausalObjective
-from glassformer.objectives.loss import Forward, LossSums
-
-_CAUSAL = CausalObjective()
+from glassformer.objectives.causal import answer_rows
+from glassformer.objectives.loss import Forward, LossSums, scored_log_p
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,31 +35,21 @@ class PreferenceObjective:
     label_smoothing: float = 0.0
     is_density: bool = True
 
-    def rows(self, examples: Sequence[Example]) -> Batch:
-        """Make a batch without the reference; logits are computed only where a token of an answer is predicted."""
-        batch = _CAUSAL.collate(examples, np.random.default_rng(0))
-        loss_positions = (batch.labels.flatten() != NOT_SCORED).nonzero().squeeze(1)
-        return Batch(**batch.tensors(), n_targets=len(examples), loss_positions=loss_positions)
-
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> PreferenceBatch:
         """Make a batch of examples whose `label` is the log ratio of the reference; a preference is one target."""
         reference = torch.tensor([example.label for example in examples], dtype=torch.float32)
-        return PreferenceBatch(**self.rows(examples).tensors(), n_targets=len(examples), reference=reference)
+        return PreferenceBatch(**answer_rows(examples).tensors(), n_targets=len(examples), reference=reference)
 
     def log_ratios(self, model: Forward, batch: Batch) -> Tensor:
         """Return log π(chosen) - log π(rejected) of each row, (B,)."""
-        assert batch.loss_positions is not None and batch.document_ids is not None
-        logits = model(**batch.model_inputs())  # (N, V)
-        labels = batch.labels.flatten()[batch.loss_positions]
-        losses = F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels, reduction="none")
-        of_all = losses.new_zeros(batch.labels.numel()).scatter(0, batch.loss_positions, -losses)
-        chosen, rejected = (self._of_answer(of_all, batch, document) for document in (0, 1))
+        log_p = scored_log_p(model, batch)
+        chosen, rejected = (self._of_answer(log_p, batch, document) for document in (0, 1))
         return chosen - rejected
 
     def _of_answer(self, log_p: Tensor, batch: Batch, document: int) -> Tensor:
         """Return the log probability of one answer of each row; for IPO, its mean over the tokens."""
         is_its = (batch.document_ids == document) & (batch.labels != NOT_SCORED)
-        total = (log_p.view_as(batch.labels) * is_its).sum(dim=1)
+        total = (log_p * is_its).sum(dim=1)
         return total / is_its.sum(dim=1) if self.kind == "ipo" else total
 
     def loss(self, model: Forward, batch: Batch) -> LossSums:

@@ -21,6 +21,7 @@ from glassformer.evaluation.metrics import measure
 from glassformer.fitting import InParts
 from glassformer.models.build import Network, build_model
 from glassformer.models.transforms import take_weights
+from glassformer.objectives.causal import answer_rows
 from glassformer.objectives.preference import PreferenceObjective
 from glassformer.reporting import LaunchReporter
 from glassformer.store.model_directory import read_start
@@ -66,9 +67,7 @@ class PreferenceTask(ConversationTask):
         examples = rows.encode(preferences)
         if rows.n_left_out:
             log(str(rows))
-        reference = build_model(model.run.model)
-        take_weights(reference, read_start(model.run.init).weights_in_use())
-        compared = with_reference(model.run, reference.to(model.device), examples, model.device)
+        compared = with_reference(model.run, reference_of(model.run, model.device), examples, model.device)
         return EvaluationData(
             lambda: evaluation_batches(example_rows(compared, "preferences"), data.batch_tokens),
             objective_of(model.run),
@@ -82,6 +81,13 @@ class PreferenceTask(ConversationTask):
         """Return how often the reward prefers the chosen answer, in percent, and by how much in the mean."""
         examples = self.evaluation(model, places, log).records
         return dict(measure("preferences", margins(model.run, model.network, examples, model.device)))
+
+
+def reference_of(run: Run, device: torch.device) -> Network:
+    """Return the model that a run started from; raise `UserError` if its weights have changed."""
+    reference = build_model(run.model)
+    take_weights(reference, read_start(run.init).weights_in_use())
+    return reference.to(device)
 
 
 def objective_of(run: Run) -> PreferenceObjective:
@@ -99,7 +105,7 @@ def log_ratios(
     in_parts = InParts(may_split=not division.holds_parts)
 
     def of_part(places: Sequence[int]) -> np.ndarray:
-        batch = objective.rows([examples[place] for place in places]).to(device)
+        batch = answer_rows([examples[place] for place in places]).to(device)
         return objective.log_ratios(network, batch).double().cpu().numpy()
 
     autocast = torch.autocast(device.type, dtype=precision, enabled=precision is not None)
