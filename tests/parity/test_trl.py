@@ -1,4 +1,4 @@
-"""Losses on conversations and preferences equal those of TRL, from the same records to the same ids and masks."""
+"""Losses on conversations, preferences and sampled answers equal those of TRL, on the same ids and masks."""
 
 import json
 import os
@@ -19,6 +19,7 @@ transformers = pytest.importorskip("transformers")
 from configs import LLAMA  # noqa: E402
 from glassformer import files  # noqa: E402
 from glassformer.config.run import ConversationConfig, ConversationData, PreferenceConfig, PreferenceData, Run  # noqa: E402
+from glassformer.data.batching import pad  # noqa: E402
 from glassformer.data.conversation_rows import ConversationRows  # noqa: E402
 from glassformer.data.conversations import ConversationCorpus  # noqa: E402
 from glassformer.data.preference_rows import PreferenceRows  # noqa: E402
@@ -27,6 +28,7 @@ from glassformer.interop.export import export  # noqa: E402
 from glassformer.models.build import build_model  # noqa: E402
 from glassformer.models.transformer import Transformer  # noqa: E402
 from glassformer.objectives.causal import CausalObjective  # noqa: E402
+from glassformer.objectives.group_policy import GroupPolicyObjective, Rollout  # noqa: E402
 from glassformer.store.manifest import Manifest  # noqa: E402
 from glassformer.store.model_directory import read_model, weights_of, write_model_files  # noqa: E402
 from glassformer.tasks.preference import objective_of, with_reference  # noqa: E402
@@ -145,6 +147,53 @@ def test_the_loss_of_preferences(
     assert sum(parts) == pytest.approx(sums.total.item(), abs=1e-5), (
         "a preference is one row, so a batch can be divided"
     )
+
+
+@pytest.mark.parametrize("kind", ["grpo", "dr_grpo"])
+def test_the_loss_of_sampled_answers(
+    kind: str, pair: list[tuple[Transformer, Any]], their_tokenizer: Any, tmp_path: Path
+) -> None:
+    (ours, theirs), (reference, their_reference) = pair
+    prompt, answers = list(range(10, 16)), [[20, 21, 22], [23, ENCODER.end_id], [24, 25, 26, 27, ENCODER.end_id]]
+    gains = [0.7, -1.1, 0.4]
+    # TRL
+    args = trl.GRPOConfig(
+        str(tmp_path),
+        loss_type=kind,
+        beta=0.3,
+        max_completion_length=6,
+        num_generations=3,
+        per_device_train_batch_size=3,
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+    )
+    data = datasets.Dataset.from_list([{"prompt": one["prompt"]} for one in PREFERENCES])
+    trainer = trl.GRPOTrainer(
+        theirs, lambda completions, **_: [0.0] * 3, args, train_dataset=data, processing_class=their_tokenizer
+    )
+    completions, mask = pad(answers, 0)
+    prompts = torch.tensor([prompt] * 3)
+    inputs = {
+        "prompt_ids": prompts,
+        "prompt_mask": torch.ones_like(prompts),
+        "completion_ids": completions,
+        "completion_mask": mask.long(),
+        "advantages": torch.tensor(gains),
+    }
+    theirs.eval()
+    with torch.no_grad():
+        logits = their_reference(torch.cat((prompts, completions), 1)).logits[:, 5:-1].log_softmax(-1)
+    inputs["ref_per_token_logps"] = logits.gather(-1, completions[..., None]).squeeze(-1)
+    expected = trainer.compute_loss(theirs, inputs)
+    # Here
+    rollouts = [
+        Rollout(np.array(prompt + ids), labels=np.array([-100] * len(prompt) + ids), advantage=gain)
+        for ids, gain in zip(answers, gains, strict=True)
+    ]
+    objective = GroupPolicyObjective(reference, 0.3, 6 if kind == "dr_grpo" else None)
+    sums = objective.loss(ours, objective.collate(rollouts, np.random.default_rng(0)))
+    assert sums.total.item() / sums.n_targets == pytest.approx(expected.item(), abs=1e-5)
 
 
 def test_the_loss_of_conversations(pair: list[tuple[Transformer, Any]], their_tokenizer: Any, tmp_path: Path) -> None:
