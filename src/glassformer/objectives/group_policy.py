@@ -90,4 +90,4 @@ class GroupPolicyObjective:
         with torch.no_grad():
             log_ratio = scored_log_p(self.reference, batch)
         log_ratio = log_ratio - log_p
-        return log_ratio.exp() - log_ratio - 1
+        return log_ratio.expm1() - log_ratio
