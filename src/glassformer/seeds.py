@@ -37,6 +37,9 @@ class Stream(IntEnum):
     BPE_DROPOUT = 10
     """Merges that BPE-dropout skips; `number` (added to the seed) counts blocks of about 10^6 characters."""
 
+    ROLLOUTS = 11
+    """Answers that are sampled for a reward; `number` is the micro-batch. Seed 0 in every evaluation."""
+
 
 def rng(seed: int, stream: Stream, number: int = 0) -> np.random.Generator:
     """Return the generator of a stream.

@@ -10,6 +10,7 @@ from glassformer.config.transformer import MAX_LEN, MAX_WIDTH, Stack, Transforme
 from glassformer.errors import UserError
 
 MAX_BEAM = 10_000  # about 1000 × the widest useful beam
+MAX_PROMPTS = 1 << 16  # far above useful numbers
 MAX_SENTINELS = 1 << 16  # 655 × the sentinels of T5
 SMOOTHING_DOC = "probability spread over the vocabulary (label smoothing); not part of reported losses"
 TOP_K = Range("not be negative (0 = all tokens)", lambda k: k >= 0)
@@ -145,7 +146,36 @@ class ConversationData:
     batch_tokens: int = setting(4096, "tokens per micro-batch: rows × the longest row, padding included", "≥ 1")
 
 
-DataConfig = TextData | PairData | LabelData | ConversationData
+@checked
+class PreferenceData:
+    """Pairs of answers to the same prompt: one that was preferred, and one that was rejected."""
+
+    kind: ClassVar[str] = "preferences"
+    section: ClassVar[str] = "data."
+    path: str | None = setting(None, "jsonl, parquet, tsv, csv or hf:NAME")
+    valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
+    prompt_field: str = setting(
+        "prompt", "field of the prompt: a text, or messages; a record may lack it if both answers begin with it"
+    )
+    chosen_field: str = setting("chosen", "field of the preferred answer: a text, or messages")
+    rejected_field: str = setting("rejected", "field of the rejected answer: a text, or messages")
+    valid_fraction: float = setting(0.1, "fraction of the pairs held out if no validation data is given", "(0, 1)")
+    batch_tokens: int = setting(4096, "tokens per micro-batch: rows × the longest row of both answers", "≥ 1")
+
+
+@checked
+class PromptData:
+    """Prompts whose answers the model samples, with the fields that rewards read."""
+
+    kind: ClassVar[str] = "prompts"
+    section: ClassVar[str] = "data."
+    path: str | None = setting(None, "jsonl, parquet, tsv, csv or hf:NAME")
+    valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
+    prompt_field: str = setting("prompt", "field of the prompt: a text, or messages; rewards read the other fields")
+    valid_fraction: float = setting(0.1, "fraction of the prompts held out if no validation data is given", "(0, 1)")
+
+
+DataConfig = TextData | PairData | LabelData | ConversationData | PreferenceData | PromptData
 
 
 @checked
@@ -174,6 +204,43 @@ class ConversationConfig:
     kind: ClassVar[str] = "conversation"
     section: ClassVar[str] = "objective."
     label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
+
+
+@checked
+class PreferenceConfig:
+    """Prefer the chosen answer to the rejected one more than the initial model does (DPO; Rafailov 2023)."""
+
+    kind: ClassVar[str] = "preference"
+    section: ClassVar[str] = "objective."
+    label_smoothing: ClassVar[float] = 0.0
+    loss: Literal["dpo", "ipo"] = setting(
+        "dpo", "dpo (Rafailov 2023, equation 7), or ipo (Azar 2023, equation 17, of log probabilities per token)"
+    )
+    beta: float = setting(
+        0.1, "weight of the initial model: larger values keep the model nearer to it; τ of ipo", "(0, ∞)"
+    )
+
+
+@checked
+class GroupPolicyConfig:
+    """Answer so that rewards rise: each sampled answer is compared with others to its prompt (GRPO; Shao 2024)."""
+
+    kind: ClassVar[str] = "group_policy"
+    section: ClassVar[str] = "objective."
+    label_smoothing: ClassVar[float] = 0.0
+    rewards: tuple[str, ...] = setting(
+        ("exact",),
+        "rewards, which are added: exact or exact:FIELD (1 for the text of a field, answer by default), regex:PATTERN "
+        "(1 for a match), length:N (falls by 1 per N characters after the first N), or your function module:function",
+    )
+    n_prompts: int = setting(8, "number of prompts per micro-batch", between(1, MAX_PROMPTS))
+    group: int = setting(8, "number of answers that are sampled per prompt", between(2, MAX_PROMPTS))
+    beta: float = setting(0.04, "weight of the KL divergence from the initial model", "[0, ∞)")
+    normalisation: Literal["grpo", "dr_grpo"] = setting(
+        "grpo",
+        "grpo divides rewards by their spread in the group, and the loss of an answer by its length; dr_grpo divides "
+        "only the loss, by generation.max_new_tokens (Liu 2025)",
+    )
 
 
 DRAFT_TOKENS_DOC = "number of tokens that a draft model proposes per step"
@@ -337,6 +404,8 @@ ObjectiveConfig = Annotated[
     | ClassificationConfig
     | TaggingConfig
     | ConversationConfig
+    | PreferenceConfig
+    | GroupPolicyConfig
     | AnsweringConfig
     | NoObjective,
     Extensible(TASKS),
@@ -353,6 +422,9 @@ class InitConfig:
     )
     model: Literal["same", "recipe"] = setting(
         "same", "same = the model of path, with this run's head and dropouts; recipe = [model] of this run"
+    )
+    sha256: str | None = setting(
+        None, "SHA-256 of the weights of path, which must agree; a run that compares with path records it"
     )
     freeze: tuple[str, ...] = setting((), "modules to freeze, such as encoder.embeddings or encoder.blocks.0.*")
     layer_decay: float = setting(1.0, "learning rate of a block ÷ that of the block above it", "(0, 1]")

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
-from glassformer.config.run import Run
+from glassformer.config.run import GroupPolicyConfig, Run
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.activations import Activations, Kernels, activations_of, teacher_config
@@ -350,6 +350,10 @@ def _complete(run: Run) -> tuple[ModelConfig, tuple[str, ...]]:
     if isinstance(config, TransformerConfig) and isinstance(config.head, has_labels) and not config.head.n_labels:
         config = replace(config, head=replace(config.head, n_labels=_N_LABELS))
         sentences.append(f"{_N_LABELS} labels; the data decides the real number")
+    if isinstance(run.objective, GroupPolicyConfig):
+        sentences.append(
+            "no sampling, and no reference: it takes the bytes of the weights once more, and a forward pass"
+        )
     return config, tuple(sentences)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import Run
+from glassformer.config.run import GroupPolicyConfig, Run
 from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.activations import Activations, Kernels, activations_of
 from glassformer.cost.flops import Shape
@@ -167,6 +167,8 @@ def step_memory(run: Run, on_cpu: bool, fit: Fit, trained_share: float, n_shards
         config, train, _activations(run, config, full_shape(micro_batch(run), config), on_cpu, fit)
     )
     trained = {name: int(getattr(memory, name) * trained_share) for name in ("gradients", "optimizer")}
+    if isinstance(run.objective, GroupPolicyConfig):
+        trained["weights"] = int(memory.weights * (1 + trained_share))  # the reference has copies of what is trained
     memory = replace(memory, **trained)
     return sharded(memory, config, train, n_shards, run.parallel.cpu_offload) if n_shards > 1 else memory
 

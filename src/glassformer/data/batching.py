@@ -70,8 +70,12 @@ class Batch:
         return self._with(torch.Tensor.pin_memory)
 
     def model_inputs(self) -> dict[str, Tensor]:
-        """Return the keyword arguments of a model's forward: all tensors that are not None, without the labels."""
-        return {name: x for name, x in self.tensors().items() if name != "labels"}
+        """Return the keyword arguments of a model's forward: all tensors that are not None, without the labels.
+
+        The tensors that a subclass adds are for its objective.
+        """
+        names = {field.name for field in dataclasses.fields(Batch)} - {"labels"}
+        return {name: x for name, x in self.tensors().items() if name in names}
 
     @property
     def n_rows(self) -> int:
@@ -136,7 +140,7 @@ class Example:
     document_ids: Ids | None = None  # as token_ids: 0, 1, ... along a packed row; None = one document
     source_ids: Ids | None = None  # (S,) source of a pair; token_ids is the target
     token_types: Ids | None = None  # (T,) token types, in rows of two texts
-    label: float | None = None  # label of the row: a class index, or a number to predict
+    label: float | None = None  # label of the row: a class index, a number to predict, or what a reference gave
     label_set: npt.NDArray[np.float32] | None = None  # (n_labels,) 1 for each label of the row, else 0
     labels: Ids | None = None  # (T,) label of each token; -100 = no label
 

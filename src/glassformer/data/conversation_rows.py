@@ -8,7 +8,8 @@ import numpy as np
 from glassformer.data.batching import NOT_SCORED, Example, pack
 from glassformer.data.conversations import Conversation
 from glassformer.errors import UserError
-from glassformer.tokenization.conversations import ConversationEncoder, Scored
+from glassformer.tokenization.conversations import ConversationEncoder, EncodedConversation, Scored
+from glassformer.tokenization.messages import Message
 
 
 @dataclass
@@ -36,10 +37,7 @@ class ConversationRows:
         examples = []
         for conversation in conversations:
             self.n_conversations += 1
-            try:
-                encoded = self.encoder.encode(conversation.messages, self.scored)
-            except UserError as error:
-                raise UserError(f"{conversation.where}: {error}") from error
+            encoded = encoded_at(conversation.where, self.encoder, conversation.messages, self.scored)
             length = len(encoded.ids)
             if length > self.max_ids:
                 length = max((end for end in encoded.ends if end <= self.max_ids), default=0)
@@ -47,11 +45,10 @@ class ConversationRows:
                 self.n_left_out += length == 0
             if length == 0:
                 continue
-            ids = np.array(encoded.ids[:length], dtype=np.int64)
-            labels = np.where(encoded.is_scored[:length], ids, NOT_SCORED)
+            example = example_of(encoded, length)
             self.n_tokens += length
-            self.n_scored += int((labels[1:] != NOT_SCORED).sum())
-            examples.append(Example(ids, labels=labels))
+            self.n_scored += n_scored(example)
+            examples.append(example)
         return examples
 
     def __str__(self) -> str:
@@ -64,8 +61,37 @@ class ConversationRows:
         return ", ".join(parts)
 
 
+def encoded_at(
+    where: str, encoder: ConversationEncoder, messages: Sequence[Message], scored: Scored = "assistant"
+) -> EncodedConversation:
+    """Return a conversation as ids; raise `UserError`, with its place `where`, if it cannot be encoded."""
+    try:
+        return encoder.encode(messages, scored)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def example_of(encoded: EncodedConversation, length: int) -> Example:
+    """Return the first `length` ids of a conversation, with the id of each scored token as its label, else -100."""
+    ids = np.array(encoded.ids[:length], dtype=np.int64)
+    return Example(ids, labels=np.where(encoded.is_scored[:length], ids, NOT_SCORED))
+
+
+def n_scored(example: Example) -> int:
+    """Return the number of scored tokens; the first token of a row is never predicted."""
+    assert example.labels is not None
+    return int((example.labels[1:] != NOT_SCORED).sum())
+
+
+def joined(parts: Sequence[Example]) -> Example:
+    """Join examples to one row, whose `document_ids` number them."""
+    ids = np.concatenate([part.token_ids for part in parts])
+    labels = np.concatenate([part.labels for part in parts if part.labels is not None])
+    return Example(ids, np.repeat(np.arange(len(parts)), [len(part.token_ids) for part in parts]), labels=labels)
+
+
 def packed(examples: Sequence[Example], max_ids: int) -> list[Example]:
-    """Pack whole conversations into rows of at most `max_ids` ids (`batching.pack`); with `document_ids`.
+    """Pack whole conversations into rows of at most `max_ids` ids (`batching.pack`), which `joined` makes.
 
     >>> one = Example(np.array([1, 2, 3]), labels=np.array([-100, 2, 3]))
     >>> [row] = packed([one, one], max_ids=8)
@@ -75,10 +101,4 @@ def packed(examples: Sequence[Example], max_ids: int) -> list[Example]:
     lengths = np.array([len(example.token_ids) for example in examples], dtype=np.int64)
     row_of = pack(lengths, max_ids)
     by_row = np.split(np.argsort(row_of, kind="stable"), np.cumsum(np.bincount(row_of))[:-1])
-    rows = []
-    for places in by_row:
-        parts = [examples[place] for place in places]
-        ids = np.concatenate([part.token_ids for part in parts])
-        labels = np.concatenate([part.labels for part in parts if part.labels is not None])
-        rows.append(Example(ids, np.repeat(np.arange(len(parts)), lengths[places]), labels=labels))
-    return rows
+    return [joined([examples[place] for place in places]) for places in by_row]

@@ -9,12 +9,13 @@ beginning are on one side.
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from glassformer.config.run import ConversationData
+from glassformer.config.run import ConversationData, PreferenceData, PromptData
 from glassformer.data import addresses
 from glassformer.data.hub import VALIDATION
 from glassformer.data.in_memory import name_of
@@ -56,9 +57,7 @@ class DroppedConversations(Dropped):
     )
 
 
-def conversations_in(
-    data: ConversationData, dropped: DroppedConversations, split: str = "train"
-) -> Iterator[Conversation]:
+def conversations_in(data: ConversationData, dropped: Dropped, split: str = "train") -> Iterator[Conversation]:
     """Yield the conversations of `data.path`; `split` is for a dataset whose address names no split."""
     names, settings = (data.prompt_field, data.completion_field), "data.prompt_field, data.completion_field"
     for record in addresses.records(data.path or "", Request("conversations", names, settings, split, dropped)):
@@ -71,58 +70,85 @@ def conversations_in(
 
 def _messages(data: ConversationData, record: Record) -> list[dict[str, Any]]:
     """Return the messages of a record; raise `UserError` if it has neither messages nor a prompt and a completion."""
-    if data.prompt_field not in record.fields:
-        name = data.messages_field
-        return _checked(record, replace(record, settings="data.messages_field").value(name), name)
-    messages: list[Any] = []
-    for name, role in ((data.prompt_field, "user"), (data.completion_field, ASSISTANT)):
-        value = record.value(name)
-        messages += value if isinstance(value, list) else [{"role": role, "content": record.text(name)}]
-    return _checked(record, messages, data.prompt_field)
+    if data.prompt_field in record.fields:
+        return messages_of(record, data.prompt_field, "user") + messages_of(record, data.completion_field, ASSISTANT)
+    return messages_of(replace(record, settings="data.messages_field"), data.messages_field)
 
 
-def _checked(record: Record, value: object, name: str) -> list[dict[str, Any]]:
+def messages_of(record: Record, name: str, role: str | None = None) -> list[dict[str, Any]]:
+    """Return the messages in a field of a record; with a `role`, a text is one message of it."""
+    value = record.value(name)
+    if role is not None and isinstance(value, str):
+        value = [{"role": role, "content": value}]
     messages = require_messages(value, f"{record.where}: {name}")
     for message in messages:
         record.as_text(message["content"], "a message")
     return messages
 
 
-class ConversationCorpus:
-    """The conversations of a run and their split; files are read on first use."""
+class Answered(Protocol):
+    """A record with a question and its answers, if it has any."""
 
-    def __init__(self, data: ConversationData) -> None:
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def question(self) -> tuple[dict[str, Any], ...]: ...
+
+
+R = TypeVar("R", bound=Answered)
+
+
+class AnsweredCorpus(ABC, Generic[R]):
+    """The records of a run and their split, by question; files are read on first use."""
+
+    dropped: Dropped
+
+    def __init__(self, data: ConversationData | PreferenceData | PromptData) -> None:
         self.data, self.name = data, data.path or "no data"
-        self.dropped = DroppedConversations()
         if data.path is None:
-            raise UserError("no conversations are given; set --data.path FILE")
+            raise UserError(f"no {data.kind} are given; set --data.path FILE")
+
+    @abstractmethod
+    def records(self, data: Any, split: str) -> Iterator[R]:
+        """Yield the records of `data.path`; `split` is for a dataset whose address names no split."""
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the conversations of both sides in their order; equal digests mean equal data."""
-        sides = ([(one.text,) for one in conversations] for conversations in self.split)
-        return digest_of("conversations", sides)
+        """SHA-256 of the records of both sides in their order; equal digests mean equal data."""
+        return digest_of(self.data.kind, ([(one.text,) for one in side] for side in self.split))
 
     @cached_property
-    def split(self) -> tuple[list[Conversation], list[Conversation]]:
-        """Training and validation conversations; raises `UserError` if a side is empty."""
+    def split(self) -> tuple[list[R], list[R]]:
+        """Training and validation records; raises `UserError` if a side is empty."""
         data = self.data
         valid_data = None if data.valid_path is None else replace(data, path=data.valid_path)
         train, valid, self._share_news = read_sides(
             data,
             valid_data,
-            lambda part, split: conversations_in(part, self.dropped, split),
+            self.records,
             lambda found: split_records(found, [str(one.question) for one in found], data.valid_fraction),
         )
         return without_repeats(train, valid, lambda one: one.text, self.dropped, self.name), valid
 
     def news(self) -> list[str]:
-        """Read the conversations and return notes: skipped ones, and a held-out fraction that is too small."""
+        """Read the records and return notes: skipped ones, and a held-out fraction that is too small."""
         _ = self.split
         return [*self.dropped.sentences(), *self._share_news]
 
 
-def read_conversations(data: ConversationData, dropped: DroppedConversations) -> list[Conversation]:
+class ConversationCorpus(AnsweredCorpus[Conversation]):
+    """The conversations of a run and their split."""
+
+    def __init__(self, data: ConversationData) -> None:
+        super().__init__(data)
+        self.dropped = DroppedConversations()
+
+    def records(self, data: Any, split: str) -> Iterator[Conversation]:
+        return conversations_in(data, self.dropped, split)
+
+
+def read_conversations(data: ConversationData, dropped: Dropped) -> list[Conversation]:
     """Read all conversations of `data.path`, without a split; of a dataset, its validation split."""
     conversations = list(conversations_in(data, dropped, VALIDATION))
     if not conversations:

@@ -6,11 +6,21 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from glassformer.config.run import ConversationData, DataConfig, LabelData, PairData, TextData
+from glassformer.config.run import (
+    ConversationData,
+    DataConfig,
+    LabelData,
+    PairData,
+    PreferenceData,
+    PromptData,
+    TextData,
+)
 from glassformer.data import hub
 from glassformer.data.conversations import ConversationCorpus, DroppedConversations, conversations_in
 from glassformer.data.labels import DroppedLabels, LabelCorpus, labelled_in
 from glassformer.data.pairs import DroppedPairs, PairCorpus, pairs_in
+from glassformer.data.preferences import DroppedPreferences, PreferenceCorpus, preferences_in
+from glassformer.data.prompts import DroppedPrompts, PromptCorpus, prompts_in
 from glassformer.data.split import cut_of, require_fraction
 from glassformer.data.texts import read_pieces, too_few_tokens, without_text
 
@@ -40,13 +50,17 @@ def require_readable(data: DataConfig) -> None:
 
 
 def _items(data: DataConfig) -> Iterator[Any]:
-    """Iterate over the pieces, pairs, labelled texts or conversations of `data.path`."""
+    """Iterate over the records of `data.path`: pieces, pairs, labelled texts, conversations, preferences or prompts."""
     if isinstance(data, TextData):
         return read_pieces([str(data.path)], text_field=data.text_field)
     if isinstance(data, PairData):
         return pairs_in(data, DroppedPairs())
     if isinstance(data, ConversationData):
         return conversations_in(data, DroppedConversations())
+    if isinstance(data, PreferenceData):
+        return preferences_in(data, DroppedPreferences())
+    if isinstance(data, PromptData):
+        return prompts_in(data, DroppedPrompts())
     return labelled_in(data, DroppedLabels())
 
 
@@ -59,6 +73,10 @@ def _parts(data: DataConfig) -> Iterator[DataConfig]:
         LabelCorpus(data)
     elif isinstance(data, ConversationData):
         ConversationCorpus(data)
+    elif isinstance(data, PreferenceData):
+        PreferenceCorpus(data)
+    elif isinstance(data, PromptData):
+        PromptCorpus(data)
     for name in ("path", "valid_path", "test_path"):
         if (path := getattr(data, name, None)) is not None:
             yield replace(data, path=path)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from glassformer import files
-from glassformer.config.run import ConversationData, DataConfig, LabelData, PairData
+from glassformer.config.run import ConversationData, DataConfig, LabelData, PairData, PreferenceData, PromptData
 from glassformer.data.records import Record, Request
 from glassformer.errors import UserError
 
@@ -118,13 +118,16 @@ def place_of(given: Given, data: DataConfig) -> Iterator[str | Path | None]:
         yield source
         return
     rows = [_named(row, names) for row in source]
-    if isinstance(data, ConversationData):
+    if isinstance(data, ConversationData | PreferenceData):
         names = [*dict.fromkeys(name for row in rows for name in row if name in names)] or names[:1]
     for number, row in enumerate(rows, 1):
         if missing := [name for name in names if row.keys().isdisjoint({name, name.partition(".")[0]})]:
             has, reads = ", ".join(map(repr, islice(row, 8))), " and ".join(map(repr, names))
             raise UserError(f"record {number} of the data has no {missing[0]!r}: this model reads {reads}, got {has}")
-    with address_of(json_lines(rows, {*names, *(name.partition(".")[0] for name in names)}, {})) as address:
+    kept = {*names, *(name.partition(".")[0] for name in names)}
+    if isinstance(data, PromptData):  # rewards may read every field
+        kept = {name for row in rows for name in row}
+    with address_of(json_lines(rows, kept, {})) as address:
         yield address
 
 
@@ -141,6 +144,10 @@ def _fields_of(data: DataConfig) -> list[str]:
         return [data.text_field, data.label_field, *second]
     if isinstance(data, ConversationData):
         return [data.messages_field, data.prompt_field, data.completion_field]
+    if isinstance(data, PreferenceData):
+        return [data.prompt_field, data.chosen_field, data.rejected_field]
+    if isinstance(data, PromptData):
+        return [data.prompt_field]
     return [data.text_field]
 
 

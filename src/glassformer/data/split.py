@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import replace
 from typing import TypeVar
 
-from glassformer.config.run import ConversationData, LabelData, PairData
+from glassformer.config.run import ConversationData, LabelData, PairData, PreferenceData, PromptData
 from glassformer.data import builtin, hub
 from glassformer.data.records import Dropped
 from glassformer.errors import UserError
 
 T = TypeVar("T")
-Data = TypeVar("Data", PairData, LabelData, ConversationData)
+Data = TypeVar("Data", bound=PairData | LabelData | ConversationData | PreferenceData | PromptData)
 
 FEW = 0.5
 """A note is printed if the held-out fraction is below this part of `valid_fraction`."""

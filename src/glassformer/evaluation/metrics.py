@@ -7,6 +7,8 @@ A section is a kind of output; its metrics get the same arguments:
 - `classes` and `words`: the report of `evaluation.labels`, labels (N,) and probabilities (N, n_classes)
 - `multi_label`: labels and predictions, bool (N, n_labels)
 - `regression`: labels and predictions (N,)
+- `preferences`: margins of the rewards (N,), of the chosen answers above the rejected ones
+- `prompts`: rewards, mean KL divergence per token and number of tokens of sampled answers, each (n_prompts, group)
 - `spans`: BIO tags of each sentence, and the predicted ones
 - `losses` (`evaluation.loss`) and `masks` (`evaluation.masked`) have no functions here: they are measured in one pass
 
@@ -95,6 +97,20 @@ METRICS: dict[str, Metric] = {
     "rmse": Metric("root mean squared error", {"regression": _of_labels("rmse")}, False, "", ".3g"),
     "pearson": Metric("Pearson's correlation", {"regression": _of_labels("pearson")}),
     "spearman": Metric("Spearman's rank correlation", {"regression": _of_labels("spearman")}),
+    "reward_accuracy": Metric("preferred answers", {"preferences": lambda margins: 100 * float((margins > 0).mean())}),
+    "reward_margin": Metric(
+        "mean margin of the rewards", {"preferences": lambda margins: float(margins.mean())}, True, "", ".3g"
+    ),
+    "reward": Metric("mean reward", {"prompts": lambda rewards, *_: float(rewards.mean())}, True, "", ".3g"),
+    "kl": Metric(
+        "KL divergence from the start", {"prompts": lambda _, kl, __: float(kl.mean())}, False, "nats per token", ".3g"
+    ),
+    "equal_rewards": Metric(
+        "groups with equal rewards",
+        {"prompts": lambda rewards, *_: 100 * float((rewards == rewards[:, :1]).all(axis=1).mean())},
+        False,
+    ),
+    "answer_tokens": Metric("answer length", {"prompts": lambda *inputs: float(inputs[2].mean())}, False, "tokens"),
     "masked_accuracy": Metric("accuracy at masks", {"masks": None}),
 }
 """All metrics by name, in the order of their values in an evaluation."""

@@ -32,6 +32,8 @@ class Settings:
     """True if a row with a full context continues: the older half is dropped, and the rest is read again."""
     samples: Sequence[int] = (0,)
     """Numbers of the samples of each prompt. Sample i draws from stream `SAMPLES` of `seeds.py`, for every prompt."""
+    differ: bool = False
+    """True if each row has its own draws: of equal prompts, and of the same sample of several prompts."""
     batch_size: int | None = None
     """Maximum number of rows at a time; None = all."""
     device: torch.device | str = "cpu"
@@ -93,9 +95,10 @@ def rows_of(
     of_prompts = [tuple(source) for source in sources] or [()] * len(prompts)
     sampling = settings.sampling
     for number, ((prompt, ids), sample) in enumerate(itertools.product(enumerate(prompts), settings.samples)):
+        drawn = number if settings.differ else sample
         longest, begin = len(ids) + sampling.max_new_tokens, max(0, len(ids) - settings.max_len)
         yield Row(
-            number, prompt, list(ids), longest, begin, rng(sampling.seed, Stream.SAMPLES, sample), of_prompts[prompt]
+            number, prompt, list(ids), longest, begin, rng(sampling.seed, Stream.SAMPLES, drawn), of_prompts[prompt]
         )
 
 

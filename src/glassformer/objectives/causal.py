@@ -49,6 +49,13 @@ class CausalObjective(TokenObjective):
         )
 
 
+def answer_rows(examples: Sequence[Example]) -> Batch:
+    """Make a causal batch in which a row is a target; logits are computed only where a label is predicted."""
+    batch = CausalObjective().collate(examples, np.random.default_rng(0))
+    loss_positions = (batch.labels.flatten() != NOT_SCORED).nonzero().squeeze(1)
+    return Batch(**batch.tensors(), n_targets=len(examples), loss_positions=loss_positions)
+
+
 def _documents(example: Example) -> np.ndarray:
     """Return the document of each token; an example without documents is one."""
     return np.zeros_like(example.token_ids) if example.document_ids is None else example.document_ids

@@ -53,6 +53,18 @@ def token_cross_entropy(logits: Tensor, labels: Tensor, n_targets: int, label_sm
     return LossSums(total, nats.detach(), n_targets)
 
 
+def scored_log_p(model: Forward, batch: Batch) -> Tensor:
+    """Return log p of every label, in fp32 or higher precision, and 0 where there is no label: (B, T).
+
+    `batch.loss_positions` are the positions with labels.
+    """
+    assert batch.loss_positions is not None
+    logits = model(**batch.model_inputs())  # (N, V)
+    logits, labels = logits.to(torch.promote_types(logits.dtype, torch.float32)), batch.labels.flatten()
+    losses = F.cross_entropy(logits, labels[batch.loss_positions], reduction="none")
+    return losses.new_zeros(len(labels)).scatter(0, batch.loss_positions, -losses).view_as(batch.labels)
+
+
 class Objective(Protocol):
     """Training objective: makes batches from examples and computes their loss; the training loop uses nothing else.
 

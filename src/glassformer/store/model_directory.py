@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from glassformer import files
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import BeamConfig, GenerationConfig, LoraConfig, Run
+from glassformer.config.run import BeamConfig, GenerationConfig, InitConfig, LoraConfig, Run
 from glassformer.config.schema import from_dict, from_union, parse_toml, to_dict, to_toml
 from glassformer.errors import UserError
 from glassformer.store.lock import LOCK, OWNER
@@ -57,6 +57,23 @@ class StoredModel:
     manifest: Manifest
     labels: tuple[str, ...] = ()
     """Names of classes or tags, by index."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file of the weights."""
+        return self.manifest.entries[WEIGHTS][1]
+
+    def weights_in_use(self) -> "dict[str, Tensor]":
+        """Return the weights without the table rows that only pad the vocabulary; updates of LoRA are merged."""
+        from glassformer.models.transforms import merge_lora, token_rows
+
+        merge_lora(self.network)
+        weights = weights_of(self.network)
+        for name in token_rows(self.network):
+            tokenizer = self.tokenizers.source if name.startswith("encoder.") else self.tokenizers.target
+            if name in weights:
+                weights[name] = weights[name][: tokenizer.vocab_size]
+        return weights
 
 
 def weights_of(network: "nn.Module") -> "dict[str, Tensor]":
@@ -209,6 +226,18 @@ def read_generation(folder: Path) -> GenerationConfig | BeamConfig:
     """Return the defaults of generation of a model directory."""
     path = folder / GENERATION
     return from_union(GenerationConfig | BeamConfig, files.read_json(path), str(path))
+
+
+def read_start(init: InitConfig) -> StoredModel:
+    """Read the model that a run starts from; raise `UserError` if its weights are not those of `init.sha256`."""
+    folder = files.as_path(init.path, "init.path")
+    start = read_model(folder)
+    if init.sha256 not in (None, start.digest):
+        raise UserError(
+            f"{folder} has other weights than when the run started from it, and the loss compares with those: restore "
+            "them, or start a new run"
+        )
+    return start
 
 
 def require_rows(tokenizers: "Tokenizers", config: ModelConfig, folder: Path) -> None:

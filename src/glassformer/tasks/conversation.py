@@ -15,6 +15,7 @@ from glassformer.data.batching import TokenBudget, evaluation_batches, example_r
 from glassformer.data.conversation_rows import ConversationRows, packed
 from glassformer.data.conversations import (
     ASSISTANT,
+    AnsweredCorpus,
     Conversation,
     ConversationCorpus,
     DroppedConversations,
@@ -33,7 +34,7 @@ from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
-from glassformer.tasks.task import RunData, TrainableTask
+from glassformer.tasks.task import PreparedData, RunData, TrainableTask
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
@@ -46,7 +47,7 @@ METRICS = metrics.names("conversations")
 class ConversationTask(TrainableTask):
     """Conversations: a decoder answers the messages of a user."""
 
-    settings = ConversationConfig
+    settings: type[Any] = ConversationConfig
     facts = BUILT_IN["conversation"]
     unit = "token"
 
@@ -76,7 +77,7 @@ class ConversationTask(TrainableTask):
     def scorer(self, model: ModelParts) -> Writer:
         return self.writer(model)
 
-    def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Conversation]:
+    def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
         data, path = data_of(model.run, ConversationData), places.path_alone(model.run.name, "conversations")
         if path is None:
             corpus = ConversationCorpus(data)
@@ -142,7 +143,7 @@ def _last_answer(conversation: Conversation) -> int:
 class ConversationRunData(RunData):
     """Conversations of a run, split into training and validation data."""
 
-    corpus: ConversationCorpus
+    corpus: AnsweredCorpus[Any]
 
     def __init__(self, task: ConversationTask, run: Run) -> None:
         self.task, self.corpus = task, ConversationCorpus(data_of(run, ConversationData))
@@ -154,18 +155,20 @@ class ConversationRunData(RunData):
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
         """Complete the model; the token that ends an answer becomes its end token."""
         model = preparation.with_vocabulary(run.model, tokenizers)
-        return replace(model, eos_id=ConversationEncoder(tokenizers.target, run.name).end_id)
+        return replace(model, eos_id=ConversationEncoder(tokenizers.target, run.init.path or run.name).end_id)
 
     def prepare(
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
-    ) -> "PreparedConversations":
+    ) -> PreparedData:
         return PreparedConversations(run, self.corpus, tokenizers.target, reporter)
 
 
 class PreparedConversations:
     """Training and validation examples, in memory."""
 
-    def __init__(self, run: Run, corpus: ConversationCorpus, tokenizer: Tokenizer, reporter: LaunchReporter) -> None:
+    def __init__(
+        self, run: Run, corpus: AnsweredCorpus[Conversation], tokenizer: Tokenizer, reporter: LaunchReporter
+    ) -> None:
         self.run, self.data, self.valid_conversations = run, data_of(run, ConversationData), corpus.split[1]
         self.encoder, self.tokenizer = ConversationEncoder(tokenizer, run.name), tokenizer
         max_ids = run.model.max_len + 1

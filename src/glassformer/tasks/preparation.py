@@ -7,7 +7,7 @@ from pathlib import Path
 
 from glassformer import files
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import PairData, Run, TextData, TokenizerConfig, WindowRows
+from glassformer.config.run import GroupPolicyConfig, PairData, PromptData, Run, TextData, TokenizerConfig, WindowRows
 from glassformer.data.batching import ReencodedEachEpoch, Sampler, SamplerOfEpoch
 from glassformer.data.records import Dropped
 from glassformer.errors import Log, UserError
@@ -22,6 +22,9 @@ from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 def micro_batch(run: Run) -> MicroBatch:
     """Return the batch size of a run according to its settings: rows of a text, or a budget of tokens."""
     data, share = run.data, trainable_task(run).scored_share(run)
+    if isinstance(run.objective, GroupPolicyConfig):
+        return MicroBatch(run.objective.n_prompts * run.objective.group, scored_share=share)
+    assert not isinstance(data, PromptData)
     if not isinstance(data, TextData):
         return MicroBatch(budget=data.batch_tokens, scored_share=share)
     is_full = isinstance(data.packing, WindowRows) and not run.model.is_encoder_decoder

@@ -11,18 +11,21 @@ from glassformer.config.run import (
     ConversationData,
     DataConfig,
     GenerationConfig,
+    GroupPolicyConfig,
     LabelData,
     PackedRows,
     PairData,
+    PreferenceData,
+    PromptData,
     Run,
     TextData,
 )
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import NoPositions, PositionHead, SequenceHead, TokenHead, TransformerConfig
 from glassformer.errors import UserError
-from glassformer.evaluation import metrics
+from glassformer.evaluation import metrics, rewards
 
-Data = TypeVar("Data", TextData, PairData, LabelData, ConversationData)
+Data = TypeVar("Data", TextData, PairData, LabelData, ConversationData, PreferenceData, PromptData)
 
 
 @dataclass(frozen=True)
@@ -84,20 +87,35 @@ def check_pairs(run: Run) -> None:
         raise UserError("model.source_vocab_size needs a [source_tokenizer]: add it, or leave out the size")
 
 
-def check_conversations(run: Run) -> None:
-    """Raise `UserError` if a run does not suit the objective that learns from conversations."""
-    require_data(run, ConversationData)
-    model = run.model
+def check_answers(data: type[ConversationData] | type[PreferenceData] | type[PromptData], run: Run) -> None:
+    """Raise `UserError` if a run does not suit an objective that learns the answers of an assistant."""
+    require_data(run, data)
+    model, kind = run.model, data.kind
     if not (CAUSAL_TEXT.has_its_stacks(model) and isinstance(model.head, TokenHead)):
-        raise UserError("conversations need a Transformer with only [model.decoder] and a head of kind tokens")
+        raise UserError(f"{kind} need a Transformer with only [model.decoder] and a head of kind tokens")
     if not isinstance(run.generation, GenerationConfig):
-        raise UserError(f"generation.kind: expected sampling for conversations, got {run.generation.kind}")
+        raise UserError(f"generation.kind: expected sampling for {kind}, got {run.generation.kind}")
     if run.train.batch_size != TrainConfig().batch_size:
-        raise UserError("train.batch_size does not apply to conversations: set data.batch_tokens instead")
+        instead = "objective.n_prompts" if data is PromptData else "data.batch_tokens"
+        raise UserError(f"train.batch_size does not apply to {kind}: set {instead} instead")
     if run.source_tokenizer is not None:
         raise UserError("source_tokenizer applies only to pairs: remove [source_tokenizer]")
     if run.tokenizer.bpe_dropout:
-        raise UserError("tokenizer.bpe_dropout does not apply to conversations: set it to 0")
+        raise UserError(f"tokenizer.bpe_dropout does not apply to {kind}: set it to 0")
+
+
+def check_compared(data: type[PreferenceData] | type[PromptData], run: Run) -> None:
+    """Raise `UserError` if a run does not suit an objective that compares the model with its start."""
+    check_answers(data, run)
+    if run.init.path is None or run.init.model != "same":
+        raise UserError(
+            f"{data.kind} tune a model that has learned to answer: set init.path to its directory, and leave out "
+            "init.model"
+        )
+    if run.parallel.strategy != "ddp":
+        raise UserError(f"parallel.strategy: expected ddp for {data.kind}, got {run.parallel.strategy}")
+    if isinstance(run.objective, GroupPolicyConfig):
+        rewards.require_rewards(run.objective.rewards)
 
 
 def check_labels(outputs: Sequence[str], head: type[PositionHead] | type[SequenceHead], run: Run) -> None:
@@ -129,6 +147,8 @@ DENOISED_TEXT = TextRequirements(
 )
 _CLASSES = partial(check_labels, ("classes", "multi_label", "regression"), SequenceHead)
 _TAGS = partial(check_labels, ("tags",), PositionHead)
+_CONVERSATIONS = partial(check_answers, ConversationData)
+_PREFERENCES, _PROMPTS = partial(check_compared, PreferenceData), partial(check_compared, PromptData)
 
 
 @dataclass(frozen=True)
@@ -146,6 +166,8 @@ class Facts:
     be trained, and for a task that checks its runs itself."""
     example: str = '"…"'
     """Example argument of the main verb, as Python code."""
+    keeps_start: bool = False
+    """True if the loss compares the model with the one that it starts from."""
 
     @property
     def all_verbs(self) -> tuple[str, ...]:
@@ -168,6 +190,7 @@ def _predicts_labels(run: Run) -> str:
     return f"predict {predicted} for {read}"
 
 
+_CHATS, _ANSWER = ("chat", "generate", "score"), "answer in a conversation"
 _FILLS, _MASK = ("fill", "translate", "score"), '"… [MASK] …"'
 BUILT_IN: Mapping[str, Facts] = {
     "causal": Facts(("generate", "score", "chat"), "continue a text", "language_modeling:TASK", CAUSAL_TEXT.check),
@@ -178,9 +201,9 @@ BUILT_IN: Mapping[str, Facts] = {
         ("translate", "score", "fill"), "generate a target from a source", "translation:TASK", check_pairs
     ),
     "classification": Facts(("classify",), _predicts_labels, "classification:TASK", _CLASSES),
-    "conversation": Facts(
-        ("chat", "generate", "score"), "answer in a conversation", "conversation:TASK", check_conversations
-    ),
+    "conversation": Facts(_CHATS, _ANSWER, "conversation:TASK", _CONVERSATIONS),
+    "preference": Facts(_CHATS, _ANSWER, "preference:TASK", _PREFERENCES, keeps_start=True),
+    "group_policy": Facts(_CHATS, _ANSWER, "group_policy:TASK", _PROMPTS, keeps_start=True),
     "tagging": Facts(("tag",), "tag words", "tagging:TASK", _TAGS),
     "answers": Facts(("answer",), "answer questions about a text", "answering:TASK", example='"…?", context="…"'),
     "none": Facts(("embed",), "compute text vectors", "vectors:TASK"),
@@ -236,7 +259,7 @@ def measured_losses(run: Run) -> list[str]:
     ['loss', 'perplexity', 'bits_per_byte']
     """
     losses = ["loss"]
-    if isinstance(run.data, LabelData):
+    if isinstance(run.data, LabelData | PreferenceData | PromptData):
         return losses
     losses.append("perplexity")
     if run.objective.label_smoothing:
@@ -254,8 +277,8 @@ def scored_sections(run: Run) -> tuple[str, ...]:
     """
     if isinstance(run.data, TextData):
         return ()
-    if isinstance(run.data, ConversationData):
-        return ("conversations",)
+    if isinstance(run.data, ConversationData | PreferenceData | PromptData):
+        return (run.data.kind,)
     return ("words", "spans") if run.data.outputs == "tags" else (run.data.outputs,)
 
 
@@ -342,7 +365,7 @@ def require_data(run: Run, wanted: type[DataConfig], outputs: Sequence[str] = ()
     data, kind = run.data, run.objective.kind
     if isinstance(data, wanted) and (not isinstance(data, LabelData) or data.outputs in outputs):
         return
-    if isinstance(data, TextData) or ConversationData in (wanted, type(data)):
+    if isinstance(data, TextData) or {wanted, type(data)} & {ConversationData, PreferenceData, PromptData}:
         raise UserError(f"data.kind: expected {wanted.kind} for objective.kind {kind}, got {data.kind}")
     if isinstance(data, PairData):
         raise UserError(f"objective.kind: expected seq2seq for pairs, got {kind}")

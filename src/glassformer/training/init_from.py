@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import Run
@@ -17,10 +17,10 @@ from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import Log, UserError
 from glassformer.models.build import Network, build_model
-from glassformer.models.transforms import add_lora, merge_lora, similar, take_weights, token_rows
+from glassformer.models.transforms import add_lora, similar, take_weights
 from glassformer.seeds import Stream, seed_of
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import StoredModel, read_tokenizers, weights_of
+from glassformer.store.model_directory import StoredModel, read_tokenizers
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import RunData
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
@@ -107,11 +107,11 @@ def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log:
         others = "head, dropouts and token types from the run's [model]"
         log(f"model and tokenizer from {run.init.path}; {others}")
     # The pretrained weights
-    merge_lora(start.network)
+    weights = start.weights_in_use()
     head: list[str] = []  # of other labels
     if _has_own_head(start.config) and start.labels != tuple(labels):
-        head = [name for name in weights_of(start.network) if name.startswith("output.proj.")]
-    taken = take_weights(network, _weights_in_use(start), leave=head)
+        head = [name for name in weights if name.startswith("output.proj.")]
+    taken = take_weights(network, weights, leave=head)
     if not taken.taken:
         raise UserError(
             f"no weight of {run.init.path} fits the run's model: set init.model same, or use that model's sizes"
@@ -130,16 +130,6 @@ def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log:
             "has them"
         )
     return network
-
-
-def _weights_in_use(start: StoredModel) -> dict[str, Tensor]:
-    """Return the pretrained weights without the table rows that only pad the vocabulary."""
-    weights = weights_of(start.network)
-    for name in token_rows(start.network):
-        tokenizer = start.tokenizers.source if name.startswith("encoder.") else start.tokenizers.target
-        if name in weights:
-            weights[name] = weights[name][: tokenizer.vocab_size]
-    return weights
 
 
 def _has_own_head(model: ModelConfig) -> bool:

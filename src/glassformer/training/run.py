@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from glassformer import files
 from glassformer.config.run import Run
 from glassformer.config.schema import apply_flags
 from glassformer.cost.plan import least_seconds
@@ -23,7 +22,7 @@ from glassformer.reporting import LaunchReporter, Outcome, Silent
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import MODEL_FILES, StoredModel, read_model, read_run, write_model_files
+from glassformer.store.model_directory import MODEL_FILES, StoredModel, read_run, read_start, write_model_files
 from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.registry import trainable_task
 from glassformer.training import announce, init_from
@@ -45,7 +44,7 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     began = time.monotonic()
     if is_restarted(folder):
         return resume_run(folder, reporter)
-    start = None if run.init.path is None else read_model(files.as_path(run.init.path, "init.path"))
+    start = None if run.init.path is None else read_start(run.init)
     run = as_new(run)
     with host_of(run, folder, reporter, began) as host:
         run, trainer = assemble(run, folder, host, start=start)
@@ -92,7 +91,8 @@ def assemble(
     """Return the run with the values that its data decides, and its trainer before the first step.
 
     A new run starts from random weights or from the model `start`; with `from_checkpoint`, the run is that of the
-    checkpoint, whose weights `Trainer.restore` loads.
+    checkpoint, whose weights `Trainer.restore` loads. A task that compares with its start prepares the data with the
+    initial weights in both cases.
     """
     ranks, room, log = host.ranks, room_of(host.device), host.reporter.log
     # Memory
@@ -103,18 +103,26 @@ def assemble(
     require_memory(run.model)
     fit = ranks.raise_together(lambda: way_that_fits(run, room))
     # Data and tokenizers
-    run_data = trainable_task(run).open(run)
+    task = trainable_task(run)
+    run_data = task.open(run)
     labels = run_data.labels
     if from_checkpoint is None:
         tokenizers = init_from.learned_tokenizers(run, start, run_data, host)
         run = init_from.completed(run, tokenizers, run_data, ranks)
+        if start is not None and task.facts.keeps_start:
+            run = replace(run, init=replace(run.init, sha256=start.digest))
         fit = ranks.raise_together(lambda: way_that_fits(run, room))  # again, with the known vocabulary size
     else:
         tokenizers = init_from.stored_tokenizers(from_checkpoint, run_data, host)
     with ranks.first_alone():
         prepared = run_data.prepare(run, tokenizers, host.reporter, checks_hashes=ranks.is_first)
     # Network
-    network = init_from.new_network(run, start, labels, log) if from_checkpoint is None else build_model(run.model)
+    if from_checkpoint is None:
+        network = init_from.new_network(run, start, labels, log)
+    elif task.facts.keeps_start:
+        network = init_from.new_network(run, read_start(run.init), labels, Silent().log)
+    else:
+        network = build_model(run.model)
     init_from.prepare_parameters(run, network, log)
     network = network.to(host.device)
     n_parameters = network.n_parameters()

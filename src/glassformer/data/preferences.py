@@ -1,0 +1,89 @@
+"""Preferences: a prompt with a preferred and a rejected answer.
+
+A record has a `prompt`, and the answers `chosen` and `rejected`, each a text or a list of messages. Answers that do
+not begin with a message of the assistant are whole conversations: what both begin with is their prompt.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+from glassformer.config.run import PreferenceData
+from glassformer.data import addresses
+from glassformer.data.conversations import ASSISTANT, AnsweredCorpus, messages_of
+from glassformer.data.hub import VALIDATION
+from glassformer.data.in_memory import name_of
+from glassformer.data.records import Dropped, Record, Request
+from glassformer.errors import UserError
+
+Messages = tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Two different answers to the messages of a question."""
+
+    question: Messages
+    chosen: Messages
+    rejected: Messages
+    where: str = field(default="", compare=False, repr=False)  # place in the file, for messages
+
+    @cached_property
+    def text(self) -> str:
+        """The messages as JSON; equal texts mean equal preferences."""
+        return json.dumps([self.question, self.chosen, self.rejected], ensure_ascii=False, sort_keys=True)
+
+
+class DroppedPreferences(Dropped):
+    """Counts of the preferences that were skipped."""
+
+    RECORD: ClassVar = "preference"
+    EMPTY: ClassVar = ("preference has no two different answers", "preferences have no two different answers")
+    REPEATED: ClassVar = ("preference is also in the validation data", "preferences are also in the validation data")
+
+
+def preferences_in(data: PreferenceData, dropped: Dropped, split: str = "train") -> Iterator[Preference]:
+    """Yield the preferences of `data.path`; `split` is for a dataset whose address names no split."""
+    names = (data.prompt_field, data.chosen_field, data.rejected_field)
+    settings = "data.prompt_field, data.chosen_field, data.rejected_field"
+    for record in addresses.records(data.path or "", Request("conversations", names, settings, split, dropped)):
+        chosen, rejected = (_conversation(data, record, name) for name in names[1:])
+        n_common = next((i for i, (a, b) in enumerate(zip(chosen, rejected, strict=False)) if a != b), None)
+        if n_common is None:
+            dropped.empty(record.where)
+            continue
+        if any(messages[n_common]["role"] != ASSISTANT for messages in (chosen, rejected)):
+            raise UserError(
+                f"{record.where}: {data.chosen_field} and {data.rejected_field} must answer the same messages, and "
+                f"message {n_common + 1} is not of the assistant in both: give both answers to one prompt"
+            )
+        yield Preference(tuple(chosen[:n_common]), tuple(chosen[n_common:]), tuple(rejected[n_common:]), record.where)
+
+
+def _conversation(data: PreferenceData, record: Record, name: str) -> list[dict[str, Any]]:
+    """Return the prompt of a record and one of its answers."""
+    messages = messages_of(record, name, ASSISTANT)
+    if messages[0]["role"] != ASSISTANT:
+        return messages
+    return messages_of(record, data.prompt_field, "user") + messages
+
+
+class PreferenceCorpus(AnsweredCorpus[Preference]):
+    """The preferences of a run and their split."""
+
+    def __init__(self, data: PreferenceData) -> None:
+        super().__init__(data)
+        self.dropped = DroppedPreferences()
+
+    def records(self, data: Any, split: str) -> Iterator[Preference]:
+        return preferences_in(data, self.dropped, split)
+
+
+def read_preferences(data: PreferenceData, dropped: Dropped) -> list[Preference]:
+    """Read all preferences of `data.path`, without a split; of a dataset, its validation split."""
+    preferences = list(preferences_in(data, dropped, VALIDATION))
+    if not preferences:
+        raise UserError(f"{name_of(data.path or '')} has no preference with two different answers; use another file")
+    return preferences

@@ -1,0 +1,67 @@
+"""Prompts without answers: a model samples the answers, and rewards read the other fields of a record."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+from glassformer.config.run import PromptData
+from glassformer.data import addresses
+from glassformer.data.conversations import AnsweredCorpus, messages_of
+from glassformer.data.hub import VALIDATION
+from glassformer.data.in_memory import name_of
+from glassformer.data.records import Dropped, Request
+from glassformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The messages of a prompt, and all fields of its record."""
+
+    question: tuple[dict[str, Any], ...]
+    fields: Mapping[str, Any]
+    where: str = field(default="", compare=False, repr=False)  # place in the file, for messages
+
+    @cached_property
+    def text(self) -> str:
+        """The record as JSON; equal texts mean equal prompts."""
+        return json.dumps(self.fields, ensure_ascii=False, sort_keys=True, default=str)
+
+
+class DroppedPrompts(Dropped):
+    """Counts of the prompts that were skipped."""
+
+    RECORD: ClassVar = "prompt"
+    EMPTY: ClassVar = ("prompt is empty", "prompts are empty")
+    REPEATED: ClassVar = ("prompt is also in the validation data", "prompts are also in the validation data")
+
+
+def prompts_in(data: PromptData, dropped: Dropped, split: str = "train") -> Iterator[Prompt]:
+    """Yield the prompts of `data.path`; `split` is for a dataset whose address names no split."""
+    request = Request("conversations", (data.prompt_field,), "data.prompt_field", split, dropped)
+    for record in addresses.records(data.path or "", request):
+        messages = messages_of(record, data.prompt_field, "user")
+        if any(message["content"].strip() for message in messages):
+            yield Prompt(tuple(messages), record.fields, record.where)
+        else:
+            dropped.empty(record.where)
+
+
+class PromptCorpus(AnsweredCorpus[Prompt]):
+    """The prompts of a run and their split."""
+
+    def __init__(self, data: PromptData) -> None:
+        super().__init__(data)
+        self.dropped = DroppedPrompts()
+
+    def records(self, data: Any, split: str) -> Iterator[Prompt]:
+        return prompts_in(data, self.dropped, split)
+
+
+def read_prompts(data: PromptData, dropped: Dropped) -> list[Prompt]:
+    """Read all prompts of `data.path`, without a split; of a dataset, its validation split."""
+    prompts = list(prompts_in(data, dropped, VALIDATION))
+    if not prompts:
+        raise UserError(f"{name_of(data.path or '')} has no prompt; use another file")
+    return prompts

@@ -1,0 +1,186 @@
+"""Preferences: a model that answers learns which of two answers is better, compared with its initial weights."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from glassformer.config.run import PreferenceConfig, PreferenceData, Run
+from glassformer.data.batching import Example, TokenBudget, evaluation_batches, evaluation_places, example_rows
+from glassformer.data.preference_rows import PreferenceRows
+from glassformer.data.preferences import DroppedPreferences, PreferenceCorpus, read_preferences
+from glassformer.devices import autocast_dtype, evaluation_mode, numerics
+from glassformer.errors import Log, Progress, UserError
+from glassformer.evaluation import metrics
+from glassformer.evaluation.division import ALONE, Division
+from glassformer.evaluation.metrics import measure
+from glassformer.fitting import InParts
+from glassformer.models.build import Network, build_model
+from glassformer.models.transforms import take_weights
+from glassformer.objectives.causal import answer_rows
+from glassformer.objectives.preference import PreferenceObjective
+from glassformer.reporting import LaunchReporter
+from glassformer.store.model_directory import read_start
+from glassformer.tasks import preparation
+from glassformer.tasks.batches import EvaluationData, Places, TrainingData
+from glassformer.tasks.conversation import OF_TRAIN_EVALUATED, ConversationRunData, ConversationTask
+from glassformer.tasks.model_parts import ModelParts
+from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
+from glassformer.tasks.task import PreparedData
+from glassformer.tokenization.conversations import ConversationEncoder
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+
+
+class PreferenceTask(ConversationTask):
+    """Preferences between two answers to the same prompt."""
+
+    settings = PreferenceConfig
+    facts = BUILT_IN["preference"]
+    unit = "preference"
+
+    def metrics(self, run: Run) -> tuple[str, ...]:
+        return metrics.names("preferences")
+
+    def adapted(self, run: Run, tokenizer: Tokenizer) -> Tokenizer:
+        """Return the tokenizer unchanged: a model without a chat template has learned no answers to prefer."""
+        return tokenizer
+
+    def open(self, run: Run) -> "PreferenceRunData":
+        return PreferenceRunData(self, run)
+
+    def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
+        """Return the preferences with the log ratios of the reference, the model that the run started from."""
+        data, path = data_of(model.run, PreferenceData), places.path_alone(model.run.name, "preferences")
+        if path is None:
+            corpus = PreferenceCorpus(data)
+            preparation.say_changed(model, corpus.digest, corpus.name, log)
+            preferences = corpus.split[1]
+        else:
+            dropped = DroppedPreferences()
+            preferences = read_preferences(replace(data, path=str(path), valid_path=None), dropped)
+            preparation.say_dropped(dropped, log)
+        rows = PreferenceRows(ConversationEncoder(model.tokenizer, model.name), model.network.config.max_len)
+        examples = rows.encode(preferences)
+        if rows.n_left_out:
+            log(str(rows))
+        compared = with_reference(model.run, reference_of(model.run, model.device), examples, model.device)
+        return EvaluationData(
+            lambda: evaluation_batches(example_rows(compared, "preferences"), data.batch_tokens),
+            objective_of(model.run),
+            len(compared),
+            records=compared,
+        )
+
+    def scores(
+        self, model: ModelParts, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return how often the reward prefers the chosen answer, in percent, and by how much in the mean."""
+        examples = self.evaluation(model, places, log).records
+        return dict(measure("preferences", margins(model.run, model.network, examples, model.device)))
+
+
+def reference_of(run: Run, device: torch.device) -> Network:
+    """Return the model that a run started from; raise `UserError` if its weights have changed."""
+    reference = build_model(run.model)
+    take_weights(reference, read_start(run.init).weights_in_use())
+    return reference.to(device)
+
+
+def objective_of(run: Run) -> PreferenceObjective:
+    """Return the objective of a run."""
+    assert isinstance(run.objective, PreferenceConfig)
+    return PreferenceObjective(run.objective.loss, run.objective.beta)
+
+
+@torch.no_grad()
+def log_ratios(
+    run: Run, network: nn.Module, examples: Sequence[Example], device: torch.device, division: Division = ALONE
+) -> np.ndarray:
+    """Return log π(chosen) - log π(rejected) of each example, in evaluation mode and the precision of the run."""
+    objective, precision, found = objective_of(run), autocast_dtype(run.train.precision), np.zeros(len(examples))
+    in_parts = InParts(may_split=not division.holds_parts)
+
+    def of_part(places: Sequence[int]) -> np.ndarray:
+        batch = answer_rows([examples[place] for place in places]).to(device)
+        return objective.log_ratios(network, batch).double().cpu().numpy()
+
+    autocast = torch.autocast(device.type, dtype=precision, enabled=precision is not None)
+    rows = example_rows(examples, "preferences")
+    with evaluation_mode(network), numerics(replace(run.train, deterministic=False)), autocast:
+        for number, places in enumerate(evaluation_places(rows, data_of(run, PreferenceData).batch_tokens)):
+            if division.takes(number):
+                found[places] = np.concatenate(in_parts(places, of_part))
+    return np.array(division.sum(*found))
+
+
+def with_reference(run: Run, reference: nn.Module, examples: Sequence[Example], device: torch.device) -> list[Example]:
+    """Return the examples with the log ratios of the reference as their `label`."""
+    found = log_ratios(run, reference, examples, device).tolist()
+    return [replace(example, label=value) for example, value in zip(examples, found, strict=True)]
+
+
+def margins(
+    run: Run, network: nn.Module, examples: Sequence[Example], device: torch.device, division: Division = ALONE
+) -> np.ndarray:
+    """Return by how much the reward of each chosen answer exceeds that of the rejected one.
+
+    The reward is β log π/π_ref (Rafailov 2023, section 4).
+    """
+    reference = np.array([example.label for example in examples])
+    return objective_of(run).beta * (log_ratios(run, network, examples, device, division) - reference)
+
+
+class PreferenceRunData(ConversationRunData):
+    """Preferences of a run, split into training and validation data."""
+
+    def __init__(self, task: PreferenceTask, run: Run) -> None:
+        self.task, self.corpus = task, PreferenceCorpus(data_of(run, PreferenceData))
+
+    def prepare(
+        self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
+    ) -> PreparedData:
+        return PreparedPreferences(run, self.corpus.split, tokenizers.target, reporter)
+
+
+class PreparedPreferences:
+    """Training and validation examples, in memory."""
+
+    def __init__(self, run: Run, sides: Sequence[Any], tokenizer: Tokenizer, reporter: LaunchReporter) -> None:
+        self.run, self.reporter = run, reporter
+        encoder = ConversationEncoder(tokenizer, run.name)
+        rows = [PreferenceRows(encoder, run.model.max_len) for _ in sides]
+        with reporter.phase("preparing tokens"):
+            self.train, self.valid = (of_side.encode(side) for of_side, side in zip(rows, sides, strict=True))
+        self.summary = f"{rows[0]}; for validation {rows[1]}"
+        for name, examples in (("training", self.train), ("validation", self.valid)):
+            if not examples:
+                raise UserError(f"no {name} preference fits model.max_len {run.model.max_len:,}: raise it")
+
+    def training_data(self, network: Network, device: torch.device) -> TrainingData:
+        """Return the data for the loop; `network` has its initial weights, so it is the reference here."""
+        run, batch_tokens = self.run, data_of(self.run, PreferenceData).batch_tokens
+        require_watched(run, ["preferences"])
+        with self.reporter.phase("log probabilities of the reference"):
+            train, valid = (with_reference(run, network, side, device) for side in (self.train, self.valid))
+
+        def score(division: Division) -> dict[str, float]:
+            found = measure("preferences", margins(run, network, valid, device, division))
+            return {name: float(value) for name, value in found.items()}
+
+        evaluated = {"train": train[:OF_TRAIN_EVALUATED], "valid": valid}
+        return TrainingData(
+            objective_of(run),
+            TokenBudget(example_rows(train, "training preferences"), batch_tokens, run.train.seed),
+            {
+                side: partial(evaluation_batches, example_rows(examples, "preferences"), batch_tokens)
+                for side, examples in evaluated.items()
+            },
+            score=score,
+        )
+
+
+TASK = PreferenceTask()

@@ -1,0 +1,203 @@
+"""Group relative policy optimization: sampled answers, their rewards, and a step that raises them."""
+
+import json
+import math
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from configs import GPT
+from glassformer import api
+from glassformer.config.run import (
+    ConversationConfig,
+    ConversationData,
+    GenerationConfig,
+    GroupPolicyConfig,
+    LoraConfig,
+    PromptData,
+    Run,
+    TokenizerConfig,
+)
+from glassformer.config.train import AdamWConfig, ConstantSchedule, EarlyStopping, TrainConfig
+from glassformer.data.prompts import Prompt
+from glassformer.errors import Interrupted, UserError
+from glassformer.models.build import build_model
+from glassformer.objectives.group_policy import GroupPolicyObjective, Rollout
+from glassformer.tasks.group_policy import Policy
+from glassformer.training.checks import check_new_run
+from runs import MODEL, remains, signal_at
+
+TRAIN: dict[str, Any] = {"max_steps": 12, "eval_every": 6, "log_every": 4, "device": "cpu"}
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model that answers with a digit, at random."""
+    folder = tmp_path_factory.mktemp("start")
+    rows = [{"prompt": f"{i % 10}?", "completion": f"{i * 7 % 10}"} for i in range(100)]
+    run = Run(
+        name="start",
+        model=replace(MODEL, max_len=32),
+        tokenizer=TokenizerConfig(vocab_size=0, scheme="char"),
+        data=ConversationData(path=written(folder / "conversations.jsonl", rows), batch_tokens=512),
+        objective=ConversationConfig(),
+        train=TrainConfig(**TRAIN | {"max_steps": 60, "eval_every": 60, "optimizer": AdamWConfig(learning_rate=0.01)}),
+    )
+    return api.train(run, folder / "run").folder
+
+
+def policy_run(folder: Path, start: Path, **changes: Any) -> Run:
+    """Return a run of 8 steps, in which the best answer is 7."""
+    rows = [{"prompt": f"{i}?", "answer": "7"} for i in range(10)]
+    run = Run(
+        name="policy",
+        data=PromptData(path=written(folder / "prompts.jsonl", rows), valid_fraction=0.3),
+        objective=GroupPolicyConfig(n_prompts=4, group=8, beta=0.01),
+        train=TrainConfig(
+            **TRAIN, select="last", schedule=ConstantSchedule(warmup_steps=0), optimizer=AdamWConfig(learning_rate=0.02)
+        ),
+        generation=GenerationConfig(max_new_tokens=4),
+    )
+    return replace(run, init=replace(run.init, path=str(start)), **changes)
+
+
+# The objective
+
+
+@pytest.mark.parametrize("length", [None, 10], ids=["grpo", "dr_grpo"])
+def test_the_loss_and_its_gradient_are_the_formula(length: int | None) -> None:
+    """In fp64, one token at a time: Shao 2024, equations 3 and 4, and the reported loss β KL - reward."""
+    torch.manual_seed(0)
+    policy, reference = (build_model(GPT).double().eval() for _ in range(2))
+    rollouts, beta = [], 0.3
+    for n, reward, advantage in ((3, 1.0, 0.7), (5, 0.0, -0.7)):
+        ids = np.arange(1, 5 + n)
+        labels = np.where(np.arange(len(ids)) < 4, -100, ids)
+        rollouts.append(Rollout(ids, labels=labels, reward=reward, advantage=advantage))
+    objective = GroupPolicyObjective(reference, beta, length)
+    sums = objective.loss(policy, objective.collate(rollouts, np.random.default_rng(0)))
+    [found] = torch.autograd.grad(sums.total, [policy.decoder.embeddings.tokens.weight])
+    loss, reported = torch.zeros((), dtype=torch.float64), 0.0
+    for rollout in rollouts:
+        row = torch.from_numpy(rollout.token_ids)[None]
+        log_p, log_ref = (
+            model(row)[0, :-1].log_softmax(-1)[torch.arange(row.shape[1] - 1), row[0, 1:]][3:]
+            for model in (policy, reference)
+        )
+        kl = (log_ref.detach() - log_p).exp() - (log_ref.detach() - log_p) - 1
+        of_tokens = (log_p - log_p.detach()).exp() * rollout.advantage - beta * kl
+        loss = loss - of_tokens.sum() / (length or len(of_tokens))
+        reported += beta * kl.mean().item() - rollout.reward
+    [expected] = torch.autograd.grad(loss, [policy.decoder.embeddings.tokens.weight])
+    assert sums.total.item() == pytest.approx(loss.item(), abs=1e-6)
+    assert sums.nats.item() == pytest.approx(reported, abs=1e-6) and sums.n_targets == 2
+    assert torch.allclose(found, expected, atol=1e-7), "advantages are stored in fp32"
+
+
+# Runs
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"lora": LoraConfig(rank=4, targets=("decoder.blocks.*",))}], ids=["all weights", "lora"]
+)
+def test_a_run_raises_the_reward_and_resumes_to_the_bit(
+    changes: dict[str, Any], start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = policy_run(tmp_path, start, **changes)
+    run = replace(run, train=replace(run.train, grad_accumulation=2))
+    outcome = api.train(run, tmp_path / "whole")
+    model, valid = outcome.model, outcome.reports["valid"]
+    found = model.evaluate()
+    assert found == valid, "the trainer's loss, computed again"
+    assert found.scores["kl"] > 0 and 1 <= found.scores["answer_tokens"] <= 4
+    assert valid.loss == pytest.approx(0.01 * found.scores["kl"] - found.scores["reward"], abs=1e-5)
+    if not changes:
+        assert found.scores["reward"] > 0.9, "about 0.25 at the start"
+    with monkeypatch.context() as patch:
+        signal_at(patch, 3, signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            api.train(run, tmp_path / "stopped")
+    api.resume(tmp_path / "stopped")
+    assert remains(tmp_path / "stopped") == remains(tmp_path / "whole")
+
+
+def test_answers_are_drawn_anew_and_from_the_distribution_of_the_model(start: Path, tmp_path: Path) -> None:
+    """Of many answers to one prompt, the frequencies of the first token are its probabilities."""
+    model = api.load(start)
+    run = policy_run(tmp_path, start, model=model.config, objective=GroupPolicyConfig(group=2000))
+    policy = Policy(run, model.network, model.tokenizer, model.device, trusts_rewards=False)
+    ids = policy.encoder.prompt([{"role": "user", "content": "1?"}])
+    prompts = [(Prompt((), {"answer": "7"}), ids)]
+    rollouts = policy.rollouts(prompts * 2, seed=3)
+    firsts = np.array([rollout.token_ids[len(ids)] for rollout in rollouts]).reshape(2, 2000)
+    assert (firsts[0] != firsts[1]).any(), "equal prompts have their own answers"
+    expected = model.network(torch.tensor([ids]))[0, -1].softmax(-1).detach().numpy()
+    found = np.bincount(firsts.ravel(), minlength=len(expected)) / firsts.size
+    assert np.abs(found - expected).max() < 4 * math.sqrt(0.25 / firsts.size)
+    exact = [rollout.text.strip() == "7" for rollout in rollouts]
+    assert [rollout.reward for rollout in rollouts] == list(map(float, exact)) and 0 < sum(exact) < len(exact)
+
+
+def test_a_function_of_the_user_is_a_reward_and_is_not_run_by_a_model_directory(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_rewards.py").write_text("def short(answer, fields):\n    return -len(answer)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    objective = GroupPolicyConfig(n_prompts=2, group=2, rewards=("own_rewards:short",))
+    run = policy_run(tmp_path, start, objective=objective)
+    outcome = api.train(replace(run, train=replace(run.train, max_steps=1)), tmp_path / "run")
+    assert outcome.model.scores()["reward"] < 0
+    monkeypatch.delitem(sys.modules, "own_rewards")
+    with pytest.raises(UserError, match="own_rewards, which a model directory must not run"):
+        outcome.model.evaluate()
+
+
+# What is refused
+
+REFUSED: dict[str, tuple[Callable[[Run], Run], str]] = {
+    "no start": (lambda run: replace(run, init=replace(run.init, path=None)), "prompts tune a model that has learned"),
+    "no reward": (lambda run: with_rewards(run), "expected at least one of exact, regex, length"),
+    "unknown reward": (lambda run: with_rewards(run, "truth"), "module:function of an installed package, got 'truth'"),
+    "missing module": (lambda run: with_rewards(run, "no_such:f"), "of an installed package, got 'no_such:f'"),
+    "pattern": (lambda run: with_rewards(run, "regex:("), r"regex:\( is not a regular expression"),
+    "length": (lambda run: with_rewards(run, "length:x"), "expected length:N with a number of characters"),
+    "rows": (lambda run: replace(run, train=replace(run.train, batch_size=7)), "set objective.n_prompts instead"),
+    "metric": (
+        lambda run: replace(run, train=replace(run.train, early_stopping=EarlyStopping(metric="bleu"))),
+        "'bleu' is not available for group_policy; choose one of loss, reward, kl, equal_rewards, answer_tokens",
+    ),
+}
+
+
+def with_rewards(run: Run, *names: str) -> Run:
+    return replace(run, objective=GroupPolicyConfig(rewards=names))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_settings_that_do_not_suit_are_refused(case: str, start: Path, tmp_path: Path) -> None:
+    change, message = REFUSED[case]
+    with pytest.raises(UserError, match=message):
+        check_new_run(change(policy_run(tmp_path, start)), tmp_path / "run")
+
+
+def test_data_that_does_not_suit_is_refused(start: Path, tmp_path: Path) -> None:
+    run = policy_run(tmp_path, start)
+    with pytest.raises(UserError, match=r"prompts.jsonl:\d+: the reward exact needs the field 'solution'"):
+        api.train(with_rewards(run, "exact:solution"), tmp_path / "run")
+    with pytest.raises(UserError, match="no training prompt leaves room for an answer of"):
+        api.train(replace(run, generation=GenerationConfig(max_new_tokens=30)), tmp_path / "run")
+    path = written(tmp_path / "other.jsonl", [{"question": "1?"}])
+    with pytest.raises(UserError, match=":1 has no field 'prompt'; it has 'question'"):
+        check_new_run(replace(run, data=PromptData(path=path)), tmp_path / "run")
