@@ -19,7 +19,7 @@ LAYERS = [  # from the bottom up; a package imports its own layer's members only
     {"errors", "formatting", "notebook"},
     {"files", "config"},
     {"figures"},
-    {"seeds"},
+    {"seeds", "chat_messages"},
     {"tokenization"},
     {"kernels"},
     {"nn"},

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 
 from glassformer import files, notebook
+from glassformer.chat_messages import Message
 from glassformer.config.run import GENERATION_BATCH, GenerationConfig
 from glassformer.data.in_memory import Given, place_of
 from glassformer.data.pairs import Pair
@@ -46,7 +47,6 @@ from glassformer.tasks.batches import Place, Places
 from glassformer.tasks.task import Prompt, wrong_verb
 from glassformer.tasks.trained_model import TrainedModel
 from glassformer.tokenization.conversations import ConversationEncoder
-from glassformer.tokenization.messages import Message
 
 if TYPE_CHECKING:
     from glassformer.inspection.ablation import Part

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
+from glassformer.chat_messages import require_messages
 from glassformer.errors import UserError
-from glassformer.tokenization.messages import require_messages
 
 Method = Callable[..., Any]
 IsOne = Callable[[Any, Any], bool]

@@ -19,12 +19,13 @@ from runs import write_text
 
 ABILITIES = {
     "causal": {"writer", "scorer"},
-    "masked": {"special_tokens", "scored_share", "filler", "scores", "pseudo_perplexity"},
-    "infilling": {"special_tokens", "filler", "translator", "ensemble"},
-    "spans": {"special_tokens", "filler", "translator", "ensemble"},
+    "masked": {"adapted", "scored_share", "filler", "scores", "pseudo_perplexity"},
+    "infilling": {"adapted", "filler", "translator", "ensemble"},
+    "spans": {"adapted", "filler", "translator", "ensemble"},
     "seq2seq": {"translator", "filler", "scores", "pair_scores", "test_path", "ensemble"},
     "classification": {"classes", "classifier", "scores", "test_path", "ensemble"},
     "tagging": {"classes", "tagger", "scores", "test_path", "ensemble"},
+    "conversation": {"adapted", "writer", "scorer", "scores", "test_path"},
     "answers": {"answerer"},
     "none": set(),
 }
@@ -35,7 +36,7 @@ OPTIONAL = {name for cls in (Task, TrainableTask) for name in vars(cls) if not n
 
 
 USED_BY = {
-    "writer": {"generate"},
+    "writer": {"generate", "chat"},
     "scorer": {"score"},
     "translator": {"translate", "score"},
     "filler": {"fill"},

@@ -21,7 +21,7 @@ def objective_of(folder: Path, config: ObjectiveConfig, scheme: Any = "byte") ->
     run = text_run_of(folder, config)
     tokenizer = Tokenizer.train([made_up_text()], vocab_size=290, scheme=scheme)
     task: Any = trainable_task(run)
-    tokenizer = tokenizer.with_special_tokens(task.special_tokens(run))
+    tokenizer = task.adapted(run, tokenizer)
     run = replace(run, model=task.open(run).complete(run, Tokenizers(tokenizer)))
     return tokenizer, task.text_objective(run, tokenizer, 32)
 

@@ -7,10 +7,10 @@ import pytest
 import tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from glassformer.chat_messages import require_messages
 from glassformer.errors import UserError
 from glassformer.tokenization.chat_template import CHATML, MAX_CHARACTERS, ChatTemplate
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
-from glassformer.tokenization.messages import require_messages
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")

@@ -53,7 +53,7 @@ def characters() -> Iterator[tuple[tuple[str, str], str]]:
     """Yield question and answer, and their part.
 
     >>> next(characters())
-    (('Which character is &Aacute;?', 'It is Á.'), 'train')
+    (('Which character is &AElig;?', 'It is Æ.'), 'test')
     """
     for name, code in sorted(html.entities.name2codepoint.items()):
         values = {"name": name, "character": chr(code), "title": unicodedata.name(chr(code)).lower()}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from glassformer.chat_messages import require_messages
 from glassformer.config.run import ConversationData, PreferenceData, PromptData
 from glassformer.data import addresses
 from glassformer.data.hub import VALIDATION
@@ -22,7 +23,6 @@ from glassformer.data.in_memory import name_of
 from glassformer.data.records import Dropped, Record, Request
 from glassformer.data.split import digest_of, read_sides, split_records, without_repeats
 from glassformer.errors import UserError
-from glassformer.tokenization.messages import require_messages
 
 ASSISTANT = "assistant"
 

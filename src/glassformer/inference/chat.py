@@ -3,6 +3,7 @@
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
+from glassformer.chat_messages import Message, require_messages
 from glassformer.errors import Log, UserError, warn
 from glassformer.inference.contexts import Reader
 from glassformer.inference.drafters import Drafter
@@ -10,7 +11,6 @@ from glassformer.inference.rows import Settings
 from glassformer.inference.text import EncodedPrompt
 from glassformer.inference.writer import Writer
 from glassformer.tokenization.conversations import ConversationEncoder
-from glassformer.tokenization.messages import Message, require_messages
 
 LEAST_ROOM = 1 / 4
 """Fraction of the context that is kept for an answer, if `max_new_tokens` is larger."""

@@ -31,8 +31,8 @@ class MaskedLanguageModeling(TextTask):
     unit = "chosen token"
     requires = MASKED_TEXT
 
-    def special_tokens(self, run: Run) -> tuple[str, ...]:
-        return ("[MASK]",)
+    def adapted(self, run: Run, tokenizer: Tokenizer) -> Tokenizer:
+        return tokenizer.with_special_tokens(["[MASK]"])
 
     def metrics(self, run: Run) -> tuple[str, ...]:
         return ("masked_accuracy", "perplexity")
@@ -45,7 +45,7 @@ class MaskedLanguageModeling(TextTask):
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
         config = self._config(run)
         mask = tokenizer.mask_id
-        assert mask is not None  # special_tokens
+        assert mask is not None  # adapted
         if config.whole_words and tokenizer.scheme == "whitespace":
             raise UserError(
                 "objective.whole_words: tokens of a whitespace tokenizer do not mark word boundaries; use another "

@@ -20,8 +20,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from glassformer.chat_messages import BEGIN, END, Message
 from glassformer.errors import UserError, first_line
-from glassformer.tokenization.messages import BEGIN, END, Message
 
 CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
 CHATML = (

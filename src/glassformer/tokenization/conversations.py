@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from glassformer.chat_messages import FORGED, Message
 from glassformer.errors import UserError
 from glassformer.tokenization.chat_template import CHATML, CHATML_TOKENS, TRAINING_DAY, ChatTemplate
-from glassformer.tokenization.messages import FORGED, Message
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.validate_tokenizer_json import ROLES
 
