@@ -343,7 +343,9 @@ def _complete(run: Run) -> tuple[ModelConfig, tuple[str, ...]]:
         config = replace(config, head=replace(config.head, n_labels=_N_LABELS))
         sentences.append(f"{_N_LABELS} labels; the data decides the real number")
     if isinstance(run.objective, GroupPolicyConfig):
-        sentences.append("no sampling, and no reference: it takes the bytes of the weights once more, and a forward pass")
+        sentences.append(
+            "no sampling, and no reference: it takes the bytes of the weights once more, and a forward pass"
+        )
     return config, tuple(sentences)
 
 
