@@ -13,7 +13,7 @@ from glassformer.seeds import Stream, rng, seed_of
 NUMPY = [Stream.WINDOWS, Stream.EPOCHS, Stream.COLLATE, Stream.BUDGET, Stream.SAMPLES, Stream.EVALUATION]
 TORCH = [Stream.DROPOUT, Stream.WEIGHTS]
 PYTHON = [Stream.BPE_DROPOUT]
-SEEDS = [Stream.REENCODING]
+SEEDS = [Stream.REENCODING, Stream.ROLLOUTS]
 
 DRAWN = {  # (seed, number): values that the first release drew
     (0, 0): {

@@ -130,6 +130,11 @@ LINES = {
     "train labels.toml --data.path none.tsv": "no such file: none.tsv",
     "train labels.toml --data.path table.tsv": "expected the columns text and label, got a, b, c",
     "train labels.toml": "data.path is missing",
+    "train preferences.toml": "no preferences are given; set --data.path FILE",
+    "train preferences.toml --data.path records.jsonl": "records.jsonl:1 has no field 'chosen'; it has 'txt'",
+    "train preferences.toml --data.path x.jsonl --init.model recipe": "set init.path to its directory, and leave out",
+    "train prompts.toml --data.path records.jsonl": "records.jsonl:1 has no field 'prompt'; it has 'txt'",
+    "train prompts.toml --data.path x.jsonl --objective.rewards no_such:f": "of an installed package, got 'no_such:f'",
     "resume": "resume needs one folder",
     "resume nowhere": "no such run: nowhere",
     "resume folder": "folder has no intact checkpoint to resume from",
@@ -441,6 +446,8 @@ FILES = {
     "heads.toml": b"[model.decoder]\nn_heads = 7",
     "wrong.toml": b"[train]\nmax_stes = 1",
     "pairs.toml": b'[data]\nkind = "pairs"\n[objective]\nkind = "seq2seq"\n[model.encoder]\n[model.decoder]',
+    "preferences.toml": b'[data]\nkind = "preferences"\n[objective]\nkind = "preference"\n[init]\npath = "model"',
+    "prompts.toml": b'[data]\nkind = "prompts"\n[objective]\nkind = "group_policy"\n[init]\npath = "model"',
     "labels.toml": b'[data]\nkind = "labels"\n[objective]\nkind = "classification"\n'
     b'[model]\nencoder = {}\nhead = {kind = "sequence"}',
 }

@@ -134,7 +134,7 @@ def test_a_run_raises_the_reward_and_resumes_to_the_bit(
 
 
 def test_answers_are_drawn_anew_and_from_the_distribution_of_the_model(start: Path, tmp_path: Path) -> None:
-    """Of many answers to one prompt, the frequencies of the first token are its probabilities."""
+    """The frequencies of the first token in many answers to one prompt are its probabilities."""
     model = api.load(start)
     run = policy_run(tmp_path, start, model=model.config, objective=GroupPolicyConfig(group=2000))
     policy = Policy(run, model.network, model.tokenizer, model.device, trusts_rewards=False)

@@ -423,8 +423,8 @@ class InitConfig:
     model: Literal["same", "recipe"] = setting(
         "same", "same = the model of path, with this run's head and dropouts; recipe = [model] of this run"
     )
-    sha256: str | None = setting(
-        None, "SHA-256 of the weights of path, which must agree; a run that compares with path records it"
+    digest: str | None = setting(
+        None, "SHA-256 of the weights of path, which a run that is compared with them records; none = any weights"
     )
     freeze: tuple[str, ...] = setting((), "modules to freeze, such as encoder.embeddings or encoder.blocks.0.*")
     layer_decay: float = setting(1.0, "learning rate of a block ÷ that of the block above it", "(0, 1]")

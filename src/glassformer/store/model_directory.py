@@ -229,13 +229,13 @@ def read_generation(folder: Path) -> GenerationConfig | BeamConfig:
 
 
 def read_start(init: InitConfig) -> StoredModel:
-    """Read the model that a run starts from; raise `UserError` if its weights are not those of `init.sha256`."""
+    """Read the model that a run starts from; raise `UserError` if its weights are not those of `init.digest`."""
     folder = files.as_path(init.path, "init.path")
     start = read_model(folder)
-    if init.sha256 not in (None, start.digest):
+    if init.digest not in (None, start.digest):
         raise UserError(
-            f"{folder} has other weights than when the run started from it, and the loss compares with those: restore "
-            "them, or start a new run"
+            f"the weights of {folder} are not those with which the run began (init.digest): restore them, or start a "
+            "new run"
         )
     return start
 

@@ -110,7 +110,7 @@ def assemble(
         tokenizers = init_from.learned_tokenizers(run, start, run_data, host)
         run = init_from.completed(run, tokenizers, run_data, ranks)
         if start is not None and task.facts.keeps_start:
-            run = replace(run, init=replace(run.init, sha256=start.digest))
+            run = replace(run, init=replace(run.init, digest=start.digest))
         fit = ranks.raise_together(lambda: way_that_fits(run, room))  # again, with the known vocabulary size
     else:
         tokenizers = init_from.stored_tokenizers(from_checkpoint, run_data, host)
