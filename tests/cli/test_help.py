@@ -106,7 +106,7 @@ def test_help_lists_values_default_and_kinds_of_a_key(glassformer: Glassformer) 
     plain = " ".join(shown.split())
     assert "default 0.9 0.98 for adam, 0.9 0.95 for adamw)" in plain
     words = "validation data; none = a part of path, or its own validation split"
-    assert f"pairs, labels: {words} (default none)" in plain
+    assert f"pairs, labels, conversations, preferences, prompts: {words} (default none)" in plain
 
 
 def test_resume_lists_the_keys_that_may_change(glassformer: Glassformer) -> None:

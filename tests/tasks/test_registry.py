@@ -17,7 +17,8 @@ from glassformer.tasks.task import Task, TrainableTask
 from glassformer.training.checks import check_new_run
 from runs import write_text
 
-ABILITIES = {
+TALKS = {"adapted", "writer", "scorer", "scores", "test_path"}
+ABILITIES: dict[str, set[str]] = {
     "causal": {"writer", "scorer"},
     "masked": {"adapted", "scored_share", "filler", "scores", "pseudo_perplexity"},
     "infilling": {"adapted", "filler", "translator", "ensemble"},
@@ -25,7 +26,7 @@ ABILITIES = {
     "seq2seq": {"translator", "filler", "scores", "pair_scores", "test_path", "ensemble"},
     "classification": {"classes", "classifier", "scores", "test_path", "ensemble"},
     "tagging": {"classes", "tagger", "scores", "test_path", "ensemble"},
-    "conversation": {"adapted", "writer", "scorer", "scores", "test_path"},
+    **dict.fromkeys(("conversation", "preference", "group_policy"), TALKS),
     "answers": {"answerer"},
     "none": set(),
 }
