@@ -18,6 +18,7 @@ from glassformer.interop.export import export
 from glassformer.interop.importing import import_model
 from glassformer.reporting import Outcome
 from interop.checkpoints import model_directory
+from preference_runs import policy_run, preference_run, trained_start
 from runs import label_run, pair_run, text_run_of, write_labels, write_pairs, write_text
 
 from .conftest import Glassformer
@@ -102,6 +103,10 @@ def models(tmp_path_factory: pytest.TempPathFactory, trained: Outcome) -> dict[s
     for name, run_in in runs.items():
         folder = tmp_path_factory.mktemp(name)
         found[name] = api.train(run_in(folder), folder / "run").folder
+    folder = tmp_path_factory.mktemp("start")
+    start = trained_start(folder)
+    found["preferences"] = api.train(preference_run(folder, start), folder / "preferences").folder
+    found["rewards"] = api.train(policy_run(folder, start), folder / "rewards").folder
     folder = tmp_path_factory.mktemp("answers")
     own = model_directory(CONFIGS["answers"], folder / "own", objective=AnsweringConfig())
     export(own, folder / "hf")
@@ -124,6 +129,8 @@ CASES = {
         "{numbers} --json",
         "{tags} --json",
         "{masked} --pseudo-perplexity --json",
+        "{preferences} --json",
+        "{rewards} --json",
     ],
     "compare": ["{text} {pairs} --json"],
     "checkpoint list": ["{text} --json"],

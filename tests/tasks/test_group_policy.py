@@ -1,6 +1,5 @@
 """Group relative policy optimization: sampled answers, their rewards, and a step that raises them."""
 
-import json
 import math
 import signal
 import sys
@@ -16,61 +15,27 @@ import torch
 from configs import GPT
 from glassformer import api
 from glassformer.config.run import (
-    ConversationConfig,
-    ConversationData,
     GenerationConfig,
     GroupPolicyConfig,
     LoraConfig,
     PromptData,
     Run,
-    TokenizerConfig,
 )
-from glassformer.config.train import AdamWConfig, ConstantSchedule, EarlyStopping, TrainConfig
+from glassformer.config.train import EarlyStopping
 from glassformer.data.prompts import Prompt
 from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
 from glassformer.objectives.group_policy import GroupPolicyObjective, Rollout
 from glassformer.tasks.group_policy import Policy
 from glassformer.training.checks import check_new_run
-from runs import MODEL, remains, signal_at
-
-TRAIN: dict[str, Any] = {"max_steps": 12, "eval_every": 6, "log_every": 4, "device": "cpu"}
-
-
-def written(path: Path, rows: list[dict[str, Any]]) -> str:
-    path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    return str(path)
+from preference_runs import policy_run, trained_start, written
+from runs import remains, signal_at
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model that answers with a digit, at random."""
-    folder = tmp_path_factory.mktemp("start")
-    rows = [{"prompt": f"{i % 10}?", "completion": f"{i * 7 % 10}"} for i in range(100)]
-    run = Run(
-        name="start",
-        model=replace(MODEL, max_len=32),
-        tokenizer=TokenizerConfig(vocab_size=0, scheme="char"),
-        data=ConversationData(path=written(folder / "conversations.jsonl", rows), batch_tokens=512),
-        objective=ConversationConfig(),
-        train=TrainConfig(**TRAIN | {"max_steps": 60, "eval_every": 60, "optimizer": AdamWConfig(learning_rate=0.01)}),
-    )
-    return api.train(run, folder / "run").folder
-
-
-def policy_run(folder: Path, start: Path, **changes: Any) -> Run:
-    """Return a run of 8 steps, in which the best answer is 7."""
-    rows = [{"prompt": f"{i}?", "answer": "7"} for i in range(10)]
-    run = Run(
-        name="policy",
-        data=PromptData(path=written(folder / "prompts.jsonl", rows), valid_fraction=0.3),
-        objective=GroupPolicyConfig(n_prompts=4, group=8, beta=0.01),
-        train=TrainConfig(
-            **TRAIN, select="last", schedule=ConstantSchedule(warmup_steps=0), optimizer=AdamWConfig(learning_rate=0.02)
-        ),
-        generation=GenerationConfig(max_new_tokens=4),
-    )
-    return replace(run, init=replace(run.init, path=str(start)), **changes)
+    """A tiny model that has learned to answer."""
+    return trained_start(tmp_path_factory.mktemp("start"))
 
 
 # The objective

@@ -1,6 +1,5 @@
 """Preferences: DPO and IPO tune a model that answers, compared with its initial weights."""
 
-import json
 import math
 import shutil
 import signal
@@ -19,12 +18,9 @@ from glassformer.config.run import (
     ConversationConfig,
     ConversationData,
     LoraConfig,
-    PreferenceConfig,
-    PreferenceData,
     Run,
-    TokenizerConfig,
 )
-from glassformer.config.train import ParallelConfig, TrainConfig
+from glassformer.config.train import ParallelConfig
 from glassformer.data.batching import Example
 from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
@@ -32,42 +28,14 @@ from glassformer.objectives.causal import answer_rows
 from glassformer.objectives.preference import PreferenceObjective
 from glassformer.tasks.preference import margins, with_reference
 from glassformer.training.checks import check_new_run
-from runs import MODEL, remains, signal_at
-
-TRAIN: dict[str, Any] = {"max_steps": 12, "eval_every": 6, "log_every": 5, "device": "cpu"}
-
-
-def written(path: Path, rows: list[dict[str, Any]]) -> str:
-    path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    return str(path)
+from preference_runs import preference_run, trained_start
+from runs import remains, signal_at
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model that has read a few answers."""
-    folder = tmp_path_factory.mktemp("start")
-    rows = [{"prompt": f"{i} + {i}", "completion": f"= {2 * i}"} for i in range(60)]
-    run = Run(
-        name="start",
-        model=replace(MODEL, max_len=64),
-        tokenizer=TokenizerConfig(vocab_size=0, scheme="char"),
-        data=ConversationData(path=written(folder / "conversations.jsonl", rows), batch_tokens=512),
-        objective=ConversationConfig(),
-        train=TrainConfig(**TRAIN),
-    )
-    return api.train(run, folder / "run").folder
-
-
-def preference_run(folder: Path, start: Path | None, **changes: Any) -> Run:
-    """Return a run of 12 steps on sums with a right and a wrong answer."""
-    rows = [{"prompt": f"{i} + {i}", "chosen": f"= {2 * i}", "rejected": f"= {2 * i + 1} ?"} for i in range(60)]
-    run = Run(
-        name="preferences",
-        data=PreferenceData(path=written(folder / "preferences.jsonl", rows), batch_tokens=400),
-        objective=PreferenceConfig(),
-        train=TrainConfig(**TRAIN, select="last"),
-    )
-    return replace(run, init=replace(run.init, path=None if start is None else str(start)), **changes)
+    """A tiny model that has learned to answer."""
+    return trained_start(tmp_path_factory.mktemp("start"))
 
 
 # The objective
