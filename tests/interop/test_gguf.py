@@ -1,5 +1,6 @@
 """GGUF: every number and tensor as llama.cpp's package and transformers read them, and refusals."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,12 +25,15 @@ from glassformer.config.transformer import (  # noqa: E402
 )
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.runtimes.gguf import FILE, tokenizer_numbers  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
+from glassformer.interop.runtimes.gguf import FILE, require_same_ids, tokenizer_numbers, write_gguf  # noqa: E402
 from glassformer.models.transformer import Transformer  # noqa: E402
-from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
+from glassformer.store.model_directory import read_model  # noqa: E402
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers  # noqa: E402
 from interop.checkpoints import TEXT, VOCAB, imported, model_directory, tiny_tokenizer  # noqa: E402
 from interop.test_gpt2 import gpt2  # noqa: E402
 from interop.test_llama import llama  # noqa: E402
+from tokenization import families  # noqa: E402
 
 NO_BIASES = dict.fromkeys(("qkv_bias", "attn_out_bias", "ff_bias"), False)
 GPT = TransformerConfig(decoder=Stack(2, 3, d_ff=24), d_model=12, max_len=24, activation="gelu_tanh")
@@ -216,7 +220,7 @@ def test_unsupported_models_are_refused(tmp_path: Path, config: TransformerConfi
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"scheme": "char", "vocab_size": 0}, "expected byte, got char"),
+        ({"scheme": "char", "vocab_size": 0}, "expected byte-level BPE .*; got char"),
         ({"vocab_size": 0}, "merges"),
         ({"vocab_size": 270, "special_tokens": ()}, "no end token"),
     ],
@@ -225,6 +229,84 @@ def test_unsupported_tokenizers_are_refused(options: dict[str, Any], words: str)
     tokenizer = Tokenizer.train([TEXT * 4], **options)
     with pytest.raises(UserError, match=words):
         tokenizer_numbers(tokenizer, replace(GPT, vocab_size=VOCAB))
+
+
+def metadata_of(tokenizer: Tokenizer) -> dict[str, Any]:
+    return tokenizer_numbers(tokenizer, replace(GPT, vocab_size=tokenizer.vocab_size))
+
+
+@pytest.mark.parametrize(("kind", "split"), [("gpt2", "gpt-2"), ("llama-3", "llama-bpe"), ("qwen", "qwen2")])
+def test_imported_tokenizers(kind: str, split: str) -> None:
+    """Special tokens are before or after the vocabulary, and some added tokens are not special."""
+    rust, roles = getattr(families, kind.replace("-", "_"))([TEXT * 4])
+    tokenizer = Tokenizer.imported(rust.to_str(), roles)
+    numbers = metadata_of(tokenizer)
+    assert require_same_ids(tokenizer, numbers) > tokenizer.vocab_size / 64
+    assert numbers["tokenizer.ggml.pre"] == split
+    assert numbers["tokenizer.ggml.tokens"] == list(tokenizer.vocab)
+    kinds = dict(zip(tokenizer.vocab, numbers["tokenizer.ggml.token_type"], strict=True))
+    assert {token for token, kind in kinds.items() if kind == gguf.TokenType.CONTROL} == {*tokenizer.special_tokens}
+    named = {token for token, kind in kinds.items() if kind == gguf.TokenType.USER_DEFINED}
+    assert named == ({"<tool_call>", "</tool_call>"} if kind == "qwen" else set())
+    assert numbers["tokenizer.ggml.add_bos_token"] == (kind == "llama-3")
+    assert numbers["tokenizer.ggml.eos_token_id"] == tokenizer.vocab[roles["eos"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("t5", "got Unigram"), ("bert", "got WordPiece"), ("llama_2", "and no normalizer but NFC; got BPE")],
+)
+def test_unsupported_imported_tokenizers_are_refused(kind: str, words: str) -> None:
+    options = {"bert": {"lowercase": True}, "llama_2": {"legacy": True}}.get(kind, {})
+    rust, roles = getattr(families, kind)([TEXT * 4], **options)
+    with pytest.raises(UserError, match=words):
+        metadata_of(Tokenizer.imported(rust.to_str(), roles))
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("pre_tokenizer", {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}),
+        ("pre_tokenizer", {"type": "WhitespaceSplit"}),
+        ("normalizer", {"type": "Lowercase"}),
+    ],
+)
+def test_other_rules_are_refused(part: str, value: dict[str, Any]) -> None:
+    rust, roles = families.gpt2([TEXT * 4])
+    text = json.dumps(json.loads(rust.to_str()) | {part: value})
+    with pytest.raises(UserError, match=r"expected byte-level BPE with the split into words of gpt-2, .*; got BPE"):
+        metadata_of(Tokenizer.imported(text, roles))
+
+
+def test_other_ids_are_refused() -> None:
+    """llama.cpp has no tokens that take the space before them."""
+    rust, roles = families.roberta([TEXT * 4])
+    tokenizer = Tokenizer.imported(rust.to_str(), roles)
+    with pytest.raises(UserError, match=r"as gpt-2, it gives other ids for \d+ of \d+ texts, such as "):
+        require_same_ids(tokenizer, metadata_of(tokenizer))
+
+
+def test_a_missing_normalisation_is_reported(tmp_path: Path) -> None:
+    rust, roles = families.qwen(["to be"])
+    ids = {f"{role}_token_id": rust.token_to_id(token) for role, token in roles.items()}
+    llama("Qwen2", bos_token_id=None, **ids).save_pretrained(tmp_path / "hf")
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=rust, **{f"{role}_token": token for role, token in roles.items()}
+    )
+    fast.save_pretrained(tmp_path / "hf")
+    import_model(tmp_path / "hf", tmp_path / "ours", log=lambda text: None)
+    report = export(tmp_path / "ours", tmp_path / "out", "gguf").said
+    assert report[-2].startswith("tokenizer qwen2: the ids of ") and "does not normalise a text to NFC" in report[-1]
+
+
+def test_named_chat_templates(tmp_path: Path) -> None:
+    stored = read_model(model_directory(GPT, tmp_path / "ours"))
+    templates = [{"name": "default", "template": "a"}, {"name": "tools", "template": "b"}]
+    tokenizers = Tokenizers(stored.tokenizers.target.with_chat_template(templates))
+    (tmp_path / "out").mkdir()
+    write_gguf(replace(stored, tokenizers=tokenizers), tmp_path / "out")
+    import_model(tmp_path / "out" / FILE, tmp_path / "back", log=lambda text: None)
+    assert glassformer.load(tmp_path / "back").tokenizer.chat_template == templates
 
 
 def test_damage_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from glassformer.config.transformer import (  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.gguf_header import TYPES, read_header  # noqa: E402
-from glassformer.interop.gguf_tokenizer import read_tokenizer  # noqa: E402
+from glassformer.interop.gguf_tokenizer import SPLITS, WHOLE_WORDS, read_tokenizer  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.interop.runtimes.gguf import FILE  # noqa: E402
 from glassformer.model import Model  # noqa: E402
@@ -169,6 +169,33 @@ def test_kinds_of_tokens(tmp_path: Path, file: Path) -> None:
     ends = json.loads((tmp_path / "back" / "generation.json").read_text())["end_ids"]
     assert ends == [5, tokens]
     assert tokenizer.chat_template == "{{ messages }}"
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_an_export_restores_the_tokenizer(tmp_path: Path, file: Path, split: str) -> None:
+    """Its metadata are those of the file that was imported; names of the same rules are one."""
+    tokens = tiny_tokenizer().vocab_size
+    kinds = gguf.GGUFReader(file).fields["tokenizer.ggml.token_type"].contents()
+    kinds[tokens : tokens + 2] = [gguf.TokenType.CONTROL, gguf.TokenType.USER_DEFINED]
+    unused = [f"[UNUSED{i}]" for i in range(tokens + 2, VOCAB)]
+    changes = {
+        "tokenizer.ggml.pre": split,
+        "tokenizer.ggml.tokens": [*tiny_tokenizer().vocab, "<|im_end|>", "<think>", *unused],
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.eot_token_id": tokens,
+        "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.add_bos_token": split != "gpt-2",
+        "tokenizer.chat_template": "{{ messages }}",
+    }
+    path = rewritten(file, tmp_path / FILE, changes)
+    first = read(path, tmp_path / "back").tokenizer
+    export(tmp_path / "back", tmp_path / "out", "gguf")
+    was, now = (read_header(file).metadata for file in (path, tmp_path / "out" / FILE))
+    name = now["tokenizer.ggml.pre"]
+    assert SPLITS[name] == SPLITS[split] and (name in WHOLE_WORDS) == (split in WHOLE_WORDS)
+    assert now | {"tokenizer.ggml.pre": split} == was | {"general.name": "back"}
+    second = read(tmp_path / "out" / FILE, tmp_path / "again").tokenizer
+    assert second.to_json() == first.to_json()
 
 
 @pytest.mark.parametrize("prefix", [True, False])

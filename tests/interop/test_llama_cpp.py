@@ -112,10 +112,12 @@ def ids_of(server: Any, text: str) -> list[int]:
 
 @pytest.mark.parametrize("split", ["gpt-2", "smollm", "qwen2", "llama-bpe", "tekken"])
 def test_imported_tokenizers(tmp_path: Path, split: str) -> None:
+    """The server reads a file that was exported after its import."""
     export(model_directory(GPT, tmp_path / "ours"), tmp_path / "out", "gguf")
     changes = {"tokenizer.ggml.pre": split, "tokenizer.ggml.add_bos_token": None, "tokenizer.ggml.bos_token_id": 2}
     path = rewritten(tmp_path / "out" / FILE, tmp_path / FILE, changes)
     import_model(path, tmp_path / "back", log=lambda text: None)
-    tokenizer, server = glassformer.load(tmp_path / "back").tokenizer, serve(path)
+    export(tmp_path / "back", tmp_path / "again", "gguf")
+    tokenizer, server = glassformer.load(tmp_path / "back").tokenizer, serve(tmp_path / "again" / FILE)
     for text in (*TEXTS, "[EOS] a", "a [MASK]"):
         assert tokenizer.frames.prompt.around(tokenizer.encode(text)) == ids_of(server, text), text

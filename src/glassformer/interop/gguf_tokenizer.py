@@ -69,6 +69,26 @@ WHOLE_WORDS = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "tekken"}
 """Names in `SPLITS` with which a word that is a token keeps its id without merges, and texts begin with BOS."""
 
 
+def split_of(description: Mapping[str, Any]) -> str | None:
+    """Return the `tokenizer.ggml.pre` of the byte-level BPE tokenizer in a parsed `tokenizer.json`; None for others.
+
+    Normalisation to NFC is ignored, as in llama.cpp.
+    """
+    model, normalizer = description["model"], description["normalizer"]
+    if model["type"] != "BPE" or normalizer not in (None, {"type": "NFC"}):
+        return None
+    steps, keeps_words = _steps(description["pre_tokenizer"]), bool(model.get("ignore_merges"))
+    fitting = (name for name, split in SPLITS.items() if _steps(split) == steps)
+    return next((name for name in fitting if (name in WHOLE_WORDS) == keeps_words), None)
+
+
+def _steps(pre_tokenizer: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the steps of a pre-tokenizer without `trim_offsets`, which changes no id."""
+    whole = pre_tokenizer or {}
+    steps = whole.get("pretokenizers", [whole])
+    return [{key: value for key, value in step.items() if key != "trim_offsets"} for step in steps]
+
+
 class Vocabulary:
     """The tokens of a file with their types and roles; raises `ValueError` for damage."""
 

@@ -1,5 +1,7 @@
 """Export to a GGUF file for llama.cpp: metadata, tensors and tokenizer, which are read back and compared."""
 
+import json
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +14,27 @@ from torch import Tensor
 
 from glassformer import files
 from glassformer.config.transformer import LinearScaling, Llama3Scaling, RotaryPositions, TransformerConfig, YarnScaling
-from glassformer.errors import UserError, needs
+from glassformer.errors import UserError, needs, shown
 from glassformer.inference.text import causal_frame
 from glassformer.interop.compatibility import differences
 from glassformer.interop.family import Key
 from glassformer.interop.gguf_folder import FACTORS, GGUFFamily, frequency_factors, halves, neighbours, turned_rows
 from glassformer.interop.gguf_header import ARCHITECTURE, ARCHITECTURES, Architecture
-from glassformer.interop.gguf_tokenizer import CONTROL, NORMAL, UNUSED
+from glassformer.interop.gguf_tokenizer import (
+    CONTROL,
+    NORMAL,
+    PREFIX,
+    ROLES,
+    SPLITS,
+    TEMPLATE,
+    UNUSED,
+    USER_DEFINED,
+    read_tokenizer,
+    split_of,
+)
 from glassformer.interop.hf import choose_family, compare_weights_read, filled, transformer_of
 from glassformer.interop.tokenizer_files import row_names, trained_start
 from glassformer.store.model_directory import StoredModel, weights_of
-from glassformer.tokenization.conversations import ConversationEncoder
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -33,6 +45,12 @@ IN_GGUF: Mapping[Dtype, tuple[str, str]] = {
     "bfloat16": ("BF16", "MOSTLY_BF16"),
 }
 """Dtype → names in gguf of the tensor type and of the file type."""
+TEXT = (
+    "Don't WE'LL\r\n\r\n\tif x_1 != 12345:  # 1,000.50 ²½ ١٢٣ camelCase ABCdef/ \u00a0é 日本語 한국 हिन्दी 🙂👍🏽 "
+    "\x00\x7f\n\n  <s> <|end|> Привет мир"
+)
+"""Characters of many kinds: a text whose ids are compared."""
+PIECES_PER_TEXT = 64
 
 
 def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> list[str]:
@@ -52,9 +70,9 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
         raise UserError(f"the GGUF export does not support {family.name}, the family of this model")
     require_fit(config, architecture)
     config, weights = family.recast(config, weights_of(network))
-    named = replace(config, bos_id=trained_start(stored))
-    numbers = model_numbers(config, architecture) | tokenizer_numbers(stored.tokenizers.target, named)
-    numbers |= _chat_numbers(stored)
+    numbers = tokenizer_numbers(stored.tokenizers.target, replace(config, bos_id=trained_start(stored)))
+    n_texts = require_same_ids(stored.tokenizers.target, numbers)
+    numbers |= model_numbers(config, architecture) | _chat_numbers(stored)
     numbers |= {"general.name": stored.run.name, "general.file_type": int(gguf.LlamaFileType[IN_GGUF[dtype][1]])}
     weights = {name: _rounded(name, x, dtype) for name, x in weights.items()}
     keys = GGUFFamily.of(family, architecture).keys(config)
@@ -67,11 +85,15 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
     as_written = filled(network.config, rounded)
     difference = compare_weights_read(config, weights_from(config, architecture, keys, read), as_written)
     n_bytes = (folder / FILE).stat().st_size
-    return [
+    report = [
         f"{family.name} as llama.cpp's {architecture.name}: {len(read):,} tensors, matrices in {dtype}, "
         f"{n_bytes:,} bytes",
         f"read back: all metadata and tensors are identical, and logits differ by at most {difference:.1e}",
+        f"tokenizer {numbers[f'{PREFIX}pre']}: the ids of {n_texts:,} texts are equal",
     ]
+    if _description(stored.tokenizers.target)["normalizer"]:
+        report.append("llama.cpp does not normalise a text to NFC, as this tokenizer does: normalise it before")
+    return report
 
 
 def require_fit(config: TransformerConfig, architecture: Architecture) -> None:
@@ -128,9 +150,14 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
 
     Rows of the embedding table without a token have the type `UNUSED`.
     """
-    if tokenizer.scheme != "byte":
-        kind = tokenizer.scheme or "an imported one"
-        raise UserError(f"llama.cpp does not support this tokenizer: expected byte, got {kind}")
+    description = _description(tokenizer)
+    split = split_of(description)
+    if split is None:
+        kind = tokenizer.scheme or description["model"]["type"]
+        raise UserError(
+            f"llama.cpp does not support this tokenizer: expected byte-level BPE with the split into words of "
+            f"{', '.join(SPLITS)}, and no normalizer but NFC; got {kind}"
+        )
     if not tokenizer.merges:
         raise UserError("llama.cpp needs a tokenizer with merges, and this one has only the 256 bytes")
     end = tokenizer.eos_id if config.eos_id is None else config.eos_id
@@ -140,12 +167,12 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
         raise UserError("this tokenizer has no end token, and llama.cpp would use the token with id 11")
     if len(before) > 1:
         raise UserError("llama.cpp puts one token before a prompt, but this tokenizer puts several")
-    special = set(tokenizer.special_tokens)
-    kinds = [CONTROL if token in special else NORMAL for token in tokenizer.vocab]
+    added = {token["content"]: CONTROL if token["special"] else USER_DEFINED for token in description["added_tokens"]}
+    kinds = [added.get(token, NORMAL) for token in tokenizer.vocab]
     n_unused = config.vocab_size - tokenizer.vocab_size
     numbers: dict[str, Any] = {
         "model": "gpt2",  # byte-level BPE
-        "pre": "gpt-2",  # the regex of the pre-tokenization
+        "pre": split,
         "tokens": row_names(tokenizer, config.vocab_size),
         "token_type": kinds + [UNUSED] * n_unused,
         "merges": [f"{left} {right}" for left, right in tokenizer.merges],
@@ -154,19 +181,53 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
         "add_bos_token": bool(before),
         "add_eos_token": False,
     }
-    for role, name in {"unk": "unknown", "sep": "seperator", "pad": "padding", "mask": "mask"}.items():  # as in GGUF
+    for role, name in ROLES.items():
         if (token_id := getattr(tokenizer, f"{role}_id")) is not None:
-            numbers[f"{name}_token_id"] = token_id
-    return {f"tokenizer.ggml.{name}": value for name, value in numbers.items()}
+            numbers.setdefault(f"{name}_token_id", token_id)
+    return {PREFIX + name: value for name, value in numbers.items()}
+
+
+def require_same_ids(tokenizer: Tokenizer, numbers: Mapping[str, Any]) -> int:
+    """Raise `UserError` unless the import of the metadata encodes every tested text to the ids of the tokenizer.
+
+    The texts contain each token, special ones as ordinary text and as such. Returns the number of texts.
+    """
+    text, settings, _ = read_tokenizer(numbers)
+    roles = {role: settings[f"{role}_token"] for role in ROLES if f"{role}_token" in settings}
+    theirs = Tokenizer.imported(text, roles)
+    pieces = [tokenizer.decode([i]) for i in range(tokenizer.vocab_size)]
+    texts = ["".join(pieces[i : i + PIECES_PER_TEXT]) for i in range(0, len(pieces), PIECES_PER_TEXT)]
+    added = [token["content"] for token in _description(tokenizer)["added_tokens"]]
+    texts += [f"{TEXT} {token} a{token}b {token}" for token in added]
+    texts = [unicodedata.normalize("NFC", text) for text in texts]
+    for allowed in ((), tokenizer.special_tokens):
+        rows, others = (one.encode_batch(texts, allow_special=allowed) for one in (tokenizer, theirs))
+        if wrong := [text for text, row, other in zip(texts, rows, others, strict=True) if row != other]:
+            raise UserError(
+                f"llama.cpp does not support this tokenizer: as {numbers[f'{PREFIX}pre']}, it gives other ids for "
+                f"{len(wrong):,} of {len(texts):,} texts, such as {shown(wrong[0])}"
+            )
+    return len(texts)
+
+
+def _description(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the parsed `tokenizer.json`."""
+    found: dict[str, Any] = json.loads(tokenizer.to_json())
+    return found
 
 
 def _chat_numbers(stored: StoredModel) -> dict[str, Any]:
-    """Return the chat template and the further end tokens; llama.cpp ends a text at each of the tokens it names."""
-    tokenizer, numbers = stored.tokenizers.target, dict[str, Any]()
-    if tokenizer.chat_template is not None:
-        numbers["tokenizer.chat_template"] = ConversationEncoder(tokenizer, stored.run.name).template.source
+    """Return the chat templates and the further end tokens; llama.cpp ends a text at each of the tokens it names."""
+    numbers, template = dict[str, Any](), stored.tokenizers.target.chat_template or []
+    templates = [{"name": "default", "template": template}] if isinstance(template, str) else template
+    named = {one["name"]: one["template"] for one in templates}
+    if "default" in named:
+        numbers[TEMPLATE] = named.pop("default")
+    if named:
+        numbers[f"{TEMPLATE}s"] = list(named)
+        numbers |= {f"{TEMPLATE}.{name}": text for name, text in named.items()}
     further = dict.fromkeys(i for i in stored.generation.end_ids if i != stored.config.eos_id)
-    numbers |= zip((f"tokenizer.ggml.{name}_token_id" for name in ("eot", "eom")), further, strict=False)
+    numbers |= zip((f"{PREFIX}{name}_token_id" for name in ("eot", "eom")), further, strict=False)
     return numbers
 
 
