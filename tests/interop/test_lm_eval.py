@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import types
+from collections import Counter
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from configs import randomise
 from glassformer import api
@@ -125,6 +127,124 @@ def test_start_tokens_of_the_tokenizer_are_used(hf: Any, tmp_path: Path) -> None
     assert alone == pytest.approx([expected[1][0]], abs=1e-4)
     assert model.score("In the beginning").log_prob == pytest.approx(expected[1][0], abs=1e-4)
     assert model.score("The statement", " is").log_prob == pytest.approx(expected[0][0], abs=1e-4)
+
+
+CHATML = (
+    "{% for m in messages %}{% if m.role == 'system' and 'refuse' in m.content %}{{ raise_exception('no') }}{% endif %}"
+    "<|im_start|>{{ m.role }}\n{{ TEXT }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TEMPLATES = {"plain": CHATML.replace("TEXT", "m.content")}
+TEMPLATES["start"] = "{{ bos_token }}" + CHATML.replace("TEXT", "m.content | trim")
+CHATS = [
+    [{"role": "user", "content": "The statement"}],
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "The <|im_end|> statement "}],
+    [{"role": "system", "content": "refuse"}, {"role": "user", "content": "x = 1"}],
+    [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b\n"}, {"role": "user", "content": "def"}],
+]
+
+
+@pytest.fixture(params=TEMPLATES)
+def chatting(hf: Any, tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Any, Any]:
+    """The harness's own model and glassformer's, with a chat template and two end tokens.
+
+    The second end token has a higher logit than the token that the model generates most.
+    """
+    import transformers
+
+    from glassformer.interop.lm_eval.harness import GlassformerLM
+
+    rust, roles = families.llama_3([DOCS])
+    rust.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=rust, **{f"{role}_token": token for role, token in roles.items()}
+    )
+    fast.chat_template = TEMPLATES[request.param]
+    sizes = {"hidden_size": 16, "intermediate_size": 22, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ids = {"bos_token_id": fast.bos_token_id, "eos_token_id": fast.eos_token_id, "max_position_embeddings": 400}
+    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=len(fast), **sizes, **ids)).eval()
+    randomise(theirs)
+    first = type(hf)(pretrained=theirs, tokenizer=fast)
+    chats = [(first.apply_chat_template(chat), {"max_gen_toks": 12, "until": ["never"]}) for chat in CHATS]
+    written = [fast.encode(text, add_special_tokens=False) for text in first.generate_until(instances("", chats))]
+    (often, _), *_ = Counter(i for row in written for i in row).most_common()
+    end = rust.token_to_id("<|im_end|>")
+    with torch.no_grad():
+        theirs.lm_head.weight[end] = 1.01 * theirs.lm_head.weight[often]
+    theirs.generation_config.eos_token_id = [fast.eos_token_id, end]
+    theirs.save_pretrained(tmp_path / "hf")
+    fast.save_pretrained(tmp_path / "hf")
+    import_model(tmp_path / "hf", tmp_path / "ours", log=lambda text: None)
+    assert read_model(tmp_path / "ours").generation.end_ids == (end,)
+    other = type(hf)(pretrained=theirs, tokenizer=fast, batch_size=1)
+    return other, GlassformerLM(str(tmp_path / "ours"), device="cpu", batch_size=3)
+
+
+def test_conversations_equal_hf(chatting: tuple[Any, Any]) -> None:
+    """Texts, log-likelihoods and answers; a special token in a text is ordinary text until the template is applied."""
+    hf, ours = chatting
+    prompt = "<|im_start|>user\n"
+    ordinary = ours.tok_encode(prompt)
+    assert len(ordinary) > len(hf.tok_encode(prompt, add_special_tokens=False))
+    texts = [ours.apply_chat_template(chat) for chat in CHATS]
+    assert texts == [hf.apply_chat_template(chat) for chat in CHATS]
+    for answer in ("", "Answer:", " Answer: "):
+        chat = [*CHATS[1], {"role": "assistant", "content": answer}]
+        continued = ours.apply_chat_template(chat, add_generation_prompt=False)
+        assert continued == hf.apply_chat_template(chat, add_generation_prompt=False)
+        texts.append(continued)
+    for text in (prompt, *texts):
+        assert ours.tok_encode(text) == hf.tok_encode(text, add_special_tokens=False)
+    pairs = instances("loglikelihood", [(text, target) for text in texts for target in (" is executed", "was")])
+    found, expected = ours.loglikelihood(pairs), hf.loglikelihood(pairs)
+    assert [x for x, _ in found] == pytest.approx([x for x, _ in expected], abs=1e-4)
+    asked = instances("generate_until", [(text, {"max_gen_toks": 20, "until": ["never"]}) for text in texts])
+    answers = ours.generate_until(asked)
+    assert answers == hf.generate_until(asked)
+    assert any(len(ours.tok_encode(text)) < 20 for text in answers), "the second end token must end an answer"
+
+
+def test_tasks_with_a_chat_template_equal_hf(
+    chatting: tuple[Any, Any], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf_home"))
+    manager = TaskManager(include_path=str(tasks), include_defaults=False)
+    options = {"num_fewshot": 1, "fewshot_as_multiturn": True, "apply_chat_template": True}
+    found, expected = (
+        simple_evaluate(model, tasks=["which_follows"], task_manager=manager, bootstrap_iters=0, **options)
+        for model in chatting
+    )
+    rows, others = (result["samples"]["which_follows"] for result in (found, expected))
+    assert "<|im_start|>assistant" in rows[0]["arguments"][0][0]
+    assert [row["arguments"] for row in rows] == [row["arguments"] for row in others]
+    for row, other in zip(rows, others, strict=True):
+        pairs = zip(row["filtered_resps"], other["filtered_resps"], strict=True)
+        assert all(mine[0] == pytest.approx(theirs[0], abs=1e-4) for mine, theirs in pairs)
+
+
+def test_chat_templates_that_cannot_be_used(chatting: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ours = chatting
+    template = ours.model.conversation_encoder.template
+    assert ours.chat_template(True) == template.source
+    with pytest.raises(UserError, match="--apply_chat_template tools: remove the name"):
+        ours.chat_template("tools")
+    monkeypatch.setattr(
+        ours.model.conversation_encoder, "template", replace(template, source="{{ raise_exception() }}")
+    )
+    with pytest.raises(UserError, match="cannot render these messages"):
+        ours.apply_chat_template(CHATS[0])
+    monkeypatch.setattr(ours.model.conversation_encoder, "template", replace(template, source="nothing"))
+    with pytest.raises(UserError, match="leaves out the last message"):
+        ours.apply_chat_template(CHATS[0], add_generation_prompt=False)
+
+
+def test_requests_from_the_cache_are_conversations(ours: Any) -> None:
+    """Then the harness renders none, and reads only the name of the tokenizer."""
+    assert not ours.is_chat and ours.tokenizer_name == ours.model.tokenizer.fingerprint and ours.is_chat
+    ours.is_chat = False
 
 
 def test_a_trained_start_token_precedes_every_context(twins: Twins, tmp_path: Path) -> None:

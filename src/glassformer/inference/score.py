@@ -1,7 +1,7 @@
 """Log-probabilities of given texts (forced decoding)."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -197,11 +197,13 @@ def text_scores(
     return results
 
 
-def split_pair(tokenizer: Tokenizer, context: str, target: str) -> tuple[list[int], list[int]]:
+def split_pair(
+    tokenizer: Tokenizer, context: str, target: str, allow_special: Collection[str] = ()
+) -> tuple[list[int], list[int]]:
     """Return the ids of a context and of its continuation, cut after the last token of the context.
 
     Both are encoded as one text, as in training; space at the end of the context moves to the target, because tokens of
-    words include their leading space.
+    words include their leading space. `allow_special` names the special tokens that are recognised in both.
 
     >>> tokenizer = Tokenizer.train(["to be or not to be"] * 2, vocab_size=300, special_tokens=())
     >>> [tokenizer.tokens(ids) for ids in split_pair(tokenizer, "to ", "be")]
@@ -211,8 +213,8 @@ def split_pair(tokenizer: Tokenizer, context: str, target: str) -> tuple[list[in
     """
     words = context.rstrip()
     context, target = words, context[len(words) :] + target
-    context_ids = tokenizer.encode(context)
-    target_ids = tokenizer.encode(context + target)[len(context_ids) :]
+    context_ids = tokenizer.encode(context, allow_special=allow_special)
+    target_ids = tokenizer.encode(context + target, allow_special=allow_special)[len(context_ids) :]
     if target and not target_ids:
         raise UserError(
             f"{target[:40]!r} has no token of its own after {context[-40:]!r}, whose last token includes it: end the "

@@ -45,10 +45,7 @@ class Writer:
         is_spaced = False
         if isinstance(prompt, str):
             allowed = self.tokenizer.special_tokens if special_tokens else ()
-            ids = self.tokenizer.encode(prompt, allow_special=allowed)
-            has_start = special_tokens and ids[: len(self.before)] == self.before  # a chat template writes it, too
-            if not has_start:
-                ids = self.before + ids
+            ids = self.after_start(self.tokenizer.encode(prompt, allow_special=allowed), special_tokens)
             is_spaced = prompt[-1:].isspace() and not self.tokenizer.decode(ids)[-1:].isspace()
         else:
             ids = list(prompt) or self.before
@@ -58,6 +55,11 @@ class Writer:
                 "give a prompt of at least one token"
             )
         return EncodedPrompt(ids, is_spaced)
+
+    def after_start(self, ids: list[int], special_tokens: bool) -> list[int]:
+        """Return the ids of a text after the start tokens; with `special_tokens`, the text may begin with them."""
+        has_start = special_tokens and ids[: len(self.before)] == self.before  # a chat template writes them, too
+        return ids if has_start else self.before + ids
 
     def settings(
         self,

@@ -30,6 +30,9 @@ MAX_NEW_TOKENS = 256
 NO_ID = -1
 """Placeholder, where the harness needs an id and the model has no such token."""
 
+CUT = "\ufdd3"
+"""Mark in a rendered conversation after the last message, which the model continues; no text has this code point."""
+
 Pair = tuple[tuple[str, str], list[int], list[int]]
 """Texts of a context and its continuation, ids of the context, ids of the continuation."""
 
@@ -45,7 +48,8 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
     `prefix_token_id` (the id before the first token of a text without a context). By default, `prefix_token_id` is the
     start token of training, or the beginning or end token of an imported tokenizer, as in the harness's `hf`. A model
     that glassformer trained without a start token has no such id: the first token of a text is then not scored, and a
-    warning is logged. Special tokens in a text are ordinary text, and the end token is the only one ever generated.
+    warning is logged. Special tokens in a text are ordinary text, until the harness applies the chat template
+    (`--apply_chat_template`): from then on they are recognised. End tokens are the only ones ever generated.
     """
 
     def __init__(
@@ -78,7 +82,8 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
             raise UserError(f"prefix_token_id: expected 0 to {vocab_size - 1}, got {prefix_token_id}")
         self.batch_size = int(max_batch_size if self.is_auto else batch_size)
         self.max_len = self.model.network.config.max_len
-        self.before_text = self.model.writer.before
+        self.is_chat = False
+        """True as soon as the harness applies the chat template."""
         self.start = self._start(prefix_token_id)
         self._device = self.model.device
 
@@ -87,8 +92,8 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         tokenizer = self.model.tokenizer
         if prefix_token_id is not None:
             return [prefix_token_id]
-        if self.before_text:
-            return self.before_text
+        if before := self.model.writer.before:
+            return before
         if tokenizer.is_imported and tokenizer.start_id is not None:  # imported: the harness's rule
             return [tokenizer.start_id]
         logger.warning(f"{self.model.no_start}; prefix_token_id=ID sets the token before it")
@@ -122,17 +127,55 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def tokenizer_name(self) -> str:
+        """The key of the tokenizer in the harness's cache of requests.
+
+        The harness reads it only when it applies the chat template, also if the requests come from the cache.
+        """
+        self.is_chat = True
         return self.model.tokenizer.fingerprint
 
-    def apply_chat_template(self, *_: Any, **__: Any) -> str:
-        raise UserError(f"{self.model.name} has no chat template: remove --apply_chat_template")
+    def chat_template(self, chat_template: bool | str = False) -> str:
+        """Return the model's chat template, for the harness's report."""
+        if isinstance(chat_template, str):
+            raise UserError(f"--apply_chat_template {chat_template}: remove the name; the default template is used")
+        return self.model.conversation_encoder.template.source
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Return the text of messages; without the prompt of an answer, it ends with the text of the last message.
+
+        If the template refuses the messages, they are rendered without those of the system, as by the harness's `hf`.
+        """
+        self.is_chat = True
+        template, messages = self.model.conversation_encoder.template, chat_history
+        if not add_generation_prompt:
+            last = messages[-1]
+            messages = [*messages[:-1], {**last, "content": f"{last['content']}{CUT} "}]
+        try:
+            text = template.render(messages, asks=add_generation_prompt)
+        except UserError as error:
+            others = [message for message in messages if message["role"] != "system"]
+            if others == messages:
+                raise
+            logger.warning(f"{error}: the messages of the system are left out")
+            text = template.render(others, asks=add_generation_prompt)
+        if add_generation_prompt:
+            return text
+        before, mark, after = text.rpartition(CUT)
+        if not mark:
+            raise UserError("the chat template leaves out the last message, so a model cannot continue it")
+        return before if after.startswith(" ") else before.rstrip()
+
+    @property
+    def _allowed(self) -> tuple[str, ...]:
+        """The special tokens that are recognised in a text."""
+        return self.model.tokenizer.special_tokens if self.is_chat else ()
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        return self.model.tokenizer.encode(string)
+        return self.model.tokenizer.encode(string, allow_special=self._allowed)
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        before, target = score.split_pair(self.model.tokenizer, context, continuation)
-        return [*self.before_text, *before], target
+        before, target = score.split_pair(self.model.tokenizer, context, continuation, self._allowed)
+        return self.model.writer.after_start(before, self.is_chat), target
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Pair], disable_tqdm: bool = False, **others: Any
@@ -151,7 +194,8 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
         """Return the log-probabilities of whole texts, computed window by window."""
         texts = [request.args[0] for request in requests]
-        rows = [list(score.windows(ids, self.start, self.max_len)) for ids in self.model.tokenizer.encode_batch(texts)]
+        encoded = self.model.tokenizer.encode_batch(texts, allow_special=self._allowed)
+        rows = [list(score.windows(ids, self.start, self.max_len)) for ids in encoded]
         scores = iter(self._scores([pair for row in rows for pair in row], "loglikelihood_rolling", disable_tqdm))
         log_probs = [float(sum(next(scores).log_prob for _ in row)) for row in rows]
         for text, log_prob in zip(texts, log_probs, strict=True):
@@ -170,7 +214,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
             config = self._settings(settings)
             groups.setdefault(replace(config, seed=config.seed + asked[context, config]), []).append(i)
             asked[context, config] += 1
-        prompts = [self.model.prompt_ids(request.args[0]) for request in requests]
+        prompts = [self.model.prompt_ids(request.args[0], special_tokens=self.is_chat) for request in requests]
         continuations = [""] * len(requests)
         with self._progress(len(requests), "generate_until", disable_tqdm) as bar:
             for config, rows in groups.items():
@@ -185,7 +229,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         return continuations
 
     def _settings(self, of_task: dict[str, Any]) -> GenerationConfig:
-        """Convert a task's generation settings to glassformer's; the defaults of the model directory are not used."""
+        """Convert a task's generation settings to glassformer's; of the model directory, only end tokens are used."""
         settings = dict(normalize_gen_kwargs(of_task, MAX_NEW_TOKENS))
         until, n, draws = settings.pop("until"), settings.pop("max_gen_toks"), settings.pop("do_sample")
         if settings.get("num_beams") == 1:
@@ -198,7 +242,8 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         if other := set(settings) - set(SAMPLING):
             raise UserError(f"the task's setting {min(other)} is not supported (known: {', '.join(SAMPLING)})")
         settings.setdefault("temperature", float(bool(draws)))
-        return GenerationConfig(max_new_tokens=n, stop=tuple(until), **settings)
+        ends = self.model.generation.end_ids
+        return GenerationConfig(max_new_tokens=n, stop=tuple(until), end_ids=ends, **settings)
 
     def _scores(self, pairs: Sequence[tuple[Ids, Ids]], what: str, quiet: bool) -> list[score.ForcedScore]:
         scores = [score.ForcedScore([]) for _ in pairs]
