@@ -21,6 +21,7 @@ its output. A `text` block after a sentence is the output of a longer run that t
 
 import importlib.util
 import io
+import json
 import os
 import re
 import shlex
@@ -39,7 +40,7 @@ from torch import Tensor, nn
 from torch.distributed.run import get_args_parser
 
 from glassformer.serving import server
-from runs import write_pairs, write_tags
+from runs import write_conversations, write_pairs, write_tags
 
 from .conftest import Glassformer, Result
 
@@ -57,6 +58,7 @@ DOCUMENTS = [
 PLACEHOLDERS = {
     "HF_DIR OUT": "minilm-hf theirs",
     "DIR OUT": "runs/mybook ours",
+    "runs/smollm2": "runs/conversations",
     "RECIPE": "tiny.toml",
     "DIR": "runs/mybook",
     "HF_DIR": "minilm-hf",
@@ -86,6 +88,7 @@ SMALLER = {
     "reproduce": FEW_STEPS,
     "resume runs/steady": ["--train.max-steps", "4"],
     "generate": ["--max-new-tokens", "4"],
+    "chat": ["--max-new-tokens", "4"],
 }
 """Flags that are added to a command with this beginning (the longest match counts)."""
 
@@ -102,6 +105,7 @@ RUNS = {
     "runs/mybook": "train mybook.txt",
     "runs/wider": "train mybook.txt --out runs/wider",
     "runs/demo": "demo",
+    "runs/answers": "train conversations.jsonl --out runs/answers",
     "runs/docstrings": "train docstrings",
     "runs/en-de": "train multi30k-en-de-tiny --data.source train.en --data.target train.de --out runs/en-de",
 }
@@ -110,7 +114,7 @@ RUNS = {
 NO_COMMANDS = {
     "200 steps of python-docs": "printed by benchmarks/processes.py, which takes minutes",
     "runs/demo was not trained ": "the table of lm-evaluation-harness, which tests/interop/test_lm_eval.py reads",
-    "text, pairs or labels ": "a diagram",
+    "text, pairs, labels or conversations ": "a diagram",
     "cli → ": "a diagram",
 }
 """Blocks that show no command of glassformer, by their beginning, with the reason."""
@@ -124,7 +128,8 @@ WRITTEN = [
     (r"^-?[01]\.\d{4}\t.*", "NEAREST"),  # embed
     (r"^\d+\t-\d+\.\d+\t.*", "TARGET"),  # translate --n-best
     (r"step-\d+", "step"),
-    (r"\S+/(minilm;)", r"\1"),  # a folder of the machine
+    (r"( of them scored).*", r"\1"),
+    (r"\S+/(minilm;|runs/docs;)", r"\1"),  # a folder of the machine
     (r"\S*│\S*( +\(.* \+ .*\))?", "PIECES"),  # tokenizer explain
     (r"^( +ids ).*", r"\1PIECES"),
     (r"(mask \d+: ).*%.*", r"\1CANDIDATES"),  # fill
@@ -135,7 +140,7 @@ WRITTEN = [
 ]
 """Patterns for output that depends on the weights or on the text; they are replaced before lines are compared."""
 
-WRITERS = ("generate", "translate")
+WRITERS = ("chat", "generate", "translate")
 """Verbs that print what a model writes and nothing else; it is not compared."""
 
 PYTHON = {
@@ -401,6 +406,10 @@ def make_files(folder: Path) -> None:
     words = sorted(set(re.findall(r"[a-z]{4,10}", prose)))[:200]
     (folder / "words.tsv").write_text("source\ttarget\n" + "".join(f"{word}\t{word[::-1]}\n" for word in words))
     write_tags(folder)
+    conversations = write_conversations(folder).read_text().splitlines()
+    firsts = [[message["content"] for message in json.loads(line)["messages"][:2]] for line in conversations]
+    completions = [json.dumps({"prompt": prompt, "completion": answer}) for prompt, answer in firsts]
+    (folder / "completions.jsonl").write_text("\n".join(completions) + "\n")
     reviews = [(f"a {word} film number {n}", word) for n in range(30) for word in ("good", "bad", "long")]
     for name in ("train.tsv", "dev.tsv", "labels.tsv"):
         (folder / name).write_text("".join(f"{text} of {name}\t{label}\n" for text, label in reviews))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.config.run import LabelData, PairData, TextData
+from glassformer.config.run import ConversationData, LabelData, PairData, TextData
+from glassformer.data.conversations import DroppedConversations, read_conversations
 from glassformer.data.labels import Labelled, read_labels
 from glassformer.data.pairs import Pair, read_pairs
 from glassformer.data.recognition import aligned, outputs_of, recognise
@@ -70,6 +71,19 @@ def test_the_same_records_are_recognised_in_every_format(kind: str, suffix: str,
                 assert isinstance(data, LabelData)
                 assert read_labels(data, swapped) == read_labels(found.data, str(found.data.path))
         assert found.evidence.startswith("pairs, " if kind == "pairs" else "texts with ")
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl"])
+def test_prompts_and_completions_are_recognised_in_every_format(suffix: str, tmp_path: Path) -> None:
+    """As conversations, or with `kind` as pairs; the header is never a record."""
+    rows = made_up("pairs", 0)
+    path = table(tmp_path / f"t{suffix}", rows, ("prompt", "completion"))
+    found = recognise(path).data
+    assert isinstance(found, ConversationData)
+    read = read_conversations(found, DroppedConversations())
+    assert [tuple(message["content"] for message in one.messages) for one in read] == rows
+    pairs = recognise(path, "pairs").data
+    assert isinstance(pairs, PairData) and read_pairs(pairs) == [Pair(*row) for row in rows]
 
 
 def test_tags_are_recognised_as_conll_and_as_lists(tmp_path: Path) -> None:

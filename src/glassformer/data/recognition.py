@@ -333,7 +333,8 @@ def _sample_of_table(path: Path) -> Sample:
     """Return the first rows; a tsv of two columns may have no header, so its first line is kept too."""
     rows = (row for _, row in table_rows(path) if any(cell.strip() for cell in row))
     header = next(rows, [])
-    is_named = not {name.strip().casefold() for name in header}.isdisjoint({"source", "target", "text", "label"})
+    names = {"source", "target", "text", "label", "prompt", "completion"}
+    is_named = not names.isdisjoint(name.strip().casefold() for name in header)
     if not is_tsv(path) or len(header) != 2 or is_named:
         return Sample(columns_of(_first(dict(zip(header, row, strict=False)) for row in rows)))
     body = _first(
