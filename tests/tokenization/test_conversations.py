@@ -223,7 +223,7 @@ def test_a_template_has_the_functions_of_transformers() -> None:
     assert template.render([{"role": "user", "content": "<é>"}]) == '{"role": "user", "content": "<é>"} 4 <s>'
 
 
-def test_a_model_without_a_template_says_so() -> None:
+def test_a_model_without_a_template_prints_so() -> None:
     tokenizer = Tokenizer.train(["ab"], vocab_size=0, scheme="char")
     with pytest.raises(UserError, match="the model has no chat template"):
         ConversationEncoder(tokenizer, "the model")

@@ -65,7 +65,7 @@ class ConversationRows:
 
 
 def packed(examples: Sequence[Example], max_ids: int) -> list[Example]:
-    """Pack whole conversations into rows of at most `max_ids` ids (`batching.pack`); `document_ids` tells them apart.
+    """Pack whole conversations into rows of at most `max_ids` ids (`batching.pack`); `document_ids` distinguishes them.
 
     >>> one = Example(np.array([1, 2, 3]), labels=np.array([-100, 2, 3]))
     >>> [row] = packed([one, one], max_ids=8)

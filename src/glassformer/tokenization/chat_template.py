@@ -32,7 +32,7 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""The template of a model that has none of its own: ChatML, with two special tokens."""
+"""The template of a model without its own: ChatML, with two special tokens."""
 MAX_CHARACTERS = 1 << 24
 """Maximum length of a text that a template computes."""
 TRAINING_DAY = date(2024, 7, 26)
@@ -171,7 +171,7 @@ class ChatTemplate:
 
     @property
     def marks_answers(self) -> bool:
-        """True if the template says itself, with `{% generation %}`, what the assistant writes."""
+        """True if the template marks itself, with `{% generation %}`, what the assistant writes."""
         return re.search(r"\{%-?\s*generation\b", self.source) is not None
 
 

@@ -17,7 +17,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.validate_tokenizer_json import ROLES
 
 Scored = Literal["assistant", "all"]
-"""What a training scores: the answers of the assistant with their end tokens, or every token after the first."""
+"""The scored tokens: the answers of the assistant with their end tokens, or every token after the first."""
 Span = tuple[int, int]
 """First character, and the one after the last."""
 
