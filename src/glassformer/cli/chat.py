@@ -51,7 +51,7 @@ def main(
 
     Args:
         message: The message of the user; its answer is printed.
-        system: The system message, which says how to answer.
+        system: The system message, which describes how to answer.
         input: A file of messages, or - for standard input: each line is a turn of one conversation.
         output: The jsonl file to which the conversation is added at its end.
         draft: The directory of a smaller model with the same tokenizer; it proposes --draft-tokens tokens per step.

@@ -31,7 +31,7 @@ class ConversationRows:
     def encode(self, conversations: Sequence[Conversation]) -> list[Example]:
         """Return one example per conversation that fits; raise `UserError`, with the place, if one cannot be encoded.
 
-        `labels` has the id of each scored token, and -100 elsewhere.
+        `labels` has the id of each scored token, and -100 at the other places.
         """
         examples = []
         for conversation in conversations:

@@ -39,7 +39,7 @@ TRAINING_DAY = date(2024, 7, 26)
 """The day that a template reads in training, because the tokens of a resumed run must not depend on its day."""
 _BEGIN, _END, FORGED = "\ufdd0", "\ufdd1", "\ufdd2"
 """Marks in a rendered text: before and after an answer, and around a special token that is written in a message. These
-code points are no characters, so a text has none of them."""
+code points are no characters, so they are in no text."""
 _MARKS = re.compile(f"[{_BEGIN}{_END}{FORGED}]")
 
 
