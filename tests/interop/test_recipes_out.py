@@ -25,6 +25,7 @@ from interop.checkpoints import TEXT, randomise  # noqa: E402
 
 FAMILY_OF = {
     "bart-denoise-small": "BART (BartForConditionalGeneration)",
+    "characters": "Llama (LlamaForCausalLM)",
     "copy-task": "Qwen3 (Qwen3ForCausalLM)",
     "docstrings": "EuroBERT (EuroBertForSequenceClassification)",
     "mlm-python-docs": "EuroBERT (EuroBertForMaskedLM)",

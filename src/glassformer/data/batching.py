@@ -74,8 +74,7 @@ class Batch:
 
         The tensors that a subclass adds are for its objective.
         """
-        names = {field.name for field in dataclasses.fields(Batch)} - {"labels"}
-        return {name: x for name, x in self.tensors().items() if name in names}
+        return {name: x for name, x in self.tensors().items() if name in _INPUTS}
 
     @property
     def n_rows(self) -> int:
@@ -125,6 +124,10 @@ class Batch:
         """Return all tensors that are not None, by field name."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: x for name, x in fields.items() if isinstance(x, Tensor)}
+
+
+_INPUTS = frozenset(field.name for field in dataclasses.fields(Batch)) - {"labels"}
+"""The fields of `Batch` that may be arguments of a model; computed here, because a compiled step cannot."""
 
 
 @dataclass(frozen=True, eq=False)
