@@ -60,7 +60,7 @@ def test_the_commands_of_a_terminal(glassformer: Glassformer, folder: Path, monk
         "there is no answer to replace",
         "/wrong is not a command: type /help",
         "/save needs the name of a file",
-        "the last message has",
+        "the last message does not fit",
         "there is nothing to look at",
     ):
         assert sentence in found.err

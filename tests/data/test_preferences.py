@@ -15,7 +15,6 @@ from glassformer.data.preferences import (
     Preference,
     PreferenceCorpus,
     preferences_in,
-    read_preferences,
 )
 from glassformer.errors import UserError
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
@@ -43,18 +42,16 @@ def data_of(folder: Path, *records: dict[str, Any]) -> PreferenceData:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_a_record_is_the_same_preference(form: str, tmp_path: Path) -> None:
-    [found] = read_preferences(data_of(tmp_path, FORMS[form]), DroppedPreferences())
+    [found] = PreferenceCorpus(data_of(tmp_path, FORMS[form])).whole()
     assert found == Preference((ASKED,), (GOOD,), (BAD,))
     with place_of([FORMS[form]], PreferenceData()) as place:
-        assert read_preferences(PreferenceData(path=str(place)), DroppedPreferences()) == [found]
+        assert PreferenceCorpus(PreferenceData(path=str(place))).whole() == [found]
 
 
 def test_a_table_has_preferences(tmp_path: Path) -> None:
     path = tmp_path / "preferences.tsv"
     path.write_text("prompt\tchosen\trejected\n1+1?\t2\t3\n", "utf-8")
-    assert read_preferences(PreferenceData(path=str(path)), DroppedPreferences()) == [
-        Preference((ASKED,), (GOOD,), (BAD,))
-    ]
+    assert PreferenceCorpus(PreferenceData(path=str(path))).whole() == [Preference((ASKED,), (GOOD,), (BAD,))]
 
 
 def test_records_without_two_different_answers_are_skipped_and_counted(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
-from glassformer.data.conversations import DroppedConversations, read_conversations
+from glassformer.data.conversations import ConversationCorpus
 from glassformer.data.labels import Labelled, read_labels
 from glassformer.data.pairs import Pair, read_pairs
 from glassformer.data.recognition import aligned, outputs_of, recognise
@@ -80,7 +80,7 @@ def test_prompts_and_completions_are_recognised_in_every_format(suffix: str, tmp
     path = table(tmp_path / f"t{suffix}", rows, ("prompt", "completion"))
     found = recognise(path).data
     assert isinstance(found, ConversationData)
-    read = read_conversations(found, DroppedConversations())
+    read = ConversationCorpus(found).whole()
     assert [tuple(message["content"] for message in one.messages) for one in read] == rows
     pairs = recognise(path, "pairs").data
     assert isinstance(pairs, PairData) and read_pairs(pairs) == [Pair(*row) for row in rows]

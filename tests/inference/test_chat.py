@@ -75,7 +75,9 @@ def test_whole_turns_are_left_out_when_the_context_is_full(model: Model) -> None
 
 
 def test_a_message_that_does_not_fit_is_refused(model: Model) -> None:
-    with pytest.raises(UserError, match=r"the last message has .* tokens .* context is 160 .* shorten it"):
+    with pytest.raises(
+        UserError, match=r"the last message does not fit the model's context of 160 tokens, .* shorten it"
+    ):
         model.chat("the red dog " * 60)
 
 

@@ -11,12 +11,14 @@ import torch
 
 from glassformer import api
 from glassformer.config.run import ConversationConfig, ConversationData, LoraConfig
+from glassformer.config.train import EarlyStopping
 from glassformer.data.batching import NOT_SCORED
 from glassformer.data.conversation_rows import ConversationRows, packed
 from glassformer.data.conversations import Conversation, DroppedConversations, conversations_in
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.objectives.causal import CausalObjective
+from glassformer.tasks.conversation import LastQuestions
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
 from glassformer.tokenization.tokenizer import Tokenizer
 from runs import Recording, conversation_run, tiny_run, write_conversations, write_documents
@@ -176,3 +178,19 @@ def test_a_model_scores_other_conversations(tmp_path: Path) -> None:
     assert report.scores == {"exact_match": 0.0}
     with pytest.raises(UserError, match="record 1 of the data has no 'messages'"):
         model.evaluate([{"other": "red"}])
+
+
+def test_questions_that_do_not_fit_the_context_stop_no_training(tmp_path: Path) -> None:
+    """They are left out of the samples and of exact_match, which is refused if no question fits."""
+    path = write_conversations(tmp_path, name="some")
+    long = {"messages": [{"role": "user", "content": "red " * 90}, {"role": "assistant", "content": "rot"}]}
+    valid = tmp_path / "valid.jsonl"
+    valid.write_text(json.dumps(long) + "\n" + "".join(path.read_text().splitlines(keepends=True)[:4]))
+    watched: dict[str, Any] = {"early_stopping": EarlyStopping("exact_match", higher_is_better=True), "max_steps": 10}
+    run = conversation_run(tmp_path, data={"path": str(path), "valid_path": str(valid)}, **watched)
+    model = api.train(run, tmp_path / "run").model
+    notes: list[str] = []
+    assert "exact_match" in model.scores(log=notes.append)
+    assert any("1 conversations have no room for an answer" in note for note in notes)
+    with pytest.raises(UserError, match="no conversation leaves room for an answer"):
+        LastQuestions(model.writer, model.conversation_encoder, [Conversation(tuple(long["messages"]))], 8)

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,10 @@ def main(
         Stored().require([draft], "generate")
     # Model
     model = loading.ensemble([directory], "chat")
-    talk = Talk(model, sampling if draft is None else sampling | {"draft": loading.model(draft)}, system)
+    settings = dict(sampling)
+    if draft is not None:
+        settings["draft"] = replace(loading, checkpoint=None).model(draft)
+    talk = Talk(model, settings, system)
     # Turns
     if turns is None:
         for line in typed_lines(f"{model.name}: type a message and press Enter; /help shows what else"):
@@ -162,6 +166,8 @@ class Talk:
             raise UserError("/save needs the name of a file: /save conversation.jsonl")
         path = files.as_path(file, "FILE")
         earlier = files.read_text(path) if path.exists() else ""
+        if earlier and not earlier.endswith("\n"):
+            earlier += "\n"
         files.write_text(path, earlier + json.dumps({"messages": self.chat.messages}, ensure_ascii=False) + "\n")
         err(f"the conversation is in {path}")
 

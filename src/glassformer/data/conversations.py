@@ -131,6 +131,13 @@ class AnsweredCorpus(ABC, Generic[R]):
         )
         return without_repeats(train, valid, lambda one: one.text, self.dropped, self.name), valid
 
+    def whole(self) -> list[R]:
+        """Return all records without a split; of a dataset, its validation split."""
+        found = list(self.records(self.data, VALIDATION))
+        if not found:
+            raise UserError(f"{name_of(self.name)} has no usable {self.dropped.RECORD}; use another file")
+        return found
+
     def news(self) -> list[str]:
         """Read the records and return notes: skipped ones, and a held-out fraction that is too small."""
         _ = self.split
@@ -146,11 +153,3 @@ class ConversationCorpus(AnsweredCorpus[Conversation]):
 
     def records(self, data: Any, split: str) -> Iterator[Conversation]:
         return conversations_in(data, self.dropped, split)
-
-
-def read_conversations(data: ConversationData, dropped: Dropped) -> list[Conversation]:
-    """Read all conversations of `data.path`, without a split; of a dataset, its validation split."""
-    conversations = list(conversations_in(data, dropped, VALIDATION))
-    if not conversations:
-        raise UserError(f"{name_of(data.path or '')} has no conversation with an answer; use another file")
-    return conversations

@@ -13,8 +13,6 @@ from typing import Any, ClassVar
 from glassformer.config.run import PreferenceData
 from glassformer.data import addresses
 from glassformer.data.conversations import ASSISTANT, AnsweredCorpus, messages_of
-from glassformer.data.hub import VALIDATION
-from glassformer.data.in_memory import name_of
 from glassformer.data.records import Dropped, Record, Request
 from glassformer.errors import UserError
 
@@ -79,11 +77,3 @@ class PreferenceCorpus(AnsweredCorpus[Preference]):
 
     def records(self, data: Any, split: str) -> Iterator[Preference]:
         return preferences_in(data, self.dropped, split)
-
-
-def read_preferences(data: PreferenceData, dropped: Dropped) -> list[Preference]:
-    """Read all preferences of `data.path`, without a split; of a dataset, its validation split."""
-    preferences = list(preferences_in(data, dropped, VALIDATION))
-    if not preferences:
-        raise UserError(f"{name_of(data.path or '')} has no preference with two different answers; use another file")
-    return preferences

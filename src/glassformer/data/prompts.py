@@ -9,10 +9,7 @@ from typing import Any, ClassVar
 from glassformer.config.run import PromptData
 from glassformer.data import addresses
 from glassformer.data.conversations import AnsweredCorpus, messages_of
-from glassformer.data.hub import VALIDATION
-from glassformer.data.in_memory import name_of
 from glassformer.data.records import Dropped, Request
-from glassformer.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -57,11 +54,3 @@ class PromptCorpus(AnsweredCorpus[Prompt]):
 
     def records(self, data: Any, split: str) -> Iterator[Prompt]:
         return prompts_in(data, self.dropped, split)
-
-
-def read_prompts(data: PromptData, dropped: Dropped) -> list[Prompt]:
-    """Read all prompts of `data.path`, without a split; of a dataset, its validation split."""
-    prompts = list(prompts_in(data, dropped, VALIDATION))
-    if not prompts:
-        raise UserError(f"{name_of(data.path or '')} has no prompt; use another file")
-    return prompts

@@ -63,21 +63,33 @@ class Chat:
 def fitting(
     encoder: ConversationEncoder, messages: Sequence[Mapping[str, Any]], settings: Settings
 ) -> tuple[EncodedPrompt, int]:
+    """Return what `fitted` does; raise `UserError` if the last turn alone does not fit."""
+    found = fitted(encoder, messages, settings)
+    if found is None:
+        raise UserError(
+            f"the last message does not fit the model's context of {settings.max_len:,} tokens, of which "
+            f"{_room(settings):,} are kept for the answer: shorten it"
+        )
+    return found
+
+
+def fitted(
+    encoder: ConversationEncoder, messages: Sequence[Mapping[str, Any]], settings: Settings
+) -> tuple[EncodedPrompt, int] | None:
     """Return the ids of messages that leave room for an answer, and the number of messages that were left out.
 
     Whole turns are left out, the oldest first: the messages up to the next one of the user. A system message at the
-    beginning stays. Raises `UserError` if the last turn alone does not fit.
+    beginning stays. None if the last turn alone does not fit.
     """
     n_kept = int(messages[0]["role"] == "system") if messages else 0
-    room = min(settings.sampling.max_new_tokens, max(1, int(LEAST_ROOM * settings.max_len)))
     begins = [n_kept] + [i for i, message in enumerate(messages) if i > n_kept and message["role"] == "user"]
-    n_tokens = 0
     for begin in begins:
         ids = encoder.prompt([*messages[:n_kept], *messages[begin:]])
-        n_tokens = len(ids)
-        if n_tokens + room <= settings.max_len:
+        if len(ids) + _room(settings) <= settings.max_len:
             return EncodedPrompt(ids, is_spaced=True), begin - n_kept
-    raise UserError(
-        f"the last message has {n_tokens:,} tokens with the system message, and the model's context is "
-        f"{settings.max_len:,} tokens with {room:,} for the answer: shorten it"
-    )
+    return None
+
+
+def _room(settings: Settings) -> int:
+    """Return the number of tokens that are kept for an answer."""
+    return min(settings.sampling.max_new_tokens, max(1, int(LEAST_ROOM * settings.max_len)))

@@ -109,7 +109,7 @@ def import_model(
 def _log_not_imported(folder: HFFolder, log: Log) -> None:
     """Log the settings of a folder that are not imported but affect how the model is used."""
     if (folder.path / "additional_chat_templates").is_dir():
-        log("the templates of additional_chat_templates are not imported; the chat template is kept for exports")
+        log("the templates of additional_chat_templates are not imported; the chat template is")
     if folder.table(TOKENIZER_CONFIG).get("auto_map"):
         log(f"{TOKENIZER_CONFIG} requires custom code (auto_map), which is never run: only tokenizer.json is read")
     if sentence_files.has_modules(folder):

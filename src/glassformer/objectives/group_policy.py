@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -62,7 +63,7 @@ class GroupPolicyObjective:
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> PolicyBatch:
         """Make a batch of rollouts; an answer is one target."""
-        rollouts = [example for example in examples if isinstance(example, Rollout)]
+        rollouts = cast(Sequence[Rollout], examples)
         return PolicyBatch(
             **answer_rows(rollouts).tensors(),
             n_targets=len(rollouts),

@@ -18,14 +18,12 @@ from glassformer.data.conversations import (
     AnsweredCorpus,
     Conversation,
     ConversationCorpus,
-    DroppedConversations,
-    read_conversations,
 )
 from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.metrics import measure
-from glassformer.inference.chat import fitting
+from glassformer.inference.chat import fitted
 from glassformer.inference.writer import Writer
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
@@ -41,6 +39,7 @@ from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 OF_TRAIN_EVALUATED = 1000
 ANSWERED_AT_ONCE = 32
 """Number of conversations whose answers are generated together."""
+LENGTH_OF_SAMPLE = 64
 METRICS = metrics.names("conversations")
 
 
@@ -79,14 +78,7 @@ class ConversationTask(TrainableTask):
 
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
         data, path = data_of(model.run, ConversationData), places.path_alone(model.run.name, "conversations")
-        if path is None:
-            corpus = ConversationCorpus(data)
-            preparation.say_changed(model, corpus.digest, corpus.name, log)
-            conversations = corpus.split[1]
-        else:
-            dropped = DroppedConversations()
-            conversations = read_conversations(replace(data, path=str(path), valid_path=None), dropped)
-            preparation.say_dropped(dropped, log)
+        conversations = preparation.records_of(model, ConversationCorpus, data, path, log)
         encoder = ConversationEncoder(model.tokenizer, model.name)
         encoded = ConversationRows(encoder, model.network.config.max_len + 1, data.scored)
         rows = example_rows(encoded.encode(conversations), "conversations")
@@ -104,35 +96,51 @@ class ConversationTask(TrainableTask):
     ) -> dict[str, Any]:
         """Return how many last answers equal those of the data, in percent, if the model answers greedily."""
         conversations = self.evaluation(model, places, log).records
-        greedy = GenerationConfig(max_new_tokens=model.generation.max_new_tokens, temperature=0)
         encoder = ConversationEncoder(model.tokenizer, model.name)
-        return dict(answer_scores(self.writer(model), encoder, conversations, greedy, progress))
+        questions = LastQuestions(self.writer(model), encoder, conversations, model.generation.max_new_tokens)
+        if questions.n_left_out:
+            log(f"{questions.n_left_out:,} conversations have no room for an answer, and are left out of exact_match")
+        return dict(questions.scores(progress))
 
 
-def answer_scores(
-    writer: Writer,
-    encoder: ConversationEncoder,
-    conversations: Sequence[Conversation],
-    config: GenerationConfig,
-    progress: Progress | None = None,
-    division: Division = ALONE,
-) -> metrics.Values:
-    """Return the scores of a model's last answers; `division` distributes the conversations among processes."""
-    lasts = [_last_answer(one) for one in conversations]
-    asked = [one.messages[:last] for one, last in zip(conversations, lasts, strict=True)]
-    settings = writer.settings(config, further_ends=(encoder.end_id,))
-    own: dict[str, str] = {}
-    for number, begin in enumerate(range(0, len(lasts), ANSWERED_AT_ONCE)):
-        if division.takes(number):
-            prompts = [fitting(encoder, one, settings)[0] for one in asked[begin : begin + ANSWERED_AT_ONCE]]
-            own |= {str(begin + row): text for row, text in writer.finished(prompts, settings)}
-        if progress is not None:
-            progress(min(begin + ANSWERED_AT_ONCE, len(lasts)), len(lasts))
-    answers: dict[str, str] = {}
-    for text in division.texts(json.dumps(own)):
-        answers |= json.loads(text)
-    references = [[one.messages[last]["content"]] for one, last in zip(conversations, lasts, strict=True)]
-    return measure("conversations", [answers[str(i)] for i in range(len(lasts))], references, "en")
+class LastQuestions:
+    """The last answers of conversations, and what a model reads before them; without those that do not fit."""
+
+    def __init__(
+        self, writer: Writer, encoder: ConversationEncoder, conversations: Sequence[Conversation], max_new_tokens: int
+    ) -> None:
+        """Raise `UserError` if no conversation leaves room for an answer."""
+        greedy = GenerationConfig(max_new_tokens=max_new_tokens, temperature=0)
+        self.writer, self.settings = writer, writer.settings(greedy, further_ends=(encoder.end_id,))
+        lasts = [_last_answer(one) for one in conversations]
+        found = [
+            (fitted(encoder, one.messages[:last], self.settings), one.messages[last]["content"])
+            for one, last in zip(conversations, lasts, strict=True)
+        ]
+        self.prompts = [asked[0] for asked, _ in found if asked is not None]
+        self.answers = [[answer] for asked, answer in found if asked is not None]
+        self.n_left_out = len(found) - len(self.prompts)
+        if not self.prompts:
+            raise UserError(
+                "no conversation leaves room for an answer, which exact_match needs: lower generation.max_new_tokens, "
+                "or use a model with a longer context"
+            )
+
+    def scores(self, progress: Progress | None = None, division: Division = ALONE) -> metrics.Values:
+        """Return the scores of the model's answers; `division` distributes the questions among processes."""
+        own: dict[str, str] = {}
+        n = len(self.prompts)
+        for number, begin in enumerate(range(0, n, ANSWERED_AT_ONCE)):
+            end = min(begin + ANSWERED_AT_ONCE, n)
+            if division.takes(number):
+                rows = self.writer.finished(self.prompts[begin:end], self.settings)
+                own |= {str(begin + row): text for row, text in rows}
+            if progress is not None:
+                progress(end, n)
+        answers: dict[str, str] = {}
+        for text in division.texts(json.dumps(own)):
+            answers |= json.loads(text)
+        return measure("conversations", [answers[str(i)] for i in range(n)], self.answers, "en")
 
 
 def _last_answer(conversation: Conversation) -> int:
@@ -199,26 +207,26 @@ class PreparedConversations:
         )
 
     def _sample(self, network: Network, device: torch.device) -> str:
-        """Return the beginning of the first validation conversation, and the model's greedy answer."""
-        question = self.valid_conversations[0].question
+        """Return the first question of the validation data that fits the context, and the model's greedy answer."""
         writer = Writer(network, self.tokenizer, device)
-        settings = writer.settings(
-            GenerationConfig(max_new_tokens=64, temperature=0), further_ends=(self.encoder.end_id,)
-        )
-        prompt, _ = fitting(self.encoder, question, settings)
-        [(_, answer)] = writer.finished([prompt], settings)
-        return f"{question[-1]['content'] if question else ''} │ {answer}"
+        greedy = GenerationConfig(max_new_tokens=LENGTH_OF_SAMPLE, temperature=0)
+        settings = writer.settings(greedy, further_ends=(self.encoder.end_id,))
+        for question in (one.question for one in self.valid_conversations if one.question):
+            if (asked := fitted(self.encoder, question, settings)) is not None:
+                [(_, answer)] = writer.finished([asked[0]], settings)
+                return f"{question[-1]['content']} │ {answer}"
+        return ""
 
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
         """Return the function for the scores that the settings watch; `None` if they watch losses only."""
         require_watched(self.run, ["conversations"])
         if not any(watcher.metric in METRICS for watcher in self.run.train.watchers.values()):
             return None
-        greedy = GenerationConfig(max_new_tokens=self.run.generation.max_new_tokens, temperature=0)
+        writer, longest = Writer(network, self.tokenizer, device), self.run.generation.max_new_tokens
+        questions = LastQuestions(writer, self.encoder, self.valid_conversations, longest)
 
         def score(division: Division) -> dict[str, float]:
-            writer = Writer(network, self.tokenizer, device)
-            found = answer_scores(writer, self.encoder, self.valid_conversations, greedy, division=division)
+            found = questions.scores(division=division)
             return {name: float(found[name]) for name in METRICS}
 
         return score

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 
 from glassformer.config.run import GenerationConfig, GroupPolicyConfig, PromptData, Run
 from glassformer.data.batching import NOT_SCORED, EpochOrder, Example
-from glassformer.data.prompts import DroppedPrompts, Prompt, PromptCorpus, read_prompts
+from glassformer.data.prompts import Prompt, PromptCorpus
 from glassformer.devices import autocast_dtype, evaluation_mode
 from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import metrics
@@ -58,14 +58,7 @@ class GroupPolicyTask(ConversationTask):
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
         """Return sampled answers to the prompts, compared with the model that the run started from."""
         data, path = data_of(model.run, PromptData), places.path_alone(model.run.name, "prompts")
-        if path is None:
-            corpus = PromptCorpus(data)
-            preparation.say_changed(model, corpus.digest, corpus.name, log)
-            prompts = corpus.split[1]
-        else:
-            dropped = DroppedPrompts()
-            prompts = read_prompts(replace(data, path=str(path), valid_path=None), dropped)
-            preparation.say_dropped(dropped, log)
+        prompts = preparation.records_of(model, PromptCorpus, data, path, log)
         policy = Policy(model.run, model.network, model.tokenizer, model.device, trusts_rewards=False)
         encoded = PromptRows(policy.encoder, policy.longest_prompt)
         batches = list(policy.evaluated(encoded.encode(prompts)))

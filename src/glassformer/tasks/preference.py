@@ -12,7 +12,7 @@ from torch import nn
 from glassformer.config.run import PreferenceConfig, PreferenceData, Run
 from glassformer.data.batching import Example, TokenBudget, evaluation_batches, evaluation_places, example_rows
 from glassformer.data.preference_rows import PreferenceRows
-from glassformer.data.preferences import DroppedPreferences, PreferenceCorpus, read_preferences
+from glassformer.data.preferences import PreferenceCorpus
 from glassformer.devices import autocast_dtype, evaluation_mode, numerics
 from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import metrics
@@ -55,14 +55,7 @@ class PreferenceTask(ConversationTask):
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
         """Return the preferences with the log ratios of the reference, the model that the run started from."""
         data, path = data_of(model.run, PreferenceData), places.path_alone(model.run.name, "preferences")
-        if path is None:
-            corpus = PreferenceCorpus(data)
-            preparation.say_changed(model, corpus.digest, corpus.name, log)
-            preferences = corpus.split[1]
-        else:
-            dropped = DroppedPreferences()
-            preferences = read_preferences(replace(data, path=str(path), valid_path=None), dropped)
-            preparation.say_dropped(dropped, log)
+        preferences = preparation.records_of(model, PreferenceCorpus, data, path, log)
         rows = PreferenceRows(ConversationEncoder(model.tokenizer, model.name), model.network.config.max_len)
         examples = rows.encode(preferences)
         if rows.n_left_out:

@@ -1,22 +1,36 @@
 """Code that several tasks share: the data of a run by its kind, tokenizers, seeds, cache and vocabulary."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from glassformer import files
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import GroupPolicyConfig, PairData, PromptData, Run, TextData, TokenizerConfig, WindowRows
+from glassformer.config.run import (
+    ConversationData,
+    GroupPolicyConfig,
+    PairData,
+    PreferenceData,
+    PromptData,
+    Run,
+    TextData,
+    TokenizerConfig,
+    WindowRows,
+)
 from glassformer.data.batching import ReencodedEachEpoch, Sampler, SamplerOfEpoch
+from glassformer.data.conversations import AnsweredCorpus, R
 from glassformer.data.records import Dropped
 from glassformer.errors import Log, UserError
 from glassformer.reporting import LaunchReporter
 from glassformer.seeds import Stream, seed_of
-from glassformer.tasks.batches import MicroBatch
+from glassformer.tasks.batches import MicroBatch, Place
 from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.registry import trainable_task
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+
+D = TypeVar("D", ConversationData, PreferenceData, PromptData)
 
 
 def micro_batch(run: Run) -> MicroBatch:
@@ -75,6 +89,20 @@ def say_changed(model: ModelParts, digest: str, name: str, log: Log) -> None:
     """Log a warning if the run's own data has changed since training."""
     if model.data_digest is not None and model.data_digest != digest:
         log(f"{name} has changed since {model.run.name} was trained on it: the validation data may differ")
+
+
+def records_of(
+    model: ModelParts, corpus_of: Callable[[D], AnsweredCorpus[R]], data: D, path: Place, log: Log
+) -> Sequence[R]:
+    """Return the run's own validation records, or all records at another path; log what changed or was skipped."""
+    if path is None:
+        corpus = corpus_of(data)
+        say_changed(model, corpus.digest, corpus.name, log)
+        return corpus.split[1]
+    corpus = corpus_of(replace(data, path=str(path), valid_path=None))
+    records = corpus.whole()
+    say_dropped(corpus.dropped, log)
+    return records
 
 
 def say_dropped(dropped: Dropped, log: Log) -> None:
