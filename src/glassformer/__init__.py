@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from glassformer.interop.importing import import_model
     from glassformer.model import Model
     from glassformer.models.build import build_model
+    from glassformer.serving.api.run import serve
     from glassformer.serving.server import inspect
     from glassformer.tokenization.tokenizer import Tokenizer
     from glassformer.training.any_module import train_module
@@ -52,6 +53,7 @@ _HOMES = {
     "merge": "glassformer.api",
     "plan": "glassformer.api",
     "resume": "glassformer.api",
+    "serve": "glassformer.serving.api.run",
     "save_checkpoint": "glassformer.training.module_checkpoint",
     "train": "glassformer.api",
     "train_module": "glassformer.training.any_module",
@@ -93,6 +95,7 @@ __all__ = [
     "recipes",
     "resume",
     "save_checkpoint",
+    "serve",
     "train",
     "train_module",
 ]

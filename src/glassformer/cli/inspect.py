@@ -13,11 +13,10 @@ from glassformer import files
 from glassformer.cli.inputs_outputs import Stored, TextOrPair, require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError, needs
+from glassformer.serving.listener import is_loopback
 from glassformer.store import checkpoint
 from glassformer.store.lock import is_locked
 from glassformer.tasks.requirements import require_inputs
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def main(
@@ -55,7 +54,7 @@ def main(
             raise UserError("inspect --html needs a folder")
     if len(directories) > 1:
         raise UserError("inspect takes one folder; a second model is chosen on the page")
-    if host not in LOOPBACK:
+    if not is_loopback(host):
         err(f"the page is open to every computer that reaches {host}: anyone there can use the model")
     folder = files.as_path(directories[0], "DIR") if directories else None
     is_training = folder is not None and is_locked(folder)

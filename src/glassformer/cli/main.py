@@ -41,6 +41,7 @@ VERBS = {
     "export": "export a model to transformers, ONNX, llama.cpp or CTranslate2",
     "compare": "compare several models in one table and one plot",
     "inspect": "show the inner values of a model on a page in the browser",
+    "serve": "serve models to other programs, with OpenAI's interface",
     "plot": "plot attention, ablations, positions, curves or confusion",
     "tokenizer": "train a tokenizer, encode, decode or explain text with it",
     "data": "report on texts, pairs or labelled texts",

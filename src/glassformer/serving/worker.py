@@ -1,6 +1,7 @@
 """One thread for the work of models: a queue with a limit, and a deadline for each job."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,14 @@ class Worker:
             return await asyncio.wait_for(asyncio.wrap_future(future), self.deadline)
         except TimeoutError as error:
             raise Busy(f"no result within {self.deadline:g} seconds: choose a shorter text") from error
+
+    def post(self, job: Callable[..., object], *args: Any) -> None:
+        """Let the thread run a job after those that wait; the job handles its own errors.
+
+        Nothing happens if the server is shutting down.
+        """
+        with contextlib.suppress(RuntimeError):
+            self._thread.submit(job, *args)
 
     def _done(self, future: object = None) -> None:
         with self._lock:

@@ -1,0 +1,99 @@
+"""Errors of the server, in the form that OpenAI's clients read."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from glassformer.errors import UserError, did_you_mean
+
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    504: "timeout_error",
+}
+
+
+class ApiError(Exception):
+    """An answer with an error: a status, a sentence, and the parameter that is wrong."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code, self.headers = status, param, code, dict(headers or {})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the body of the answer."""
+        kind = TYPES.get(self.status, "invalid_request_error")
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        """Return the answer."""
+        return JSONResponse(self.to_json(), self.status, self.headers)
+
+
+def busy(n_waiting: int) -> ApiError:
+    """Return the error for a full queue; clients try again later."""
+    return ApiError(
+        429,
+        f"{n_waiting} requests wait already: try again later",
+        code="queue_full",
+        headers={"retry-after": "2"},
+    )
+
+
+def as_api_error(error: BaseException) -> ApiError:
+    """Return an error in the form of the server; an unknown one is a failure of the server."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, UserError):
+        return ApiError(400, str(error))
+    if isinstance(error, RequestValidationError):
+        return _invalid(error)
+    if isinstance(error, TimeoutError):
+        headers = {"x-should-retry": "false"}
+        return ApiError(504, "no result before the deadline: ask for a shorter text", code="deadline", headers=headers)
+    if isinstance(error, HTTPException):
+        return ApiError(error.status_code, str(error.detail), headers=error.headers)
+    # A repetition would fail again
+    headers = {"x-should-retry": "false"}
+    return ApiError(500, f"the model failed: {type(error).__name__}: {error!s:.200}", code="failed", headers=headers)
+
+
+async def answer_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer with an error."""
+    return as_api_error(error).response()
+
+
+def _invalid(error: RequestValidationError) -> ApiError:
+    """Return the first of the mistakes in a request as one sentence."""
+    first = error.errors()[0]
+    place = [part for part in first["loc"] if part not in ("body", "query", "path")]
+    param = ".".join(map(str, place)) or None
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the request is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")
+    if first["type"] == "extra_forbidden":
+        known = first.get("ctx", {}).get("known", ())
+        return ApiError(
+            400, f"unknown parameter {param!r}{': ' * bool(known)}{did_you_mean(str(place[-1]), known)}", param=param
+        )
+    if first["type"] == "missing":
+        return ApiError(400, f"the parameter {param!r} is missing" if param else "the request has no body", param=param)
+    message = first["msg"].removeprefix("Value error, ")
+    given = "" if first["type"] == "value_error" else f", got {first.get('input')!r:.60}"
+    return ApiError(400, f"{param or 'the request'}: {message[:1].lower()}{message[1:]}{given}", param=param)

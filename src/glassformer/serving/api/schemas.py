@@ -1,0 +1,277 @@
+"""Requests and answers of the endpoints of OpenAI's interface, as the document `/openapi.json` describes them.
+
+A parameter that the server does not know is refused. Parameters that change no text are accepted (`_Ignored`), and
+those that the server cannot obey are refused unless they ask for nothing (`_Refused`).
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Finish = Literal["stop", "length"]
+Id = Annotated[int, Field(ge=0, lt=2**31, strict=True)]
+Text = Annotated[str, StringConstraints(strict=True, max_length=2**20)]
+Bias = Annotated[
+    dict[Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]],
+    Field(max_length=1024),
+]
+Stops = Annotated[list[Annotated[Text, StringConstraints(min_length=1)]], Field(max_length=16)]
+
+
+class Strict(BaseModel):
+    """A request; unknown parameters are refused."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class _Ignored(Strict):
+    user: str | None = Field(None, description="Accepted, and not used.")
+    metadata: dict[str, Any] | None = Field(None, description="Accepted, and not used.")
+    store: bool | None = Field(None, description="Accepted, and not used: nothing is stored.")
+    service_tier: str | None = Field(None, description="Accepted, and not used.")
+
+
+class StreamOptions(Strict):
+    """Options of a stream."""
+
+    include_usage: bool = Field(False, description="True for a last part with the numbers of tokens.")
+
+
+class Sampling(_Ignored):
+    """Parameters that completions and chats have in common. A parameter that is absent has the model's own default."""
+
+    model: str | None = Field(None, description="The name of a model; may be absent if the server has only one.")
+    temperature: float | None = Field(None, ge=0, le=100)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(
+        None, ge=0, description="Not in OpenAI's interface: sample from the k most probable tokens."
+    )
+    min_p: float | None = Field(None, ge=0, le=1, description="Not in OpenAI's interface.")
+    repetition_penalty: float | None = Field(None, gt=0, le=100, description="Not in OpenAI's interface.")
+    n: int = Field(1, ge=1, le=128, description="Number of texts; limited by the server.")
+    seed: int | None = Field(None, ge=0, lt=2**63, description="Equal seeds give equal texts; absent: another text.")
+    stop: Text | Stops | None = Field(None, description="Texts that end the output, which does not contain them.")
+    presence_penalty: float = Field(0, ge=-2, le=2)
+    frequency_penalty: float = Field(0, ge=-2, le=2)
+    logit_bias: Bias | None = Field(None, description="Numbers that are added to the logits, by id.")
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+
+class CompletionRequest(Sampling):
+    """Body of `POST /v1/completions`."""
+
+    prompt: (
+        Text
+        | Annotated[list[Text], Field(min_length=1, max_length=128)]
+        | Annotated[list[Id], Field(min_length=1)]
+        | Annotated[list[Annotated[list[Id], Field(min_length=1)]], Field(min_length=1, max_length=128)]
+    ) = Field(description="A text, ids, or a list of them; the source for an encoder-decoder.")
+    max_tokens: int = Field(16, ge=0, description="Largest number of new tokens; 0 with `echo` only scores the prompt.")
+    logprobs: int | None = Field(None, ge=0, le=20, description="Number of most probable tokens that are given.")
+    echo: bool = Field(False, description="True to give the prompt, too.")
+    best_of: int | None = Field(None, description="Refused unless it is `n`.")
+    suffix: str | None = Field(None, description="Refused: the server inserts no text.")
+
+
+class TextPart(Strict):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class ChatMessage(Strict):
+    """A message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | list[TextPart]
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of all parts."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class ChatRequest(Sampling):
+    """Body of `POST /v1/chat/completions`."""
+
+    messages: list[ChatMessage] = Field(min_length=1, max_length=1024)
+    max_tokens: int | None = Field(None, ge=1, description="Largest number of new tokens; absent: as many as fit.")
+    max_completion_tokens: int | None = Field(None, ge=1, description="Another name of `max_tokens`.")
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=20, description="Needs `logprobs`.")
+    truncation: Literal["disabled", "auto"] = Field(
+        "disabled", description="auto: the oldest turns are left out if the conversation does not fit the context."
+    )
+    response_format: dict[str, Any] | None = Field(None, description="Refused unless its type is text.")
+    tools: list[Any] | None = Field(None, description="Refused unless it is empty.")
+    tool_choice: Any = Field(None, description='Refused unless it is "none" or "auto" without tools.')
+    parallel_tool_calls: bool | None = Field(None, description="Accepted, and not used.")
+
+
+class PromptDetails(BaseModel):
+    """Numbers of the prompt's tokens."""
+
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    """Numbers of tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class CompletionLogprobs(BaseModel):
+    """Log probabilities of tokens, of the model itself: before temperature and penalties."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    """One text."""
+
+    index: int
+    text: str
+    finish_reason: Finish | None = None
+    logprobs: CompletionLogprobs | None = None
+
+
+class Completion(BaseModel):
+    """Answer of `POST /v1/completions`, and each part of its stream."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+
+
+class TopLogprob(BaseModel):
+    """A token and its log probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprob(TopLogprob):
+    """A token of the answer, and the most probable ones in its place."""
+
+    top_logprobs: list[TopLogprob] = []
+
+
+class ChatLogprobs(BaseModel):
+    """Log probabilities of the answer's tokens."""
+
+    content: list[TokenLogprob] = []
+    refusal: None = None
+
+
+class Answer(BaseModel):
+    """A message of the assistant, or a part of it."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    refusal: None = None
+
+
+class ChatChoice(BaseModel):
+    """One answer."""
+
+    index: int
+    message: Answer
+    finish_reason: Finish | None = None
+    logprobs: ChatLogprobs | None = None
+
+
+class ChatCompletion(BaseModel):
+    """Answer of `POST /v1/chat/completions`."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage | None = None
+    left_out: int = Field(0, description="Number of messages that did not fit the context; see `truncation`.")
+
+
+class ChatDelta(BaseModel):
+    """A part of one answer."""
+
+    index: int
+    delta: Answer
+    finish_reason: Finish | None = None
+    logprobs: ChatLogprobs | None = None
+
+
+class ChatChunk(BaseModel):
+    """A part of the stream of `POST /v1/chat/completions`."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatDelta]
+    usage: Usage | None = None
+    left_out: int | None = None
+
+
+class ServedModel(BaseModel):
+    """A model of the server."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "glassformer"
+    abilities: list[str] = Field(description="The endpoints that this model answers, such as `chat` and `translate`.")
+    max_len: int = Field(description="The context in tokens.")
+    learned: str
+    n_parameters: int
+
+
+class ServedModels(BaseModel):
+    """The models of the server."""
+
+    object: Literal["list"] = "list"
+    data: list[ServedModel]
+
+
+class ErrorDetail(BaseModel):
+    """What is wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """Answer to a request that failed."""
+
+    error: ErrorDetail
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer, "description": text}
+    for status, text in {
+        400: "A wrong request.",
+        401: "The key is missing or wrong.",
+        404: "There is no such model.",
+        413: "The body is too large.",
+        415: "The body is not JSON.",
+        429: "Too many requests wait.",
+        500: "The model failed.",
+        504: "The deadline has passed.",
+    }.items()
+}
+"""Answers with an error, for the document of the interface."""

@@ -1,0 +1,18 @@
+"""Limits of the server."""
+
+from glassformer.config.schema import checked, setting
+
+
+@checked
+class Limits:
+    """What a request may ask for."""
+
+    section = ""
+    max_rows: int = setting(16, "number of texts that are generated at a time; others wait", "≥ 1")
+    max_waiting: int = setting(64, "number of requests that are answered or wait; others get the status 429", "≥ 1")
+    max_n: int = setting(16, "largest number of texts, or of inputs, in one request", "≥ 1")
+    max_tokens: int = setting(4096, "largest number of new tokens per text", "≥ 1")
+    max_body: int = setting(1 << 20, "largest body of a request in bytes", "≥ 1")
+    deadline: float = setting(600.0, "seconds after which a request ends with the status 504", "> 0")
+    grace: float = setting(30.0, "seconds that running requests have to end after SIGTERM", "≥ 0")
+    prefix_mb: int = setting(512, "memory for states after prefixes that requests share, in MB per model", "≥ 0")
