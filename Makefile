@@ -42,8 +42,8 @@ check: .venv/dev  ## formatting, lint, types
 	@$(BIN)/python tests/words.py
 
 page: .venv/node  ## types and unit tests of the inspector page (needs node 20 or newer)
-	@$(BIN)/node_modules/.bin/tsc -p tests/serving/page/tsconfig.json
-	@node --test --test-reporter dot tests/serving/page/*.test.mjs
+	@$(BIN)/node_modules/.bin/tsc -p tests/inspector/page/tsconfig.json
+	@node --test --test-reporter dot tests/inspector/page/*.test.mjs
 
 docs: .venv/docs  ## the documentation as a site: docs/_build/html/index.html; the first build runs the course
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build/html
@@ -78,7 +78,7 @@ gpu: .venv/dev  ## the tests and benchmarks that need a GPU, in at most nine min
 runs/smollm2: | .venv/chat
 	@$(BIN)/glassformer import "$$(find .venv/lib -name 'SmolLM2*.gguf' -print -quit)" $@
 
-.venv/node: tests/serving/page/tsconfig.json | .venv/python
+.venv/node: tests/inspector/page/tsconfig.json | .venv/python
 	@npm install --silent --no-audit --no-fund --prefix $(BIN) typescript@7.0.2
 	@touch $@
 

@@ -23,12 +23,12 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from glassformer.config.run import GenerationConfig, Run
 from glassformer.config.transformer import RotaryPositions, Stack, TransformerConfig
+from glassformer.inspector.app import application
+from glassformer.inspector.inspector import FOLDER, Inspector
+from glassformer.inspector.panels import calls
+from glassformer.inspector.worker import Worker
 from glassformer.model import Model
 from glassformer.models.build import build_model
-from glassformer.serving.app import application
-from glassformer.serving.inspector import FOLDER, Inspector
-from glassformer.serving.panels import calls
-from glassformer.serving.worker import Worker
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from text import standard_library
 

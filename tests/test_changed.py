@@ -8,8 +8,8 @@ import pytest
 import changed
 
 INSIDE = {
-    "src/glassformer/serving/app.py": "tests/serving/test_page.py",  # through a fixture
-    "src/glassformer/serving/page/main.js": "tests/serving/test_javascript.py",
+    "src/glassformer/inspector/app.py": "tests/inspector/test_page.py",  # through a fixture
+    "src/glassformer/inspector/page/main.js": "tests/inspector/test_javascript.py",
     "src/glassformer/cli/compare.py": "tests/cli/test_verbs.py",
     "src/glassformer/cli/main.py": "tests/test_imports.py",  # in a process
     "src/glassformer/tasks/translation.py": "tests/training/test_run.py",  # a registry imports it by its name
@@ -21,10 +21,10 @@ INSIDE = {
 }
 """Changed files, and a test file that depends on each."""
 OUTSIDE = {
-    "src/glassformer/serving/app.py": "tests/models/test_heads.py",
+    "src/glassformer/inspector/app.py": "tests/models/test_heads.py",
     "src/glassformer/training/loop.py": "tests/nn/test_attention.py",
     "src/glassformer/interop/importing.py": "tests/training/test_run.py",
-    "tests/serving/conftest.py": "tests/cli/test_verbs.py",
+    "tests/inspector/conftest.py": "tests/cli/test_verbs.py",
     "docs/pitfalls.md": "tests/nn/test_masks.py",
 }
 """Changed files, and a file of tests that does not depend on each."""

@@ -35,11 +35,12 @@ LAYERS = [  # from the bottom up; a package imports its own layer's members only
     {"cost"},
     {"training"},
     {"loading"},
-    {"serving"},
+    {"inspector"},
     {"one_or_list"},
     {"model"},
     {"terminal"},
     {"api"},
+    {"serving"},
     {"doctor"},
     {"plot"},
     {"interop"},
@@ -47,7 +48,7 @@ LAYERS = [  # from the bottom up; a package imports its own layer's members only
     {"cli"},
     {"__main__"},
 ]
-STRANGERS = [{"data", "models"}, {"files", "config"}, {"serving", "course"}]
+STRANGERS = [{"data", "models"}, {"files", "config"}, {"inspector", "course"}]
 
 
 def modules() -> dict[str, Path]:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from glassformer.config.transformer import Stack, TransformerConfig
     from glassformer.errors import UserError
     from glassformer.inference.drafters import DraftCounts
+    from glassformer.inspector.server import inspect
     from glassformer.interop.export import export
     from glassformer.interop.importing import import_model
     from glassformer.model import Model
     from glassformer.models.build import build_model
-    from glassformer.serving.api.run import serve
-    from glassformer.serving.server import inspect
+    from glassformer.serving.run import serve
     from glassformer.tokenization.tokenizer import Tokenizer
     from glassformer.training.any_module import train_module
     from glassformer.training.module_checkpoint import load_checkpoint, save_checkpoint
@@ -47,13 +47,13 @@ _HOMES = {
     "ensemble": "glassformer.api",
     "export": "glassformer.interop.export",
     "import_model": "glassformer.interop.importing",
-    "inspect": "glassformer.serving.server",
+    "inspect": "glassformer.inspector.server",
     "load": "glassformer.api",
     "load_checkpoint": "glassformer.training.module_checkpoint",
     "merge": "glassformer.api",
     "plan": "glassformer.api",
     "resume": "glassformer.api",
-    "serve": "glassformer.serving.api.run",
+    "serve": "glassformer.serving.run",
     "save_checkpoint": "glassformer.training.module_checkpoint",
     "train": "glassformer.api",
     "train_module": "glassformer.training.any_module",

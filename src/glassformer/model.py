@@ -613,7 +613,7 @@ class Model(TrainedModel):
     def inspect(self, text: str | None = None, **settings: Any) -> None:
         """Open a page in the browser that shows the inner values of this model; see `glassformer.inspect`."""
         with needs("the inspector", "serve"):
-            from glassformer.serving import server
+            from glassformer.inspector import server
         server.inspect(self, text, **settings)
 
     @property

@@ -39,7 +39,7 @@ import pytest
 from torch import Tensor, nn
 from torch.distributed.run import get_args_parser
 
-from glassformer.serving import server
+from glassformer.inspector import server
 from runs import write_conversations, write_pairs, write_tags
 
 from .conftest import Glassformer, Result

@@ -13,10 +13,10 @@ from torch import Tensor
 import glassformer
 from glassformer import inspection, plot
 from glassformer.errors import UserError
+from glassformer.inspector import server
+from glassformer.inspector.inspector import Inspector
 from glassformer.model import Model
 from glassformer.reporting import Outcome
-from glassformer.serving import server
-from glassformer.serving.inspector import Inspector
 from runs import pair_run
 
 TEXT = "one two three"

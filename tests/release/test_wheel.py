@@ -85,7 +85,11 @@ def test_the_wheel_has_all_files_of_the_package_and_nothing_else(distributions: 
     ours = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
     ours = {name for name in ours if "__pycache__" not in name}
     assert {name for name in names if not name.startswith(info)} == ours
-    assert {"glassformer/py.typed", "glassformer/recipes/python-docs.toml", "glassformer/serving/page/main.js"} <= names
+    assert {
+        "glassformer/py.typed",
+        "glassformer/recipes/python-docs.toml",
+        "glassformer/inspector/page/main.js",
+    } <= names
     with tarfile.open(sdist) as archive:
         files = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"src/{name}" for name in ours} <= files

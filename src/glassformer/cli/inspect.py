@@ -13,7 +13,7 @@ from glassformer import files
 from glassformer.cli.inputs_outputs import Stored, TextOrPair, require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError, needs
-from glassformer.serving.listener import is_loopback
+from glassformer.inspector.listener import is_loopback
 from glassformer.store import checkpoint
 from glassformer.store.lock import is_locked
 from glassformer.tasks.requirements import require_inputs
@@ -65,11 +65,11 @@ def main(
         if any(value is not None for value in named.values()):
             require_inputs(run.model, str(folder), **named)
     with needs("the inspector", "serve"):
-        from glassformer.serving import server  # imports torch
+        from glassformer.inspector import server  # imports torch
     # The model, and the page
-    from glassformer.serving.gallery import Gallery
-    from glassformer.serving.inspector import FOLDER, Inspector
-    from glassformer.serving.single_file import single_file
+    from glassformer.inspector.gallery import Gallery
+    from glassformer.inspector.inspector import FOLDER, Inspector
+    from glassformer.inspector.single_file import single_file
 
     example = {"text": given.text} if given.source is None else {"source": given.source, "target": given.target}
     examples = [] if given.text is given.source is None else [example]
@@ -99,7 +99,7 @@ def page_beside(folder: Path) -> Iterator[None]:
     After the block, the page stays open until Ctrl-C.
     """
     with needs("the inspector", "serve"):
-        import_module("glassformer.serving.server")
+        import_module("glassformer.inspector.server")
     command = [sys.executable, "-m", "glassformer", "inspect", str(folder), "--wait", "--port", "0"]
     process = subprocess.Popen(command, stdout=sys.stderr)
     try:

@@ -8,8 +8,8 @@ from typing import Annotated
 from glassformer import files
 from glassformer.cli.inputs_outputs import Loading
 from glassformer.errors import UserError, needs
+from glassformer.inspector.listener import is_loopback
 from glassformer.serving.limits import Limits
-from glassformer.serving.listener import is_loopback
 
 KEY = "GLASSFORMER_API_KEY"
 
@@ -64,7 +64,7 @@ def main(
             f"variable {KEY}"
         )
     with needs("the server", "serve"):
-        from glassformer.serving.api.run import Access, serve  # imports torch
+        from glassformer.serving.run import Access, serve  # imports torch
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.raiseExceptions = False  # a full disk must not end a request
     # The server

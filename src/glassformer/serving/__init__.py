@@ -1,1 +1,1 @@
-"""HTTP server for models: the application, its worker, and the inspector page."""
+"""The server for other programs: the endpoints of OpenAI's interface, and those of the other lineages."""

@@ -1,0 +1,1 @@
+"""HTTP server for models: the application, its worker, and the inspector page."""

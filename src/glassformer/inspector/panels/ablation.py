@@ -1,0 +1,55 @@
+"""Ablation: predictions without parts of the model, and the effect of each part."""
+
+from typing import Any
+
+from torch import Tensor
+
+from glassformer.inspection.effects import effects as effects_of
+from glassformer.inspection.measures import measure_of
+from glassformer.inspector import page_data
+from glassformer.inspector.app import one_answer, route
+from glassformer.inspector.inspector import Inspector
+from glassformer.inspector.panels.tokens import tokens_of
+from glassformer.inspector.shown import Shown
+
+
+@route("POST", "/api/run/{run}/ablate")
+def ablate(inspector: Inspector, run: str, off: str, mean: bool = False) -> dict[str, Any]:
+    """Answer the measure and the predictions before and after parts are switched off; see `ablation.ablate`.
+
+    `off` are names with commas, such as `decoder.0.head.3,decoder.1.feed_forward`.
+    """
+    shown = inspector.run_of(run)
+    measure = measure_of(shown.model, shown.trace.inputs)
+    outcomes = {
+        side: {"loss": float(measure(logits)[0]), **_predictions(shown, logits)}
+        for side, logits in (("before", shown.trace["logits"]), ("after", shown.logits(off, mean)))
+    }
+    return {**shown.names, "measure": measure.name, **outcomes}
+
+
+def _predictions(shown: Shown, logits: Tensor) -> dict[str, Any]:
+    """Return the log-probability of the token of each position, and the best tokens; or labels, or a number."""
+    run = tokens_of(shown, logits)
+    read = run["target"] or run["source"]
+    tokens = zip(run["written"] or read, read, strict=True)
+    positions = [{"log_prob": token["log_prob"], "top": before["top"][:5]} for token, before in tokens]
+    return {"positions": positions, "labels": run["labels"], "number": run["number"]}
+
+
+@route("GET", "/api/run/{run}/effects", embedded=one_answer)
+def effects(inspector: Inspector, run: str) -> dict[str, Any]:
+    """Answer the change of the measure for each head, feed-forward and layer, one at a time."""
+    shown = inspector.run_of(run)
+    network, inputs = shown.model.network, shown.trace.inputs
+    changes = effects_of(network, inputs, measure_of(shown.model, inputs))
+    kinds = list(page_data.attention_sizes(shown.model))
+    stacks = [kind for kind in kinds if kind != "cross"]
+    return {
+        **shown.names,
+        "measure": changes.measure,
+        "loss": changes.before,
+        **{kind: changes.heads(kind) for kind in kinds},
+        "feed_forward": {stack: changes.feed_forwards(stack) for stack in stacks},
+        "layers": {stack: changes.layers(stack) for stack in stacks},
+    }

@@ -1,0 +1,20 @@
+"""Next token: the logits at a position of a run."""
+
+from glassformer.errors import UserError
+from glassformer.inspection.attention_maps import checked
+from glassformer.inspector.app import Packed, route
+from glassformer.inspector.inspector import Inspector
+
+
+@route(
+    "GET",
+    "/api/run/{run}/logits",
+    embedded=lambda run: ({"position": i} for i in range(len(run["target"] or run["source"]))),
+)
+def logits(inspector: Inspector, run: str, position: int, off: str = "", mean: bool = False) -> Packed:
+    """Answer the logits (V,) at a position of the target, or of the only text, without the parts `off`."""
+    shown = inspector.run_of(run)
+    n_positions = shown.trace["logits"].shape[1]
+    if shown.trace["logits"].ndim != 3:
+        raise UserError("the model gives logits for the whole text only")
+    return shown.packed(shown.logits(off, mean)[0, checked("position", position, n_positions)])

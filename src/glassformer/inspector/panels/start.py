@@ -1,0 +1,48 @@
+"""Start of the page: the model of the server, and the gallery of tiny models."""
+
+from typing import Any
+
+from glassformer.errors import UserError
+from glassformer.inspector import page_data
+from glassformer.inspector.app import route
+from glassformer.inspector.gallery import Gallery
+from glassformer.inspector.inspector import Inspector
+from glassformer.inspector.panels.card import card
+
+
+@route("GET", "/api/health", is_quick=True)
+def health(inspector: Inspector) -> dict[str, Any]:
+    """Answer that the server runs."""
+    return {"ok": True}
+
+
+@route("GET", "/api/session")
+def session(inspector: Inspector) -> dict[str, Any]:
+    """Answer the model with which the server was started, the folder, and the models of the gallery."""
+    gallery = None
+    if inspector.gallery is not None:
+        gallery = inspector.gallery.list()
+    return {"model": inspector.first or None, "folder": str(inspector.folder or ""), "gallery": gallery}
+
+
+@route("POST", "/api/train")
+def train(inspector: Inspector, name: str) -> dict[str, Any]:
+    """Start or continue the training of a model of the gallery; `live` shows it."""
+    _gallery(inspector).train(name)
+    return session(inspector)
+
+
+@route("POST", "/api/open")
+def open_model(
+    inspector: Inspector, name: str | None = None, folder: str | None = None, step: int | None = None
+) -> dict[str, Any]:
+    """Open a model of the gallery, or the newest model of a folder, or that of a step; answer the facts."""
+    if name is not None:
+        folder = str(_gallery(inspector).ready(name))
+    return card(inspector, page_data.model_id(inspector.load(inspector.folder_of(folder), step)))
+
+
+def _gallery(inspector: Inspector) -> Gallery:
+    if inspector.gallery is None:
+        raise UserError("there is no gallery: start `glassformer inspect` without a folder")
+    return inspector.gallery

@@ -1,0 +1,105 @@
+"""The application: all routes behind the guard, and the document of the interface."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import PlainTextResponse
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from glassformer.errors import UserError
+from glassformer.inspector.worker import Worker
+from glassformer.model import Model
+from glassformer.serving import chat, completions, schemas
+from glassformer.serving.errors import ApiError, answer_error
+from glassformer.serving.guard import Guard
+from glassformer.serving.limits import Limits
+from glassformer.serving.metrics import Metrics
+from glassformer.serving.models import Models, Served, TheModels
+
+
+def application(
+    models: Mapping[str, Model],
+    limits: Limits,
+    *,
+    key: str | None = None,
+    hosts: Sequence[str] = ("127.0.0.1", "localhost"),
+    origins: Sequence[str] = (),
+) -> FastAPI:
+    """Return the application that serves models by name.
+
+    Requests need the key, if there is one. `hosts` are the allowed names of the server, and `origins` are other sites
+    whose pages may send requests.
+    """
+    worker, metrics = Worker(limits.max_waiting, limits.deadline), Metrics()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        worker.close()
+
+    app = FastAPI(
+        title="glassformer",
+        version=version("glassformer"),
+        description="Models of all lineages, by the interface of OpenAI and by endpoints of their own.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    served = {name: Served(name, model, worker, limits, metrics) for name, model in models.items()}
+    app.state.models = Models(served, limits, metrics)
+    for error in (ApiError, UserError, RequestValidationError, HTTPException, TimeoutError, Exception):
+        app.add_exception_handler(error, answer_error)
+    app.include_router(completions.router)
+    app.include_router(chat.router)
+    _add_facts(app)
+    app.add_middleware(
+        Guard, key=key, max_body=limits.max_body, metrics=metrics, is_open=("/health", "/page/", "/session")
+    )
+    if origins:
+        headers = ["authorization", "content-type"]
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"], allow_headers=headers
+        )
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    return app
+
+
+def _add_facts(app: FastAPI) -> None:
+    """Add the routes that use no model."""
+
+    @app.get("/health", tags=["server"])
+    async def health() -> dict[str, str]:
+        """Answer if the server lives."""
+        return {"status": "ok"}
+
+    @app.get("/metrics", tags=["server"], response_class=PlainTextResponse)
+    async def metrics(models: TheModels) -> PlainTextResponse:
+        """Return numbers of the server in the text format of Prometheus."""
+        return PlainTextResponse(models.metrics.text())
+
+    @app.get("/v1/models", tags=["server"], responses=schemas.ERRORS)
+    async def list_models(models: TheModels) -> schemas.ServedModels:
+        """Return all models."""
+        return schemas.ServedModels(data=[_described(one) for one in models.served.values()])
+
+    @app.get("/v1/models/{name}", tags=["server"], responses=schemas.ERRORS)
+    async def one_model(name: str, models: TheModels) -> schemas.ServedModel:
+        """Return one model."""
+        return _described(models.get(name))
+
+
+def _described(served: Served) -> schemas.ServedModel:
+    model = served.model
+    return schemas.ServedModel(
+        id=served.name,
+        created=served.created,
+        abilities=served.abilities,
+        max_len=model.config.max_len,
+        learned=model.learned,
+        n_parameters=sum(x.numel() for x in model.network.parameters()),
+    )

@@ -1,0 +1,181 @@
+"""`POST /v1/completions`: continuations of texts or ids, and targets of sources."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from itertools import accumulate
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from glassformer.config.run import GenerationConfig
+from glassformer.inference.engine import Likely
+from glassformer.inference.engine import Request as EngineRequest
+from glassformer.inference.rows import Settings, check_prompts
+from glassformer.inference.sampling import all_ends
+from glassformer.inference.text import EncodedPrompt, check_ids, never_written
+from glassformer.inference.writer import with_settings
+from glassformer.serving import schemas
+from glassformer.serving.engine_thread import Piece
+from glassformer.serving.errors import ApiError
+from glassformer.serving.models import Models, Served, TheModels
+from glassformer.serving.texts import (
+    Job,
+    events,
+    name_of,
+    penalties_of,
+    require_n,
+    sampling_of,
+    token_text,
+    tops,
+    unless_gone,
+)
+from glassformer.tokenization.tokenizer import Tokenizer
+
+router = APIRouter(tags=["texts"])
+
+
+@router.post("/v1/completions", response_model=schemas.Completion, responses=schemas.ERRORS)
+async def completions(body: schemas.CompletionRequest, models: TheModels, request: Request) -> Any:
+    """Continue texts; with `stream`, the parts are server-sent events."""
+    served = models.get(body.model)
+    served.require("completions")
+    if body.best_of not in (None, body.n):
+        raise ApiError(400, "best_of: the server draws n texts, and chooses none; leave best_of out", param="best_of")
+    if body.suffix:
+        raise ApiError(400, "suffix: the server inserts no text before a suffix; leave suffix out", param="suffix")
+    if body.max_tokens == 0 and not body.echo:
+        raise ApiError(
+            400, "max_tokens is 0, so there is nothing to generate: set echo, or a larger number", param="max_tokens"
+        )
+    prompts = _prompts(body.prompt)
+    require_n(models, len(prompts) * body.n)
+    job = _job(served, body, prompts)
+    if body.stream:
+        return await events(request, _stream(models, job, body))
+    with models.place():
+        return await unless_gone(request, _whole(job, body))
+
+
+def _prompts(given: Any) -> list[str | list[int]]:
+    """Return the prompts of a request as a list of texts or ids."""
+    if isinstance(given, str) or isinstance(given[0], int):
+        return [given]
+    return list(given)
+
+
+def _job(served: Served, body: schemas.CompletionRequest, prompts: Sequence[str | list[int]]) -> Job:
+    """Return the prompts of a request with their settings; raise `UserError` for one that does not fit."""
+    model, n_new = served.model, min(body.max_tokens, served.limits.max_tokens)
+    given = sampling_of(body, n_new)
+    if model.is_seq2seq:
+        config, start = with_settings(GenerationConfig(temperature=0.0), given), model.translator.target_ids("")
+        ends = all_ends([model.translator.end_id], config)
+        unwritten = never_written(model.tokenizer, model.config.vocab_size, but=ends)
+        settings = Settings(config, model.config.max_len, ends, unwritten, samples=range(body.n), device=model.device)
+        sources = [_source(served, prompt) for prompt in prompts]
+        encoded = [EncodedPrompt(start) for _ in prompts]
+    else:
+        assert isinstance(model.generation, GenerationConfig)
+        settings = model.writer.settings(with_settings(model.generation, given), samples=range(body.n))
+        sources = [() for _ in prompts]
+        encoded = model.encode_prompts(prompts)
+        check_ids([prompt.ids for prompt in encoded], min(model.tokenizer.vocab_size, model.config.vocab_size))
+    requests = [
+        EngineRequest(
+            prompt.ids,
+            settings,
+            source,
+            penalties=penalties_of(body, model.config.vocab_size),
+            n_new=n_new,
+            n_top=body.logprobs,
+            scores_prompt=body.echo and body.logprobs is not None,
+        )
+        for prompt, source in zip(encoded, sources, strict=True)
+    ]
+    return Job(served, requests, encoded)
+
+
+def _source(served: Served, prompt: str | list[int]) -> tuple[int, ...]:
+    if isinstance(prompt, str):
+        return tuple(served.model.encode_source(prompt))
+    check_ids([prompt], served.model.config.encoder_vocab_size)
+    check_prompts([prompt], served.model.config.encoder_max_len)
+    return tuple(prompt)
+
+
+async def _whole(job: Job, body: schemas.CompletionRequest) -> schemas.Completion:
+    pieces = [piece async for piece in job.pieces()]
+    choices = []
+    for row in range(len(job.requests) * body.n):
+        mine = [piece for piece in pieces if piece.row == row]
+        text = "".join(piece.text for piece in mine)
+        choice = schemas.CompletionChoice(index=row, text=text, finish_reason=mine[-1].finish)
+        choice.logprobs = _logprobs(job.tokenizer, body, mine)
+        choices.append(_with_echo(job, body, choice, mine[0]))
+    return _part(job, choices, job.usage(pieces))
+
+
+async def _stream(models: Models, job: Job, body: schemas.CompletionRequest) -> AsyncGenerator[schemas.Completion]:
+    name, pieces, begun, offsets = name_of("cmpl"), list[Piece](), set[int](), dict[int, int]()
+    with models.place():
+        async with aclosing(job.pieces()) as stream:
+            async for piece in stream:
+                pieces.append(piece)
+                choice = schemas.CompletionChoice(index=piece.row, text=piece.text, finish_reason=piece.finish)
+                choice.logprobs = _logprobs(job.tokenizer, body, [piece], offsets.get(piece.row, 0))
+                if piece.row not in begun:
+                    choice = _with_echo(job, body, choice, piece)
+                begun.add(piece.row)
+                offsets[piece.row] = offsets.get(piece.row, 0) + len(choice.text)
+                yield _part(job, [choice], None, name)
+    if body.stream_options is not None and body.stream_options.include_usage:
+        yield _part(job, [], job.usage(pieces), name)
+
+
+def _part(
+    job: Job,
+    choices: list[schemas.CompletionChoice],
+    usage: schemas.Usage | None,
+    name: Mapping[str, Any] | None = None,
+) -> schemas.Completion:
+    return schemas.Completion(**(name or name_of("cmpl")), model=job.served.name, choices=choices, usage=usage)
+
+
+def _logprobs(
+    tokenizer: Tokenizer, body: schemas.CompletionRequest, pieces: Sequence[Piece], begin: int = 0
+) -> schemas.CompletionLogprobs | None:
+    if body.logprobs is None:
+        return None
+    return _of_tokens(tokenizer, [piece.likely for piece in pieces if piece.likely is not None], begin)
+
+
+def _of_tokens(tokenizer: Tokenizer, scored: Sequence[Likely], begin: int) -> schemas.CompletionLogprobs:
+    texts = [token_text(tokenizer, one.token) for one in scored]
+    return schemas.CompletionLogprobs(
+        tokens=texts,
+        token_logprobs=[one.log_prob for one in scored],
+        top_logprobs=[tops(one, tokenizer) for one in scored],
+        text_offset=[begin + offset for offset in accumulate(map(len, texts), initial=0)][:-1],
+    )
+
+
+def _with_echo(
+    job: Job, body: schemas.CompletionRequest, choice: schemas.CompletionChoice, piece: Piece
+) -> schemas.CompletionChoice:
+    """Put the prompt before the text of a row, if the request asks for it; the first token has no log probability."""
+    if not body.echo:
+        return choice
+    prompt = job.prompts[choice.index // body.n]
+    text = job.tokenizer.decode(prompt.ids)
+    if choice.logprobs is None or piece.sample is None:
+        return choice.model_copy(update={"text": text + choice.text})
+    first = Likely(prompt.ids[0], 0.0)
+    before, after = _of_tokens(job.tokenizer, [first, *piece.sample.prompt], 0), choice.logprobs
+    begin = before.text_offset[-1] + len(before.tokens[-1])
+    logprobs = schemas.CompletionLogprobs(
+        tokens=before.tokens + after.tokens,
+        token_logprobs=[None, *before.token_logprobs[1:], *after.token_logprobs],
+        top_logprobs=[None, *before.top_logprobs[1:], *after.top_logprobs],
+        text_offset=before.text_offset + [begin + offset for offset in after.text_offset],
+    )
+    return choice.model_copy(update={"text": text + choice.text, "logprobs": logprobs})

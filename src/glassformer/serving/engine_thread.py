@@ -1,0 +1,141 @@
+"""An engine in the thread of models, for requests of the event loop: pieces of text arrive as they are chosen.
+
+Each step of the engine is one job of the thread, so that other jobs, such as those of other models, come between.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+
+from glassformer.inference.engine import Engine, Finish, Likely, Request, Sample, Step
+from glassformer.inference.text import EncodedPrompt, RowText
+from glassformer.inspector.worker import Worker
+from glassformer.tokenization.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Piece:
+    """New text of a row: that of one token, or what was held back at the end."""
+
+    row: int
+    """Number of the row: those of the first request come first."""
+    text: str
+    n_tokens: int = 1
+    """1, or 0 for a row that has no new token."""
+    likely: Likely | None = None
+    finish: Finish | None = None
+    sample: Sample | None = None
+
+
+@dataclass(eq=False)
+class _Reader:
+    """Where the pieces of some requests go."""
+
+    loop: asyncio.AbstractEventLoop
+    queue: "asyncio.Queue[Piece | BaseException]" = field(default_factory=asyncio.Queue)
+
+
+class EngineThread:
+    """An engine whose steps are jobs of a thread; methods are called in an event loop."""
+
+    def __init__(
+        self, engine: Engine, tokenizer: Tokenizer, worker: Worker, seen: Callable[[float, int], None]
+    ) -> None:
+        """Set the engine; `seen` receives the seconds and the number of new tokens of each step."""
+        self.engine, self.tokenizer, self.worker, self.seen = engine, tokenizer, worker, seen
+        self._rows: dict[Sample, tuple[_Reader, int, RowText]] = {}
+        self._is_running = False
+
+    async def run(
+        self, requests: Sequence[Request], prompts: Sequence[EncodedPrompt], deadline: float
+    ) -> AsyncGenerator[Piece]:
+        """Yield the pieces of all rows of some requests, until all have ended.
+
+        Rows that are left when the iteration ends, for example because the client has gone, leave the batch. An error
+        of the model is raised here, and `TimeoutError` after `deadline` seconds.
+        """
+        end = time.monotonic() + deadline
+        reader, n_rows = _Reader(asyncio.get_running_loop()), sum(len(one.settings.samples) for one in requests)
+        self.worker.post(self._add, reader, requests, prompts)
+        try:
+            while n_rows:
+                async with asyncio.timeout(end - time.monotonic()):
+                    piece = await reader.queue.get()
+                if isinstance(piece, BaseException):
+                    raise piece
+                n_rows -= piece.finish is not None
+                yield piece
+        finally:
+            if n_rows:
+                self.worker.post(self._end, reader)
+
+    # In the thread
+
+    def _add(self, reader: _Reader, requests: Sequence[Request], prompts: Sequence[EncodedPrompt]) -> None:
+        number = 0
+        for request, prompt in zip(requests, prompts, strict=True):
+            for sample in self.engine.add(request):
+                self._rows[sample] = reader, number, RowText(self.tokenizer, prompt, request.settings)
+                number += 1
+        self._go_on()
+
+    def _end(self, reader: _Reader) -> None:
+        for sample in [sample for sample, (of, _, _) in self._rows.items() if of is reader]:
+            del self._rows[sample]
+            self.engine.end(sample)
+
+    def _go_on(self) -> None:
+        if not self._is_running:
+            self._is_running = True
+            self.worker.post(self._step)
+
+    def _step(self) -> None:
+        self._is_running = False
+        begin = time.monotonic()
+        try:
+            steps = self.engine.step()
+        except BaseException as error:  # also MemoryError: the requests end, and the server goes on
+            self._fail(error)
+            return
+        pieces: dict[_Reader, list[Piece]] = {}
+        for step in steps:
+            self._put(step, pieces)
+        for reader, new in pieces.items():
+            _send(reader, new)
+        self.seen(time.monotonic() - begin, len(steps))
+        if not self.engine.is_idle:
+            self._go_on()
+
+    def _put(self, step: Step, pieces: dict[_Reader, list[Piece]]) -> None:
+        if step.sample not in self._rows:
+            return
+        reader, number, row = self._rows[step.sample]
+        text = "" if step.token is None else row.push(step.token)
+        finish = step.finish
+        if row.is_stopped:
+            finish = "stop"
+            self.engine.end(step.sample)
+        if finish is not None:
+            text += row.flush()
+            del self._rows[step.sample]
+        n_tokens = int(step.token is not None)
+        pieces.setdefault(reader, []).append(Piece(number, text, n_tokens, step.likely, finish, step.sample))
+
+    def _fail(self, error: BaseException) -> None:
+        self.engine.reset()
+        readers = {reader for reader, _, _ in self._rows.values()}
+        self._rows.clear()
+        for reader in readers:
+            _send(reader, [error])
+
+
+def _send(reader: _Reader, pieces: Sequence[Piece | BaseException]) -> None:
+    def put() -> None:
+        for piece in pieces:
+            reader.queue.put_nowait(piece)
+
+    try:
+        reader.loop.call_soon_threadsafe(put)
+    except RuntimeError:  # the loop is closed
+        return

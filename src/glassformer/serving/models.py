@@ -1,0 +1,119 @@
+"""The models of the server, by name: what each can do, and the thread in which it does it."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from glassformer.errors import UserError, did_you_mean
+from glassformer.inference.engine import Engine
+from glassformer.inspector.worker import Worker
+from glassformer.model import Model
+from glassformer.serving.engine_thread import EngineThread
+from glassformer.serving.errors import ApiError, busy
+from glassformer.serving.limits import Limits
+from glassformer.serving.metrics import Metrics
+
+
+@dataclass(eq=False)
+class Served:
+    """A model under a name."""
+
+    name: str
+    model: Model
+    worker: Worker
+    limits: Limits
+    metrics: Metrics
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @cached_property
+    def thread(self) -> EngineThread:
+        """The engine that continues texts, or writes the targets of sources."""
+        model = self.model
+        engine = Engine(
+            model.translator.model if model.is_seq2seq else model.network,
+            max_len=model.config.max_len,
+            device=model.device,
+            max_rows=self.limits.max_rows,
+            max_bytes=self.limits.prefix_mb << 20,
+        )
+        return EngineThread(engine, model.tokenizer, self.worker, self.metrics.step)
+
+    @cached_property
+    def abilities(self) -> list[str]:
+        """The names of the endpoints that the model answers."""
+        model, able = self.model, list[str]()
+        if model.is_causal_lm:
+            able.append("completions")
+            if model.tokenizer.chat_template is not None:
+                able.append("chat")
+        if model.is_seq2seq:
+            able += ["completions", "translate"]
+        for ability, found in {
+            "fill_mask": model.task.filler(model),
+            "classify": model.task.classifier(model),
+            "tag": model.task.tagger(model),
+            "answer": model.task.answerer(model),
+            "score": model.task.scorer(model),
+        }.items():
+            if found is not None:
+                able.append(ability)
+        with contextlib.suppress(UserError):
+            _ = model.embedder
+            able.append("embeddings")
+        return able
+
+    def require(self, ability: str) -> None:
+        """Raise `ApiError` for a model that does not have an ability."""
+        if ability not in self.abilities:
+            can = ", ".join(self.abilities) or "nothing that the server offers"
+            raise ApiError(
+                400, f"the model {self.name!r} cannot {ability}; it can {can}", param="model", code="wrong_model"
+            )
+
+
+@dataclass(eq=False)
+class Models:
+    """All models of the server, and the number of requests that are answered or wait."""
+
+    served: Mapping[str, Served]
+    limits: Limits
+    metrics: Metrics
+    n_requests: int = 0
+
+    def get(self, name: str | None) -> Served:
+        """Return the model of a request; raise `ApiError` for an unknown name."""
+        if name is None and len(self.served) == 1:
+            return next(iter(self.served.values()))
+        if name is None:
+            raise ApiError(400, f"the parameter 'model' is missing: one of {', '.join(self.served)}", param="model")
+        if name not in self.served:
+            known = did_you_mean(name, list(self.served))
+            raise ApiError(404, f"there is no model {name!r:.100}: {known}", param="model", code="model_not_found")
+        return self.served[name]
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[None]:
+        """Count a request while it is answered; raise `ApiError` if too many wait."""
+        if self.n_requests >= self.limits.max_waiting:
+            raise busy(self.n_requests)
+        self.n_requests += 1
+        self.metrics.requests.set(self.n_requests)
+        try:
+            yield
+        finally:
+            self.n_requests -= 1
+            self.metrics.requests.set(self.n_requests)
+
+
+def _models(request: Request) -> Models:
+    models: Models = request.app.state.models
+    return models
+
+
+TheModels = Annotated[Models, Depends(_models)]
+"""The models, as a parameter of a route."""

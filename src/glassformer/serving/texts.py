@@ -1,0 +1,154 @@
+"""What completions and chats have in common: settings of a request, its rows, and its answer as a whole or a stream."""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fastapi import Request as HttpRequest
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+
+from glassformer.inference.engine import Likely, Penalties, Request
+from glassformer.inference.text import EncodedPrompt
+from glassformer.serving.engine_thread import Piece
+from glassformer.serving.errors import ApiError, as_api_error
+from glassformer.serving.models import Models, Served
+from glassformer.serving.schemas import PromptDetails, Sampling, Usage
+from glassformer.tokenization.tokenizer import Tokenizer
+
+Result = TypeVar("Result")
+
+
+def sampling_of(body: Sampling, n_new: int) -> dict[str, Any]:
+    """Return the settings of a generation that a request gives; the others are those of the model."""
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    settings = {name: value for name in names if (value := getattr(body, name)) is not None}
+    settings["seed"] = secrets.randbits(32) if body.seed is None else body.seed
+    if body.stop is not None:
+        settings["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
+    return settings | {"max_new_tokens": max(1, n_new)}
+
+
+def penalties_of(body: Sampling, vocab_size: int) -> Penalties:
+    """Return the penalties of a request; raise `ApiError` for an id that the model does not have."""
+    bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
+    if bias and max(bias) >= vocab_size:
+        raise ApiError(
+            400, f"logit_bias has the id {max(bias)}, and the model has {vocab_size:,} tokens", param="logit_bias"
+        )
+    return Penalties(bias, body.presence_penalty, body.frequency_penalty)
+
+
+def require_n(models: Models, n_texts: int) -> None:
+    """Raise `ApiError` for too many texts in one request."""
+    if n_texts > models.limits.max_n:
+        raise ApiError(
+            400, f"the request asks for {n_texts} texts, and the server allows {models.limits.max_n}", param="n"
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """The prompts of a request, and how they are continued."""
+
+    served: Served
+    requests: Sequence[Request]
+    prompts: Sequence[EncodedPrompt]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.served.model.tokenizer
+
+    async def pieces(self) -> AsyncGenerator[Piece]:
+        """Yield the pieces of all rows, and count their times and tokens."""
+        metrics, begin, latest = self.served.metrics, time.monotonic(), dict[int, float]()
+        metrics.prompt_tokens.inc(sum(len(request.ids) for request in self.requests))
+        async with aclosing(self.served.thread.run(self.requests, self.prompts, self.served.limits.deadline)) as pieces:
+            async for piece in pieces:
+                now = time.monotonic()
+                if piece.row in latest:
+                    metrics.between.observe(now - latest[piece.row])
+                else:
+                    metrics.first.observe(now - begin)
+                latest[piece.row] = now
+                yield piece
+
+    def usage(self, pieces: Sequence[Piece]) -> Usage:
+        """Return the numbers of tokens of a request, by all of its pieces."""
+        n_prompt = sum(len(request.ids) or len(request.source) for request in self.requests)
+        n_new = sum(piece.n_tokens for piece in pieces)
+        shared = {piece.sample.request: piece.sample.n_shared for piece in pieces if piece.sample is not None}
+        self.served.metrics.shared_tokens.inc(sum(shared.values()))
+        details = PromptDetails(cached_tokens=sum(shared.values()))
+        total = n_prompt + n_new
+        return Usage(prompt_tokens=n_prompt, completion_tokens=n_new, total_tokens=total, prompt_tokens_details=details)
+
+
+def name_of(kind: str) -> dict[str, Any]:
+    """Return a new name, and the time, of an answer."""
+    return {"id": f"{kind}-{secrets.token_hex(12)}", "created": int(time.time())}
+
+
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    """Return a token as text; bytes that are a part of a character become U+FFFD."""
+    return token_bytes(tokenizer, token).decode("utf-8", "replace")
+
+
+def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
+    """Return the bytes of a token; none for an id without a token."""
+    return tokenizer.pieces[token] if token < len(tokenizer.pieces) else b""
+
+
+def tops(one: Likely, tokenizer: Tokenizer) -> dict[str, float]:
+    """Return the most probable tokens of a place, and their log probabilities."""
+    found: dict[str, float] = {}
+    for token, log_prob in one.top:
+        found.setdefault(token_text(tokenizer, token), log_prob)
+    return found
+
+
+async def unless_gone(request: HttpRequest, answer: Awaitable[Result]) -> Result:
+    """Wait for an answer; cancel it when the client has gone."""
+    task = asyncio.ensure_future(answer)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ApiError(499, "the client has gone")
+        return task.result()
+    finally:
+        for one in (task, gone):
+            one.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(request: HttpRequest) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def events(request: HttpRequest, parts: AsyncGenerator[BaseModel]) -> StreamingResponse:
+    """Return a stream of server-sent events; an error before the first part is an answer with its status."""
+    first = await unless_gone(request, anext(parts))
+
+    async def lines() -> AsyncIterator[str]:
+        async with aclosing(parts):
+            yield _event(first.model_dump_json())
+            try:
+                async for part in parts:
+                    yield _event(part.model_dump_json())
+            except Exception as error:
+                yield _event(json.dumps(as_api_error(error).to_json()))
+            else:
+                yield _event("[DONE]")
+
+    return StreamingResponse(lines(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+
+def _event(data: str) -> str:
+    return f"data: {data}\n\n"

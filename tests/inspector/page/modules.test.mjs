@@ -1,0 +1,42 @@
+// Form of the modules, so that they can be joined in a single file: named imports, no cycles, no other address.
+import assert from "node:assert/strict";
+import { readdirSync, readFileSync } from "node:fs";
+import { test } from "node:test";
+
+const SERVING = new URL("../../../src/glassformer/inspector/", import.meta.url);
+const names = ["page", "panels"].flatMap((folder) => readdirSync(new URL(folder, SERVING)).filter((name) => name.endsWith(".js")).map((name) => `${folder}/${name}`));
+const modules = new Map(names.map((name) => [name, readFileSync(new URL(name, SERVING), "utf8")]));
+const IMPORT = /^import \{ ([\w, ]+) \} from "(\.\.?\/[\w./]+)";$/;
+
+/** The name of the module that a line of another module imports, such as `page/dom.js`. */
+const imported = (name, path) => new URL(path, `file:///${name}`).pathname.slice(1);
+
+test("every import is one line of names from a module of the page or the panels", () => {
+  for (const [name, text] of modules) {
+    for (const line of text.split("\n").filter((one) => one.startsWith("import "))) {
+      const [, names, path] = line.match(IMPORT) ?? assert.fail(`${name}: ${line}`);
+      for (const one of names.split(", ")) assert.match(modules.get(imported(name, path)) ?? "", new RegExp(`^export (async function|function|const|class) ${one}\\b`, "m"), `${name}: ${one}`);
+    }
+    assert.doesNotMatch(text, /^export (default|\*|\{ \w)|\bimport\(["'](?!\.)|^await /m, name);
+  }
+});
+
+test("imports have no cycle", () => {
+  const done = new Set();
+  const visit = (name, path) => {
+    assert.ok(!path.includes(name), [...path, name].join(" → "));
+    if (done.has(name)) return;
+    for (const line of modules.get(name).split("\n")) if (line.startsWith("import ")) visit(imported(name, line.match(IMPORT)[2]), [...path, name]);
+    done.add(name);
+  };
+  visit("page/main.js", []);
+  assert.deepEqual([...modules.keys()].filter((name) => !done.has(name) && name !== "page/types.js"), []);
+});
+
+test("no module writes HTML, evaluates text, or uses another host", () => {
+  for (const [name, text] of modules) assert.doesNotMatch(text, /innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setAttribute\("style"/, name);
+  for (const name of ["page/index.html", "page/style.css", ...modules.keys()]) {
+    const text = readFileSync(new URL(name, SERVING), "utf8").replaceAll("http://www.w3.org/2000/svg", "");
+    assert.doesNotMatch(text, /https?:\/\/|@import url|\bstyle="|\bon\w+="/, name);
+  }
+});

@@ -1,0 +1,70 @@
+"""The gallery trains a model in a process of its own, shows its progress, and opens it."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from glassformer.config.schema import to_dict, to_toml
+from glassformer.errors import UserError
+from glassformer.inspector.gallery import RECIPES, Gallery
+from inspector.direct import Inspector
+from runs import tiny_run, write_text
+
+
+@pytest.fixture
+def gallery(tmp_path: Path) -> Iterator[Gallery]:
+    run = tiny_run(write_text(tmp_path), max_steps=20)
+    for name, steps in (("first", 20), ("second", 100_000)):
+        (tmp_path / f"{name}.toml").write_text(to_toml(to_dict(run)).replace("max_steps = 20", f"max_steps = {steps}"))
+    found = Gallery(tmp_path / "gallery", {name: str(tmp_path / f"{name}.toml") for name in ("first", "second")})
+    yield found
+    found.close()
+
+
+def test_a_model_is_trained_on_first_use_and_opened(gallery: Gallery) -> None:
+    inspector = Inspector(None, gallery=gallery)
+    assert [entry["state"] for entry in inspector.session()["gallery"]] == ["absent", "absent"]
+    with pytest.raises(UserError, match="no model is open: choose one of the gallery"):
+        inspector.card()
+    with pytest.raises(UserError, match="first has no checkpoint yet"):
+        inspector.open("first")
+    assert inspector.train("first")["gallery"][0]["state"] == "training"
+    with pytest.raises(UserError, match="first is being trained: wait"):
+        inspector.train("second")
+    while gallery.is_training("first"):
+        time.sleep(0.1)
+    entry = inspector.session()["gallery"][0]
+    assert entry["state"] == "ready" and entry["step"] == entry["max_steps"] == 20
+    card = inspector.open("first")
+    assert card["step"] == 20 and inspector.run(text="abc", model=card["model"])["run"]
+    assert [line["step"] for line in inspector.live(folder=entry["folder"])["lines"]] == [5, 10, 10, 15, 20, 20]
+    assert inspector.train("first")["gallery"][0]["state"] == "ready", "it is not trained again"
+
+
+def test_a_closed_gallery_saves_the_training(gallery: Gallery) -> None:
+    inspector = Inspector(None, gallery=gallery)
+    folder = inspector.train("second")["gallery"][1]["folder"]
+    while not inspector.live(folder=folder)["lines"]:
+        time.sleep(0.1)
+    assert gallery.list()[1]["max_steps"] == 100_000
+    gallery.close()
+    entry = gallery.list()[1]
+    assert entry["state"] == "stopped" and entry["step"] > 0
+    assert inspector.open("second")["step"] > 0, "the interrupted training has saved a checkpoint"
+
+
+def test_the_shipped_gallery_names_recipes(tmp_path: Path) -> None:
+    assert [entry["state"] for entry in Gallery(tmp_path).list()] == ["absent"] * 4
+    assert len(RECIPES) == 4
+    assert all("on one CPU core" in entry["doc"] for entry in Gallery(tmp_path).list()), "the time of the training"
+    with pytest.raises(UserError, match="has no model 'copytask': did you mean copy-task"):
+        Gallery(tmp_path).train("copytask")
+
+
+def test_without_a_gallery_nothing_is_trained() -> None:
+    with pytest.raises(UserError, match="there is no gallery"):
+        Inspector(None).train("first")
+    with pytest.raises(UserError, match="no folder"):
+        Inspector(None).open()

@@ -1,0 +1,236 @@
+"""The inspector page without a server, without a model, and what it saves."""
+
+import csv
+import io
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+import glassformer
+from glassformer.config.schema import to_dict, to_toml
+from glassformer.inspection.attention_maps import attention_layers
+from glassformer.inspection.capture import capture
+from glassformer.inspector.gallery import RECIPES, Gallery
+from glassformer.inspector.inspector import FOLDER
+from glassformer.inspector.single_file import single_file
+from glassformer.model import Model
+from glassformer.store import checkpoint
+from glassformer.store.lock import locked
+from glassformer.store.model_directory import publish
+from inspector.browsing import TEXT, Open, Visit, given_to, hash_of
+from inspector.conftest import FAMILIES, OpenModel, Serve
+from inspector.direct import Inspector
+from runs import tiny_run, write_text
+
+NEEDS_A_SERVER = "glassformer inspect DIR"
+OpenFile = Callable[..., Visit]
+
+
+@pytest.fixture
+def open_file(models: dict[str, Model], visit: Open, tmp_path: Path) -> OpenFile:
+    """Write the single file of a model and open it from the disk."""
+
+    def open_page(name: str, given: dict[str, Any] | None = None) -> Visit:
+        path = tmp_path / f"{name}.html"
+        path.write_text(single_file(Inspector(models[name]), given or given_to(models[name]), FOLDER), "utf-8")
+        found = visit(path.as_uri())
+        assert [url for url in found.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
+        return found
+
+    return open_page
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "classifier"])
+def test_the_single_file_needs_no_server(open_file: OpenFile, models: dict[str, Model], name: str) -> None:
+    found = open_file(name)
+    page = found.page
+    assert NEEDS_A_SERVER in found.status()
+    computed = {"Step by step", "Beam search", "Compare", "Patching"}
+    for tab in page.locator("#tabs [role=tab]:not(.only-narrow)").all():
+        title = tab.inner_text()
+        assert tab.is_disabled() == (title in computed), title
+        if title in computed:
+            assert NEEDS_A_SERVER in (tab.get_attribute("title") or "")
+            continue
+        tab.click()
+        found.settle()
+        assert page.locator("#panels section.frame").count() > 0
+        if title == "Ablation":
+            page.get_by_role("button", name="Measure all").click()
+            found.settle()
+            assert page.locator(".switch[style*=background]").count() > 0
+            assert page.locator(".switch:enabled").count() == 0
+            assert page.get_by_role("group", name="Replacement").locator("button:enabled").count() == 0
+            assert NEEDS_A_SERVER in page.locator("#status").inner_text()
+            assert NEEDS_A_SERVER in found.frame("Parts").inner_text()
+        if title == "Alignment":
+            assert page.locator("#panels select:enabled").count() == 0
+    assert page.get_by_role("button", name="Run", exact=True).count() == 0
+    boxes = page.locator("#input textarea")
+    assert boxes.count() > 0 and all(box.get_attribute("readonly") is not None for box in boxes.all())
+    kind = next(iter(Inspector(models[name]).card()["attention"]))
+    weights = attention_layers(capture(models[name], **given_to(models[name])), kind)
+    page.goto(page.url.split("#")[0] + hash_of(panel="attention", kind=kind, layer=0, head=0))
+    page.reload()
+    found.tokens("written" if models[name].is_seq2seq else "target" if name == "decoder" else "source").first.wait_for()
+    found.settle()
+    assert torch.allclose(found.numbers("Head"), weights[0][0, 0], atol=1e-4, rtol=1e-3)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_the_single_file_computes_the_sampling_rules(open_file: OpenFile, models: dict[str, Model]) -> None:
+    found = open_file("decoder")
+    logits = capture(models["decoder"], **given_to(models["decoder"]))["logits"][0, 1]
+    found.tokens("target").nth(1).click()
+    found.until("() => document.querySelector('#side .detail').textContent.includes('position 1:')")
+    found.until("() => document.querySelector('#side .facts').textContent.includes('can be chosen')")
+    found.set_slider("temperature", 0.5)
+    expected = (logits / 0.5).softmax(-1).sort(descending=True).values[:15]
+    assert torch.allclose(found.numbers("Next token")[:, 0], expected, atol=1e-4, rtol=1e-3)
+
+
+def test_a_text_with_html_stays_text_in_the_single_file(open_file: OpenFile) -> None:
+    for text in ("</script><img src=x>", "<!--<script>alert(1)", "'\"\\</style>"):
+        found = open_file("decoder", {"text": text})
+        shown = "".join(found.tokens("target").all_inner_texts()).replace("␣", " ")
+        assert text in shown
+        assert found.page.locator("img").count() == 0
+
+
+def test_the_gallery_offers_four_models(serve: Serve, visit: Open, tmp_path: Path) -> None:
+    for size in ((1280, 800), (390, 844)):
+        found = visit(serve(Inspector(None, gallery=Gallery(tmp_path))).address, width=size[0], height=size[1])
+        cards = found.page.locator(".gallery-card")
+        assert cards.locator("h3").all_inner_texts() == list(RECIPES)
+        assert cards.get_by_role("button", name="Train", exact=True).count() == 4
+        assert all(len(text) > 20 for text in cards.locator(".about").all_inner_texts())
+        assert not found.page.locator("#input").is_visible()
+        assert found.page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+def test_a_model_of_the_gallery_is_opened(models: dict[str, Model], serve: Serve, visit: Open, tmp_path: Path) -> None:
+    run = models["decoder"].run
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.toml").write_text(to_toml(to_dict(run)))
+    assert models["decoder"].folder is not None
+    (tmp_path / "gallery").mkdir()
+    (tmp_path / "gallery" / "first").symlink_to(models["decoder"].folder)
+    gallery = Gallery(tmp_path / "gallery", {name: str(tmp_path / f"{name}.toml") for name in ("first", "second")})
+    found = visit(serve(Inspector(None, gallery=gallery)).address)
+    found.page.get_by_label("first", exact=True).get_by_role("button", name="Open").click()
+    found.tokens("target").first.wait_for()
+    assert "tiny" in found.page.title()
+    found.page.get_by_role("button", name="gallery", exact=True).click()
+    found.page.locator(".gallery-card").first.wait_for()
+    assert found.page.locator(".gallery-card").count() == 2 and not found.page.locator("#tokens").is_visible()
+
+
+def test_a_run_before_its_first_checkpoint_shows_its_training(serve: Serve, visit: Open, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.toml").write_text(to_toml(to_dict(tiny_run(write_text(tmp_path)))))
+    log = folder / "metrics.jsonl"
+    log.write_text("".join(json.dumps({"step": i, "train/loss": 5 - i / 10}) + "\n" for i in range(4)))
+    with locked(folder):
+        found = visit(serve(Inspector(None, folder=folder)).address)
+        assert found.page.locator("h2", has_text="Waiting for the first checkpoint").count() == 1
+        found.until("() => document.querySelector('.live-facts')?.textContent.includes('running')")
+        facts = found.page.locator(".live-facts")
+        assert "3 of 20" in facts.inner_text() and "4.7" in facts.inner_text()
+        with log.open("a") as file:
+            file.write('{"step": 12, "train/loss": 2.5}\n')
+        found.until("() => document.querySelector('.live-facts').textContent.includes('12 of 20')")
+        assert found.cells("Loss")[-1] == ["12", "2.5"]
+
+
+def test_the_newest_model_of_a_run_is_offered_in_all_panels(
+    models: dict[str, Model], serve: Serve, visit: Open, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    assert models["decoder"].folder is not None
+    shutil.copytree(models["decoder"].folder, folder)
+    publish(checkpoint.path_of(folder, 10), folder, 10)
+    inspector = Inspector(glassformer.load(folder))
+    with locked(folder):
+        found = visit(serve(inspector).address + hash_of(text=TEXT))
+        newer = found.page.locator("#newer")
+        assert not newer.is_visible() and "step 10" in found.page.locator("#header").inner_text()
+        publish(checkpoint.path_of(folder, 20), folder, 20)
+        newer.wait_for()
+    for title in ("Attention", "Logit lens", "Training"):
+        found.open_tab(title)
+        assert newer.inner_text().startswith("The page shows the model of step 10; the newest one is of step 20.")
+    found.page.reload()
+    newer.get_by_role("button", name="Open step 20").click()
+    newer.wait_for(state="hidden")
+    found.settle()
+    assert "step 20" in found.page.locator("#header").inner_text() and inspector.card()["step"] == 10, (
+        "other tabs keep theirs"
+    )
+    assert found.status() == "" and found.tokens("target").count() > 3
+
+
+def test_the_page_saves_what_it_shows(open_model: OpenModel, models: dict[str, Model]) -> None:
+    found = open_model("decoder", {"layer": 1, "head": 1})
+    weights = attention_layers(capture(models["decoder"], **given_to(models["decoder"])), "decoder")[1][0, 1]
+    labels = found.cells("Head")[0][1:]
+    card = found.frame("Head")
+    saved = {}
+    for form in ("SVG", "PNG", "CSV", "JSON"):
+        card.locator("summary").click()
+        with found.page.expect_download() as download:
+            card.get_by_role("button", name=form, exact=True).click()
+        assert download.value.suggested_filename == f"attention-decoder-1-1.{form.lower()}"
+        saved[form] = Path(download.value.path()).read_bytes()
+    rows = list(csv.reader(io.StringIO(saved["CSV"].decode())))
+    assert rows[0][1:] == labels and [row[0] for row in rows[1:]] == labels
+    assert torch.allclose(torch.tensor([[float(x) for x in row[1:]] for row in rows[1:]]), weights, atol=2e-5)
+    data = json.loads(saved["JSON"])
+    assert [data[name] for name in ("kind", "layer", "head")] == ["decoder", 1, 1] and data["columns"] == labels
+    assert torch.allclose(torch.tensor(data["weights"]), weights, atol=2e-5)
+    root = ElementTree.fromstring(saved["SVG"])
+    space = "{http://www.w3.org/2000/svg}"
+    assert root.tag == f"{space}svg"
+    assert len(root.findall(f"{space}rect")) == weights.numel() + 1, "one per cell, and the paper"
+    texts = [text.text for text in root.findall(f"{space}text")]
+    assert sum(text in [label.replace(" ", "␣") for label in labels] for text in texts) >= 2 * len(labels)
+    assert saved["PNG"][:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", saved["PNG"][16:24])
+    assert width == 2 * round(float(root.attrib["width"])) and height == 2 * round(float(root.attrib["height"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "panel", "cards"),
+    [
+        ("decoder", "attention", ["Tokens", "Next token"]),  # Chromium asks before the 11th file of a page
+        ("decoder", "attention", ["Heads"]),
+        ("encoder-decoder", "alignment", ["Alignment", "Alignment matrix"]),
+        ("decoder", "lens", ["Logit lens"]),
+        ("encoder-decoder", "beam", ["Beam search", "Results"]),
+        ("decoder", "steps", ["Step by step", "Branches"]),
+        ("decoder", "training", ["Loss"]),
+    ],
+)
+def test_each_card_saves_all_formats(open_model: OpenModel, name: str, panel: str, cards: list[str]) -> None:
+    found = open_model(name, {"panel": panel})
+    found.page.locator("#panels section").first.wait_for()
+    for title in cards:
+        card = found.frame(title)
+        assert len(found.cells(title)) > 1, title
+        for form in ("SVG", "PNG", "CSV", "JSON"):
+            card.locator("summary").first.click()
+            with found.page.expect_download() as download:
+                card.get_by_role("button", name=form, exact=True).click()
+            data = Path(download.value.path()).read_bytes()
+            assert len(data) > 20 and download.value.suggested_filename.endswith(f".{form.lower()}")
+            if form == "SVG":
+                ElementTree.fromstring(data)
+            if form == "JSON":
+                json.loads(data)
