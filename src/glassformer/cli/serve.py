@@ -36,7 +36,7 @@ def main(
         port: The port of the server; 0 chooses a free one.
         key_file: A file with the key that requests need. Without it, the environment variable GLASSFORMER_API_KEY has
             the key, if there is one.
-        hosts: Names under which the server is reached, for example behind a proxy.
+        hosts: Names under which the server is reached, for example those of a proxy.
         origins: Other sites whose pages may send requests, such as https://example.org.
 
     Examples:

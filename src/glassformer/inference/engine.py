@@ -59,7 +59,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Likely:
-    """An id with its log probability, and the most probable ids with theirs; before temperature and all other rules."""
+    """An id and the most probable ids in its place, with log probabilities before temperature and all other rules."""
 
     token: int
     log_prob: float
@@ -73,7 +73,7 @@ class Sample:
     request: Request
     row: Row
     bias: dict[int, float]
-    """What is added to the logits of ids."""
+    """Numbers that are added to the logits, by id."""
     prompt: Sequence[Likely] = ()
     """The ids of the prompt from the second on, if the request asks for their scores."""
     n_shared: int = 0
@@ -96,7 +96,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Step:
-    """A new id of a row; no id for a row that may have none."""
+    """A new id of a row; its token is None if the request allows no new id."""
 
     sample: Sample
     token: int | None
@@ -358,7 +358,7 @@ def _biased(logits: Tensor, samples: Sequence[Sample]) -> Tensor:
 
 
 def likely(logits: Tensor, tokens: Sequence[int], n_top: int) -> Iterator[Likely]:
-    """Yield each token with its log probability by the logits (N, V), and the `n_top` most probable ids with theirs.
+    """Yield each token, and the `n_top` most probable ids in its place, with log probabilities by the logits (N, V).
 
     >>> one = next(likely(torch.tensor([[0.5, 0.25, 0.25]]).log(), [1], 1))
     >>> round(one.log_prob, 3), one.top[0][0]

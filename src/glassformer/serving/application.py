@@ -1,4 +1,4 @@
-"""The application: all routes behind the guard, and the document of the interface."""
+"""The application: the guard, all routes, and the document of the interface."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence

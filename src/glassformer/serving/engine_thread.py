@@ -30,7 +30,7 @@ class Piece:
 
 @dataclass(eq=False)
 class _Reader:
-    """Where the pieces of some requests go."""
+    """The receiver of the pieces of some requests."""
 
     loop: asyncio.AbstractEventLoop
     queue: "asyncio.Queue[Piece | BaseException]" = field(default_factory=asyncio.Queue)
@@ -95,7 +95,7 @@ class EngineThread:
         begin = time.monotonic()
         try:
             steps = self.engine.step()
-        except BaseException as error:  # also MemoryError: the requests end, and the server goes on
+        except BaseException as error:  # also MemoryError: the requests end, and the server continues
             self._fail(error)
             return
         pieces: dict[_Reader, list[Piece]] = {}

@@ -1,4 +1,4 @@
-"""What every request passes before its route: the key, the kind and the size of the body, and a line in the log."""
+"""Checks of every request before its route: the key, the kind and the size of the body; and a line in the log."""
 
 import hashlib
 import hmac

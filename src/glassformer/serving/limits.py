@@ -5,7 +5,7 @@ from glassformer.config.schema import checked, setting
 
 @checked
 class Limits:
-    """What a request may ask for."""
+    """Limits of requests and of the server."""
 
     section = ""
     max_rows: int = setting(16, "number of texts that are generated at a time; others wait", "≥ 1")

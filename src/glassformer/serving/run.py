@@ -1,6 +1,8 @@
 """A server of models: a socket, a process, and a clean end."""
 
 import logging
+import signal
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from glassformer.serving.limits import Limits
 
 @dataclass(frozen=True)
 class Access:
-    """Who may use a server."""
+    """The key, the names and the other sites of a server."""
 
     key: str | None = None
     """The key that requests need."""
@@ -71,6 +73,9 @@ def serve(
     )
     logging.getLogger("glassformer.serving").setLevel(logging.INFO)
     print(f"serving {', '.join(loaded)}: {url(host, listener)}v1  (Ctrl-C stops the server)", flush=True)
+    if threading.current_thread() is threading.main_thread():
+        # uvicorn sends SIGTERM again after a clean end
+        signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         uvicorn.Server(config).run([listener])
     except KeyboardInterrupt:  # uvicorn raises it again after a clean end

@@ -247,7 +247,7 @@ class ServedModels(BaseModel):
 
 
 class ErrorDetail(BaseModel):
-    """What is wrong."""
+    """The mistake, and the parameter that has it."""
 
     message: str
     type: str

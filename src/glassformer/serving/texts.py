@@ -1,4 +1,4 @@
-"""What completions and chats have in common: settings of a request, its rows, and its answer as a whole or a stream."""
+"""The common parts of completions and chats: settings, rows, and an answer as a whole or a stream."""
 
 import asyncio
 import json

@@ -1,0 +1,80 @@
+"""Tiny trained models of all lineages, and servers of them: in this process, or as a process of their own."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+import glassformer
+from glassformer.config.recurrent import AttendBefore, RecurrentConfig
+from glassformer.config.run import MaskedConfig
+from glassformer.model import Model
+from glassformer.reporting import Outcome
+from glassformer.serving.application import application
+from glassformer.serving.limits import Limits
+from runs import conversation_run, label_run, pair_run, text_run_of
+from serving.served import ServerProcesses
+
+RECURRENT = RecurrentConfig(attention=AttendBefore(), d_embedding=8, d_encoder=8, d_decoder=12, max_len=32)
+
+Serve = Callable[..., str]
+"""A function that starts a server of models in a thread, and returns its address without a slash at the end."""
+
+
+@pytest.fixture(scope="session")
+def models(trained: Outcome, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+    """One tiny trained model of each lineage; `chat` has a chat template."""
+
+    def place(name: str) -> Path:
+        return tmp_path_factory.mktemp(name)
+
+    chat = conversation_run(place("conversations"), max_steps=60, eval_every=60)
+    runs = {
+        "chat": replace(chat, model=replace(chat.model, max_len=160)),
+        "encoder": text_run_of(place("encoder"), MaskedConfig()),
+        "encoder-decoder": pair_run(place("pairs")),
+        "recurrent": pair_run(place("recurrent"), model=RECURRENT),
+        "classifier": label_run(place("classifier")),
+    }
+    found = {name: glassformer.train(run, place(name) / "run").model for name, run in runs.items()}
+    return {"decoder": glassformer.load(trained.folder), **found}
+
+
+@pytest.fixture
+def serve(models: dict[str, Model]) -> Iterator[Serve]:
+    """Start servers; all of them stop at the end of the test."""
+    stops: list[Callable[[], None]] = []
+
+    def start(*names: str, limits: Limits | None = None, key: str | None = None, **others: Model) -> str:
+        """Serve the models of the tests with these names, by default all, and others by keyword."""
+        chosen = {name: models[name] for name in names} | others or models
+        app = application(chosen, limits or Limits(), key=key)
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        while not server.started:
+            thread.join(0.01)
+            assert thread.is_alive(), "the server has ended at its start"
+
+        def stop() -> None:
+            server.should_exit = True
+            thread.join()
+
+        stops.append(stop)
+        port: int = server.servers[0].sockets[0].getsockname()[1]
+        return f"http://127.0.0.1:{port}"
+
+    yield start
+    for stop in stops:
+        stop()
+
+
+@pytest.fixture
+def processes(models: dict[str, Model], tmp_path: Path, environment: dict[str, str]) -> Iterator[ServerProcesses]:
+    """Start `glassformer serve` in processes, which end with the test."""
+    started = ServerProcesses(tmp_path, models, environment)
+    yield started
+    started.stop()

@@ -1,0 +1,35 @@
+"""The facts of a server: health, models, metrics; a process of its own that begins, answers and ends."""
+
+import signal
+import urllib.request
+
+from serving.conftest import Serve
+from serving.served import ServerProcesses, ask
+
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "red dog"}], "temperature": 0}
+
+
+def test_the_list_of_models_names_the_abilities_of_each(serve: Serve) -> None:
+    status, answer = ask(f"{serve()}/v1/models")
+    able = {one["id"]: set(one["abilities"]) for one in answer["data"]}
+    assert status == 200 and {"completions", "chat"} <= able["chat"]
+    assert "chat" not in able["decoder"] and "translate" in able["recurrent"]
+    assert "fill_mask" in able["encoder"] and "classify" in able["classifier"]
+
+
+def test_the_numbers_of_prometheus_count_answers_and_tokens(serve: Serve) -> None:
+    address = serve("chat")
+    _, answer = ask(f"{address}/v1/chat/completions", CHAT)
+    with urllib.request.urlopen(f"{address}/metrics", timeout=60) as found:
+        text = found.read().decode()
+    assert f"glassformer_new_tokens_total {float(answer['usage']['completion_tokens'])}" in text
+    assert 'glassformer_answers_total{path="/v1/chat/completions",status="200"} 1.0' in text
+
+
+def test_a_process_serves_until_sigterm_and_ends_with_0(processes: ServerProcesses) -> None:
+    server = processes.start("chat", "encoder-decoder")
+    status, answer = ask(f"{server.address}/v1/chat/completions", CHAT)
+    assert status == 200 and answer["choices"][0]["message"]["role"] == "assistant"
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(60) == 0
+    assert "Traceback" not in server.log.read_text("utf-8")
