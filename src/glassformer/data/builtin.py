@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassformer import files
-from glassformer.data import builtin_labels, builtin_pairs
+from glassformer.data import builtin_conversations, builtin_labels, builtin_pairs
 from glassformer.data.builtin_labels import stdlib_files
 from glassformer.data.records import Kind, Record, Request
 from glassformer.errors import UserError, nearest_name
@@ -37,12 +37,15 @@ class Builtin:
     kind: Kind
     rows: Callable[[], Iterable[tuple[Row, str]]]
     """Every row, with the name of its part."""
+    names: tuple[str, ...] = ()
+    """Names of the values of a row; without them, a row has the values that a request names, in its order."""
 
 
 def read(address: str, request: Request) -> Iterator[Record]:
     """Yield the records of `builtin:NAME`, or of a part of it, with the names of the request."""
+    names = find(address, request.kind).names or request.names
     for number, row in enumerate(rows(address, request.kind), 1):
-        fields = dict(zip(request.names, row, strict=True))
+        fields = dict(zip(names, row, strict=True))
         yield Record(f"record {number} of {address}", fields, request.settings)
 
 
@@ -133,12 +136,6 @@ def _copy_task() -> Iterator[str]:
     return (f"{word}|{word}" for word in words)
 
 
-def _characters() -> Iterable[tuple[Row, str]]:
-    from glassformer.data.builtin_conversations import characters
-
-    return characters()
-
-
 def _whole(documents: Callable[[], Iterator[str]]) -> Builtin:
     return Builtin("text", lambda: (((text,), "") for text in documents()))
 
@@ -157,5 +154,9 @@ BUILTIN = {
     **{name: Builtin("pairs", rows) for name, rows in builtin_pairs.PAIRS.items()},
     "docstrings": Builtin("labels", builtin_labels.docstrings),
     "python-tokens": Builtin("tags", builtin_labels.python_tokens),
-    "characters": Builtin("conversations", _characters),
+    "characters": Builtin("conversations", builtin_conversations.characters, ("prompt", "completion")),
+    "docstring-questions": Builtin(
+        "conversations", builtin_conversations.docstring_questions, ("prompt", "completion")
+    ),
+    "sums": Builtin("conversations", builtin_conversations.sums, builtin_conversations.SUMS),
 }

@@ -68,7 +68,7 @@ class ConversationTask(TrainableTask):
     # Use
 
     def test_path(self, run: Run) -> str | None:
-        return builtin.test_part(data_of(run, ConversationData).path)
+        return builtin.test_part(run.data.path)
 
     def writer(self, model: ModelParts) -> Writer:
         return Writer(model.network, model.tokenizer, model.device, model.name)
