@@ -7,6 +7,7 @@ import torch
 
 from configs import random_ids, random_model
 from glassformer.models.state import TransformerState
+from glassformer.nn import kv_cache
 from glassformer.nn.kv_cache import LayerCache, Slots
 
 N_ROWS, G, MAX_LEN, K, W = 3, 2, 6, 4, 5
@@ -71,14 +72,25 @@ def test_buffers_double_when_full_and_keep_their_contents() -> None:
     assert sizes == [2, 4, 4, *[8] * 4, *[16] * 8, *[21] * 5]
 
 
-def test_select_copies_only_filled_slots() -> None:
+def test_select_copies_only_the_slots_of_its_rows() -> None:
+    """The longest row, which has 4 tokens, is left out."""
     before = state()
     before.layers[0].keys[:, :, :4] = torch.randn(N_ROWS, G, 4, K)
     before.layers[0].keys[:, :, 4:] = torch.nan
     rows = torch.tensor([2, 0])
-    after = before.select(rows).layers[0].keys
-    assert torch.equal(after[:, :, :4], before.layers[0].keys[rows, :, :4])
-    assert after.shape == (2, G, MAX_LEN + 1, K) and after[:, :, 4:].abs().sum() == 0
+    found = before.select(rows)
+    after = found.layers[0].keys
+    assert found.longest == 2 and torch.equal(after[:, :, :2], before.layers[0].keys[rows, :, :2])
+    assert after.shape == (2, G, MAX_LEN + 1, K) and after[:, :, 2:].abs().sum() == 0
+
+
+def test_the_memory_of_a_long_row_ends_with_it() -> None:
+    lengths = torch.tensor([900, 40, 5])
+    cache = LayerCache(torch.ones(N_ROWS, G, 1000, K), torch.ones(N_ROWS, G, 1000, W))
+    before = TransformerState([cache], 1000, lengths, 900, uniform=False)
+    assert before.select(torch.tensor([1, 2])).layers[0].n_slots == 80
+    assert before.select(torch.tensor([2])).layers[0].n_slots == kv_cache.FIRST_SLOTS
+    assert before.select(torch.tensor([0, 2])).layers[0].n_slots == 1000
 
 
 def test_joined_states_copy_only_filled_slots_of_both() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from glassformer.inference.contexts import Context, Ids, n_shared, read_more
+from glassformer.inference.contexts import Ids, n_shared, read_more
 from glassformer.inference.decodable import Decodable, joined
 from glassformer.inference.prefixes import MIN_SHARED, PrefixCache
 from glassformer.inference.rows import Row, Settings, rows_of
@@ -82,7 +82,8 @@ class Sample:
     def __post_init__(self) -> None:
         if self.request.n_new is not None:
             self.row.longest = len(self.request.ids) + self.request.n_new
-        self.row.longest = min(self.row.longest, self.request.settings.max_len)
+        # The last id is chosen after a full context, and not read
+        self.row.longest = min(self.row.longest, self.request.settings.max_len + 1)
 
     def extend(self, token: int) -> None:
         """Add a new id."""
@@ -116,8 +117,8 @@ class _Unread:
     likely: list[Likely] = field(default_factory=list)
 
     @property
-    def context(self) -> Context:
-        return Context(tuple(self.request.ids), self.request.source)
+    def ids(self) -> tuple[int, ...]:
+        return tuple(self.request.ids)
 
     @property
     def n_left(self) -> int:
@@ -231,9 +232,8 @@ class Engine:
             return
         stay = [number for number, sample in enumerate(self._live) if sample not in self._ended]
         for number, sample in enumerate(self._live):
-            if sample in self._ended and self.prefixes.max_bytes:
-                history = sample.row.history[:-1]
-                self.prefixes.add(Context(tuple(history), sample.request.source), self._row(number))
+            if sample in self._ended and self._keeps(sample.request):
+                self.prefixes.add(tuple(sample.row.history[:-1]), self._row(number))
         if len(stay) < len(self._live):
             self._state = self._state.select(torch.tensor(stay, device=self.device)) if stay else None
             self._live = [self._live[number] for number in stay]
@@ -244,6 +244,10 @@ class Engine:
         self._ended.clear()
         live = {sample.request for sample in self._live}
         self._samplers = {request: sampler for request, sampler in self._samplers.items() if request in live}
+
+    def _keeps(self, request: Request) -> bool:
+        """Return True if states after the ids of a request are kept; a source has too many different ones."""
+        return self.prefixes.max_bytes > 0 and not request.source
 
     def _row(self, number: int) -> Any:
         return self._state.select(torch.tensor([number], device=self.device))
@@ -260,39 +264,48 @@ class Engine:
         done = [number for number, one in enumerate(part) if not one.n_left]
         self._reading = [one for one in self._reading if one.n_left]
         for one in (part[number] for number in done):
-            self.prefixes.add(one.context, one.state)
+            if self._keeps(one.request):
+                self.prefixes.add(one.ids, one.state)
         return self._join([part[number] for number in done], logits[done])
 
     def _begin_reading(self) -> None:
-        """Move waiting prompts to free rows, each with the state after its longest known beginning."""
+        """Let waiting prompts be read, as far as rows are free for them."""
         while self._waiting and (self.n_live == 0 or self.n_live + len(self._waiting[0].samples) <= self.max_rows):
             self._reading.append(self._waiting.popleft())
 
     def _part(self) -> list[_Unread]:
         """Return the prompts whose next ids are read now, the oldest first."""
         part: list[_Unread] = []
-        room = PART_BETWEEN if self._live else PART
-        for one in self._reading:
-            if one.state is None and any(self._shares(one, other) for other in part):
-                continue  # what they share is read once
+        for number, one in enumerate(self._reading):
+            if one.state is None and self._waits(one, self._reading[:number]):
+                continue
+            self._start(one)
             if part and (one.request.scores_prompt or part[0].request.scores_prompt):
                 break
-            longest = max(min(each.n_left, room) for each in [*part, one])
-            if part and longest * (len(part) + 1) > room:
+            longest = max(min(each.n_left, self._room) for each in [*part, one])
+            if part and longest * (len(part) + 1) > self._room:
                 break
             part.append(one)
-        for one in part:
-            if one.state is None:
-                self._start(one)
         return part
 
-    def _shares(self, one: _Unread, other: _Unread) -> bool:
-        same = one.request.source == other.request.source
-        return same and n_shared(one.request.ids, other.request.ids) - other.n_read >= MIN_SHARED
+    @property
+    def _room(self) -> int:
+        """Number of prompt tokens that are read in this step."""
+        return PART_BETWEEN if self._live else PART
+
+    def _waits(self, one: _Unread, earlier: Sequence[_Unread]) -> bool:
+        """Return True if an earlier prompt is read now whose beginning a prompt shares: it is read once."""
+        if not earlier or not self._keeps(one.request) or one.request.scores_prompt:
+            return False
+        n_known = self.prefixes.n_known(one.ids)
+        return any(n_shared(one.ids, other.ids) - n_known >= MIN_SHARED for other in earlier)
 
     def _start(self, one: _Unread) -> None:
-        if not one.request.scores_prompt:
-            one.n_read, one.state = self.prefixes.find(one.context)
+        """Give a prompt the state after its longest known beginning, unless it has begun."""
+        if one.state is not None:
+            return
+        if self._keeps(one.request) and not one.request.scores_prompt:
+            one.n_read, one.state = self.prefixes.find(one.ids)
             for sample in one.samples:
                 sample.n_shared = one.n_read
         if one.state is None:
@@ -301,8 +314,7 @@ class Engine:
 
     def _read_together(self, part: Sequence[_Unread]) -> Tensor:
         """Read the next ids of several prompts; return the logits (N, V) after each."""
-        room = PART_BETWEEN if self._live else PART
-        rows = [one.request.ids[one.n_read : one.n_read + room] for one in part]
+        rows = [one.request.ids[one.n_read : one.n_read + self._room] for one in part]
         logits, state = read_more(self.model, rows, _joined([one.state for one in part]), self.device)
         for number, (one, ids) in enumerate(zip(part, rows, strict=True)):
             one.n_read += len(ids)
@@ -313,7 +325,7 @@ class Engine:
     def _read_scored(self, one: _Unread) -> Tensor:
         """Read the next ids of a prompt with the log probabilities of the ids after them; return the last logits."""
         ids = one.request.ids
-        begin, end = one.n_read, min(one.n_read + PART, len(ids))
+        begin, end = one.n_read, min(one.n_read + self._room, len(ids))
         logits, one.state = self.model.step(torch.tensor([ids[begin:end]], device=self.device), one.state)
         after = list(ids[begin + 1 : end + 1])
         one.likely += likely(logits[0, : len(after)], after, one.request.n_top or 0)

@@ -60,8 +60,11 @@ class TransformerState:
         """Return the state whose row i is row `rows[i]` of this one: expand, reorder or drop rows."""
         if self.branches is not None:
             return self._select_branches(self.branches, rows)
-        layers = [layer.select(rows, self.longest) for layer in self.layers]
-        return replace(self._select_memory(rows), layers=layers, lengths=self.lengths[rows])
+        lengths, longest = self.lengths[rows], self.longest
+        if not self.uniform:  # then a step also reads the lengths
+            longest = int(lengths.max())
+        layers = [layer.select(rows, longest) for layer in self.layers]
+        return replace(self._select_memory(rows), layers=layers, lengths=lengths, longest=longest)
 
     def joined(self, other: "TransformerState") -> "TransformerState":
         """Return the state with the rows of this one, then those of `other`; lengths and sources may differ in size."""

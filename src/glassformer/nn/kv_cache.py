@@ -106,8 +106,12 @@ class LayerCache(Cache):
         return self.keys[:, :, : to.n_filled], self.values[:, :, : to.n_filled]
 
     def select(self, rows: Tensor, n_filled: int) -> Self:
-        """Return new buffers whose row i is row `rows[i]`: the first `n_filled` slots are copied, the others are 0."""
-        return type(self)(*(_copied(x[:, :, :n_filled].index_select(0, rows), self.n_slots) for x in self._buffers))
+        """Return new buffers whose row i is row `rows[i]`: the first `n_filled` slots are copied, the others are 0.
+
+        They have at most twice as many slots as are filled, so that the memory of the longest row ends with it.
+        """
+        n_slots = min(self.n_slots, max(FIRST_SLOTS, 2 * n_filled))
+        return type(self)(*(_copied(x[:, :, :n_filled].index_select(0, rows), n_slots) for x in self._buffers))
 
     def joined(self, other: Self, n_filled: int, n_filled_of_other: int) -> Self:
         """Return new buffers with the rows of this cache, then those of `other`; only filled slots are copied."""
