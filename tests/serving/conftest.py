@@ -1,22 +1,21 @@
 """Tiny trained models of all lineages, and servers of them: in this process, or as a process of their own."""
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import uvicorn
 
 import glassformer
 from glassformer.config.recurrent import AttendBefore, RecurrentConfig
 from glassformer.config.run import MaskedConfig
 from glassformer.model import Model
 from glassformer.reporting import Outcome
+from glassformer.serving.access import Access
 from glassformer.serving.application import application
 from glassformer.serving.limits import Limits
 from runs import conversation_run, label_run, pair_run, text_run_of
-from serving.served import ServerProcesses
+from serving.served import RunningServer, ServerProcesses
 
 RECURRENT = RecurrentConfig(attention=AttendBefore(), d_embedding=8, d_encoder=8, d_decoder=12, max_len=32)
 
@@ -46,30 +45,18 @@ def models(trained: Outcome, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 @pytest.fixture
 def serve(models: dict[str, Model]) -> Iterator[Serve]:
     """Start servers; all of them stop at the end of the test."""
-    stops: list[Callable[[], None]] = []
+    running: list[RunningServer] = []
 
     def start(*names: str, limits: Limits | None = None, key: str | None = None, **others: Model) -> str:
         """Serve the models of the tests with these names, by default all, and others by keyword."""
         chosen = {name: models[name] for name in names} | others or models
-        app = application(chosen, limits or Limits(), key=key)
-        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1))
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        while not server.started:
-            thread.join(0.01)
-            assert thread.is_alive(), "the server has ended at its start"
-
-        def stop() -> None:
-            server.should_exit = True
-            thread.join()
-
-        stops.append(stop)
-        port: int = server.servers[0].sockets[0].getsockname()[1]
-        return f"http://127.0.0.1:{port}"
+        app = application(chosen, limits or Limits(), Access(key=key))
+        running.append(RunningServer(app, limits or Limits(grace=1)))
+        return running[-1].address
 
     yield start
-    for stop in stops:
-        stop()
+    for server in running:
+        server.stop()
 
 
 @pytest.fixture

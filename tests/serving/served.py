@@ -1,10 +1,11 @@
-"""Requests of the tests, and `glassformer serve` as a process of its own."""
+"""Requests of the tests, servers in a thread, and `glassformer serve` as a process of its own."""
 
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -13,7 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fastapi import FastAPI
+
+from glassformer.inspector.listener import listen, url
 from glassformer.model import Model
+from glassformer.serving.limits import Limits
+from glassformer.serving.models import Models
+from glassformer.serving.run import uvicorn_server
 
 START_S = 120
 
@@ -27,6 +34,30 @@ def ask(address: str, body: Any = None, key: str | None = None) -> tuple[int, An
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
+
+
+class RunningServer:
+    """An application in a thread of this process."""
+
+    def __init__(self, app: FastAPI, limits: Limits) -> None:
+        self.app, self._server, self._socket = app, uvicorn_server(app, limits), listen("127.0.0.1", 0)
+        self._thread = threading.Thread(target=self._server.run, args=[[self._socket]], daemon=True)
+        self._thread.start()
+        self.address = url("127.0.0.1", self._socket).removesuffix("/")
+        while not self._server.started:
+            self._thread.join(0.01)
+            assert self._thread.is_alive(), "the server has ended at its start"
+
+    @property
+    def models(self) -> Models:
+        """The models of the server, and the number of its requests."""
+        models: Models = self.app.state.models
+        return models
+
+    def stop(self) -> None:
+        """End the server, after the requests that run."""
+        self._server.should_exit = True
+        self._thread.join()
 
 
 @dataclass

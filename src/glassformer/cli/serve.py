@@ -1,17 +1,14 @@
 """glassformer serve DIR [NAME=DIR …]"""
 
 import logging
-import os
 from pathlib import Path
 from typing import Annotated
 
 from glassformer import files
 from glassformer.cli.inputs_outputs import Loading
 from glassformer.errors import UserError, needs
-from glassformer.inspector.listener import is_loopback
+from glassformer.serving.access import Access, read_key
 from glassformer.serving.limits import Limits
-
-KEY = "GLASSFORMER_API_KEY"
 
 
 def main(
@@ -21,6 +18,7 @@ def main(
     key_file: Path | None = None,
     hosts: tuple[str, ...] = (),
     origins: tuple[str, ...] = (),
+    log_texts: bool = False,
     limits: Limits,
     loading: Loading,
 ) -> int:
@@ -38,6 +36,7 @@ def main(
             the key, if there is one.
         hosts: Names under which the server is reached, for example those of a proxy.
         origins: Other sites whose pages may send requests, such as https://example.org.
+        log_texts: Write the requests and the answers to the log, too.
 
     Examples:
         glassformer serve runs/mybook
@@ -57,25 +56,12 @@ def main(
             raise UserError(f"two models have the name {name}: give one of them another name, as NAME={folder}")
         named[name] = path
         loading.run(path)
-    key = _key(key_file)
-    if key is None and not is_loopback(host):
-        raise UserError(
-            f"{host} is open to other computers, and there is no key: give --key-file FILE, or set the environment "
-            f"variable {KEY}"
-        )
+    access = Access(host, read_key(key_file), hosts, origins)
     with needs("the server", "serve"):
-        from glassformer.serving.run import Access, serve  # imports torch
+        from glassformer.serving.run import serve  # imports torch
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.raiseExceptions = False  # a full disk must not end a request
     # The server
     models = {name: loading.model(path) for name, path in named.items()}
-    serve(models, host=host, port=port, access=Access(key, hosts, origins), limits=limits)
+    serve(models, port=port, access=access, limits=limits, log_texts=log_texts)
     return 0
-
-
-def _key(file: Path | None) -> str | None:
-    """Return the key of a file, or of the environment; raise `UserError` for one that is empty."""
-    key = os.environ.get(KEY) if file is None else files.read_text(file).strip()
-    if key is not None and not (key.strip() and key.isascii() and key.isprintable()):
-        raise UserError(f"the key in {file or KEY} must be of printable ASCII characters, and not empty")
-    return key

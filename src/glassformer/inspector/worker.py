@@ -11,13 +11,17 @@ Result = TypeVar("Result")
 
 
 class Busy(Exception):
-    """The queue is full, or a job has missed its deadline."""
+    """The queue is full, or the server is stopping."""
+
+
+class Late(Busy, TimeoutError):
+    """A job has missed its deadline."""
 
 
 class Worker:
     """A thread that runs one job at a time, so that requests never compete for the processor.
 
-    A job that is not finished `deadline` seconds after its request raises `Busy` there. If it has begun, the thread
+    A job that is not finished `deadline` seconds after its request raises `Late` there. If it has begun, the thread
     finishes it and drops the result; if not, it never begins. More than `limit` waiting jobs raise `Busy` at once.
     """
 
@@ -34,7 +38,7 @@ class Worker:
                 raise Busy(f"{self.n_jobs} requests wait already: try again later")
             self.n_jobs += 1
         try:
-            future = self._thread.submit(job, *args, **named)
+            future = self._thread.submit(_contained, job, *args, **named)
         except RuntimeError as error:  # the server is shutting down
             self._done()
             raise Busy("the server is stopping") from error
@@ -42,7 +46,7 @@ class Worker:
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), self.deadline)
         except TimeoutError as error:
-            raise Busy(f"no result within {self.deadline:g} seconds: choose a shorter text") from error
+            raise Late(f"no result within {self.deadline:g} seconds: choose a shorter text") from error
 
     def post(self, job: Callable[..., object], *args: Any) -> None:
         """Let the thread run a job after those that wait; the job handles its own errors.
@@ -59,3 +63,22 @@ class Worker:
     def close(self) -> None:
         """Drop the waiting jobs; the running one is finished in the background."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _contained(job: Callable[..., Result], *args: Any, **named: Any) -> Result:
+    """Run a job; its errors are those of a request, see `as_exception`."""
+    try:
+        return job(*args, **named)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise as_exception(error) from error
+
+
+def as_exception(error: BaseException) -> Exception:
+    """Return an error that ends a request only; `SystemExit`, raised in the event loop, would end the server.
+
+    >>> as_exception(SystemExit(1))
+    RuntimeError('SystemExit: 1')
+    """
+    return error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")

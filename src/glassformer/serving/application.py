@@ -1,7 +1,7 @@
 """The application: the guard, all routes, and the document of the interface."""
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -9,12 +9,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from glassformer.errors import UserError
-from glassformer.inspector.worker import Worker
+from glassformer.inspector.worker import Busy, Worker
 from glassformer.model import Model
 from glassformer.serving import chat, completions, schemas
+from glassformer.serving.access import Access
 from glassformer.serving.errors import ApiError, answer_error
 from glassformer.serving.guard import Guard
 from glassformer.serving.limits import Limits
@@ -23,18 +23,10 @@ from glassformer.serving.models import Models, Served, TheModels
 
 
 def application(
-    models: Mapping[str, Model],
-    limits: Limits,
-    *,
-    key: str | None = None,
-    hosts: Sequence[str] = ("127.0.0.1", "localhost"),
-    origins: Sequence[str] = (),
+    models: Mapping[str, Model], limits: Limits, access: Access | None = None, *, log_texts: bool = False
 ) -> FastAPI:
-    """Return the application that serves models by name.
-
-    Requests need the key, if there is one. `hosts` are the allowed names of the server, and `origins` are other sites
-    whose pages may send requests.
-    """
+    """Return the application that serves models by name; `log_texts` adds requests and answers to the log."""
+    access = access or Access()
     worker, metrics = Worker(limits.max_waiting, limits.deadline), Metrics()
 
     @contextlib.asynccontextmanager
@@ -52,20 +44,17 @@ def application(
     )
     served = {name: Served(name, model, worker, limits, metrics) for name, model in models.items()}
     app.state.models = Models(served, limits, metrics)
-    for error in (ApiError, UserError, RequestValidationError, HTTPException, TimeoutError, Exception):
+    for error in (ApiError, UserError, RequestValidationError, HTTPException, TimeoutError, Busy, Exception):
         app.add_exception_handler(error, answer_error)
     app.include_router(completions.router)
     app.include_router(chat.router)
     _add_facts(app)
-    app.add_middleware(
-        Guard, key=key, max_body=limits.max_body, metrics=metrics, is_open=("/health", "/page/", "/session")
-    )
-    if origins:
+    app.add_middleware(Guard, access=access, limits=limits, metrics=metrics, log_texts=log_texts)
+    if access.origins:
         headers = ["authorization", "content-type"]
         app.add_middleware(
-            CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"], allow_headers=headers
+            CORSMiddleware, allow_origins=list(access.origins), allow_methods=["GET", "POST"], allow_headers=headers
         )
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     return app
 
 

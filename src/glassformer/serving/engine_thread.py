@@ -5,12 +5,13 @@ Each step of the engine is one job of the thread, so that other jobs, such as th
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from glassformer.inference.engine import Engine, Finish, Likely, Request, Sample, Step
 from glassformer.inference.text import EncodedPrompt, RowText
-from glassformer.inspector.worker import Worker
+from glassformer.inspector.worker import Worker, as_exception
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
@@ -33,7 +34,7 @@ class _Reader:
     """The receiver of the pieces of some requests."""
 
     loop: asyncio.AbstractEventLoop
-    queue: "asyncio.Queue[Piece | BaseException]" = field(default_factory=asyncio.Queue)
+    queue: "asyncio.Queue[Piece | Exception]" = field(default_factory=asyncio.Queue)
 
 
 class EngineThread:
@@ -62,7 +63,7 @@ class EngineThread:
             while n_rows:
                 async with asyncio.timeout(end - time.monotonic()):
                     piece = await reader.queue.get()
-                if isinstance(piece, BaseException):
+                if isinstance(piece, Exception):
                     raise piece
                 n_rows -= piece.finish is not None
                 yield piece
@@ -72,12 +73,23 @@ class EngineThread:
 
     # In the thread
 
+    @contextmanager
+    def _failing(self, reader: _Reader) -> Iterator[None]:
+        """Let an error inside the block end the requests of one reader."""
+        try:
+            yield
+        except BaseException as error:
+            self._end(reader)
+            _send(reader, [as_exception(error)])
+
     def _add(self, reader: _Reader, requests: Sequence[Request], prompts: Sequence[EncodedPrompt]) -> None:
         number = 0
-        for request, prompt in zip(requests, prompts, strict=True):
-            for sample in self.engine.add(request):
-                self._rows[sample] = reader, number, RowText(self.tokenizer, prompt, request.settings)
-                number += 1
+        with self._failing(reader):
+            for request, prompt in zip(requests, prompts, strict=True):
+                texts = [RowText(self.tokenizer, prompt, request.settings) for _ in request.settings.samples]
+                for sample, text in zip(self.engine.add(request), texts, strict=True):
+                    self._rows[sample] = reader, number, text
+                    number += 1
         self._go_on()
 
     def _end(self, reader: _Reader) -> None:
@@ -86,7 +98,7 @@ class EngineThread:
             self.engine.end(sample)
 
     def _go_on(self) -> None:
-        if not self._is_running:
+        if not self._is_running and not self.engine.is_idle:
             self._is_running = True
             self.worker.post(self._step)
 
@@ -100,16 +112,15 @@ class EngineThread:
             return
         pieces: dict[_Reader, list[Piece]] = {}
         for step in steps:
-            self._put(step, pieces)
+            if step.sample in self._rows:
+                with self._failing(self._rows[step.sample][0]):
+                    self._put(step, pieces)
         for reader, new in pieces.items():
             _send(reader, new)
+        self._go_on()
         self.seen(time.monotonic() - begin, len(steps))
-        if not self.engine.is_idle:
-            self._go_on()
 
     def _put(self, step: Step, pieces: dict[_Reader, list[Piece]]) -> None:
-        if step.sample not in self._rows:
-            return
         reader, number, row = self._rows[step.sample]
         text = "" if step.token is None else row.push(step.token)
         finish = step.finish
@@ -123,14 +134,15 @@ class EngineThread:
         pieces.setdefault(reader, []).append(Piece(number, text, n_tokens, step.likely, finish, step.sample))
 
     def _fail(self, error: BaseException) -> None:
+        """Let an error of the model end all requests."""
         self.engine.reset()
         readers = {reader for reader, _, _ in self._rows.values()}
         self._rows.clear()
         for reader in readers:
-            _send(reader, [error])
+            _send(reader, [as_exception(error)])
 
 
-def _send(reader: _Reader, pieces: Sequence[Piece | BaseException]) -> None:
+def _send(reader: _Reader, pieces: Sequence[Piece | Exception]) -> None:
     def put() -> None:
         for piece in pieces:
             reader.queue.put_nowait(piece)

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from glassformer.errors import UserError, did_you_mean
+from glassformer.inspector.worker import Busy
 
 TYPES = {
     401: "authentication_error",
@@ -18,6 +19,7 @@ TYPES = {
     413: "invalid_request_error",
     429: "rate_limit_error",
     500: "server_error",
+    503: "server_error",
     504: "timeout_error",
 }
 
@@ -68,6 +70,8 @@ def as_api_error(error: BaseException) -> ApiError:
     if isinstance(error, TimeoutError):
         headers = {"x-should-retry": "false"}
         return ApiError(504, "no result before the deadline: ask for a shorter text", code="deadline", headers=headers)
+    if isinstance(error, Busy):
+        return ApiError(503, str(error), code="busy", headers={"retry-after": "2"})
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, str(error.detail), headers=error.headers)
     # A repetition would fail again

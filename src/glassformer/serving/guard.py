@@ -1,91 +1,151 @@
-"""Checks of every request before its route: the key, the kind and the size of the body; and a line in the log."""
+"""Checks of every request before its route: the host, the key, the kind and the size of the body; and the log."""
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
+import json
 import logging
 import time
-from collections.abc import Collection
-from http.cookies import SimpleCookie
+import traceback
 
-from fastapi import HTTPException
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from glassformer.serving.errors import ApiError
+from glassformer.serving.access import Access
+from glassformer.serving.errors import ApiError, as_api_error
+from glassformer.serving.limits import Limits
 from glassformer.serving.metrics import Metrics
 
 COOKIE = "glassformer"
+OPEN = ("/", "/health", "/session")
+"""Paths that need no key."""
+OPEN_FOLDER = "/page/"
+"""The folder whose files need no key."""
+TEXTS = "/v1/"
+"""The paths whose requests and answers are logged with `log_texts`."""
+MAX_SHOWN = 200
+"""Largest number of characters of a path in the log."""
 log = logging.getLogger("glassformer.serving")
 
 
 class Guard:
-    """Middleware that refuses requests without the key, and bodies that are no JSON or too large.
+    """Middleware that refuses requests without the key, and bodies that are no JSON, too large or too slow.
 
-    The key is in the header `Authorization: Bearer KEY`, or a cookie made from it (`cookie_of`) that the page has.
+    The key is in the header `Authorization: Bearer KEY`, or a cookie made from it (`cookie_of`) that the page has. Each
+    request is answered here: an error of the application, or the end of the server, becomes an error object.
     """
 
     def __init__(
-        self, app: ASGIApp, *, key: str | None, max_body: int, metrics: Metrics, is_open: Collection[str]
+        self, app: ASGIApp, *, access: Access, limits: Limits, metrics: Metrics, log_texts: bool = False
     ) -> None:
-        """Set the key, or None; the paths that begin with one of `is_open` need none."""
-        self.app, self.key, self.max_body, self.metrics, self.is_open = app, key, max_body, metrics, tuple(is_open)
+        self.app, self.access, self.limits, self.metrics, self.log_texts = app, access, limits, metrics, log_texts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        begin, status, n_read = time.monotonic(), 0, 0
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        async def limited() -> Message:
-            nonlocal n_read
-            message = await receive()
-            n_read += len(message.get("body", b""))
-            if n_read > self.max_body:
-                raise HTTPException(413, f"the request has more than {self.max_body:,} bytes")
-            return message
-
-        request = Request(scope)
-        error = self._refused(request)
+        begin, exchange = time.monotonic(), _Exchange(self.limits, receive, send)
+        has_texts = self.log_texts and scope["path"].startswith(TEXTS)
+        if has_texts:
+            exchange.texts = bytearray(), bytearray()
         try:
-            if error is not None:
-                await error.response()(scope, receive, noted)
+            refused = self._refused(Request(scope))
+            if refused is not None:
+                await refused.response()(scope, receive, exchange.send)
             else:
-                await self.app(scope, limited, noted)
+                await self.app(scope, exchange.receive, exchange.send)
+        except asyncio.CancelledError:  # uvicorn cancels what runs at the end of its grace
+            with contextlib.suppress(asyncio.CancelledError):
+                await exchange.end(ApiError(503, "the server is stopping", code="stopping"))
+        except Exception as error:  # without its message, which may have a part of a text
+            log.error("%s in\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
+            await exchange.end(as_api_error(error))
         finally:
             seconds, route = time.monotonic() - begin, scope.get("route")
             path = getattr(route, "path", "other")
-            self.metrics.answers.labels(path, status).inc()
+            self.metrics.answers.labels(path, exchange.status).inc()
             self.metrics.seconds.labels(path).observe(seconds)
-            log.info("%s %s %d %.3f s", request.method, request.url.path, status, seconds)
+            shown = _one_line(scope["path"])
+            log.info("%s %s %d %.3f s", _one_line(scope["method"]), shown, exchange.status, seconds)
+            for what, text in zip(("request", "answer"), exchange.texts or (), strict=False):
+                log.info("%s of %s: %s", what, shown, json.dumps(text.decode("utf-8", "replace"), ensure_ascii=False))
 
     def _refused(self, request: Request) -> ApiError | None:
-        path = request.url.path
-        if self.key is not None and not (path == "/" or path.startswith(self.is_open)) and not self._knows_key(request):
+        """Return the error of a request that reaches no route."""
+        path = request.scope["path"]
+        if not self.access.is_name(request.headers.get("host", "")):
+            return ApiError(
+                400, "the header Host has another name than those of the server (--hosts)", code="wrong_host"
+            )
+        is_open = path in OPEN or path.startswith(OPEN_FOLDER)
+        if self.access.key is not None and not is_open and not _knows(self.access.key, request):
             return ApiError(
                 401, "the key is missing or wrong: send the header Authorization: Bearer KEY", code="invalid_api_key"
             )
         if request.method in ("POST", "PUT", "PATCH"):
-            kind = request.headers.get("content-type", "").partition(";")[0].strip()
+            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
                 return ApiError(415, "expected the content type application/json")
             length = request.headers.get("content-length", "0")
-            if length.isdecimal() and int(length) > self.max_body:
-                return ApiError(413, f"the request has more than {self.max_body:,} bytes")
+            if length.isdecimal() and int(length) > self.limits.max_body:
+                return ApiError(413, _too_large(self.limits))
         return None
 
-    def _knows_key(self, request: Request) -> bool:
-        assert self.key is not None
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and _equal(given.strip(), self.key):
-            return True
-        cookie = SimpleCookie(request.headers.get("cookie", "")).get(COOKIE)
-        return cookie is not None and _equal(cookie.value, cookie_of(self.key))
+
+class _Exchange:
+    """A request and its answer, with the limits of the body."""
+
+    def __init__(self, limits: Limits, receive: Receive, send: Send) -> None:
+        self.limits, self._receive, self._send = limits, receive, send
+        self.status = 0
+        """The status of the answer, or 0 before it begins."""
+        self.texts: tuple[bytearray, bytearray] | None = None
+        """The request and the answer, if they are logged."""
+        self._n_read = 0
+        self._is_read = self._is_stream = self._is_done = False
+        self._end = time.monotonic() + limits.client_timeout
+
+    async def receive(self) -> Message:
+        """Return the next part of the body, or the end of the connection."""
+        if self._is_read:
+            return await self._receive()
+        try:
+            async with asyncio.timeout(self._end - time.monotonic()):
+                message = await self._receive()
+        except TimeoutError as error:
+            seconds = self.limits.client_timeout
+            raise HTTPException(408, f"the body of the request took more than {seconds} seconds") from error
+        body = message.get("body", b"")
+        self._n_read += len(body)
+        self._is_read = not message.get("more_body", False)
+        if self._n_read > self.limits.max_body:
+            raise HTTPException(413, _too_large(self.limits))
+        if self.texts is not None:
+            self.texts[0].extend(body)
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self._is_stream = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
+        elif message["type"] == "http.response.body":
+            self._is_done = not message.get("more_body", False)
+            if self.texts is not None:
+                self.texts[1].extend(message.get("body", b""))
+        await self._send(message)
+
+    async def end(self, error: ApiError) -> None:
+        """Send an error, as an answer or as the last event of a stream."""
+        if not self.status:
+            response = error.response()
+            await self.send({"type": "http.response.start", "status": error.status, "headers": response.raw_headers})
+            await self.send({"type": "http.response.body", "body": response.body})
+        elif self._is_stream and not self._is_done:
+            event = f"data: {json.dumps(error.to_json())}\n\n".encode()
+            await self.send({"type": "http.response.body", "body": event})
 
 
 def cookie_of(key: str) -> str:
@@ -97,6 +157,30 @@ def cookie_of(key: str) -> str:
     return hmac.new(key.encode(), b"glassformer page", hashlib.sha256).hexdigest()
 
 
-def _equal(given: str, expected: str) -> bool:
-    """Compare in a time that does not depend on where the texts differ."""
+def is_equal(given: str, expected: str) -> bool:
+    """Compare in a time that does not depend on where the texts differ.
+
+    >>> is_equal("secret", "secret"), is_equal("secre\\udce9", "secret")
+    (True, False)
+    """
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode())
+
+
+def _knows(key: str, request: Request) -> bool:
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and is_equal(given.strip(), key):
+        return True
+    return is_equal(request.cookies.get(COOKIE, ""), cookie_of(key))
+
+
+def _too_large(limits: Limits) -> str:
+    return f"the request has more than {limits.max_body:,} bytes"
+
+
+def _one_line(text: str) -> str:
+    """Return a text without control characters, and not too long, for the log.
+
+    >>> print(_one_line("/v1\\n2026 GET"))
+    /v1\\n2026 GET
+    """
+    return ascii(text)[1:-1][:MAX_SHOWN]

@@ -14,5 +14,8 @@ class Limits:
     max_tokens: int = setting(4096, "largest number of new tokens per text", "≥ 1")
     max_body: int = setting(1 << 20, "largest body of a request in bytes", "≥ 1")
     deadline: float = setting(600.0, "seconds after which a request ends with the status 504", "> 0")
+    client_timeout: int = setting(
+        30, "seconds that a client has to send a request, and to read a part of its answer", "≥ 1"
+    )
     grace: float = setting(30.0, "seconds that running requests have to end after SIGTERM", "≥ 0")
     prefix_mb: int = setting(512, "memory for states after prefixes that requests share, in MB per model", "≥ 0")

@@ -1,0 +1,50 @@
+"""HTTP/1.1 whose connections end when a client is too slow; uvicorn has no such limits."""
+
+import asyncio
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+class PatientProtocol(H11Protocol):
+    """A connection, with a limit for the client.
+
+    A client has `timeout_keep_alive` seconds for the head of a request, from the beginning of the connection or the end
+    of the last answer, and as many to read what fills the buffer of an answer. The limit of the body is the guard's.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _watch(self) -> None:
+        """Start the timer when the server waits for the client, and stop it when it does not."""
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        waits = not is_answering or self.flow.write_paused
+        if waits and self._timer is None:
+            self._timer = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
+        elif not waits and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
