@@ -11,10 +11,11 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from glassformer.config.run import GenerationConfig
 from glassformer.errors import UserError
 from glassformer.inspector.worker import Worker
 from glassformer.model import Model
-from glassformer.serving import chat, completions, schemas
+from glassformer.serving import chat, completions, schemas, talk
 from glassformer.serving.errors import ApiError, answer_error
 from glassformer.serving.guard import Guard
 from glassformer.serving.limits import Limits
@@ -57,6 +58,7 @@ def application(
     app.include_router(completions.router)
     app.include_router(chat.router)
     _add_facts(app)
+    talk.add_page(app, app.state.models, key=key, hosts=hosts)
     app.add_middleware(
         Guard, key=key, max_body=limits.max_body, metrics=metrics, is_open=("/health", "/page/", "/session")
     )
@@ -102,4 +104,15 @@ def _described(served: Served) -> schemas.ServedModel:
         max_len=model.config.max_len,
         learned=model.learned,
         n_parameters=sum(x.numel() for x in model.network.parameters()),
+        defaults=_defaults(served),
+        special_tokens=list(model.tokenizer.special_tokens),
     )
+
+
+def _defaults(served: Served) -> dict[str, float]:
+    """Return the settings of texts that a request leaves out."""
+    generation = served.model.generation
+    if not isinstance(generation, GenerationConfig):
+        return {"temperature": 0.0}
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    return {name: getattr(generation, name) for name in names}
