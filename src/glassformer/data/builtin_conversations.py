@@ -23,8 +23,9 @@ from glassformer.data.builtin_labels import part_of
 
 SUMS = ("prompt", "completion", "short", "long")
 _MODULES = (
-    "bisect", "builtins", "copy", "functools", "gc", "glob", "heapq", "inspect", "locale", "math", "operator", "os.path",
-    "random", "shutil", "statistics", "tempfile", "textwrap", "token", "unicodedata", "urllib.parse", "warnings",
+    "bisect", "builtins", "copy", "functools", "gc", "glob", "heapq", "inspect", "locale", "math", "operator",
+    "os.path", "random", "shutil", "statistics", "tempfile", "textwrap", "token", "unicodedata", "urllib.parse",
+    "warnings",
 )  # fmt: skip
 _DOCSTRING_QUESTIONS = (
     "What does {} do?",

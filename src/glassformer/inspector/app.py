@@ -124,7 +124,7 @@ def application(calls: Sequence[Call], folder: Path, hosts: Sequence[str], worke
     return Starlette(
         routes=routes,
         lifespan=lifespan,
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)), Middleware(_Headers)],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)), Middleware(SecurityHeaders)],
         exception_handlers={HTTPException: _http_error, Exception: _defect},
     )
 
@@ -248,7 +248,7 @@ async def _defect(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": f"a defect of glassformer: {type(error).__name__}: {error}"}, 500)
 
 
-class _Headers:
+class SecurityHeaders:
     """Add the security headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -45,11 +45,13 @@ class Inspector:
         folder: Path | None = None,
         gallery: Gallery | None = None,
         device: str = "auto",
+        opens_folders: bool = True,
     ) -> None:
+        """`opens_folders` is False if pages may not open other folders for a comparison."""
         self.examples = list(examples)
         """Inputs with which the server was started."""
         self.folder = folder
-        self.gallery, self.device = gallery, device
+        self.gallery, self.device, self.opens_folders = gallery, device, opens_folders
         self.models: dict[str, TrainedModel] = {}
         self.runs: OrderedDict[str, Shown] = OrderedDict()
         self.compared: set[Path] = set()

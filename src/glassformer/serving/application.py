@@ -10,10 +10,11 @@ from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
+from glassformer.config.run import GenerationConfig
 from glassformer.errors import UserError
 from glassformer.inspector.worker import Busy, Worker
 from glassformer.model import Model
-from glassformer.serving import chat, completions, schemas
+from glassformer.serving import chat, completions, schemas, talk
 from glassformer.serving.access import Access
 from glassformer.serving.errors import ApiError, answer_error
 from glassformer.serving.guard import Guard
@@ -49,6 +50,7 @@ def application(
     app.include_router(completions.router)
     app.include_router(chat.router)
     _add_facts(app)
+    talk.add_page(app, app.state.models, access)
     app.add_middleware(Guard, access=access, limits=limits, metrics=metrics, log_texts=log_texts)
     if access.origins:
         headers = ["authorization", "content-type"]
@@ -91,4 +93,15 @@ def _described(served: Served) -> schemas.ServedModel:
         max_len=model.config.max_len,
         learned=model.learned,
         n_parameters=sum(x.numel() for x in model.network.parameters()),
+        defaults=_defaults(served),
+        special_tokens=list(model.tokenizer.special_tokens),
     )
+
+
+def _defaults(served: Served) -> dict[str, float]:
+    """Return the settings of texts that a request leaves out."""
+    generation = served.model.generation
+    if not isinstance(generation, GenerationConfig):
+        return {"temperature": 0.0}
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    return {name: getattr(generation, name) for name in names}

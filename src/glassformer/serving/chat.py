@@ -8,6 +8,8 @@ from fastapi import APIRouter, Request
 
 from glassformer.inference.chat import fitting
 from glassformer.inference.engine import Request as EngineRequest
+from glassformer.inference.rows import check_prompts
+from glassformer.inference.text import EncodedPrompt
 from glassformer.serving import schemas
 from glassformer.serving.engine_thread import Piece
 from glassformer.serving.errors import ApiError
@@ -35,7 +37,7 @@ async def chat(body: schemas.ChatRequest, models: TheModels, request: Request) -
     served.require("chat")
     _refuse(body)
     require_n(models, body.n)
-    job, left_out = _job(served, body)
+    job, left_out = job_of(served, body)
     if body.stream:
         return await events(request, _stream(models, job, body, left_out))
     with models.place():
@@ -54,13 +56,14 @@ def _refuse(body: schemas.ChatRequest) -> None:
         raise ApiError(400, "top_logprobs needs logprobs: set logprobs to true", param="top_logprobs")
 
 
-def _job(served: Served, body: schemas.ChatRequest) -> tuple[Job, int]:
+def job_of(served: Served, body: schemas.ChatRequest) -> tuple[Job, int]:
     """Return the conversation as a prompt, and the number of messages that were left out of it."""
     model, wanted = served.model, body.max_completion_tokens or body.max_tokens
     n_new = min(wanted or served.limits.max_tokens, served.limits.max_tokens, model.config.max_len)
     settings, _ = model.chat_settings(n=body.n, **sampling_of(body, n_new))
     roles = {"developer": "system"}
     messages = [{"role": roles.get(one.role, one.role), "content": one.text} for one in body.messages]
+    begun = _begun(messages) if body.continue_final_message else ""
     prompt, left_out = fitting(model.conversation_encoder, messages, settings)
     if left_out and body.truncation == "disabled":
         ids = model.conversation_encoder.prompt(messages)
@@ -71,6 +74,9 @@ def _job(served: Served, body: schemas.ChatRequest) -> tuple[Job, int]:
             param="messages",
             code="context_length_exceeded",
         )
+    if begun:
+        prompt = EncodedPrompt([*prompt.ids, *model.tokenizer.encode(begun)])
+        check_prompts([prompt.ids], model.config.max_len)
     request = EngineRequest(
         prompt.ids,
         settings,
@@ -79,6 +85,18 @@ def _job(served: Served, body: schemas.ChatRequest) -> tuple[Job, int]:
         n_top=(body.top_logprobs or 0) if body.logprobs else None,
     )
     return Job(served, [request], [prompt]), left_out
+
+
+def _begun(messages: list[dict[str, str]]) -> str:
+    """Take the last message away, and return its text, which the answer continues."""
+    last = messages.pop()
+    if last["role"] != "assistant" or not messages:
+        raise ApiError(
+            400,
+            "continue_final_message: the last message must be one of the assistant, after another one",
+            param="continue_final_message",
+        )
+    return last["content"]
 
 
 async def _whole(job: Job, body: schemas.ChatRequest, left_out: int) -> schemas.ChatCompletion:
@@ -134,4 +152,5 @@ def _token(tokenizer: Tokenizer, token: int, log_prob: float) -> dict[str, Any]:
         "token": token_text(tokenizer, token),
         "logprob": log_prob,
         "bytes": list(token_bytes(tokenizer, token)),
+        "id": token,
     }

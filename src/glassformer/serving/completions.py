@@ -47,23 +47,23 @@ async def completions(body: schemas.CompletionRequest, models: TheModels, reques
         raise ApiError(
             400, "max_tokens is 0, so there is nothing to generate: set echo, or a larger number", param="max_tokens"
         )
-    prompts = _prompts(body.prompt)
+    prompts = prompts_of(body.prompt)
     require_n(models, len(prompts) * body.n)
-    job = _job(served, body, prompts)
+    job = job_of(served, body, prompts)
     if body.stream:
         return await events(request, _stream(models, job, body))
     with models.place():
         return await unless_gone(request, _whole(job, body))
 
 
-def _prompts(given: Any) -> list[str | list[int]]:
+def prompts_of(given: Any) -> list[str | list[int]]:
     """Return the prompts of a request as a list of texts or ids."""
     if isinstance(given, str) or isinstance(given[0], int):
         return [given]
     return list(given)
 
 
-def _job(served: Served, body: schemas.CompletionRequest, prompts: Sequence[str | list[int]]) -> Job:
+def job_of(served: Served, body: schemas.CompletionRequest, prompts: Sequence[str | list[int]]) -> Job:
     """Return the prompts of a request with their settings; raise `UserError` for one that does not fit."""
     model, n_new = served.model, min(body.max_tokens, served.limits.max_tokens)
     given = sampling_of(body, n_new)
@@ -156,6 +156,7 @@ def _of_tokens(tokenizer: Tokenizer, scored: Sequence[Likely], begin: int) -> sc
         token_logprobs=[one.log_prob for one in scored],
         top_logprobs=[tops(one, tokenizer) for one in scored],
         text_offset=[begin + offset for offset in accumulate(map(len, texts), initial=0)][:-1],
+        ids=[one.token for one in scored],
     )
 
 
@@ -177,5 +178,6 @@ def _with_echo(
         token_logprobs=[None, *before.token_logprobs[1:], *after.token_logprobs],
         top_logprobs=[None, *before.top_logprobs[1:], *after.top_logprobs],
         text_offset=before.text_offset + [begin + offset for offset in after.text_offset],
+        ids=before.ids + after.ids,
     )
     return choice.model_copy(update={"text": text + choice.text, "logprobs": logprobs})

@@ -102,6 +102,9 @@ class ChatRequest(Sampling):
     max_completion_tokens: int | None = Field(None, ge=1, description="Another name of `max_tokens`.")
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20, description="Needs `logprobs`.")
+    continue_final_message: bool = Field(
+        False, description="Not in OpenAI's interface: continue the last message, which is one of the assistant."
+    )
     truncation: Literal["disabled", "auto"] = Field(
         "disabled", description="auto: the oldest turns are left out if the conversation does not fit the context."
     )
@@ -133,6 +136,7 @@ class CompletionLogprobs(BaseModel):
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
+    ids: list[int] = Field(description="Not in OpenAI's interface: the ids of `tokens`.")
 
 
 class CompletionChoice(BaseModel):
@@ -161,6 +165,7 @@ class TopLogprob(BaseModel):
     token: str
     logprob: float
     bytes: list[int] | None
+    id: int = Field(description="Not in OpenAI's interface.")
 
 
 class TokenLogprob(TopLogprob):
@@ -226,6 +231,20 @@ class ChatChunk(BaseModel):
     left_out: int | None = None
 
 
+class Prompt(BaseModel):
+    """A prompt as the model reads it."""
+
+    ids: list[int]
+    text: str = Field(description="The text of the ids, special tokens included.")
+
+
+class Prompts(BaseModel):
+    """The prompts of a request."""
+
+    prompts: list[Prompt]
+    left_out: int = Field(0, description="Number of messages that did not fit the context; see `truncation`.")
+
+
 class ServedModel(BaseModel):
     """A model of the server."""
 
@@ -237,6 +256,8 @@ class ServedModel(BaseModel):
     max_len: int = Field(description="The context in tokens.")
     learned: str
     n_parameters: int
+    defaults: dict[str, float] = Field(description="The settings of texts that a request leaves out.")
+    special_tokens: list[str]
 
 
 class ServedModels(BaseModel):

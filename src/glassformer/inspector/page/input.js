@@ -17,12 +17,13 @@ export function isPair(model) {
 }
 
 /**
- * Return the body of a run: the texts of the boxes.
+ * Return the body of a run: the texts of the boxes, or the ids of the text.
  * @param {Model | null} model
- * @param {{text: string, source: string, target: string}} texts
+ * @param {{text: string, ids: string, source: string, target: string}} texts
  * @returns {Example}
  */
-export function runBody(model, { text, source, target }) {
+export function runBody(model, { text, ids, source, target }) {
+  if (ids && !isPair(model)) return { ids: ids.split(",").map(Number) };
   return isPair(model) ? { source, target: target === "" ? null : target } : { text };
 }
 
@@ -95,14 +96,15 @@ export function createInput(app, section) {
 
   function submit() {
     const texts = boxes.map(({ key, area }) => [key, area.value === plain(store.state[key]) ? store.state[key] : area.value]);
-    store.set({ ...Object.fromEntries(texts), pos: -1 });
+    const isSame = texts.every(([key, value]) => value === store.state[/** @type {"text" | "source" | "target"} */ (key)]);
+    store.set({ ...Object.fromEntries(texts), ids: isSame ? store.state.ids : "", pos: -1 });
     isOwnTarget = false;
     app.submit();
   }
 
   /** @param {Example} example */
   function use(example) {
-    store.set({ text: example.text ?? "", source: example.source ?? "", target: example.target ?? "", pos: -1 });
+    store.set({ text: example.text ?? "", ids: "", source: example.source ?? "", target: example.target ?? "", pos: -1 });
     write();
     app.submit();
   }

@@ -19,7 +19,7 @@ import { NOT_EMBEDDED, OFFLINE, ServerError, openSource, withQuery } from "./sou
 import { Store, decodeHash, encodeHash } from "./state.js";
 import { TABS } from "./tabs.js";
 import { count, fixed } from "./text.js";
-import { prefersDark, useTheme } from "./theme.js";
+import { storeDark, storedDark, useTheme } from "./theme.js";
 
 /** @param {string} id @returns {HTMLElement} */
 const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
@@ -30,25 +30,6 @@ const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
  */
 function isExpired(error) {
   return error.message.includes("no longer kept");
-}
-
-/** @returns {boolean} */
-function storedDark() {
-  try {
-    const stored = localStorage.getItem("glassformer-theme");
-    return stored === null ? prefersDark() : stored === "dark";
-  } catch {
-    return prefersDark();
-  }
-}
-
-/** @param {boolean} dark */
-function storeDark(dark) {
-  try {
-    localStorage.setItem("glassformer-theme", dark ? "dark" : "light");
-  } catch {
-    // the browser stores nothing; the theme lasts until the page is closed
-  }
 }
 
 function start() {
@@ -214,11 +195,11 @@ function start() {
   });
   addEventListener("hashchange", () => {
     const view = decodeHash(location.hash);
-    const { text, source: from, target, checkpoint } = store.state;
+    const { text, ids, source: from, target, checkpoint } = store.state;
     store.set({ ...view, checkpoint: view.checkpoint || checkpoint });
     input.write();
     if (view.checkpoint && view.checkpoint !== checkpoint) void load();
-    else if (view.text !== text || view.source !== from || view.target !== target) void run();
+    else if (view.text !== text || view.ids !== ids || view.source !== from || view.target !== target) void run();
   });
   let width = innerWidth;
   addEventListener("resize", () => {
@@ -268,7 +249,7 @@ function start() {
     const { model } = store.state;
     if (!model) return;
     const body = embeddedBody() ?? runBody(model, store.state);
-    if ((body.text ?? body.source ?? "") === "") {
+    if ((body.text ?? body.source ?? body.ids ?? "") === "") {
       app.say(model.examples.length ? "Write a text and press Run, or choose an example." : "Write a text and press Run.");
       return;
     }
@@ -348,7 +329,7 @@ function start() {
     store.set({ model: null, run: null, other: null, other_run: null, ablated: null, checkpoint: "" });
     drawHeader();
     fill(byId("panels"), createStart(app, session, (checkpoint) => {
-      store.set({ text: "", source: "", target: "", pos: -1, layer: -1, head: -1, kind: "", off: "" });
+      store.set({ text: "", ids: "", source: "", target: "", pos: -1, layer: -1, head: -1, kind: "", off: "" });
       openModel(checkpoint);
     }));
   }

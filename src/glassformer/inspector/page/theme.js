@@ -19,8 +19,27 @@ export function theme() {
 }
 
 /** @returns {boolean} */
-export function prefersDark() {
+function prefersDark() {
   return matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+/** Return true if the user has chosen the dark colours, or else if the system prefers them. @returns {boolean} */
+export function storedDark() {
+  try {
+    const stored = localStorage.getItem("glassformer-theme");
+    return stored === null ? prefersDark() : stored === "dark";
+  } catch {
+    return prefersDark();
+  }
+}
+
+/** Keep the choice of the user. @param {boolean} dark */
+export function storeDark(dark) {
+  try {
+    localStorage.setItem("glassformer-theme", dark ? "dark" : "light");
+  } catch {
+    // the browser stores nothing; the theme lasts until the page is closed
+  }
 }
 
 /**

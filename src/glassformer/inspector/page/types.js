@@ -18,7 +18,7 @@
  *   examples: Example[], generation: Record<string, number | string>, end_ids: number[],
  * }} Model
  *
- * @typedef {{text?: string, source?: string, target?: string | null}} Example
+ * @typedef {{text?: string, ids?: number[], source?: string, target?: string | null}} Example
  *
  * @typedef {{
  *   id: number, text: string, bytes: number[], log_prob: number | null, rank: number | null, entropy: number | null,
@@ -36,12 +36,13 @@
  * @typedef {{side: Side, index: number}} Place
  *
  * @typedef {{
- *   text: string, source: string, target: string, panel: string, kind: string, layer: number, head: number, pos: number,
+ *   text: string, ids: string, source: string, target: string, panel: string, kind: string, layer: number, head: number, pos: number,
  *   temperature: number, top_k: number, top_p: number, shown: string, all: number, badge: string, colour: string,
  *   card: number, norm: number, lens: string, align_layer: number, align_head: number, off: string, mean: number,
  *   beam: number, penalty: number, formula: string, pruned: number, step: number, folder: string, clean: string,
  *   corrupted: string, answer: string, wrong: string, prefix: string, stack: string, checkpoint: string,
  * }} View
+ * `ids` are the ids of `text` with commas, for a text that has not its usual tokens; empty without them.
  *
  * @typedef {{text: string, source: string, target: string}} Texts
  *

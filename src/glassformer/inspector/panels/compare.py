@@ -18,6 +18,8 @@ def compare(
     one = inspector.model_of(first)
     if (step is None) == (folder is None):
         raise UserError("give a step or a folder")
+    if folder is not None and not inspector.opens_folders:
+        raise UserError("this server opens no other folder: choose a step, or start `glassformer inspect`")
     if folder is None and one.folder is None:
         raise UserError("the model has no folder with checkpoints")
     path = Path(folder or str(one.folder))

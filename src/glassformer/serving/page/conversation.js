@@ -1,0 +1,172 @@
+/**
+ * A conversation with a model: its messages, their versions, and the box for the next one.
+ *
+ * @import { App, View } from "./app.js"
+ * @import { Alternative, Piece } from "./answer.js"
+ * @import { Message } from "./branches.js"
+ */
+
+import { button, fill, h } from "../../inspector/page/dom.js";
+import { Answer, chatPart } from "./answer.js";
+import { Conversation } from "./branches.js";
+import { Composer, grow } from "./composer.js";
+import { TOP } from "./settings.js";
+import { lookAt } from "./write.js";
+import { Writer } from "./writer.js";
+import { Written } from "./written.js";
+
+const PATH = "v1/chat/completions";
+
+/** @param {App} app @returns {View} */
+export function conversationView(app) {
+  const conversation = new Conversation();
+  const list = h("div", { class: "messages", role: "log", "aria-live": "off", "aria-label": "Conversation" });
+  const composer = new Composer({ label: "Message", placeholder: "Message", action: "Send", sendsOnEnter: true }, send, () => writer.stop());
+  const writer = new Writer(app, (isBusy) => {
+    composer.mark(isBusy);
+    list.setAttribute("aria-busy", String(isBusy));
+    draw();
+  });
+  /** The elements of answers, which are kept while other versions are shown. @type {Map<Message, Written>} */
+  const answers = new Map();
+  /** The message that is edited. @type {Message | null} */
+  let edited = null;
+
+  /** @param {string} text */
+  function send(text) {
+    composer.fill("");
+    void answer(conversation.add(conversation.last, "user", text));
+  }
+
+  /**
+   * Let the model answer a message, from given pieces on.
+   * @param {Message} message
+   * @param {Piece[]} [begun]
+   */
+  async function answer(message, begun = []) {
+    writer.stop();
+    const found = new Answer(app.model.id, begun);
+    found.seed = app.settings.nextSeed();
+    const added = conversation.add(message, "assistant", "", found);
+    const body = bodyOf(added, found);
+    draw();
+    scrollTo({ top: document.documentElement.scrollHeight });
+    const written = writtenOf(added, found);
+    await writer.write(found, { path: PATH, body, read: chatPart }, () => written.draw());
+    if (!found.n_new) return;
+    try {
+      looks.set(found, await lookAt(PATH, body, found));
+      draw();
+    } catch (error) {
+      app.fail(error);
+    }
+  }
+
+  /** The addresses of the inspector. @type {Map<Answer, string>} */
+  const looks = new Map();
+
+  /** @param {Message} message @param {Answer} found */
+  function bodyOf(message, found) {
+    const { system } = app.settings;
+    const before = conversation.shown(message).map((one) => ({ role: one.role, content: one.answer?.text ?? one.text }));
+    const messages = [...(system.trim() ? [{ role: "system", content: system }] : []), ...before];
+    const isBegun = found.begun !== "";
+    if (isBegun) messages.push({ role: "assistant", content: found.begun });
+    return {
+      model: app.model.id, messages, continue_final_message: isBegun, truncation: "auto", logprobs: true, top_logprobs: TOP,
+      ...app.settings.body(found.seed ?? 0),
+    };
+  }
+
+  /** @param {Message} message @param {Answer} found */
+  function writtenOf(message, found) {
+    const known = answers.get(message);
+    if (known) return known;
+    const made = new Written(app, found, (/** @type {number} */ place, /** @type {Alternative} */ alternative) => {
+      if (message.parent) void answer(message.parent, found.with(place, alternative));
+    });
+    answers.set(message, made);
+    return made;
+  }
+
+  function draw() {
+    const isBusy = writer.running !== null;
+    const shown = conversation.shown();
+    fill(list, ...(shown.length ? shown.map((message) => article(message, isBusy)) : [empty()]));
+  }
+
+  /** @param {Message} message @param {boolean} isBusy */
+  function article(message, isBusy) {
+    if (message === edited) return editor(message);
+    const { number, of } = conversation.version(message);
+    const versions = of === 1 ? null : h("span", { class: "versions", role: "group", "aria-label": "Versions" },
+      button("‹", () => turn(message, -1), { class: "quiet", "aria-label": "Version before", disabled: isBusy || number === 1 }),
+      h("span", { class: "facts number" }, `${number} / ${of}`),
+      button("›", () => turn(message, 1), { class: "quiet", "aria-label": "Version after", disabled: isBusy || number === of }));
+    if (!message.answer) {
+      const edit = button("edit", () => { edited = message; draw(); }, { class: "quiet", disabled: isBusy });
+      return h("article", { class: "message is-user", "aria-label": "You" },
+        h("div", { class: "bubble", dir: "auto" }, message.text), h("div", { class: "answer-foot" }, h("span", { class: "tools" }, versions, edit)));
+    }
+    const written = writtenOf(message, message.answer);
+    written.draw();
+    const look = looks.get(message.answer);
+    fill(written.tools, versions,
+      message.answer.finish ? button("retry", () => message.parent && void answer(message.parent), { class: "quiet", disabled: isBusy, title: "Write another answer" }) : null,
+      look ? h("a", { class: "quiet look", href: look, target: "_blank", rel: "noopener", title: "Open the inspector with this conversation: attention, logit lens, ablation" }, "look inside") : null);
+    return h("article", { class: "message", "aria-label": message.answer.model }, h("h3", {}, message.answer.model), written.element);
+  }
+
+  /** @param {Message} message @param {number} step */
+  function turn(message, step) {
+    conversation.turn(message, step);
+    draw();
+    const { next, chosen } = /** @type {Message} */ (message.parent);
+    const at = conversation.shown().indexOf(/** @type {Message} */ (next[chosen]));
+    const buttons = /** @type {NodeListOf<HTMLButtonElement>} */ (list.children[at]?.querySelectorAll(".versions button"));
+    const [back, forth] = buttons;
+    const wanted = step < 0 ? back : forth;
+    (wanted?.disabled ? (step < 0 ? forth : back) : wanted)?.focus();
+  }
+
+  /** @param {Message} message */
+  function editor(message) {
+    const area = h("textarea", { "aria-label": "Edited message", oninput: () => grow(area), onkeydown: (/** @type {KeyboardEvent} */ event) => {
+      if (event.key === "Escape") close();
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      submit();
+    } });
+    const close = () => {
+      edited = null;
+      draw();
+    };
+    const submit = () => {
+      edited = null;
+      if (area.value.trim() && message.parent) void answer(conversation.add(message.parent, "user", area.value));
+      else draw();
+    };
+    area.value = message.text;
+    requestAnimationFrame(() => {
+      grow(area);
+      area.focus();
+    });
+    return h("article", { class: "message is-user is-edited", "aria-label": "You" }, area,
+      h("div", { class: "row" }, button("Send", submit, { class: "primary" }), button("Cancel", close)));
+  }
+
+  function empty() {
+    return h("div", { class: "welcome" }, h("h2", {}, `Talk with ${app.model.id}`),
+      h("p", { class: "about" }, "Every token of an answer shows its probability and the tokens that the model considered instead. " +
+        "Choose another one, and the answer continues from there. “Look inside” opens the inspector on the conversation."));
+  }
+
+  const element = h("div", { class: "panel" }, list, composer.element);
+  return {
+    element,
+    draw: () => {
+      for (const written of answers.values()) written.redraw();
+      draw();
+    },
+  };
+}

@@ -1,0 +1,149 @@
+/**
+ * The page of `glassformer serve`: the models, and a view for each thing that they can do.
+ *
+ * @import { App, Model, View } from "./app.js"
+ */
+
+import { arrowKeys, button, fill, h, select } from "../../inspector/page/dom.js";
+import { count } from "../../inspector/page/text.js";
+import { storeDark, storedDark, useTheme } from "../../inspector/page/theme.js";
+import { continuationView } from "./continuation.js";
+import { conversationView } from "./conversation.js";
+import { Details } from "./details.js";
+import { keyForm } from "./key.js";
+import { Problem, get } from "./requests.js";
+import { Settings } from "./settings.js";
+
+/** @type {{ability: string, title: string, create: (app: App) => View, hasSettings: boolean}[]} */
+const VIEWS = [
+  { ability: "chat", title: "Conversation", create: conversationView, hasSettings: true },
+  { ability: "completions", title: "Text", create: continuationView, hasSettings: true },
+];
+
+/** @param {string} id @returns {HTMLElement} */
+const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+
+function start() {
+  const dark = storedDark();
+  useTheme(dark);
+  /** @type {Model[]} */
+  let models = [];
+  let ability = "";
+  /** @type {Map<string, View>} */
+  const opened = new Map();
+  const settings = new Settings(drawView);
+  const speak = (/** @type {string} */ text) => { byId("spoken").textContent = text; };
+  /** @type {App} */
+  const app = { model: /** @type {any} */ (null), settings, details: new Details(speak), dark, say: (text) => write(text, false), speak, fail };
+
+  /** @param {string} text @param {boolean} isProblem */
+  function write(text, isProblem) {
+    byId("status").textContent = text;
+    byId("status").classList.toggle("is-problem", isProblem);
+  }
+
+  /** @param {unknown} error */
+  function fail(error) {
+    if (error instanceof Problem && error.status === 401) {
+      askForKey();
+      return;
+    }
+    write(error instanceof Error ? error.message : String(error), true);
+    if (!(error instanceof Problem)) console.error(error);
+  }
+
+  function askForKey() {
+    fill(byId("view"), keyForm(() => void load()));
+    byId("side").hidden = byId("tabs").hidden = true;
+  }
+
+  async function load() {
+    try {
+      models = (await get("v1/models")).data;
+    } catch (error) {
+      fail(error);
+      return;
+    }
+    write("", false);
+    const view = new URLSearchParams(location.hash.slice(1));
+    ability = view.get("view") ?? "";
+    use(models.find((model) => model.id === view.get("model")) ?? /** @type {Model} */ (models[0]));
+  }
+
+  /** Views of the model. */
+  const views = () => VIEWS.filter((view) => app.model.abilities.includes(view.ability));
+  const chosen = () => views().find((view) => view.ability === ability) ?? views()[0];
+
+  /** @param {Model} model */
+  function use(model) {
+    app.model = model;
+    document.title = `${model.id} – glassformer`;
+    draw();
+  }
+
+  /** @param {string} next */
+  function open(next) {
+    ability = next;
+    draw();
+  }
+
+  function draw() {
+    const view = chosen();
+    const hash = new URLSearchParams({ model: app.model.id, ...(view ? { view: view.ability } : {}) });
+    history.replaceState(null, "", `#${hash}`);
+    drawHeader();
+    drawTabs();
+    byId("side").hidden = !view?.hasSettings;
+    settings.draw(app.model, view?.ability === "chat", app.dark);
+    drawView();
+  }
+
+  function drawView() {
+    const view = chosen();
+    app.details.close();
+    if (!view) {
+      fill(byId("view"), h("p", { class: "card empty" }, `The page has no form for this model. Its endpoints: ${app.model.abilities.join(", ") || "none"}.`));
+      return;
+    }
+    let made = opened.get(view.ability);
+    if (!made) opened.set(view.ability, made = view.create(app));
+    if (byId("view").firstChild !== made.element) fill(byId("view"), made.element);
+    made.draw();
+  }
+
+  function drawTabs() {
+    const hasFocus = byId("tabs").contains(document.activeElement);
+    byId("tabs").hidden = views().length < 2;
+    fill(byId("tabs"), ...views().map(({ ability: one, title }) => button(title, () => open(one), {
+      role: "tab", "aria-selected": String(one === chosen()?.ability), "aria-controls": "view", tabindex: one === chosen()?.ability ? 0 : -1,
+    })));
+    if (hasFocus) /** @type {HTMLElement | null} */ (byId("tabs").querySelector('[aria-selected="true"]'))?.focus();
+  }
+
+  function drawHeader() {
+    const list = select("model", models.map(({ id }) => [id, id]), (id) => use(/** @type {Model} */ (models.find((model) => model.id === id))));
+    list.list.value = app.model.id;
+    const { n_parameters: n, max_len: length, learned } = app.model;
+    const theme = button(app.dark ? "light" : "dark", () => {
+      app.dark = !app.dark;
+      storeDark(app.dark);
+      useTheme(app.dark);
+      draw();
+    }, { class: "quiet", title: "Switch between light and dark" });
+    const side = button("settings", () => {
+      const isShown = byId("side").classList.toggle("is-open");
+      side.setAttribute("aria-pressed", String(isShown));
+    }, { class: "quiet only-narrow", "aria-controls": "side", "aria-pressed": String(byId("side").classList.contains("is-open")) });
+    side.hidden = !chosen()?.hasSettings;
+    fill(byId("header"), h("div", { class: "header-line" },
+      h("h1", {}, h("span", { class: "brand" }, "glassformer")), models.length > 1 ? list.element : h("strong", {}, app.model.id),
+      h("div", { class: "header-facts" }, h("span", {}, `${count(n)} parameters`), h("span", {}, `context of ${count(length)} tokens`), h("span", {}, learned)),
+      h("div", { class: "header-buttons" }, side, theme)));
+  }
+
+  byId("side").append(settings.element);
+  arrowKeys(byId("tabs"), "button", () => 0);
+  void load();
+}
+
+start();

@@ -1,0 +1,66 @@
+/** Requests to the server: answers as JSON, and streams of parts. */
+
+import { EventReader } from "./events.js";
+
+export const OFFLINE = "The server does not answer. Start it again, then try again.";
+export const CUT = "The server ended before the answer was complete.";
+
+/** A problem to show: an answer with a status of 400 or more, or no answer (status 0). */
+export class Problem extends Error {
+  /** @param {string} message @param {number} status */
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** @param {string} path @returns {Promise<any>} */
+export async function get(path) {
+  return (await answer(path, {})).json();
+}
+
+/** @param {string} path @param {unknown} body @param {AbortSignal} [signal] @returns {Promise<any>} */
+export async function post(path, body, signal) {
+  const response = await answer(path, posted(body, signal));
+  return response.status === 204 ? null : response.json();
+}
+
+/**
+ * Yield the parts of a stream. Throws a `Problem` if the server reports one, or ends before the last part.
+ * @param {string} path
+ * @param {Record<string, unknown>} body
+ * @param {AbortSignal} signal
+ * @returns {AsyncGenerator<any>}
+ */
+export async function* parts(path, body, signal) {
+  const response = await answer(path, posted({ ...body, stream: true }, signal));
+  const pieces = /** @type {ReadableStream<Uint8Array>} */ (response.body).getReader();
+  const [reader, decoder] = [new EventReader(), new TextDecoder()];
+  for (;;) {
+    const { done, value } = await pieces.read().catch((error) => {
+      throw signal.aborted ? error : new Problem(CUT, 0);
+    });
+    if (done) throw new Problem(CUT, 0);
+    for (const data of reader.push(decoder.decode(value, { stream: true }))) {
+      if (data === "[DONE]") return;
+      const part = JSON.parse(data);
+      if (part.error) throw new Problem(part.error.message, 500);
+      yield part;
+    }
+  }
+}
+
+/** @param {unknown} body @param {AbortSignal} [signal] @returns {RequestInit} */
+function posted(body, signal) {
+  return { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal: signal ?? null };
+}
+
+/** @param {string} path @param {RequestInit} options */
+async function answer(path, options) {
+  const response = await fetch(path, options).catch((error) => {
+    throw options.signal?.aborted ? error : new Problem(OFFLINE, 0);
+  });
+  if (response.ok) return response;
+  const found = await response.json().catch(() => null);
+  throw new Problem(found?.error?.message ?? `The server answers with status ${response.status}.`, response.status);
+}
