@@ -32,7 +32,7 @@ _DOCSTRING_QUESTIONS = (
     "Explain the Python function {}.",
     "What is {} for?",
     "What happens when I call {}?",
-    "Tell me about {} in Python.",
+    "Describe {} in Python.",
 )
 _DOCSTRING_CHARACTERS = (10, 150)
 
