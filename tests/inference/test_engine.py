@@ -1,4 +1,4 @@
-"""Continuous batching: a row has the ids that it has alone, independent of the rows that join and leave; scores; ends; errors."""
+"""Continuous batching: a row has the ids that it has alone, also when others join and leave; scores; ends; errors."""
 
 from collections.abc import Sequence
 from dataclasses import replace
