@@ -1,4 +1,4 @@
-"""Continuous batching: a row has the ids that it has alone, also when others join and leave; scores; ends; errors."""
+"""Continuous batching: a row has the ids that it has alone, whichever rows join and leave; scores; ends; errors."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ def request_of(ids: Sequence[int], config: GenerationConfig = GREEDY, **options:
 
 
 class Written:
-    """The output of an engine: the ids of each row, their scores, and the reason why the row ended."""
+    """Output of an engine: the ids of each row, their scores, and the reason of its end."""
 
     def __init__(self) -> None:
         self.ids: dict[Sample, list[int]] = {}
@@ -328,7 +328,7 @@ def test_a_request_without_new_ids_only_scores_its_prompt() -> None:
 
 
 def test_after_an_error_of_the_model_the_engine_is_empty_and_works() -> None:
-    """Test errors in a step of the rows, and in the reading of a prompt."""
+    """The error comes from a step of the rows, or from the reading of a prompt."""
     expected = ids_of(random_model("llama"), request_of([3, 1]))
     for fails_at in (1, 2, 3):
         engine = engine_of(Widths(random_model("llama"), fails_at), max_bytes=1 << 20)
