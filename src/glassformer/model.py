@@ -6,7 +6,6 @@ Its task (`tasks/`) makes the object that does the work of a method (`inference/
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -46,7 +45,6 @@ from glassformer.store.model_directory import save_model
 from glassformer.tasks.batches import Place, Places
 from glassformer.tasks.task import Prompt, wrong_verb
 from glassformer.tasks.trained_model import TrainedModel
-from glassformer.tokenization.conversations import ConversationEncoder
 
 if TYPE_CHECKING:
     from glassformer.inspection.ablation import Part
@@ -299,11 +297,6 @@ class Model(TrainedModel):
         """Return the ids that the model reads before each answer, with the turns that fit the context (`chat`)."""
         listed, _ = conversations_of(conversations)
         return [fitting(self.conversation_encoder, messages, settings)[0] for messages in listed]
-
-    @cached_property
-    def conversation_encoder(self) -> ConversationEncoder:
-        """The encoder of conversations; raises `UserError` for a model without a chat template."""
-        return ConversationEncoder(self.tokenizer, self.name)
 
     def chat_settings(self, **settings: Any) -> tuple[Settings, Drafter | None]:
         """Return the settings of answers, which also end at the end token of the chat template; see `generate`."""

@@ -33,8 +33,8 @@ def test_a_message_and_a_file_of_turns_are_answered(glassformer: Glassformer, fo
 
 
 def test_the_commands_of_a_terminal(glassformer: Glassformer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[str] = []
-    monkeypatch.setattr("glassformer.model.Model.inspect", lambda self, text, **_: looked.append(text))
+    looked: list[list[dict[str, str]]] = []
+    monkeypatch.setattr("glassformer.model.Model.inspect", lambda self, *, messages: looked.append(messages))
     typed = [
         "/look",
         "/retry",
@@ -55,7 +55,7 @@ def test_the_commands_of_a_terminal(glassformer: Glassformer, folder: Path, monk
         ["user", "assistant"],
         ["system", "user", "assistant"],
     ]
-    assert len(looked) == 1 and looked[0].startswith("<|im_start|>user\nred dog<|im_end|>\n<|im_start|>assistant\n")
+    assert looked == [saved[0]]
     for sentence in (
         "there is no answer to replace",
         "/wrong is not a command: type /help",

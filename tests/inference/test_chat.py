@@ -72,6 +72,7 @@ def test_whole_turns_are_left_out_when_the_context_is_full(model: Model) -> None
     assert len(chat.messages) == 17, "the conversation itself is kept"
     kept = [chat.messages[0], *chat.messages[1 + n_unread : -1]]
     assert answer == model.chat(kept, temperature=0)
+    assert chat.read_messages == [*kept, chat.messages[-1]]
 
 
 def test_a_message_that_does_not_fit_is_refused(model: Model) -> None:

@@ -174,4 +174,4 @@ class Talk:
     def _look(self) -> None:
         if not self.chat.messages:
             raise UserError("there is nothing to look at: type a message first")
-        self.model.inspect(self.chat.encoder.template.render(self.chat.messages))
+        self.model.inspect(messages=self.chat.read_messages)

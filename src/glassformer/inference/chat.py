@@ -39,6 +39,12 @@ class Chat:
         """Add a message, for example of the user."""
         self.messages += require_messages([{"role": role, "content": content}])
 
+    @property
+    def read_messages(self) -> list[dict[str, Any]]:
+        """The messages that the model still reads: a system message at the beginning, and the newest turns."""
+        n_kept = _n_kept(self.messages)
+        return [*self.messages[:n_kept], *self.messages[n_kept + self.n_unread :]]
+
     def answer(self, settings: Settings, drafter: Drafter | None = None) -> Generator[str]:
         """Yield the next message of the assistant in pieces; at the end, or when it is interrupted, it is added.
 
@@ -81,13 +87,18 @@ def fitted(
     Whole turns are left out, the oldest first: the messages up to the next one of the user. A system message at the
     beginning stays. None if the last turn alone does not fit.
     """
-    n_kept = int(messages[0]["role"] == "system") if messages else 0
+    n_kept = _n_kept(messages)
     begins = [n_kept] + [i for i, message in enumerate(messages) if i > n_kept and message["role"] == "user"]
     for begin in begins:
         ids = encoder.prompt([*messages[:n_kept], *messages[begin:]])
         if len(ids) + _room(settings) <= settings.max_len:
             return EncodedPrompt(ids, is_spaced=True), begin - n_kept
     return None
+
+
+def _n_kept(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of messages at the beginning that are never left out: 1 for a system message, else 0."""
+    return int(messages[0]["role"] == "system") if messages else 0
 
 
 def _room(settings: Settings) -> int:

@@ -28,6 +28,8 @@ MAX_RUNS = 8
 MAX_MODELS = 3
 """Number of models that are kept besides the first; the oldest one is dropped first."""
 
+Example = Mapping[str, Any]
+"""An input of the page: `text`, `source` and `target`, or `messages`."""
 Result = TypeVar("Result")
 
 
@@ -40,7 +42,7 @@ class Inspector:
     def __init__(
         self,
         model: TrainedModel | None,
-        examples: Sequence[Mapping[str, str | None]] = (),
+        examples: Sequence[Example] = (),
         *,
         folder: Path | None = None,
         gallery: Gallery | None = None,

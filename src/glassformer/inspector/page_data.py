@@ -153,7 +153,7 @@ def kind(model: TrainedModel) -> str:
 
 def predicts_tokens(model: TrainedModel) -> bool:
     """Return True if the head gives logits over the vocabulary."""
-    return not model.labels and model.task.verb in ("generate", "translate", "fill")
+    return not model.labels and not {"generate", "translate", "fill"}.isdisjoint(model.task.facts.verbs)
 
 
 def attention_sizes(model: TrainedModel) -> dict[Kind, dict[str, int]]:

@@ -3,12 +3,14 @@
 import asyncio
 import threading
 import webbrowser
+from collections.abc import Sequence
 
 import uvicorn
 
+from glassformer.chat_messages import Message, require_messages
 from glassformer.errors import UserError
 from glassformer.inspector.app import application
-from glassformer.inspector.inspector import FOLDER, Inspector
+from glassformer.inspector.inspector import FOLDER, Example, Inspector
 from glassformer.inspector.listener import listen, url
 from glassformer.inspector.panels import calls
 from glassformer.inspector.worker import Worker
@@ -21,20 +23,26 @@ def inspect(
     *,
     source: str | None = None,
     target: str | None = None,
+    messages: Sequence[Message] | None = None,
     port: int = 0,
     opens_browser: bool = True,
 ) -> None:
     """Open a page in the browser that shows the inner values of a model, until Ctrl-C.
 
-    The page begins with a text, or with a source and a target. It is served from this computer only; port 0 chooses a
-    free port. In a notebook, the page is served in the background, and the function returns at once.
+    The page begins with a text, with a source and a target, or with the messages of a conversation. It is served from
+    this computer only; port 0 chooses a free port. In a notebook, the page is served in the background, and the
+    function returns at once.
     """
     if model.is_seq2seq and text is not None:
         raise UserError(f"{model.name} reads a source, and no text: inspect it with that argument")
     if not model.is_seq2seq and (source or target) is not None:
         raise UserError(f"{model.name} reads a text, and no source: inspect it with that argument")
-    examples: list[dict[str, str | None]] = []
-    if text is not None:
+    examples: list[Example] = []
+    if messages is not None:
+        checked = require_messages(messages)
+        model.conversation_encoder.read(checked)  # a model without a template is refused here
+        examples = [{"messages": checked}]
+    elif text is not None:
         examples = [{"text": text}]
     elif source:
         examples = [{"source": source, "target": target}]

@@ -21,6 +21,7 @@ from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.registry import task_of
 from glassformer.tasks.requirements import require_vectors
 from glassformer.tasks.task import Task, TrainableTask, wrong_verb
+from glassformer.tokenization.conversations import ConversationEncoder
 
 Ability = TypeVar("Ability")
 
@@ -140,6 +141,11 @@ class TrainedModel(ModelParts):
             raise UserError("an ensemble has no text vectors, because its models share no vector space: use one model")
         frame = causal_frame(self.tokenizer, self.config) if self.is_causal_lm else None
         return Embedder(self.network, self.tokenizer, self.device, frame)
+
+    @functools.cached_property
+    def conversation_encoder(self) -> ConversationEncoder:
+        """The encoder of conversations; raises `UserError` for a model without a chat template."""
+        return ConversationEncoder(self.tokenizer, self.name)
 
     def text_ids(self, text: str) -> list[int]:
         """Return the ids of one text with the special tokens of training, without cutting it to `max_len`.

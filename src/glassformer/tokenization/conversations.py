@@ -64,6 +64,11 @@ class ConversationEncoder:
         """Return the ids that a model reads before it writes the next message."""
         return self._ids(self.template.render(self._marked(messages), asks=True))[0]
 
+    def read(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of messages: up to the end of the last answer, or up to the beginning of the next one."""
+        asks = messages[-1]["role"] != "assistant"
+        return self._ids(self.template.render(self._marked(messages), asks=asks))[0]
+
     def encode(self, messages: Sequence[Message], scored: Scored = "assistant") -> EncodedConversation:
         """Return the ids of a conversation, and which of them are scored.
 

@@ -7,7 +7,7 @@ const SERVING = "../../../src/glassformer/inspector";
 const [PAGE, PANELS] = [`${SERVING}/page`, `${SERVING}/panels`];
 const { colourOf, colourTable, inkOn, luminance, oklch, place, tokenColour } = await import(`${PAGE}/colours.js`);
 const { floats, fromBase64, inflate, parseShape, weights16 } = await import(`${PAGE}/decode.js`);
-const { DEFAULTS, Store, decodeHash, encodeHash, isSame, mainSide, positionText, selectedPosition, shownPosition } = await import(`${PAGE}/state.js`);
+const { DEFAULTS, Store, decodeHash, encodeHash, isSame, mainSide, messagesOf, positionText, selectedPosition, shownPosition } = await import(`${PAGE}/state.js`);
 const { toCsv } = await import(`${PAGE}/export.js`);
 const { compact, count, duration, fixed, percent, shortened, signed, visible } = await import(`${PAGE}/text.js`);
 const { canonical, requireSame, Source, withQuery } = await import(`${PAGE}/source.js`);
@@ -75,6 +75,13 @@ test("damaged bytes are refused", async () => {
 test("a state is restored from its address", () => {
   const view = { ...DEFAULTS, text: "a b&c=d#\n↵ 日本", panel: "lens", layer: 2, pos: 0, temperature: 0.35, off: "decoder.0.3" };
   assert.deepEqual(decodeHash(`#${encodeHash(view)}`), view);
+});
+
+test("a conversation is read from an address, and other values are none", () => {
+  const messages = [{ role: "user", content: "a\n&#=" }, { role: "assistant", content: "" }];
+  const view = { ...DEFAULTS, messages: JSON.stringify(messages) };
+  assert.deepEqual(messagesOf(decodeHash(encodeHash(view)).messages), messages);
+  for (const wrong of ["", "[", "[]", "{}", "null", "[null]", '[{"role":"user"}]', '[{"role":1,"content":"a"}]']) assert.equal(messagesOf(wrong), null, wrong);
 });
 
 test("unknown keys and wrong numbers of an address are ignored", () => {

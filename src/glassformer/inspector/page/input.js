@@ -2,11 +2,12 @@
  * Text boxes, examples and the run button.
  *
  * @import { App } from "./app.js"
- * @import { Example, Model } from "./types.js"
+ * @import { Example, Message, Model, Texts } from "./types.js"
  */
 
 import { button, fill, h } from "./dom.js";
 import { NOT_EMBEDDED } from "./source.js";
+import { messagesOf } from "./state.js";
 
 /**
  * Return true if the model reads a source and writes a target.
@@ -19,12 +20,34 @@ export function isPair(model) {
 /**
  * Return the body of a run: the texts of the boxes, or the ids of the text.
  * @param {Model | null} model
- * @param {{text: string, ids: string, source: string, target: string}} texts
+ * @param {Texts} texts
  * @returns {Example}
  */
-export function runBody(model, { text, ids, source, target }) {
-  if (ids && !isPair(model)) return { ids: ids.split(",").map(Number) };
-  return isPair(model) ? { source, target: target === "" ? null : target } : { text };
+export function runBody(model, { text, ids, source, target, messages }) {
+  if (isPair(model)) return { source, target: target === "" ? null : target };
+  const conversation = messagesOf(messages);
+  if (conversation) return { messages: conversation };
+  return ids ? { ids: ids.split(",").map(Number) } : { text };
+}
+
+/**
+ * Return the texts of an example for the state.
+ * @param {Example} example
+ * @returns {Texts}
+ */
+export function textsOf({ text, ids, source, target, messages }) {
+  return {
+    text: text ?? "", ids: ids?.join(",") ?? "", source: source ?? "", target: target ?? "",
+    messages: messages ? JSON.stringify(messages) : "",
+  };
+}
+
+/**
+ * Return an example as one text.
+ * @param {Example} example
+ */
+function summary({ text, source, messages }) {
+  return text ?? source ?? (messages ?? []).map(({ role, content }) => `${role}: ${content}`).join("\n");
 }
 
 /**
@@ -53,7 +76,7 @@ export function createInput(app, section) {
   const { store, source } = app;
   const isFixed = source.isEmbedded;
 
-  /** @param {"text" | "source" | "target"} key @param {string} label @param {string} placeholder */
+  /** @param {"text" | "source" | "target" | "messages"} key @param {string} label @param {string} placeholder */
   function box(key, label, placeholder) {
     const area = h("textarea", {
       rows: 1, placeholder, "aria-label": label, spellcheck: "false", readonly: isFixed, title: isFixed ? NOT_EMBEDDED : `${label}. Ctrl+Enter runs it.`,
@@ -74,8 +97,10 @@ export function createInput(app, section) {
     area.style.height = `${Math.min(180, area.scrollHeight + 2)}px`;
   }
 
-  /** @type {{key: "text" | "source" | "target", area: HTMLTextAreaElement}[]} */
+  /** @type {{key: "text" | "source" | "target" | "messages", area: HTMLTextAreaElement}[]} */
   let boxes = [];
+  /** The messages whose boxes are shown; null if the boxes have texts. @type {Message[] | null} */
+  let conversation = null;
   /** True if the target was written for the source that is in its box. */
   let isOwnTarget = false;
 
@@ -91,28 +116,44 @@ export function createInput(app, section) {
   /** Note whether the results that are shown belong to another text than that of the boxes. */
   function mark() {
     const { ran, run } = store.state;
-    store.set({ is_old: Boolean(run && ran) && boxes.some(({ key, area }) => area.value !== plain(ran?.[key] ?? "")) });
+    const isOther = Object.entries(written()).some(([key, text]) => plain(text) !== plain(ran?.[/** @type {keyof Texts} */ (key)] ?? ""));
+    store.set({ is_old: Boolean(run && ran) && isOther });
+  }
+
+  /** Return the texts of the boxes. A text that has only lost its line ends in its box stays that of the state. @returns {Omit<Texts, "ids">} */
+  function written() {
+    const { text, source, target, messages } = store.state;
+    const texts = { text, source, target, messages };
+    const kept = (/** @type {string} */ before, /** @type {string} */ now) => (now === plain(before) ? before : now);
+    if (!conversation) {
+      for (const { key, area } of boxes) texts[key] = kept(texts[key], area.value);
+      return texts;
+    }
+    const now = conversation.map((message, i) => ({ ...message, content: kept(message.content, boxes[i]?.area.value ?? "") }));
+    const isSame = now.every(({ content }, i) => content === conversation?.[i]?.content);
+    return { ...texts, messages: isSame ? messages : JSON.stringify(now) };
   }
 
   function submit() {
-    const texts = boxes.map(({ key, area }) => [key, area.value === plain(store.state[key]) ? store.state[key] : area.value]);
-    const isSame = texts.every(([key, value]) => value === store.state[/** @type {"text" | "source" | "target"} */ (key)]);
-    store.set({ ...Object.fromEntries(texts), ids: isSame ? store.state.ids : "", pos: -1 });
+    const texts = written();
+    const isSame = Object.entries(texts).every(([key, value]) => value === store.state[/** @type {keyof Texts} */ (key)]);
+    store.set({ ...texts, ids: isSame ? store.state.ids : "", pos: -1 });
+    conversation = conversation && messagesOf(store.state.messages);
     isOwnTarget = false;
     app.submit();
   }
 
   /** @param {Example} example */
   function use(example) {
-    store.set({ text: example.text ?? "", ids: "", source: example.source ?? "", target: example.target ?? "", pos: -1 });
-    write();
+    store.set({ ...textsOf(example), pos: -1 });
+    draw();
     app.submit();
   }
 
   /** Write the texts of the state into the boxes. */
   function write() {
-    for (const { key, area } of boxes) {
-      area.value = store.state[key];
+    for (const [i, { key, area }] of boxes.entries()) {
+      area.value = conversation?.[i]?.content ?? store.state[key];
       grow(area);
     }
     isOwnTarget = false;
@@ -122,18 +163,39 @@ export function createInput(app, section) {
   function draw() {
     const { model } = store.state;
     if (!model) return;
-    boxes = isPair(model)
+    conversation = isPair(model) ? null : messagesOf(store.state.messages);
+    if (conversation) boxes = conversation.map(({ role }, i) => box("messages", `Message ${i + 1} of the ${role}`, ""));
+    else boxes = isPair(model)
       ? [box("source", "Source", "source text"), box("target", "Target", "target text (optional: without it, the model writes one)")]
       : [box("text", "Text", model.verb === "fill" ? "text with [MASK] at the masked places" : "text")];
     const examples = isFixed ? source.embeddedBodies("/api/run") : model.examples;
+    const areas = boxes.map(({ area }) => area);
+    const content = conversation
+      ? [h("div", { class: "messages" }, ...conversation.flatMap(({ role }, i) => [h("span", {}, role), areas[i] ?? null]))]
+      : areas;
     fill(section,
-      h("div", { class: `texts${boxes.length > 1 ? " is-pair" : ""}${isFixed ? " is-fixed" : ""}` }, ...boxes.map(({ area }) => area),
+      h("div", { class: `texts${content.length > 1 ? " is-pair" : ""}${isFixed ? " is-fixed" : ""}` }, ...content,
         isFixed ? null : button("Run", submit, { class: "primary", title: "Ctrl+Enter" })),
       h("div", { class: "row" },
         examples.length ? h("div", { class: "examples" }, "examples", ...examples.map((example) =>
-          button(clipped(example.text ?? example.source ?? ""), () => use(example), { title: example.text ?? example.source }))) : null,
+          button(clipped(summary(example)), () => use(example), { title: summary(example) }))) : null,
+        conversation && !isFixed ? button("as text", () => become(""), { class: "quiet", title: "Write a text in place of messages" }) : null,
+        model.has_template && !conversation && !isPair(model) && !isFixed ? button("as message", () => become(firstMessage()), {
+          class: "quiet", title: "Read the text as a message of the user, by the chat template of the model",
+        }) : null,
         model.mask && model.verb === "fill" && !isFixed ? button(`insert [MASK]`, () => insertMask("[MASK]"), { class: "quiet" }) : null));
     write();
+  }
+
+  function firstMessage() {
+    return JSON.stringify([{ role: "user", content: boxes[0]?.area.value ?? "" }]);
+  }
+
+  /** Show other boxes: those of messages, or the one of the text. @param {string} messages */
+  function become(messages) {
+    store.set({ messages });
+    draw();
+    boxes[0]?.area.focus();
   }
 
   /** @param {string} mask */
@@ -144,5 +206,5 @@ export function createInput(app, section) {
     area.focus();
   }
 
-  return { draw, write, mark };
+  return { draw, mark };
 }

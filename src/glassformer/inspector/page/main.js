@@ -13,7 +13,7 @@ import { createStart } from "../panels/start.js";
 import { createTokens } from "../panels/tokens.js";
 import { RunData } from "./app.js";
 import { arrowKeys, button, fill, h } from "./dom.js";
-import { createInput, isPair, runBody } from "./input.js";
+import { createInput, isPair, runBody, textsOf } from "./input.js";
 import { linkTokens } from "./link.js";
 import { NOT_EMBEDDED, OFFLINE, ServerError, openSource, withQuery } from "./source.js";
 import { Store, decodeHash, encodeHash } from "./state.js";
@@ -195,11 +195,13 @@ function start() {
   });
   addEventListener("hashchange", () => {
     const view = decodeHash(location.hash);
-    const { text, ids, source: from, target, checkpoint } = store.state;
+    const { text, ids, source: from, target, messages, checkpoint } = store.state;
     store.set({ ...view, checkpoint: view.checkpoint || checkpoint });
-    input.write();
+    input.draw();
     if (view.checkpoint && view.checkpoint !== checkpoint) void load();
-    else if (view.text !== text || view.ids !== ids || view.source !== from || view.target !== target) void run();
+    else if (
+      view.text !== text || view.ids !== ids || view.source !== from || view.target !== target || view.messages !== messages
+    ) void run();
   });
   let width = innerWidth;
   addEventListener("resize", () => {
@@ -249,12 +251,12 @@ function start() {
     const { model } = store.state;
     if (!model) return;
     const body = embeddedBody() ?? runBody(model, store.state);
-    if ((body.text ?? body.source ?? body.ids ?? "") === "") {
+    if (!body.messages && (body.text ?? body.source ?? body.ids ?? "") === "") {
       app.say(model.examples.length ? "Write a text and press Run, or choose an example." : "Write a text and press Run.");
       return;
     }
-    const { text, source: from, target } = store.state;
-    await post(body, { text, source: from, target });
+    const { text, ids, source: from, target, messages } = store.state;
+    await post(body, { text, ids, source: from, target, messages });
   }
 
   let lastPost = 0;
@@ -270,7 +272,7 @@ function start() {
       if (number !== lastPost || store.state.model !== model) return;
       messages.clear();
       store.set({ run: result, ran, hover: null, across: null, other_run: null, ablated: null });
-      app.say([note, result.unknown, result.seconds > 2 ? `The run took ${fixed(result.seconds, 1)} s.` : ""].filter(Boolean).join(" "));
+      app.say([note, result.cut, result.unknown, result.seconds > 2 ? `The run took ${fixed(result.seconds, 1)} s.` : ""].filter(Boolean).join(" "));
     } catch (error) {
       app.fail(error);
     } finally {
@@ -329,7 +331,7 @@ function start() {
     store.set({ model: null, run: null, other: null, other_run: null, ablated: null, checkpoint: "" });
     drawHeader();
     fill(byId("panels"), createStart(app, session, (checkpoint) => {
-      store.set({ text: "", ids: "", source: "", target: "", pos: -1, layer: -1, head: -1, kind: "", off: "" });
+      store.set({ ...textsOf({}), pos: -1, layer: -1, head: -1, kind: "", off: "" });
       openModel(checkpoint);
     }));
   }
@@ -367,11 +369,9 @@ function start() {
       if (store.state.model?.id !== model.id) opened.clear();
       /** @type {Partial<State>} */
       const patch = { model, ...(source.isEmbedded ? {} : { checkpoint: model.id }) };
-      const { text, source: from } = store.state;
+      const { text, source: from, messages } = store.state;
       const first = source.isEmbedded ? source.embeddedBodies("/api/run")[0] : model.examples[0];
-      if ((isPair(model) ? from : text) === "" && first) {
-        Object.assign(patch, { text: first.text ?? "", source: first.source ?? "", target: first.target ?? "" });
-      }
+      if ((isPair(model) ? from : text || messages) === "" && first) Object.assign(patch, textsOf(first));
       store.set(patch);
       drawHeader();
       input.draw();

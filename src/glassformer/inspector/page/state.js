@@ -1,7 +1,7 @@
 /**
  * Shared state of the page. The part that is in the address (`#text=…&panel=…`) restores the same view.
  *
- * @import { Place, Side, State, View } from "./types.js"
+ * @import { Message, Place, Side, State, View } from "./types.js"
  */
 
 import { visible } from "./text.js";
@@ -11,7 +11,7 @@ import { visible } from "./text.js";
  * @type {View}
  */
 export const DEFAULTS = {
-  text: "", ids: "", source: "", target: "", panel: "", kind: "", layer: -1, head: -1, pos: -1, temperature: 1,
+  text: "", ids: "", source: "", target: "", messages: "", panel: "", kind: "", layer: -1, head: -1, pos: -1, temperature: 1,
   top_k: 0, top_p: 1, shown: "matrix", all: 0, badge: "best", colour: "log_prob", card: 0, norm: 1, lens: "top",
   align_layer: -1, align_head: -1, off: "", mean: 0, beam: 0, penalty: -1, formula: "", pruned: 1, step: -1, folder: "",
   clean: "", corrupted: "", answer: "", wrong: "", prefix: "", stack: "", checkpoint: "",
@@ -54,6 +54,22 @@ function decoded(text) {
   } catch {
     return text;
   }
+}
+
+/**
+ * Return the messages of a conversation from its JSON; null if it is not a list of messages.
+ * @param {string} json
+ * @returns {Message[] | null}
+ */
+export function messagesOf(json) {
+  let found;
+  try {
+    found = JSON.parse(json);
+  } catch {
+    return null;
+  }
+  const isMessage = (/** @type {any} */ one) => typeof one?.role === "string" && typeof one?.content === "string";
+  return Array.isArray(found) && found.length > 0 && found.every(isMessage) ? found : null;
 }
 
 /** @typedef {(changed: Set<string>) => void} Listener */

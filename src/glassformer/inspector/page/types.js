@@ -11,14 +11,15 @@
  * @typedef {{
  *   id: string, name: string, folder: string, kind: ModelKind, verb: string, learned: string, is_causal: boolean,
  *   has_head_over_tokens: boolean, parameters: number, vocab_size: number, max_len: number, step: number | null,
- *   mask: string | null, labels: string[], is_multi_label: boolean, attention: Record<string, {layers: number, heads: number}>, formulas: Record<string, string>,
+ *   mask: string | null, has_template: boolean, labels: string[], is_multi_label: boolean, attention: Record<string, {layers: number, heads: number}>, formulas: Record<string, string>,
  *   parts: {name: string, parameters: number}[],
  *   architecture: {title: string, rows: [string, string][]}[],
  *   curves: Record<string, [number, number][]> | null, checkpoints: number[],
  *   examples: Example[], generation: Record<string, number | string>, end_ids: number[],
  * }} Model
  *
- * @typedef {{text?: string, ids?: number[], source?: string, target?: string | null}} Example
+ * @typedef {{role: string, content: string}} Message
+ * @typedef {{text?: string, ids?: number[], source?: string, target?: string | null, messages?: Message[]}} Example
  *
  * @typedef {{
  *   id: number, text: string, bytes: number[], log_prob: number | null, rank: number | null, entropy: number | null,
@@ -30,13 +31,15 @@
  * @typedef {{
  *   model: string, run: string, kind: ModelKind, source: Token[], target: Token[], written: Token[], loss: number | null,
  *   n_scored: number, attention: Record<string, AttentionPlace>,
- *   labels: {name: string, probability: number}[] | null, number: number | null, unknown: string, seconds: number,
+ *   labels: {name: string, probability: number}[] | null, number: number | null, unknown: string, cut: string,
+ *   seconds: number,
  * }} Run
  *
  * @typedef {{side: Side, index: number}} Place
  *
  * @typedef {{
- *   text: string, ids: string, source: string, target: string, panel: string, kind: string, layer: number, head: number, pos: number,
+ *   text: string, ids: string, source: string, target: string, messages: string, panel: string, kind: string, layer: number,
+ *   head: number, pos: number,
  *   temperature: number, top_k: number, top_p: number, shown: string, all: number, badge: string, colour: string,
  *   card: number, norm: number, lens: string, align_layer: number, align_head: number, off: string, mean: number,
  *   beam: number, penalty: number, formula: string, pruned: number, step: number, folder: string, clean: string,
@@ -44,7 +47,8 @@
  * }} View
  * `ids` are the ids of `text` with commas, for a text that has not its usual tokens; empty without them.
  *
- * @typedef {{text: string, source: string, target: string}} Texts
+ * @typedef {{text: string, ids: string, source: string, target: string, messages: string}} Texts
+ * `messages` is a conversation as JSON, which is read in place of the text; empty without one.
  *
  * @typedef {View & {
  *   model: Model | null, run: Run | null, other: Model | null, other_run: Run | null, hover: Place | null,

@@ -68,6 +68,7 @@ def card(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
         "curves": None,
         "checkpoints": [],
         "generation": dataclasses.asdict(chosen.generation),
+        "has_template": chosen.tokenizer.chat_template is not None,
         "end_ids": page_data.end_ids(chosen),
         "examples": [*inspector.examples, *own_examples],
     }

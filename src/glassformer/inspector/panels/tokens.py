@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from glassformer.chat_messages import require_messages
 from glassformer.inference.classify import Classifier, Tagger
 from glassformer.inference.sampling import log_softmax
 from glassformer.inspection.capture import encoded
@@ -21,18 +22,21 @@ from glassformer.tasks.trained_model import TrainedModel
 
 @dataclass(frozen=True)
 class Input:
-    """A text, a pair, or ids in their place; or random tokens that follow twice (`random_trace`)."""
+    """A text, a pair, a conversation, or ids in place of texts; or random tokens that follow twice (`random_trace`)."""
 
     text: str | None = None
     source: str | None = None
     target: str | None = None
+    messages: list[dict[str, Any]] | None = None
     ids: list[int] | None = None
     source_ids: list[int] | None = None
     random: bool = False
 
     def of_sides(self, model: TrainedModel) -> dict[str, Any]:
-        """Return the text, the source and the target that a model reads."""
+        """Return the text, the source and the target that a model reads; a conversation is a text of ids."""
         sides: dict[str, Any] = {"text": self.text, "source": self.source, "target": self.target}
+        if self.messages is not None:
+            sides["text"] = model.conversation_encoder.read(require_messages(self.messages))
         if self.ids is not None:
             side = "target" if model.is_seq2seq else "text"
             sides[side] = self.ids
@@ -40,12 +44,22 @@ class Input:
             sides["source"] = self.source_ids
         return sides
 
+    @property
+    def written_messages(self) -> dict[str, str]:
+        """The texts of a conversation as one text, in which unknown characters are found."""
+        if self.messages is None:
+            return {}
+        return {"text": "\n".join(message["content"] for message in self.messages)}
+
 
 @route("POST", "/api/run")
 def run(inspector: Inspector, read: Input, model: str | None = None) -> dict[str, Any]:
     """Run a model over an input; answer tokens with predictions, and the shapes of the attention."""
     chosen, begin = inspector.model_of(model), time.perf_counter()
-    sides = read.of_sides(chosen)
+    sides, cut = read.of_sides(chosen), ""
+    if read.messages is not None and len(sides["text"]) > chosen.config.max_len:
+        cut = f"The model reads the first {chosen.config.max_len:,} of {len(sides['text']):,} tokens."
+        sides["text"] = sides["text"][: chosen.config.max_len]
     trace = random_trace(chosen) if read.random else encoded(chosen, **sides)
     shown = inspector.add_run(chosen, trace)
     attention = {}
@@ -57,7 +71,8 @@ def run(inspector: Inspector, read: Input, model: str | None = None) -> dict[str
         "kind": page_data.kind(chosen),
         **tokens_of(shown, shown.trace["logits"]),
         "attention": attention,
-        "unknown": page_data.unknown_in(chosen, sides),
+        "unknown": page_data.unknown_in(chosen, sides | read.written_messages),
+        "cut": cut,
         "seconds": time.perf_counter() - begin,
     }
 
