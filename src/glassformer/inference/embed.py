@@ -35,16 +35,36 @@ class Embedder:
     frame: Frame | None = None
 
     @property
-    def head(self) -> Head:
+    def config(self) -> TransformerConfig:
         assert isinstance(self.network.config, TransformerConfig)  # one stack
-        return self.network.config.head
+        return self.network.config
+
+    @property
+    def head(self) -> Head:
+        return self.config.head
+
+    @property
+    def size(self) -> int:
+        """Size of a vector."""
+        return self.config.d_model
+
+    @property
+    def max_len(self) -> int:
+        """Largest number of tokens of a text; a longer one is cut."""
+        cut = self.head.max_tokens if isinstance(self.head, VectorHead) else 0
+        return cut or self.config.max_len
 
     def embed(self, texts: Sequence[str], log: Log) -> Vectors:
         """Return a vector for each text (N, D); `log` receives the number of cut texts."""
+        return self.embed_rows(self.rows(texts, log))
+
+    def rows(self, texts: Sequence[str], log: Log) -> list[Example]:
+        """Return the ids that the model reads of each text; `log` receives the number of cut texts."""
+        return text_rows(self.tokenizer, [(text,) for text in texts], self.max_len, log, frame=self.frame)
+
+    def embed_rows(self, rows: Sequence[Example]) -> Vectors:
+        """Return a vector for each row of ids (N, D)."""
         n_before = 0 if self.frame is None else len(self.frame.before)
-        cut = self.head.max_tokens if isinstance(self.head, VectorHead) else 0
-        max_len = cut or self.network.config.max_len
-        rows = text_rows(self.tokenizer, [(text,) for text in texts], max_len, log, frame=self.frame)
         return embed(self.network, rows, self.device, n_before=n_before)
 
     @property

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -71,7 +71,7 @@ class Score:
         """Exponential of the nats per token; infinite from e^709 on."""
         return math.exp(self.nats_per_token) if not self.nats_per_token >= 709 else math.inf
 
-    def to_dict(self) -> dict[str, float]:
+    def to_dict(self) -> dict[str, Any]:
         """Return all values by name, derived ones included: a row for `pandas.DataFrame`."""
         names = ("log_prob", "n_tokens", "n_bytes", "nats_per_token", "bits_per_token", "bits_per_byte", "perplexity")
         return {name: getattr(self, name) for name in names}

@@ -14,8 +14,9 @@ from glassformer.config.run import GenerationConfig
 from glassformer.errors import UserError
 from glassformer.inspector.worker import Busy, Worker
 from glassformer.model import Model
-from glassformer.serving import chat, completions, schemas, talk
+from glassformer.serving import chat, completions, lineages, schemas, talk
 from glassformer.serving.access import Access
+from glassformer.serving.batches import Batches
 from glassformer.serving.errors import ApiError, answer_error
 from glassformer.serving.guard import Guard
 from glassformer.serving.limits import Limits
@@ -44,11 +45,11 @@ def application(
         redoc_url=None,
     )
     served = {name: Served(name, model, worker, limits, metrics) for name, model in models.items()}
-    app.state.models = Models(served, limits, metrics)
+    app.state.models = Models(served, limits, metrics, Batches(worker, limits, metrics.batch))
     for error in (ApiError, UserError, RequestValidationError, HTTPException, TimeoutError, Busy, Exception):
         app.add_exception_handler(error, answer_error)
-    app.include_router(completions.router)
-    app.include_router(chat.router)
+    for router in (completions.router, chat.router, lineages.router):
+        app.include_router(router)
     _add_facts(app)
     talk.add_page(app, app.state.models, access)
     app.add_middleware(Guard, access=access, limits=limits, metrics=metrics, log_texts=log_texts)

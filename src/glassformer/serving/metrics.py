@@ -24,6 +24,14 @@ class Metrics:
         self.rows = Histogram(
             "rows_per_step", "Texts that a step continued", buckets=(0, 1, 2, 4, 8, 16, 32, 64), **where
         )
+        self.inputs = Histogram(
+            "inputs_per_batch", "Inputs that a batch answered", buckets=(0, 1, 2, 4, 8, 16, 32, 64), **where
+        )
+
+    def batch(self, n_inputs: int, n_tokens: int) -> None:
+        """Count a batch of inputs that are answered without an engine."""
+        self.inputs.observe(n_inputs)
+        self.prompt_tokens.inc(n_tokens)
 
     def step(self, seconds: float, n_tokens: int) -> None:
         """Count a step of an engine."""

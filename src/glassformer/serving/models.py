@@ -13,6 +13,7 @@ from glassformer.errors import UserError, did_you_mean
 from glassformer.inference.engine import Engine
 from glassformer.inspector.worker import Worker
 from glassformer.model import Model
+from glassformer.serving.batches import Batches
 from glassformer.serving.engine_thread import EngineThread
 from glassformer.serving.errors import ApiError, busy
 from glassformer.serving.limits import Limits
@@ -70,9 +71,12 @@ class Served:
     def require(self, ability: str) -> None:
         """Raise `ApiError` for a model that does not have an ability."""
         if ability not in self.abilities:
-            can = ", ".join(self.abilities) or "nothing that the server offers"
+            able = ", ".join(self.abilities) or "none"
             raise ApiError(
-                400, f"the model {self.name!r} cannot {ability}; it can {can}", param="model", code="wrong_model"
+                400,
+                f"the model {self.name!r} lacks the ability {ability}; its abilities: {able}",
+                param="model",
+                code="wrong_model",
             )
 
 
@@ -83,6 +87,7 @@ class Models:
     served: Mapping[str, Served]
     limits: Limits
     metrics: Metrics
+    batches: Batches
     n_requests: int = 0
 
     def get(self, name: str | None) -> Served:
