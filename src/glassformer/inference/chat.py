@@ -1,6 +1,8 @@
 """Conversations with a causal language model: whole turns that fit its context, and a cache kept between turns."""
 
+from bisect import bisect_left
 from collections.abc import Generator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from glassformer.chat_messages import Message, require_messages
@@ -89,11 +91,20 @@ def fitted(
     """
     n_kept = _n_kept(messages)
     begins = [n_kept] + [i for i, message in enumerate(messages) if i > n_kept and message["role"] == "user"]
-    for begin in begins:
-        ids = encoder.prompt([*messages[:n_kept], *messages[begin:]])
-        if len(ids) + _room(settings) <= settings.max_len:
-            return EncodedPrompt(ids, is_spaced=True), begin - n_kept
-    return None
+
+    @cache
+    def prompt(begin: int) -> list[int]:
+        return encoder.prompt([*messages[:n_kept], *messages[begin:]])
+
+    def fits(begin: int) -> bool:
+        return len(prompt(begin)) + _room(settings) <= settings.max_len
+
+    first = 0
+    if not fits(begins[0]):  # each turn that is left out makes the prompt shorter
+        first = bisect_left(begins, True, 1, key=fits)
+    if first == len(begins):
+        return None
+    return EncodedPrompt(prompt(begins[first]), is_spaced=True), begins[first] - n_kept
 
 
 def _n_kept(messages: Sequence[Mapping[str, Any]]) -> int:

@@ -76,6 +76,8 @@ class RowText:
         self._stream, self._watch = tokenizer.stream(after=prompt.ids), StopWatch(settings.sampling.stop)
         self._ends = settings.ends
         self._drops_space = prompt.is_spaced  # until the first text is generated
+        self.n_characters = 0
+        """Number of characters so far, also of text that waits and of a stop text."""
 
     @property
     def is_stopped(self) -> bool:
@@ -89,6 +91,7 @@ class RowText:
         text = self._stream.push(token)
         if text and self._drops_space:
             text, self._drops_space = text.removeprefix(" "), False
+        self.n_characters += len(text)
         return self._watch.push(text)
 
     def flush(self) -> str:

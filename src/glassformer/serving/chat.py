@@ -1,14 +1,14 @@
 """`POST /v1/chat/completions`: answers in a conversation, by the chat template of the model."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
 
-from glassformer.inference.chat import fitting
+from glassformer.inference.chat import fitted
 from glassformer.inference.engine import Request as EngineRequest
-from glassformer.inference.rows import check_prompts
 from glassformer.inference.text import EncodedPrompt
 from glassformer.serving import schemas
 from glassformer.serving.engine_thread import Piece
@@ -18,8 +18,11 @@ from glassformer.serving.texts import (
     Job,
     events,
     name_of,
+    of_rows,
     penalties_of,
+    require_fit,
     require_n,
+    require_n_new,
     sampling_of,
     token_bytes,
     token_text,
@@ -37,17 +40,18 @@ async def chat(body: schemas.ChatRequest, models: TheModels, request: Request) -
     served.require("chat")
     _refuse(body)
     require_n(models, body.n)
-    job, left_out = job_of(served, body)
     if body.stream:
-        return await events(request, _stream(models, job, body, left_out))
+        return await events(request, _stream(models, served, body))
     with models.place():
-        return await unless_gone(request, _whole(job, body, left_out))
+        return await unless_gone(request, _whole(served, body))
 
 
 def _refuse(body: schemas.ChatRequest) -> None:
     """Raise `ApiError` for what the server cannot do."""
     if body.tools:
         raise ApiError(400, "tools: the server calls no tools; leave tools out", param="tools")
+    if body.tool_choice not in (None, "none", "auto"):
+        raise ApiError(400, "tool_choice: the server calls no tools; leave tool_choice out", param="tool_choice")
     if body.response_format is not None and body.response_format.get("type") != "text":
         raise ApiError(
             400, "response_format: the server writes text only; leave response_format out", param="response_format"
@@ -58,25 +62,29 @@ def _refuse(body: schemas.ChatRequest) -> None:
 
 def job_of(served: Served, body: schemas.ChatRequest) -> tuple[Job, int]:
     """Return the conversation as a prompt, and the number of messages that were left out of it."""
-    model, wanted = served.model, body.max_completion_tokens or body.max_tokens
-    n_new = min(wanted or served.limits.max_tokens, served.limits.max_tokens, model.config.max_len)
+    model, limits = served.model, served.limits
+    n_new = body.max_completion_tokens or body.max_tokens or min(limits.max_tokens, model.config.max_len)
+    require_n_new(served, n_new, "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens")
     settings, _ = model.chat_settings(n=body.n, **sampling_of(body, n_new))
     roles = {"developer": "system"}
     messages = [{"role": roles.get(one.role, one.role), "content": one.text} for one in body.messages]
     begun = _begun(messages) if body.continue_final_message else ""
-    prompt, left_out = fitting(model.conversation_encoder, messages, settings)
-    if left_out and body.truncation == "disabled":
-        ids = model.conversation_encoder.prompt(messages)
+    found = fitted(model.conversation_encoder, messages, settings)
+    if found is None or (found[1] and body.truncation == "disabled"):
+        ids, way_out = model.conversation_encoder.prompt(messages), "shorten it"
+        if found is not None:
+            way_out += ', or set truncation to "auto"'
         raise ApiError(
             400,
             f"the conversation has {len(ids):,} tokens, and the context of {model.config.max_len:,} has no room for an "
-            'answer: shorten it, or set truncation to "auto"',
+            f"answer: {way_out}",
             param="messages",
             code="context_length_exceeded",
         )
+    prompt, left_out = found
     if begun:
         prompt = EncodedPrompt([*prompt.ids, *model.tokenizer.encode(begun)])
-        check_prompts([prompt.ids], model.config.max_len)
+        require_fit(len(prompt.ids), model.config.max_len, "messages")
     request = EngineRequest(
         prompt.ids,
         settings,
@@ -99,11 +107,11 @@ def _begun(messages: list[dict[str, str]]) -> str:
     return last["content"]
 
 
-async def _whole(job: Job, body: schemas.ChatRequest, left_out: int) -> schemas.ChatCompletion:
+async def _whole(served: Served, body: schemas.ChatRequest) -> schemas.ChatCompletion:
+    job, left_out = await asyncio.to_thread(job_of, served, body)
     pieces = [piece async for piece in job.pieces()]
     choices = []
-    for row in range(body.n):
-        mine = [piece for piece in pieces if piece.row == row]
+    for row, mine in enumerate(of_rows(pieces)):
         message = schemas.Answer(role="assistant", content="".join(piece.text for piece in mine))
         choice = schemas.ChatChoice(index=row, message=message, finish_reason=mine[-1].finish)
         choice.logprobs = _logprobs(job.tokenizer, body, mine)
@@ -113,11 +121,10 @@ async def _whole(job: Job, body: schemas.ChatRequest, left_out: int) -> schemas.
     )
 
 
-async def _stream(
-    models: Models, job: Job, body: schemas.ChatRequest, left_out: int
-) -> AsyncGenerator[schemas.ChatChunk]:
-    name, pieces, begun = name_of("chatcmpl") | {"model": job.served.name}, list[Piece](), set[int]()
+async def _stream(models: Models, served: Served, body: schemas.ChatRequest) -> AsyncGenerator[schemas.ChatChunk]:
+    name, pieces, begun = name_of("chatcmpl") | {"model": served.name}, list[Piece](), set[int]()
     with models.place():
+        job, left_out = await asyncio.to_thread(job_of, served, body)
         async with aclosing(job.pieces()) as stream:
             async for piece in stream:
                 pieces.append(piece)

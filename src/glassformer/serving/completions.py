@@ -1,5 +1,6 @@
 """`POST /v1/completions`: continuations of texts or ids, and targets of sources."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import accumulate
@@ -10,7 +11,7 @@ from fastapi import APIRouter, Request
 from glassformer.config.run import GenerationConfig
 from glassformer.inference.engine import Likely
 from glassformer.inference.engine import Request as EngineRequest
-from glassformer.inference.rows import Settings, check_prompts
+from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import all_ends
 from glassformer.inference.text import EncodedPrompt, check_ids, never_written
 from glassformer.inference.writer import with_settings
@@ -22,8 +23,11 @@ from glassformer.serving.texts import (
     Job,
     events,
     name_of,
+    of_rows,
     penalties_of,
+    require_fit,
     require_n,
+    require_n_new,
     sampling_of,
     token_text,
     tops,
@@ -47,13 +51,11 @@ async def completions(body: schemas.CompletionRequest, models: TheModels, reques
         raise ApiError(
             400, "max_tokens is 0, so there is nothing to generate: set echo, or a larger number", param="max_tokens"
         )
-    prompts = prompts_of(body.prompt)
-    require_n(models, len(prompts) * body.n)
-    job = job_of(served, body, prompts)
+    require_n(models, len(prompts_of(body.prompt)) * body.n)
     if body.stream:
-        return await events(request, _stream(models, job, body))
+        return await events(request, _stream(models, served, body))
     with models.place():
-        return await unless_gone(request, _whole(job, body))
+        return await unless_gone(request, _whole(served, body))
 
 
 def prompts_of(given: Any) -> list[str | list[int]]:
@@ -63,11 +65,14 @@ def prompts_of(given: Any) -> list[str | list[int]]:
     return list(given)
 
 
-def job_of(served: Served, body: schemas.CompletionRequest, prompts: Sequence[str | list[int]]) -> Job:
-    """Return the prompts of a request with their settings; raise `UserError` for one that does not fit."""
-    model, n_new = served.model, min(body.max_tokens, served.limits.max_tokens)
-    given = sampling_of(body, n_new)
+def job_of(served: Served, body: schemas.CompletionRequest) -> Job:
+    """Return the prompts of a request with their settings; raise an error for one that does not fit."""
+    require_n_new(served, body.max_tokens, "max_tokens")
+    model, prompts, sources = served.model, prompts_of(body.prompt), list[tuple[int, ...]]()
+    given = sampling_of(body, body.max_tokens)
     if model.is_seq2seq:
+        if body.echo:
+            raise ApiError(400, "echo: the model writes targets of sources; leave echo out", param="echo")
         config, start = with_settings(GenerationConfig(temperature=0.0), given), model.translator.target_ids("")
         ends = all_ends([model.translator.end_id], config)
         unwritten = never_written(model.tokenizer, model.config.vocab_size, but=ends)
@@ -77,20 +82,22 @@ def job_of(served: Served, body: schemas.CompletionRequest, prompts: Sequence[st
     else:
         assert isinstance(model.generation, GenerationConfig)
         settings = model.writer.settings(with_settings(model.generation, given), samples=range(body.n))
-        sources = [() for _ in prompts]
-        encoded = model.encode_prompts(prompts)
+        encoded = [model.writer.encode(prompt) for prompt in prompts]
         check_ids([prompt.ids for prompt in encoded], min(model.tokenizer.vocab_size, model.config.vocab_size))
+        for prompt in encoded:
+            require_fit(len(prompt.ids), model.config.max_len, "prompt")
+    penalties = penalties_of(body, model.config.vocab_size)
     requests = [
         EngineRequest(
             prompt.ids,
             settings,
-            source,
-            penalties=penalties_of(body, model.config.vocab_size),
-            n_new=n_new,
+            sources[number] if sources else (),
+            penalties,
+            n_new=body.max_tokens,
             n_top=body.logprobs,
             scores_prompt=body.echo and body.logprobs is not None,
         )
-        for prompt, source in zip(encoded, sources, strict=True)
+        for number, prompt in enumerate(encoded)
     ]
     return Job(served, requests, encoded)
 
@@ -99,15 +106,15 @@ def _source(served: Served, prompt: str | list[int]) -> tuple[int, ...]:
     if isinstance(prompt, str):
         return tuple(served.model.encode_source(prompt))
     check_ids([prompt], served.model.config.encoder_vocab_size)
-    check_prompts([prompt], served.model.config.encoder_max_len)
+    require_fit(len(prompt), served.model.config.encoder_max_len, "prompt")
     return tuple(prompt)
 
 
-async def _whole(job: Job, body: schemas.CompletionRequest) -> schemas.Completion:
+async def _whole(served: Served, body: schemas.CompletionRequest) -> schemas.Completion:
+    job = await asyncio.to_thread(job_of, served, body)
     pieces = [piece async for piece in job.pieces()]
     choices = []
-    for row in range(len(job.requests) * body.n):
-        mine = [piece for piece in pieces if piece.row == row]
+    for row, mine in enumerate(of_rows(pieces)):
         text = "".join(piece.text for piece in mine)
         choice = schemas.CompletionChoice(index=row, text=text, finish_reason=mine[-1].finish)
         choice.logprobs = _logprobs(job.tokenizer, body, mine)
@@ -115,18 +122,20 @@ async def _whole(job: Job, body: schemas.CompletionRequest) -> schemas.Completio
     return _part(job, choices, job.usage(pieces))
 
 
-async def _stream(models: Models, job: Job, body: schemas.CompletionRequest) -> AsyncGenerator[schemas.Completion]:
-    name, pieces, begun, offsets = name_of("cmpl"), list[Piece](), set[int](), dict[int, int]()
+async def _stream(
+    models: Models, served: Served, body: schemas.CompletionRequest
+) -> AsyncGenerator[schemas.Completion]:
+    name, pieces, begins = name_of("cmpl"), list[Piece](), dict[int, int]()
     with models.place():
+        job = await asyncio.to_thread(job_of, served, body)
         async with aclosing(job.pieces()) as stream:
             async for piece in stream:
                 pieces.append(piece)
                 choice = schemas.CompletionChoice(index=piece.row, text=piece.text, finish_reason=piece.finish)
-                choice.logprobs = _logprobs(job.tokenizer, body, [piece], offsets.get(piece.row, 0))
-                if piece.row not in begun:
+                choice.logprobs = _logprobs(job.tokenizer, body, [piece], begins.get(piece.row, 0))
+                if piece.row not in begins:
                     choice = _with_echo(job, body, choice, piece)
-                begun.add(piece.row)
-                offsets[piece.row] = offsets.get(piece.row, 0) + len(choice.text)
+                    begins[piece.row] = len(choice.text) - len(piece.text)
                 yield _part(job, [choice], None, name)
     if body.stream_options is not None and body.stream_options.include_usage:
         yield _part(job, [], job.usage(pieces), name)
@@ -146,17 +155,18 @@ def _logprobs(
 ) -> schemas.CompletionLogprobs | None:
     if body.logprobs is None:
         return None
-    return _of_tokens(tokenizer, [piece.likely for piece in pieces if piece.likely is not None], begin)
+    scored = [(piece.likely, begin + piece.begin) for piece in pieces if piece.likely is not None]
+    return _of_tokens(tokenizer, scored)
 
 
-def _of_tokens(tokenizer: Tokenizer, scored: Sequence[Likely], begin: int) -> schemas.CompletionLogprobs:
-    texts = [token_text(tokenizer, one.token) for one in scored]
+def _of_tokens(tokenizer: Tokenizer, scored: Sequence[tuple[Likely, int]]) -> schemas.CompletionLogprobs:
+    """Return the log probabilities of tokens, each with the number of characters before it."""
     return schemas.CompletionLogprobs(
-        tokens=texts,
-        token_logprobs=[one.log_prob for one in scored],
-        top_logprobs=[tops(one, tokenizer) for one in scored],
-        text_offset=[begin + offset for offset in accumulate(map(len, texts), initial=0)][:-1],
-        ids=[one.token for one in scored],
+        tokens=[token_text(tokenizer, one.token) for one, _ in scored],
+        token_logprobs=[one.log_prob for one, _ in scored],
+        top_logprobs=[tops(one, tokenizer) for one, _ in scored],
+        text_offset=[begin for _, begin in scored],
+        ids=[one.token for one, _ in scored],
     )
 
 
@@ -166,18 +176,20 @@ def _with_echo(
     """Put the prompt before the text of a row, if the request asks for it; the first token has no log probability."""
     if not body.echo:
         return choice
-    prompt = job.prompts[choice.index // body.n]
-    text = job.tokenizer.decode(prompt.ids)
-    if choice.logprobs is None or piece.sample is None:
+    number = choice.index // body.n
+    prompt, given = job.prompts[number], prompts_of(body.prompt)[number]
+    text = given if isinstance(given, str) else job.tokenizer.decode(given)
+    if choice.logprobs is None:
         return choice.model_copy(update={"text": text + choice.text})
-    first = Likely(prompt.ids[0], 0.0)
-    before, after = _of_tokens(job.tokenizer, [first, *piece.sample.prompt], 0), choice.logprobs
-    begin = before.text_offset[-1] + len(before.tokens[-1])
+    scored = [Likely(prompt.ids[0], 0.0), *piece.sample.prompt]
+    stream = job.tokenizer.stream()
+    begins = accumulate((len(stream.push(one.token)) for one in scored), initial=0)
+    before, after = _of_tokens(job.tokenizer, [*zip(scored, begins, strict=False)]), choice.logprobs
     logprobs = schemas.CompletionLogprobs(
         tokens=before.tokens + after.tokens,
         token_logprobs=[None, *before.token_logprobs[1:], *after.token_logprobs],
         top_logprobs=[None, *before.top_logprobs[1:], *after.top_logprobs],
-        text_offset=before.text_offset + [begin + offset for offset in after.text_offset],
+        text_offset=before.text_offset + [len(text) + begin for begin in after.text_offset],
         ids=before.ids + after.ids,
     )
     return choice.model_copy(update={"text": text + choice.text, "logprobs": logprobs})

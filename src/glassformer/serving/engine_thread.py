@@ -21,12 +21,14 @@ class Piece:
 
     row: int
     """Number of the row: those of the first request come first."""
+    sample: Sample
     text: str
-    n_tokens: int = 1
+    begin: int
+    """Number of characters of the row before the token."""
+    n_tokens: int
     """1, or 0 for a row that has no new token."""
-    likely: Likely | None = None
-    finish: Finish | None = None
-    sample: Sample | None = None
+    likely: Likely | None
+    finish: Finish | None
 
 
 @dataclass(eq=False)
@@ -122,7 +124,7 @@ class EngineThread:
 
     def _put(self, step: Step, pieces: dict[_Reader, list[Piece]]) -> None:
         reader, number, row = self._rows[step.sample]
-        text = "" if step.token is None else row.push(step.token)
+        begin, text = row.n_characters, "" if step.token is None else row.push(step.token)
         finish = step.finish
         if row.is_stopped:
             finish = "stop"
@@ -131,7 +133,8 @@ class EngineThread:
             text += row.flush()
             del self._rows[step.sample]
         n_tokens = int(step.token is not None)
-        pieces.setdefault(reader, []).append(Piece(number, text, n_tokens, step.likely, finish, step.sample))
+        piece = Piece(number, step.sample, text, begin, n_tokens, step.likely, finish)
+        pieces.setdefault(reader, []).append(piece)
 
     def _fail(self, error: BaseException) -> None:
         """Let an error of the model end all requests."""

@@ -1,6 +1,6 @@
 """Errors of the server, in the form that OpenAI's clients read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -21,6 +21,11 @@ TYPES = {
     500: "server_error",
     503: "server_error",
     504: "timeout_error",
+}
+
+SENTENCES = {
+    404: "there is nothing at this address: see /openapi.json",
+    405: "this address takes another method: see /openapi.json",
 }
 
 
@@ -73,7 +78,8 @@ def as_api_error(error: BaseException) -> ApiError:
     if isinstance(error, Busy):
         return ApiError(503, str(error), code="busy", headers={"retry-after": "2"})
     if isinstance(error, HTTPException):
-        return ApiError(error.status_code, str(error.detail), headers=error.headers)
+        message = SENTENCES.get(error.status_code, str(error.detail))
+        return ApiError(error.status_code, message, headers=error.headers)
     # A repetition would fail again
     headers = {"x-should-retry": "false"}
     return ApiError(500, f"the model failed: {type(error).__name__}: {error!s:.200}", code="failed", headers=headers)
@@ -87,17 +93,34 @@ async def answer_error(request: Request, error: Exception) -> JSONResponse:
 def _invalid(error: RequestValidationError) -> ApiError:
     """Return the first of the mistakes in a request as one sentence."""
     first = error.errors()[0]
-    place = [part for part in first["loc"] if part not in ("body", "query", "path")]
-    param = ".".join(map(str, place)) or None
-    if first["type"] == "json_invalid":
-        return ApiError(400, f"the request is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")
-    if first["type"] == "extra_forbidden":
-        known = first.get("ctx", {}).get("known", ())
-        return ApiError(
-            400, f"unknown parameter {param!r}{': ' * bool(known)}{did_you_mean(str(place[-1]), known)}", param=param
-        )
-    if first["type"] == "missing":
-        return ApiError(400, f"the parameter {param!r} is missing" if param else "the request has no body", param=param)
-    message = first["msg"].removeprefix("Value error, ")
-    given = "" if first["type"] == "value_error" else f", got {first.get('input')!r:.60}"
-    return ApiError(400, f"{param or 'the request'}: {message[:1].lower()}{message[1:]}{given}", param=param)
+    kind, context = first["type"], first.get("ctx", {})
+    place = _place(first["loc"], error.body)
+    if kind == "json_invalid":
+        return ApiError(400, f"the request is not JSON: {context.get('error', first['msg'])}")
+    if kind == "unknown_parameter":
+        param = ".".join([*place, context["name"]])
+        return _wrong(f"unknown parameter {param!r}: {did_you_mean(context['name'], context['known'])}", param)
+    if kind == "missing":
+        place = [str(part) for part in first["loc"][1:]]
+    param = ".".join(place)
+    if not param:
+        return ApiError(400, "the request has no body, or one that is no JSON object")
+    if kind == "missing":
+        return _wrong(f"the parameter {param!r} is missing", param)
+    message = first["msg"]
+    return _wrong(f"{param}: {message[:1].lower()}{message[1:]}, got {first.get('input')!r:.60}", param)
+
+
+def _wrong(message: str, param: str) -> ApiError:
+    return ApiError(400, message, param=param)
+
+
+def _place(location: Sequence[str | int], body: Any) -> list[str]:
+    """Return the names and numbers that lead to a part of the body; a location also has names of types."""
+    found = []
+    for part in location[1:]:
+        is_inside = isinstance(part, int) and isinstance(body, list) and part < len(body)
+        if is_inside or (isinstance(body, Mapping) and part in body):
+            body = body[part]
+            found.append(str(part))
+    return found

@@ -1,27 +1,73 @@
 """Requests and answers of the endpoints of OpenAI's interface, as the document `/openapi.json` describes them.
 
 A parameter that the server does not know is refused. Parameters that change no text are accepted (`_Ignored`), and
-those that the server cannot obey are refused unless they ask for nothing (`_Refused`).
+those that the server cannot obey are refused unless they ask for nothing.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic_core import PydanticCustomError
 
 Finish = Literal["stop", "length"]
-Id = Annotated[int, Field(ge=0, lt=2**31, strict=True)]
-Text = Annotated[str, StringConstraints(strict=True, max_length=2**20)]
+Id = Annotated[int, Field(ge=0, lt=2**31)]
+Text = Annotated[str, StringConstraints(max_length=2**20)]
 Bias = Annotated[
     dict[Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]],
     Field(max_length=1024),
 ]
-Stops = Annotated[list[Annotated[Text, StringConstraints(min_length=1)]], Field(max_length=16)]
+Ids = Annotated[list[Id], Field(min_length=1)]
+
+
+def _choice(kind: Callable[[Any], str | None], expected: str) -> Discriminator:
+    """Return the rule by which a value chooses one of several types; `expected` is the sentence for other values."""
+    return Discriminator(kind, custom_error_type="no_choice", custom_error_message=f"expected {expected}")
+
+
+def _text_or_list(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "text"
+    return "list" if isinstance(value, list) else None
+
+
+def _kind_of_prompt(value: Any) -> str | None:
+    if not isinstance(value, list):
+        return _text_or_list(value)
+    if not value:
+        return None
+    if isinstance(value[0], str):
+        return "texts"
+    return "lists" if isinstance(value[0], list) else "ids"
+
+
+Prompts = Annotated[
+    Annotated[Text, Tag("text")]
+    | Annotated[list[Text], Field(max_length=128), Tag("texts")]
+    | Annotated[Ids, Tag("ids")]
+    | Annotated[list[Ids], Field(max_length=128), Tag("lists")],
+    _choice(_kind_of_prompt, "a text, ids, or a list of texts or of lists of ids"),
+]
+Stops = Annotated[
+    Annotated[Text, Tag("text")]
+    | Annotated[list[Annotated[Text, StringConstraints(min_length=1)]], Field(max_length=16), Tag("list")],
+    _choice(_text_or_list, "a text, or a list of texts"),
+]
 
 
 class Strict(BaseModel):
-    """A request; unknown parameters are refused."""
+    """A request; unknown parameters are refused, and so are values of another type."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, given: Any) -> Any:
+        for name in given if isinstance(given, dict) else ():
+            if name not in cls.model_fields:
+                context = {"name": name, "known": list(cls.model_fields)}
+                raise PydanticCustomError("unknown_parameter", "unknown parameter", context)
+        return given
 
 
 class _Ignored(Strict):
@@ -50,7 +96,7 @@ class Sampling(_Ignored):
     repetition_penalty: float | None = Field(None, gt=0, le=100, description="Not in OpenAI's interface.")
     n: int = Field(1, ge=1, le=128, description="Number of texts; limited by the server.")
     seed: int | None = Field(None, ge=0, lt=2**63, description="Equal seeds give equal texts; absent: another text.")
-    stop: Text | Stops | None = Field(None, description="Texts that end the output, which does not contain them.")
+    stop: Stops | None = Field(None, description="Texts that end the output, which does not contain them.")
     presence_penalty: float = Field(0, ge=-2, le=2)
     frequency_penalty: float = Field(0, ge=-2, le=2)
     logit_bias: Bias | None = Field(None, description="Numbers that are added to the logits, by id.")
@@ -61,12 +107,7 @@ class Sampling(_Ignored):
 class CompletionRequest(Sampling):
     """Body of `POST /v1/completions`."""
 
-    prompt: (
-        Text
-        | Annotated[list[Text], Field(min_length=1, max_length=128)]
-        | Annotated[list[Id], Field(min_length=1)]
-        | Annotated[list[Annotated[list[Id], Field(min_length=1)]], Field(min_length=1, max_length=128)]
-    ) = Field(description="A text, ids, or a list of them; the source for an encoder-decoder.")
+    prompt: Prompts = Field(description="A text, ids, or a list of them; the source for an encoder-decoder.")
     max_tokens: int = Field(16, ge=0, description="Largest number of new tokens; 0 with `echo` only scores the prompt.")
     logprobs: int | None = Field(None, ge=0, le=20, description="Number of most probable tokens that are given.")
     echo: bool = Field(False, description="True to give the prompt, too.")
@@ -85,8 +126,12 @@ class ChatMessage(Strict):
     """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | list[TextPart]
-    name: str | None = None
+    content: Annotated[
+        Annotated[Text, Tag("text")] | Annotated[list[TextPart], Tag("list")],
+        _choice(_text_or_list, "a text, or a list of parts"),
+    ]
+    name: str | None = Field(None, description="Accepted, and not used.")
+    refusal: None = Field(None, description="Accepted, because answers have it.")
 
     @property
     def text(self) -> str:
@@ -238,7 +283,7 @@ class Prompt(BaseModel):
     text: str = Field(description="The text of the ids, special tokens included.")
 
 
-class Prompts(BaseModel):
+class PromptList(BaseModel):
     """The prompts of a request."""
 
     prompts: list[Prompt]

@@ -65,23 +65,23 @@ def add_page(app: FastAPI, models: Models, access: Access) -> None:
 
 
 @router.post("/v1/chat/completions/prompt")
-async def chat_prompt(body: schemas.ChatRequest, models: TheModels) -> schemas.Prompts:
+async def chat_prompt(body: schemas.ChatRequest, models: TheModels) -> schemas.PromptList:
     """Return what the model would read for a body of `/v1/chat/completions`."""
     served = models.get(body.model)
     served.require("chat")
-    job, left_out = chat.job_of(served, body)
+    job, left_out = await asyncio.to_thread(chat.job_of, served, body)
     return _prompts(job, left_out)
 
 
 @router.post("/v1/completions/prompt")
-async def text_prompts(body: schemas.CompletionRequest, models: TheModels) -> schemas.Prompts:
+async def text_prompts(body: schemas.CompletionRequest, models: TheModels) -> schemas.PromptList:
     """Return what the model would read for a body of `/v1/completions`."""
     served = models.get(body.model)
     served.require("completions")
-    return _prompts(completions.job_of(served, body, completions.prompts_of(body.prompt)))
+    return _prompts(await asyncio.to_thread(completions.job_of, served, body))
 
 
-def _prompts(job: Job, left_out: int = 0) -> schemas.Prompts:
+def _prompts(job: Job, left_out: int = 0) -> schemas.PromptList:
     decode = job.tokenizer.decode
     found = [schemas.Prompt(ids=one.ids, text=decode(one.ids, skip_special=False)) for one in job.prompts]
-    return schemas.Prompts(prompts=found, left_out=left_out)
+    return schemas.PromptList(prompts=found, left_out=left_out)

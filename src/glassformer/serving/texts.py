@@ -4,7 +4,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from fastapi import Request as HttpRequest
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
+from starlette.types import Receive, Scope, Send
 
 from glassformer.inference.engine import Likely, Penalties, Request
 from glassformer.inference.text import EncodedPrompt
@@ -32,6 +33,25 @@ def sampling_of(body: Sampling, n_new: int) -> dict[str, Any]:
     if body.stop is not None:
         settings["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
     return settings | {"max_new_tokens": max(1, n_new)}
+
+
+def require_n_new(served: Served, n_new: int, param: str) -> None:
+    """Raise `ApiError` for more new tokens than the server allows."""
+    if n_new > served.limits.max_tokens:
+        raise ApiError(
+            400, f"{param} is {n_new}, and the server allows {served.limits.max_tokens:,} new tokens", param=param
+        )
+
+
+def require_fit(n_ids: int, max_len: int, param: str) -> None:
+    """Raise `ApiError` for a prompt that does not fit the context."""
+    if n_ids > max_len:
+        raise ApiError(
+            400,
+            f"{param} has {n_ids:,} tokens, and the context of the model is {max_len:,}: shorten it",
+            param=param,
+            code="context_length_exceeded",
+        )
 
 
 def penalties_of(body: Sampling, vocab_size: int) -> Penalties:
@@ -67,7 +87,7 @@ class Job:
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Yield the pieces of all rows, and count their times and tokens."""
         metrics, begin, latest = self.served.metrics, time.monotonic(), dict[int, float]()
-        metrics.prompt_tokens.inc(sum(len(request.ids) for request in self.requests))
+        metrics.prompt_tokens.inc(self.n_prompt)
         async with aclosing(self.served.thread.run(self.requests, self.prompts, self.served.limits.deadline)) as pieces:
             async for piece in pieces:
                 now = time.monotonic()
@@ -75,18 +95,34 @@ class Job:
                     metrics.between.observe(now - latest[piece.row])
                 else:
                     metrics.first.observe(now - begin)
+                    if piece.row % len(piece.sample.request.settings.samples) == 0:
+                        metrics.shared_tokens.inc(piece.sample.n_shared)
                 latest[piece.row] = now
                 yield piece
 
+    @property
+    def n_prompt(self) -> int:
+        """Number of tokens of all prompts, or of their sources."""
+        return sum(len(request.source or request.ids) for request in self.requests)
+
     def usage(self, pieces: Sequence[Piece]) -> Usage:
         """Return the numbers of tokens of a request, by all of its pieces."""
-        n_prompt = sum(len(request.ids) or len(request.source) for request in self.requests)
         n_new = sum(piece.n_tokens for piece in pieces)
-        shared = {piece.sample.request: piece.sample.n_shared for piece in pieces if piece.sample is not None}
-        self.served.metrics.shared_tokens.inc(sum(shared.values()))
-        details = PromptDetails(cached_tokens=sum(shared.values()))
-        total = n_prompt + n_new
-        return Usage(prompt_tokens=n_prompt, completion_tokens=n_new, total_tokens=total, prompt_tokens_details=details)
+        n_shared = sum({piece.sample.request: piece.sample.n_shared for piece in pieces}.values())
+        return Usage(
+            prompt_tokens=self.n_prompt,
+            completion_tokens=n_new,
+            total_tokens=self.n_prompt + n_new,
+            prompt_tokens_details=PromptDetails(cached_tokens=n_shared),
+        )
+
+
+def of_rows(pieces: Iterable[Piece]) -> list[list[Piece]]:
+    """Return the pieces of each row."""
+    rows: dict[int, list[Piece]] = {}
+    for piece in pieces:
+        rows.setdefault(piece.row, []).append(piece)
+    return [rows[number] for number in sorted(rows)]
 
 
 def name_of(kind: str) -> dict[str, Any]:
@@ -95,8 +131,12 @@ def name_of(kind: str) -> dict[str, Any]:
 
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:
-    """Return a token as text; bytes that are a part of a character become U+FFFD."""
-    return token_bytes(tokenizer, token).decode("utf-8", "replace")
+    """Return a token as text; one that is a part of a character as its bytes, such as `bytes:\\xe6\\x97`."""
+    data = token_bytes(tokenizer, token)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
 def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
@@ -105,9 +145,9 @@ def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
 
 
 def tops(one: Likely, tokenizer: Tokenizer) -> dict[str, float]:
-    """Return the most probable tokens of a place, and their log probabilities."""
+    """Return the most probable tokens of a place, and the token itself, with their log probabilities."""
     found: dict[str, float] = {}
-    for token, log_prob in one.top:
+    for token, log_prob in [*one.top, (one.token, one.log_prob)]:
         found.setdefault(token_text(tokenizer, token), log_prob)
     return found
 
@@ -134,20 +174,31 @@ async def _gone(request: HttpRequest) -> None:
 
 async def events(request: HttpRequest, parts: AsyncGenerator[BaseModel]) -> StreamingResponse:
     """Return a stream of server-sent events; an error before the first part is an answer with its status."""
-    first = await unless_gone(request, anext(parts))
+    return _Events(await unless_gone(request, anext(parts)), parts)
 
-    async def lines() -> AsyncIterator[str]:
-        async with aclosing(parts):
-            yield _event(first.model_dump_json())
-            try:
-                async for part in parts:
-                    yield _event(part.model_dump_json())
-            except Exception as error:
-                yield _event(json.dumps(as_api_error(error).to_json()))
-            else:
-                yield _event("[DONE]")
 
-    return StreamingResponse(lines(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+class _Events(StreamingResponse):
+    """A stream of server-sent events."""
+
+    def __init__(self, first: BaseModel, parts: AsyncGenerator[BaseModel]) -> None:
+        super().__init__(_lines(first, parts), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Also a client that has gone before the first line ends the request
+        async with aclosing(self._parts):
+            await super().__call__(scope, receive, send)
+
+
+async def _lines(first: BaseModel, parts: AsyncGenerator[BaseModel]) -> AsyncIterator[str]:
+    yield _event(first.model_dump_json())
+    try:
+        async for part in parts:
+            yield _event(part.model_dump_json())
+    except Exception as error:
+        yield _event(json.dumps(as_api_error(error).to_json()))
+    else:
+        yield _event("[DONE]")
 
 
 def _event(data: str) -> str:
