@@ -21,6 +21,8 @@ RECURRENT = RecurrentConfig(attention=AttendBefore(), d_embedding=8, d_encoder=8
 
 Serve = Callable[..., str]
 """A function that starts a server of models in a thread, and returns its address without a slash at the end."""
+Run = Callable[..., RunningServer]
+"""A function that starts a server of models in a thread, and returns the server."""
 
 
 @pytest.fixture(scope="session")
@@ -43,20 +45,36 @@ def models(trained: Outcome, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 @pytest.fixture
-def serve(models: dict[str, Model]) -> Iterator[Serve]:
+def running(models: dict[str, Model]) -> Iterator[Run]:
     """Start servers; all of them stop at the end of the test."""
-    running: list[RunningServer] = []
+    started: list[RunningServer] = []
 
-    def start(*names: str, limits: Limits | None = None, key: str | None = None, **others: Model) -> str:
+    def start(
+        *names: str,
+        limits: Limits | None = None,
+        access: Access | None = None,
+        log_texts: bool = False,
+        **others: Model,
+    ) -> RunningServer:
         """Serve the models of the tests with these names, by default all, and others by keyword."""
         chosen = {name: models[name] for name in names} | others or models
-        app = application(chosen, limits or Limits(), Access(key=key))
-        running.append(RunningServer(app, limits or Limits(grace=1)))
-        return running[-1].address
+        limits = limits or Limits(grace=1)
+        started.append(RunningServer(application(chosen, limits, access, log_texts=log_texts), limits))
+        return started[-1]
 
     yield start
-    for server in running:
+    for server in started:
         server.stop()
+
+
+@pytest.fixture
+def serve(running: Run) -> Serve:
+    """Start servers, and return their addresses."""
+
+    def start(*names: str, limits: Limits | None = None, key: str | None = None, **others: Model) -> str:
+        return running(*names, limits=limits, access=Access(key=key), **others).address
+
+    return start
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Requests of the tests, servers in a thread, and `glassformer serve` as a process of its own."""
 
+import http.client
 import json
 import os
 import socket
@@ -9,10 +10,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 
@@ -36,14 +38,33 @@ def ask(address: str, body: Any = None, key: str | None = None) -> tuple[int, An
         return error.code, json.load(error)
 
 
+def send(
+    address: str, body: bytes | Iterable[bytes] | None = None, *, method: str | None = None, **headers: str
+) -> tuple[int, Mapping[str, str], bytes]:
+    """Send any bytes, and headers whose names have `_` for `-`; return the status, the headers and the body.
+
+    A body in several parts is sent in chunks, without a length.
+    """
+    parts = urlsplit(address)
+    assert parts.hostname is not None
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+    given = {name.replace("_", "-"): value for name, value in ({"content_type": "application/json"} | headers).items()}
+    try:
+        connection.request(method or ("GET" if body is None else "POST"), parts.path, body, given)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+    finally:
+        connection.close()
+
+
 class RunningServer:
     """An application in a thread of this process."""
 
     def __init__(self, app: FastAPI, limits: Limits) -> None:
-        self.app, self._server, self._socket = app, uvicorn_server(app, limits), listen("127.0.0.1", 0)
-        self._thread = threading.Thread(target=self._server.run, args=[[self._socket]], daemon=True)
+        self.app, self._server, self.listener = app, uvicorn_server(app, limits), listen("127.0.0.1", 0)
+        self._thread = threading.Thread(target=self._server.run, args=[[self.listener]], daemon=True)
         self._thread.start()
-        self.address = url("127.0.0.1", self._socket).removesuffix("/")
+        self.address = url("127.0.0.1", self.listener).removesuffix("/")
         while not self._server.started:
             self._thread.join(0.01)
             assert self._thread.is_alive(), "the server has ended at its start"
@@ -78,7 +99,9 @@ class ServerProcesses:
     environment: Mapping[str, str]
     running: list[ServerProcess] = field(default_factory=list)
 
-    def start(self, *names: str, options: Sequence[str] = (), **variables: str) -> ServerProcess:
+    def start(
+        self, *names: str, host: str = "127.0.0.1", options: Sequence[str] = (), **variables: str
+    ) -> ServerProcess:
         """Serve models of the tests by name; wait until the server answers."""
         given = []
         for name in names:
@@ -90,10 +113,10 @@ class ServerProcesses:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         log = self.folder / f"log-{len(self.running)}.txt"
-        command = [sys.executable, "-m", "glassformer", "serve", *given, "--port", str(port), *options]
+        command = [sys.executable, "-m", "glassformer", "serve", *given, "--host", host, "--port", str(port), *options]
         with log.open("wb") as out:
             process = subprocess.Popen(command, stdout=out, stderr=out, env=os.environ | self.environment | variables)
-        server = ServerProcess(process, f"http://127.0.0.1:{port}", log)
+        server = ServerProcess(process, f"http://{f'[{host}]' if ':' in host else host}:{port}", log)
         self.running.append(server)
         end = time.monotonic() + START_S
         while process.poll() is None and time.monotonic() < end:

@@ -70,7 +70,7 @@ class Guard:
             shown = _one_line(scope["path"])
             log.info("%s %s %d %.3f s", _one_line(scope["method"]), shown, exchange.status, seconds)
             for what, text in zip(("request", "answer"), exchange.texts or (), strict=False):
-                log.info("%s of %s: %s", what, shown, json.dumps(text.decode("utf-8", "replace"), ensure_ascii=False))
+                log.info("%s of %s: %r", what, shown, text.decode("utf-8", "replace"))
 
     def _refused(self, request: Request) -> ApiError | None:
         """Return the error of a request that reaches no route."""
@@ -183,4 +183,4 @@ def _one_line(text: str) -> str:
     >>> print(_one_line("/v1\\n2026 GET"))
     /v1\\n2026 GET
     """
-    return ascii(text)[1:-1][:MAX_SHOWN]
+    return repr(text)[1:-1][:MAX_SHOWN]
