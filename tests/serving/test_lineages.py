@@ -245,7 +245,7 @@ def test_scores_equal_those_of_score(serve: Serve, models: dict[str, Model], nam
 
 def test_wrong_scores_get_a_sentence(serve: Serve) -> None:
     url = f"{serve('decoder', 'recurrent', limits=Limits(max_tokens=300))}/v1/score"
-    refused(ask(url, {"model": "recurrent", "text": "rot"}), "scores a target given its source")
+    refused(ask(url, {"model": "recurrent", "text": "rot"}), "recurrent scores a target given its source")
     refused(ask(url, {"model": "decoder", "text": ["red", "dog"], "source": ["red"]}), "one source per text")
     refused(ask(url, {"model": "decoder", "text": LONG * 3}), "the server reads at most 300")
     status, answer = ask(url, {"model": "decoder", "text": LONG[:160]})

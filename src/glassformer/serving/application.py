@@ -21,7 +21,7 @@ from glassformer.serving.errors import ApiError, answer_error
 from glassformer.serving.guard import Guard
 from glassformer.serving.limits import Limits
 from glassformer.serving.metrics import Metrics
-from glassformer.serving.models import Models, Served, TheModels
+from glassformer.serving.models import Models, Served, TheModels, named
 
 
 def application(
@@ -44,7 +44,7 @@ def application(
         docs_url=None,
         redoc_url=None,
     )
-    served = {name: Served(name, model, worker, limits, metrics) for name, model in models.items()}
+    served = {name: Served(name, named(model, name), worker, limits, metrics) for name, model in models.items()}
     app.state.models = Models(served, limits, metrics, Batches(worker, limits, metrics.batch))
     for error in (ApiError, UserError, RequestValidationError, HTTPException, TimeoutError, Busy, Exception):
         app.add_exception_handler(error, answer_error)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from glassformer.inspector.worker import Worker
+from glassformer.inspector.worker import Worker, as_exception
 from glassformer.serving.limits import Limits
 
 Given = TypeVar("Given")
@@ -82,9 +82,9 @@ class Batches:
         for one in inputs:
             try:
                 one.n_tokens = one.operation.n_tokens(one.given)
-            except Exception as error:
+            except BaseException as error:
                 if one.future.set_running_or_notify_cancel():
-                    one.future.set_exception(error)
+                    one.future.set_exception(as_exception(error))
             else:
                 self._waiting.append(one)
         self._go_on()
@@ -123,9 +123,9 @@ class Batches:
         try:
             answers = batch[0].operation.answers([one.given for one in batch])
             answered = list(zip(batch, answers, strict=True))
-        except Exception as error:
+        except BaseException as error:
             if len(batch) == 1:
-                batch[0].future.set_exception(error)
+                batch[0].future.set_exception(as_exception(error))
                 return
             for one in batch:
                 self._answer([one])

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated
 
@@ -78,6 +78,11 @@ class Served:
                 param="model",
                 code="wrong_model",
             )
+
+
+def named(model: Model, name: str) -> Model:
+    """Return a model whose messages have its name on the server, instead of the path of its folder."""
+    return replace(model, folder=None, run=replace(model.run, name=name))
 
 
 @dataclass(eq=False)
