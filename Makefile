@@ -41,9 +41,9 @@ check: .venv/dev  ## formatting, lint, types
 	@$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs src
 	@$(BIN)/python tests/words.py
 
-page: .venv/node  ## types and unit tests of the inspector page (needs node 20 or newer)
+page: .venv/node  ## types and unit tests of the pages (needs node 20 or newer)
 	@$(BIN)/node_modules/.bin/tsc -p tests/inspector/page/tsconfig.json
-	@node --test --test-reporter dot tests/inspector/page/*.test.mjs
+	@node --test --test-reporter dot tests/inspector/page/*.test.mjs tests/serving/page/*.test.mjs
 
 docs: .venv/docs  ## the documentation as a site: docs/_build/html/index.html; the first build runs the course
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build/html

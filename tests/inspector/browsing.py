@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 WAIT_MS = 180_000
 """Bound of every wait for a condition: only a page that hangs reaches it, on a busy machine too."""
+READY = "#tokens .token, #panels .card"
+"""Selector of what the page shows when it has loaded."""
 TEXT = "abc de fgh"
 SOURCE, TARGET = "red dog sees", "sieht hund rot"
 CLOSE = {"atol": 1e-4, "rtol": 1e-3}
@@ -173,8 +175,11 @@ Scheme = Literal["light", "dark"]
 
 
 @contextmanager
-def visits(window: "BrowserContext") -> Iterator[Open]:
-    """Give a function that opens an address; at the end, the pages must have had no problem."""
+def visits(window: "BrowserContext", ready: str = READY) -> Iterator[Open]:
+    """Give a function that opens an address and waits for an element of the selector `ready`.
+
+    At the end, the pages must have had no problem.
+    """
     opened: list[tuple[Visit, str]] = []
 
     def visit(
@@ -188,7 +193,7 @@ def visits(window: "BrowserContext") -> Iterator[Open]:
         found.page.goto(address)
         parts = urlsplit(address)
         opened.append((found, f"{parts.scheme}://{parts.netloc}/"))
-        found.page.locator("#tokens .token, #panels .card").first.wait_for()
+        found.page.locator(ready).first.wait_for()
         found.settle()
         return found
 

@@ -98,7 +98,7 @@ export class Answer {
     this.left_out = Math.max(this.left_out, part.left_out);
     if (part.finish === "stop") this.end = part.tokens[0] ?? null;
     else this.held.push(...part.tokens);
-    if (part.text) {
+    if (part.text || (part.finish && this.held.length)) {
       this.pieces.push({ text: part.text, tokens: this.held });
       this.held = [];
     }

@@ -1,15 +1,17 @@
 /**
- * Continuations of a text: a box, and what the model writes after its text.
+ * What a model writes after a text, or for a source: a box, and the answers below it.
  *
  * @import { App, View } from "./app.js"
  * @import { Piece } from "./answer.js"
+ * @import { Words } from "./composer.js"
  */
 
 import { button, fill, h } from "../../inspector/page/dom.js";
 import { Answer, textPart } from "./answer.js";
 import { Composer } from "./composer.js";
+import { lookLink } from "./form.js";
 import { TOP } from "./settings.js";
-import { lookAt } from "./write.js";
+import { lookAddress, lookAt } from "./write.js";
 import { Writer } from "./writer.js";
 import { Written } from "./written.js";
 
@@ -19,8 +21,17 @@ const PATH = "v1/completions";
 
 /** @param {App} app @returns {View} */
 export function continuationView(app) {
-  const composer = new Composer({ label: "Text", placeholder: "A text that the model continues", action: "Continue", sendsOnEnter: false },
-    (text) => void go(text), () => writer.stop());
+  return textView(app, { label: "Text", placeholder: "A text that the model continues", action: "Continue", sendsOnEnter: false }, false);
+}
+
+/** @param {App} app @returns {View} */
+export function targetView(app) {
+  return textView(app, { label: "Source", placeholder: "A text to translate", action: "Translate", sendsOnEnter: false }, true);
+}
+
+/** @param {App} app @param {Words} words @param {boolean} isSource true if the text is a source, which a target does not continue @returns {View} */
+function textView(app, words, isSource) {
+  const composer = new Composer(words, (text) => void go(text), () => writer.stop());
   const list = h("div", { class: "messages" });
   const writer = new Writer(app, (isBusy) => {
     composer.mark(isBusy);
@@ -35,14 +46,14 @@ export function continuationView(app) {
     const answer = new Answer(app.model.id, begun);
     answer.seed = app.settings.nextSeed();
     /** @type {Continuation} */
-    const one = { prompt, answer, look: "", written: new Written(app, answer, (place, alternative) => void go(prompt, answer.with(place, alternative))) };
+    const one = { prompt, answer, look: "", written: new Written(app, answer, isSource ? null : (place, alternative) => void go(prompt, answer.with(place, alternative))) };
     found.unshift(one);
     const body = { model: app.model.id, prompt: prompt + answer.begun, logprobs: TOP, ...app.settings.body(answer.seed) };
     draw();
     await writer.write(answer, { path: PATH, body, read: textPart }, () => one.written.draw());
     if (!answer.n_new) return;
     try {
-      one.look = await lookAt(PATH, body, answer);
+      one.look = isSource ? lookAddress(answer.model, { source: prompt, target: answer.text }) : await lookAt(PATH, body, answer);
       draw();
     } catch (error) {
       app.fail(error);
@@ -56,8 +67,8 @@ export function continuationView(app) {
       written.draw();
       fill(written.tools,
         button("retry", () => void go(prompt), { class: "quiet", disabled: isBusy, title: "Continue the same text again" }),
-        button("continue", () => { composer.fill(prompt + answer.text); void go(prompt + answer.text); }, { class: "quiet", disabled: isBusy, title: "Continue after this text" }),
-        look ? h("a", { class: "quiet look", href: look, target: "_blank", rel: "noopener", title: "Open the inspector with this text" }, "look inside") : null);
+        isSource ? null : button("continue", () => { composer.fill(prompt + answer.text); void go(prompt + answer.text); }, { class: "quiet", disabled: isBusy, title: "Continue after this text" }),
+        look ? lookLink(look) : null);
       return h("article", { class: "message card", "aria-label": "Continuation" }, h("p", { class: "given", dir: "auto" }, prompt), written.element);
     }));
   }

@@ -10,6 +10,7 @@ import { button, fill, h } from "../../inspector/page/dom.js";
 import { Answer, chatPart } from "./answer.js";
 import { Conversation } from "./branches.js";
 import { Composer, grow } from "./composer.js";
+import { lookLink } from "./form.js";
 import { TOP } from "./settings.js";
 import { lookAt } from "./write.js";
 import { Writer } from "./writer.js";
@@ -113,7 +114,7 @@ export function conversationView(app) {
     const look = looks.get(message.answer);
     fill(written.tools, versions,
       message.answer.finish ? button("retry", () => message.parent && void answer(message.parent), { class: "quiet", disabled: isBusy, title: "Write another answer" }) : null,
-      look ? h("a", { class: "quiet look", href: look, target: "_blank", rel: "noopener", title: "Open the inspector with this conversation: attention, logit lens, ablation" }, "look inside") : null);
+      look ? lookLink(look) : null);
     return h("article", { class: "message", "aria-label": message.answer.model }, h("h3", {}, message.answer.model), written.element);
   }
 
@@ -161,7 +162,7 @@ export function conversationView(app) {
         "Choose another one, and the answer continues from there. “Look inside” opens the inspector on the conversation."));
   }
 
-  const element = h("div", { class: "panel" }, list, composer.element);
+  const element = h("div", { class: "panel is-talk" }, list, composer.element);
   return {
     element,
     draw: () => {

@@ -121,7 +121,7 @@ export class Details {
       const { choose } = shown ?? { choose: null };
       return !isChosen && choose && shown?.can(one) ? { ...bar, title: "Continue with this token", onclick: () => { this.close(); choose(one); } } : bar;
     });
-    if (rest > 0.0005) bars.push({ label: "all others", value: rest, text: percent(rest), title: "Sum of all other tokens of the vocabulary" });
+    if (rest > 0.0005) bars.push({ label: "others", value: rest, text: percent(rest), title: "Sum of all other tokens of the vocabulary" });
     return [
       h("p", { class: "details-token" }, h("span", { class: "token", dir: "auto" }, visible(token.text)),
         h("strong", { class: "number" }, percent(Math.exp(token.log_prob))), h("span", { class: "facts number" }, `log-probability ${fixed(token.log_prob, 2)}`)),

@@ -7,17 +7,28 @@
 import { arrowKeys, button, fill, h, select } from "../../inspector/page/dom.js";
 import { count } from "../../inspector/page/text.js";
 import { storeDark, storedDark, useTheme } from "../../inspector/page/theme.js";
-import { continuationView } from "./continuation.js";
+import { continuationView, targetView } from "./continuation.js";
 import { conversationView } from "./conversation.js";
 import { Details } from "./details.js";
 import { keyForm } from "./key.js";
+import { answerView, labelView, maskView, tagView } from "./labels.js";
 import { Problem, get } from "./requests.js";
 import { Settings } from "./settings.js";
+import { translationView } from "./translation.js";
 
-/** @type {{ability: string, title: string, create: (app: App) => View, hasSettings: boolean}[]} */
+/** @param {string} ability @returns {(model: Model) => boolean} */
+const can = (ability) => (model) => model.abilities.includes(ability);
+
+/** @type {{id: string, title: string, suits: (model: Model) => boolean, create: (app: App) => View, hasSettings?: boolean}[]} */
 const VIEWS = [
-  { ability: "chat", title: "Conversation", create: conversationView, hasSettings: true },
-  { ability: "completions", title: "Text", create: continuationView, hasSettings: true },
+  { id: "conversation", title: "Conversation", suits: can("chat"), create: conversationView, hasSettings: true },
+  { id: "text", title: "Text", suits: (model) => can("completions")(model) && !can("translate")(model), create: continuationView, hasSettings: true },
+  { id: "translation", title: "Translation", suits: can("translate"), create: translationView },
+  { id: "tokens", title: "Token by token", suits: can("translate"), create: targetView, hasSettings: true },
+  { id: "masks", title: "Masks", suits: can("fill_mask"), create: maskView },
+  { id: "labels", title: "Labels", suits: can("classify"), create: labelView },
+  { id: "tags", title: "Tags", suits: can("tag"), create: tagView },
+  { id: "answers", title: "Answers", suits: can("answer"), create: answerView },
 ];
 
 /** @param {string} id @returns {HTMLElement} */
@@ -28,7 +39,7 @@ function start() {
   useTheme(dark);
   /** @type {Model[]} */
   let models = [];
-  let ability = "";
+  let viewId = "";
   /** @type {Map<string, View>} */
   const opened = new Map();
   const settings = new Settings(drawView);
@@ -66,13 +77,13 @@ function start() {
     }
     write("", false);
     const view = new URLSearchParams(location.hash.slice(1));
-    ability = view.get("view") ?? "";
+    viewId = view.get("view") ?? "";
     use(models.find((model) => model.id === view.get("model")) ?? /** @type {Model} */ (models[0]));
   }
 
   /** Views of the model. */
-  const views = () => VIEWS.filter((view) => app.model.abilities.includes(view.ability));
-  const chosen = () => views().find((view) => view.ability === ability) ?? views()[0];
+  const views = () => VIEWS.filter((view) => view.suits(app.model));
+  const chosen = () => views().find((view) => view.id === viewId) ?? views()[0];
 
   /** @param {Model} model */
   function use(model) {
@@ -83,18 +94,18 @@ function start() {
 
   /** @param {string} next */
   function open(next) {
-    ability = next;
+    viewId = next;
     draw();
   }
 
   function draw() {
     const view = chosen();
-    const hash = new URLSearchParams({ model: app.model.id, ...(view ? { view: view.ability } : {}) });
+    const hash = new URLSearchParams({ model: app.model.id, ...(view ? { view: view.id } : {}) });
     history.replaceState(null, "", `#${hash}`);
     drawHeader();
     drawTabs();
     byId("side").hidden = !view?.hasSettings;
-    settings.draw(app.model, view?.ability === "chat", app.dark);
+    settings.draw(app.model, view?.id === "conversation", app.dark);
     drawView();
   }
 
@@ -105,8 +116,8 @@ function start() {
       fill(byId("view"), h("p", { class: "card empty" }, `The page has no form for this model. Its endpoints: ${app.model.abilities.join(", ") || "none"}.`));
       return;
     }
-    let made = opened.get(view.ability);
-    if (!made) opened.set(view.ability, made = view.create(app));
+    let made = opened.get(view.id);
+    if (!made) opened.set(view.id, made = view.create(app));
     if (byId("view").firstChild !== made.element) fill(byId("view"), made.element);
     made.draw();
   }
@@ -114,8 +125,8 @@ function start() {
   function drawTabs() {
     const hasFocus = byId("tabs").contains(document.activeElement);
     byId("tabs").hidden = views().length < 2;
-    fill(byId("tabs"), ...views().map(({ ability: one, title }) => button(title, () => open(one), {
-      role: "tab", "aria-selected": String(one === chosen()?.ability), "aria-controls": "view", tabindex: one === chosen()?.ability ? 0 : -1,
+    fill(byId("tabs"), ...views().map(({ id: one, title }) => button(title, () => open(one), {
+      role: "tab", "aria-selected": String(one === chosen()?.id), "aria-controls": "view", tabindex: one === chosen()?.id ? 0 : -1,
     })));
     if (hasFocus) /** @type {HTMLElement | null} */ (byId("tabs").querySelector('[aria-selected="true"]'))?.focus();
   }

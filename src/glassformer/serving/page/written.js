@@ -17,7 +17,7 @@ export class Written {
   /**
    * @param {App} app
    * @param {Answer} answer
-   * @param {(place: number, alternative: Alternative) => void} choose continues with another token at a place
+   * @param {((place: number, alternative: Alternative) => void) | null} choose continues with another token at a place
    */
   constructor(app, answer, choose) {
     this.app = app;
@@ -64,7 +64,7 @@ export class Written {
     }
     showsTokens(element, () => ({
       tokens, can: (alternative) => canContinue(this.app, alternative),
-      choose: this.answer.finish === null ? null : (alternative) => this.choose(place, alternative),
+      choose: this.answer.finish !== null && this.choose ? (alternative) => this.choose?.(place, alternative) : null,
     }));
     this.text.append(element);
   }
@@ -80,7 +80,7 @@ function factsOf(answer) {
   const ends = { stop: "", length: "ended by the limit of new tokens", stopped: "stopped", problem: "" };
   const perSecond = speed(answer);
   return [
-    `${answer.n_new} token${answer.n_new === 1 ? "" : "s"}`,
+    !answer.n_new ? "" : `${answer.n_new} token${answer.n_new === 1 ? "" : "s"}`,
     Number.isNaN(perSecond) ? "" : `${fixed(perSecond, 1)} tokens/s`,
     answer.n_new ? `first after ${fixed(answer.first_s, 2)} s` : "",
     Number.isNaN(answer.perplexity) ? "" : `perplexity ${fixed(answer.perplexity, 2)}`,

@@ -1,0 +1,72 @@
+/**
+ * A form whose answer comes at once: text boxes, a button, and the result below them.
+ *
+ * @import { App, View } from "./app.js"
+ */
+
+import { button, fill, h } from "../../inspector/page/dom.js";
+import { grow } from "./composer.js";
+
+/**
+ * @typedef {{label: string, placeholder: string}} Box
+ * @typedef {{
+ *   boxes: Box[], action: string, controls?: (boxes: HTMLTextAreaElement[]) => HTMLElement[],
+ *   ask: (texts: string[], boxes: HTMLTextAreaElement[]) => Promise<HTMLElement[]>,
+ * }} Form
+ * `ask` sends the texts and returns the elements of the result.
+ */
+
+/** @param {App} app @param {Form} form @returns {View} */
+export function formView(app, { boxes, action, controls, ask }) {
+  const areas = boxes.map(({ label, placeholder }) => {
+    const area = h("textarea", {
+      rows: 2, placeholder, "aria-label": label, oninput: () => grow(area),
+      onkeydown: (/** @type {KeyboardEvent} */ event) => {
+        if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+        event.preventDefault();
+        void submit();
+      },
+    });
+    return area;
+  });
+  const run = button(action, () => void submit(), { class: "primary", title: "Ctrl+Enter" });
+  const results = h("div", { class: "panel", "aria-live": "polite" });
+  let ofModel = "";
+  let number = 0;
+
+  async function submit() {
+    if (areas.some((area) => !area.value.trim())) return;
+    const mine = ++number;
+    results.setAttribute("aria-busy", "true");
+    try {
+      const found = await ask(areas.map((area) => area.value), areas);
+      if (mine !== number) return;
+      app.say("");
+      fill(results, ...found);
+    } catch (error) {
+      if (mine === number) app.fail(error);
+    } finally {
+      if (mine === number) results.removeAttribute("aria-busy");
+    }
+  }
+
+  const element = h("div", { class: "panel" },
+    h("section", { class: "card form", "aria-label": action }, ...areas, h("div", { class: "row" }, ...(controls?.(areas) ?? []), run)), results);
+  return {
+    element,
+    draw: () => {
+      if (ofModel !== app.model.id) fill(results);
+      ofModel = app.model.id;
+    },
+  };
+}
+
+/**
+ * Return a link that opens the inspector.
+ * @param {string} address
+ */
+export function lookLink(address) {
+  return h("a", {
+    class: "quiet look", href: address, target: "_blank", rel: "noopener", title: "Open the inspector with this text: attention, logit lens, ablation",
+  }, "look inside");
+}

@@ -1,0 +1,107 @@
+/**
+ * Forms of the models that fill masks, label texts or words, or find answers.
+ *
+ * @import { App, View } from "./app.js"
+ */
+
+import { barList } from "../../inspector/page/bars.js";
+import { button, h } from "../../inspector/page/dom.js";
+import { fixed, percent } from "../../inspector/page/text.js";
+import { grow } from "./composer.js";
+import { formView, lookLink } from "./form.js";
+import { post } from "./requests.js";
+import { lookAddress } from "./write.js";
+
+const MASK = "[MASK]";
+const CANDIDATES = 8;
+
+/** @param {App} app @returns {View} */
+export function maskView(app) {
+  return formView(app, {
+    boxes: [{ label: "Text with masks", placeholder: `A text with ${MASK} in place of a word` }], action: "Fill",
+    controls: ([area]) => [button(`insert ${MASK}`, () => insert(/** @type {HTMLTextAreaElement} */ (area)), { class: "quiet" })],
+    ask: async ([text = ""], [area]) => {
+      const model = app.model.id;
+      const { data: [found] } = await post("v1/fill-mask", { model, text, n: CANDIDATES });
+      /** @type {{text: string, probability: number}[][]} */
+      const masks = found.candidates;
+      return [
+        card("Filled text", h("p", { class: "given", dir: "auto" }, found.text), lookLink(lookAddress(model, isPair(app) ? { source: text } : { text }))),
+        ...masks.map((candidates, i) => card(masks.length > 1 ? `Mask ${i + 1}` : "Candidates", barList(candidates.map((one) => ({
+          label: one.text, value: one.probability, text: percent(one.probability), title: "Write it into the text",
+          onclick: () => use(/** @type {HTMLTextAreaElement} */ (area), i, one.text.trim()),
+        }))))),
+      ];
+    },
+  });
+}
+
+/** @param {App} app */
+function isPair(app) {
+  return app.model.abilities.includes("translate");
+}
+
+/** @param {HTMLTextAreaElement} area */
+function insert(area) {
+  area.setRangeText(MASK, area.selectionStart, area.selectionEnd, "end");
+  area.focus();
+}
+
+/** Write a candidate in place of a mask. @param {HTMLTextAreaElement} area @param {number} number @param {string} text */
+function use(area, number, text) {
+  let at = -1;
+  area.value = area.value.replaceAll(MASK, (mask) => (++at === number ? text : mask));
+  grow(area);
+  area.focus();
+}
+
+/** @param {App} app @returns {View} */
+export function labelView(app) {
+  return formView(app, {
+    boxes: [{ label: "Text", placeholder: "A text" }], action: "Classify",
+    ask: async ([text = ""]) => {
+      const model = app.model.id;
+      const { data: [found] } = await post("v1/classify", { model, texts: text });
+      const look = lookLink(lookAddress(model, { text }));
+      if (found.number !== null) return [card("Number", h("p", { class: "big number" }, fixed(found.number, 4)), look)];
+      const classes = Object.entries(/** @type {Record<string, number>} */ (found.classes)).sort(([, a], [, b]) => b - a);
+      return [card("Labels", barList(classes.map(([label, p]) => ({ label, value: p, text: percent(p) }))), look)];
+    },
+  });
+}
+
+/** @param {App} app @returns {View} */
+export function tagView(app) {
+  return formView(app, {
+    boxes: [{ label: "Sentence", placeholder: "A sentence whose words are separated by spaces" }], action: "Tag",
+    ask: async ([sentences = ""]) => {
+      const model = app.model.id;
+      const { data: [found] } = await post("v1/tag", { model, sentences });
+      /** @type {{words: string[], tags: string[], probabilities: number[]}} */
+      const { words, tags, probabilities } = found;
+      return [card("Tags", h("ul", { class: "tags" }, ...words.map((word, i) => h("li", {}, h("span", { dir: "auto" }, word),
+        h("strong", {}, tags[i] ?? "cut"), h("span", { class: "facts number" }, percent(probabilities[i] ?? NaN))))),
+      lookLink(lookAddress(model, { text: sentences })))];
+    },
+  });
+}
+
+/** @param {App} app @returns {View} */
+export function answerView(app) {
+  return formView(app, {
+    boxes: [{ label: "Question", placeholder: "A question" }, { label: "Context", placeholder: "The text that contains the answer" }], action: "Answer",
+    ask: async ([question = "", context = ""]) => {
+      const { data: [found] } = await post("v1/answer", { model: app.model.id, question, context });
+      /** @type {{text: string, score: number, start: number, end: number}} */
+      const { text, score, start, end } = found;
+      const characters = [...context]; // the server counts code points
+      return [card("Answer", h("p", { class: "big", dir: "auto" }, text || "(none)"), h("p", { class: "facts number" }, `score ${fixed(score)}`),
+        h("p", { class: "given", dir: "auto" }, characters.slice(0, start).join(""), h("mark", {}, characters.slice(start, end).join("")), characters.slice(end).join("")))];
+    },
+  });
+}
+
+/** @param {string} title @param {...HTMLElement} children */
+function card(title, ...children) {
+  return h("section", { class: "card frame", "aria-label": title }, h("h2", {}, title), ...children);
+}

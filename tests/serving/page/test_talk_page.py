@@ -1,0 +1,495 @@
+"""The page to talk in a browser: it streams, branches, shows each probability, and opens the inspector."""
+
+import json
+import math
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import uvicorn
+
+from glassformer.inference.engine import Engine, Step
+from glassformer.model import Model
+from inspector.browsing import Open, Visit, percents, visits
+from serving.conftest import Serve
+from serving.served import ask
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Locator, Route
+
+READY = ".composer, .form, .key, #view .empty"
+MESSAGE = "red dog"
+KEY = "a key of the tests"
+EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+NAMELESS = """() => [...document.querySelectorAll("button, a, input, select, textarea, [role=tab]")]
+    .filter((x) => x.checkVisibility())
+    .filter((x) => !(x.getAttribute("aria-label") ?? x.textContent.trim()) && !x.closest("label")?.textContent.trim())
+    .map((x) => x.outerHTML)"""
+
+
+@pytest.fixture
+def visit(window: "BrowserContext") -> Iterator[Open]:
+    """Open pages; the test fails if one reports an error or calls another host."""
+    with visits(window, READY) as open_page:
+        yield open_page
+    window.clear_cookies()
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each step of an engine take a tenth of a second."""
+    step = Engine.step
+
+    def slower(engine: Engine) -> list[Step]:
+        time.sleep(0.1)
+        return step(engine)
+
+    monkeypatch.setattr(Engine, "step", slower)
+
+
+@pytest.fixture
+def stop_server(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Cut all connections of the servers of the test."""
+    run, running = uvicorn.Server.run, list[uvicorn.Server]()
+
+    def noted(server: uvicorn.Server, *args: Any) -> None:
+        running.append(server)
+        run(server, *args)
+
+    def stop() -> None:
+        for server in running:
+            server.force_exit = server.should_exit = True
+
+    monkeypatch.setattr(uvicorn.Server, "run", noted)
+    return stop
+
+
+def settings(found: Visit, **values: float) -> None:
+    """Move the sliders of the settings."""
+    for name, value in values.items():
+        found.page.get_by_label(name.replace("_", " "), exact=True).fill(str(value))
+
+
+def say(found: Visit, text: str = MESSAGE) -> None:
+    """Send a message and wait for the end of the answer."""
+    box = found.page.locator(".composer textarea")
+    box.fill(text)
+    box.press("Enter" if found.page.locator(".composer button[title=Enter]").count() else "Control+Enter")
+    finished(found)
+
+
+def finished(found: Visit) -> None:
+    """Wait until no answer is written, and all links to the inspector are there."""
+    found.until(
+        """() => document.querySelector('.composer .primary:not([hidden])') && !document.querySelector('.is-writing')
+        && [...document.querySelectorAll('.answer-foot')].every((one) =>
+            !one.textContent.includes('retry') || one.querySelector('.look') || !one.textContent.includes('token'))"""
+    )
+
+
+def texts(found: Visit) -> list[str]:
+    """Return the texts of all messages, without the mark of the end."""
+    read = """(all) => all.map((one) => {
+        const parts = [...one.childNodes].filter((x) => !x.matches?.(".is-end"));
+        return parts.map((x) => x.textContent).join("");
+    })"""
+    shown: list[str] = found.page.locator(".bubble, .written").evaluate_all(read)
+    return shown
+
+
+def pieces(found: Visit) -> "Locator":
+    """Return the tokens of the last answer."""
+    return found.page.locator(".written").last.locator(".piece")
+
+
+def asked(address: str, **body: Any) -> Any:
+    """Return the answer of the API to the same question as that of the page."""
+    body = {"messages": [{"role": "user", "content": MESSAGE}], "logprobs": True, "top_logprobs": 8} | body
+    status, answer = ask(f"{address}/v1/chat/completions", {"model": "chat", **body})
+    assert status == 200, answer
+    return answer["choices"][0]
+
+
+def test_each_token_shows_the_probability_of_the_api(serve: Serve, visit: Open) -> None:
+    address = serve("chat")
+    found = visit(address)
+    settings(found, new_tokens=12, temperature=0.8)
+    found.page.get_by_label("seed").fill("5")
+    say(found)
+    expected = asked(address, max_tokens=12, temperature=0.8, seed=5)
+    assert texts(found) == [MESSAGE, expected["message"]["content"]]
+    scored = expected["logprobs"]["content"]
+    card, shown, bars = found.page.locator(".details"), list[float](), list[list[float]]()
+    for piece in pieces(found).all():
+        piece.hover()
+        shown += percents(card.locator(".details-token strong").all_inner_texts())
+        bars += [percents(one.locator(".bar-text").all_inner_texts()) for one in card.locator(".bars").all()]
+    assert shown == pytest.approx([math.exp(token["logprob"]) for token in scored], abs=6e-4)
+    for token, found_bars in zip(scored, bars, strict=True):
+        tops = [math.exp(top["logprob"]) for top in token["top_logprobs"]]
+        assert found_bars[: len(tops)] == pytest.approx(tops, abs=6e-4)
+    found.page.get_by_label("Colour the tokens").check()
+    assert len(scored) > 3
+    colours = pieces(found).evaluate_all("(all) => all.map((one) => one.style.backgroundColor)")
+    assert all(colours) and len(set(colours)) > 1
+
+
+def test_the_inspector_opens_on_the_ids_of_the_conversation(
+    serve: Serve, visit: Open, window: "BrowserContext", models: dict[str, Model]
+) -> None:
+    address = serve("chat")
+    found = visit(address)
+    settings(found, new_tokens=10, temperature=1.5)
+    found.page.get_by_label("seed").fill("11")
+    say(found)
+    link = found.page.locator(".look").get_attribute("href") or ""
+    assert link.startswith("look/chat/#text=")
+    expected = asked(address, max_tokens=10, temperature=1.5, seed=11)
+    scored = [one for one in expected["logprobs"]["content"] if one["id"] not in found_ends(models["chat"])]
+    prompt = models["chat"].conversation_encoder.prompt([{"role": "user", "content": MESSAGE}])
+    with visits(window) as open_inspector:
+        inside = open_inspector(f"{address}/{link}")
+        box = inside.page.locator("#input textarea").input_value()
+        assert box == models["chat"].tokenizer.decode(prompt, skip_special=False) + expected["message"]["content"]
+        titles = inside.tokens("target").evaluate_all("(all) => all.map((one) => one.title)")
+        ids = [int(title.split(" · id ")[1].split(" · ")[0]) for title in titles]
+        assert ids == [*prompt, *(one["id"] for one in scored)]
+        shown = [title.split("log-probability ")[1].split(" ")[0].replace("−", "-") for title in titles[len(prompt) :]]
+        assert [float(one) for one in shown] == pytest.approx([one["logprob"] for one in scored], abs=0.006)
+        inside.run(MESSAGE)
+        assert inside.tokens("target").count() == len(models["chat"].tokenizer.encode(MESSAGE)) + len(
+            before(models["chat"])
+        )
+
+
+def found_ends(model: Model) -> set[int]:
+    """Return the ids that end an answer."""
+    return set(model.chat_settings()[0].ends)
+
+
+def before(model: Model) -> list[int]:
+    """Return the ids before every text."""
+    return list(model.writer.before)
+
+
+def test_an_edit_begins_a_branch_and_both_are_kept(serve: Serve, visit: Open) -> None:
+    found = visit(serve("chat"))
+    settings(found, new_tokens=6)
+    say(found, "red dog")
+    say(found, "blue cat")
+    first = texts(found)
+    assert [first[0], first[2]] == ["red dog", "blue cat"] and len(first) == 4
+    found.page.get_by_role("button", name="edit").first.click()
+    box = found.page.get_by_label("Edited message")
+    assert box.input_value() == "red dog"
+    box.fill("green dog")
+    box.press("Enter")
+    finished(found)
+    second = texts(found)
+    assert second[0] == "green dog" and len(second) == 2
+    versions = found.page.get_by_role("group", name="Versions").first
+    assert versions.inner_text().split() == ["‹", "2", "/", "2", "›"]
+    versions.get_by_label("Version before").click()
+    assert texts(found) == first
+    found.page.get_by_label("Version after").first.click()
+    assert texts(found) == second
+    found.page.get_by_role("button", name="retry").click()
+    finished(found)
+    assert found.page.get_by_role("group", name="Versions").count() == 2
+    found.page.get_by_label("Version before").last.click()
+    assert texts(found) == second
+
+
+def test_another_token_continues_the_answer_from_there(serve: Serve, visit: Open) -> None:
+    address = serve("chat")
+    found = visit(address)
+    settings(found, new_tokens=8, temperature=0)
+    say(found)
+    former = texts(found)[1]
+    pieces(found).nth(1).click()
+    choices = found.page.locator(".details button.bar")
+    name = choices.first.locator(".bar-label").inner_text().replace("␣", " ").replace("↵", "\n")
+    begun = (pieces(found).first.text_content() or "") + name
+    choices.first.click()
+    finished(found)
+    assert texts(found)[1].startswith(begun) and texts(found)[1] != former
+    messages = [{"role": "user", "content": MESSAGE}, {"role": "assistant", "content": begun}]
+    continued = asked(address, messages=messages, continue_final_message=True, max_tokens=8, temperature=0)
+    assert texts(found)[1] == begun + continued["message"]["content"]
+    found.page.get_by_label("Version before").last.click()
+    assert texts(found)[1] == former
+
+
+@pytest.mark.usefixtures("slow")
+def test_an_answer_arrives_in_parts_and_stops(serve: Serve, visit: Open) -> None:
+    address = serve("chat")
+    found = visit(address)
+    settings(found, new_tokens=100, temperature=2)
+    box = found.page.locator(".composer textarea")
+    box.fill(MESSAGE)
+    box.press("Enter")
+    pieces(found).nth(1).wait_for()
+    assert found.page.locator(".is-writing").count() == 1
+    stop = found.page.get_by_role("button", name="Stop")
+    stop.click()
+    finished(found)
+    assert "stopped" in found.page.locator(".answer-foot").last.inner_text()
+    assert 2 <= pieces(found).count() < 50 and not stop.is_visible()
+    say_again = found.page.locator(".composer textarea")
+    say_again.fill("blue cat")
+    say_again.press("Enter")
+    found.page.locator(".message").nth(3).locator(".piece").first.wait_for()
+    found.page.keyboard.press("Escape")
+    finished(found)
+    assert found.page.locator(".answer-foot", has_text="stopped").count() == 2
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_server_that_dies_is_reported_beside_what_it_wrote(
+    stop_server: Callable[[], None], serve: Serve, visit: Open
+) -> None:
+    found = visit(serve("chat"), refusals=True)
+    settings(found, new_tokens=100, temperature=2)
+    box = found.page.locator(".composer textarea")
+    box.fill(MESSAGE)
+    box.press("Enter")
+    pieces(found).nth(1).wait_for()
+    stop_server()
+    found.until(
+        "() => document.querySelector('.problem')?.textContent.includes('ended before the answer was complete')"
+    )
+    assert pieces(found).count() >= 2
+    found.page.get_by_role("button", name="retry").click()
+    found.until(
+        "() => [...document.querySelectorAll('.problem')].some((x) => x.textContent.includes('does not answer'))"
+    )
+
+
+def test_a_failure_of_the_model_is_one_sentence(serve: Serve, visit: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = visit(serve("chat"), refusals=True)
+    monkeypatch.setattr(Engine, "step", lambda engine: (_ for _ in ()).throw(MemoryError("no room")))
+    say(found)
+    assert "the model failed: MemoryError: no room" in found.page.locator(".problem").inner_text()
+    monkeypatch.undo()
+    found.page.get_by_role("button", name="retry").click()
+    finished(found)
+    assert found.page.locator(".problem").inner_text() == "" and pieces(found).count() > 0
+
+
+def events_of(route: "Route") -> None:
+    """Answer a conversation with hostile text everywhere."""
+    token = {"token": EVIL, "logprob": -0.5, "bytes": [], "id": 1}
+    score = {"content": [{**token, "top_logprobs": [token, {**token, "token": f"{EVIL}2"}]}], "refusal": None}
+    choice = {"index": 0, "delta": {"content": EVIL}, "finish_reason": None, "logprobs": score}
+    lines = [json.dumps({"choices": [choice], "left_out": 0}), json.dumps({"error": {"message": EVIL}})]
+    route.fulfill(content_type="text/event-stream", body="".join(f"data: {line}\n\n" for line in lines))
+
+
+def test_html_of_a_model_is_text(serve: Serve, visit: Open) -> None:
+    found = visit(serve("chat"), refusals=True)
+    count = found.page.locator("script, img").count()
+    found.page.route("**/v1/chat/completions", events_of)
+    say(found, EVIL)
+    assert texts(found) == [EVIL, EVIL]
+    assert EVIL in found.page.locator(".problem").inner_text()
+    pieces(found).first.click()
+    assert found.page.locator(".details .bar-label").all_inner_texts()[1].replace("␣", " ") == f"{EVIL}2"
+    assert found.page.locator("script, img").count() == count
+
+
+def test_the_keyboard_reaches_everything(serve: Serve, visit: Open) -> None:
+    found = visit(serve("chat"))
+    settings(found, new_tokens=6)
+    page = found.page
+    page.locator(".composer textarea").focus()
+    page.keyboard.type(MESSAGE)
+    page.keyboard.press("Enter")
+    finished(found)
+    assert page.evaluate("document.activeElement.matches('.composer textarea')")
+    for _ in range(12):
+        page.keyboard.press("Shift+Tab")
+        if page.evaluate("document.activeElement.matches('.piece')"):
+            break
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".details").is_visible()
+    assert "%" in page.locator("#spoken").inner_text()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.matches('.details button')")
+    page.keyboard.press("Escape")
+    assert not page.locator(".details").is_visible()
+    assert page.evaluate("document.activeElement === document.querySelectorAll('.piece')[1]")
+    page.get_by_role("tab", name="Conversation").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert page.get_by_label("Text", exact=True).is_visible()
+
+
+def test_a_text_is_continued_token_by_token(serve: Serve, visit: Open) -> None:
+    address = serve("decoder")
+    found = visit(address)
+    settings(found, new_tokens=8, temperature=0)
+    say(found, "abc de")
+    _, answer = ask(f"{address}/v1/completions", {"prompt": "abc de", "max_tokens": 8, "temperature": 0})
+    assert texts(found) == [answer["choices"][0]["text"]]
+    assert "look/decoder/#text=abc%20de" in (found.page.locator(".look").get_attribute("href") or "")
+    found.page.get_by_role("button", name="continue", exact=True).click()
+    finished(found)
+    assert found.page.locator(".given").first.inner_text() == "abc de" + answer["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("name", ["chat", "decoder", "encoder", "encoder-decoder", "recurrent", "classifier"])
+def test_no_model_has_a_page_that_is_too_wide(serve: Serve, visit: Open, name: str) -> None:
+    found = visit(serve(name), width=390, height=844)
+    tabs = found.page.get_by_role("tab").all_inner_texts() or [""]
+    for title in tabs:
+        if title:
+            found.page.get_by_role("tab", name=title, exact=True).click()
+        for step in ("empty", "answer", "settings"):
+            if step == "answer" and found.page.locator(".composer").count():
+                say(found, "red dog sees " + "a" * 60 if name == "chat" else "red dog sees")
+                pieces(found).first.click()
+            button = found.page.get_by_role("button", name="settings")
+            if step == "settings" and button.is_visible():
+                button.click()
+                assert found.page.locator("#side").is_visible()
+                button.click()
+            assert found.page.evaluate("document.documentElement.scrollWidth") <= 390, f"{title}: {step}"
+            assert found.page.evaluate(NAMELESS) == [], f"{title}: {step}"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_follows_the_colour_scheme(serve: Serve, visit: Open, scheme: str) -> None:
+    found = visit(serve("chat"), scheme=scheme)
+    brightness = """(selector) => {
+        const colour = getComputedStyle(document.querySelector(selector)).backgroundColor.match(/\\d+/g).map(Number);
+        return (colour[0] + colour[1] + colour[2]) / 3;
+    }"""
+    for selector in ("body", ".composer"):
+        assert (found.page.evaluate(brightness, selector) > 128) == (scheme == "light"), selector
+    found.page.get_by_role("button", name="dark" if scheme == "light" else "light", exact=True).click()
+    assert (found.page.evaluate(brightness, "body") > 128) == (scheme == "dark")
+
+
+def test_the_page_asks_for_the_key_once(serve: Serve, visit: Open, window: "BrowserContext") -> None:
+    address = serve("chat", key=KEY)
+    found = visit(address, refusals=True)
+    box = found.page.get_by_label("key")
+    box.fill("another")
+    box.press("Enter")
+    found.until("() => document.querySelector('.problem').textContent === 'The key is wrong.'")
+    box.fill(KEY)
+    box.press("Enter")
+    found.page.locator(".composer").wait_for()
+    [cookie] = window.cookies()
+    assert cookie["httpOnly"] and cookie["sameSite"] == "Strict" and KEY not in cookie["value"]
+    settings(found, new_tokens=4)
+    say(found)
+    assert pieces(found).count() > 0
+    found.page.reload()
+    found.page.locator(".composer").wait_for()
+
+
+def test_two_models_share_a_conversation(serve: Serve, visit: Open, models: dict[str, Model]) -> None:
+    found = visit(serve("chat", other=models["chat"]))
+    settings(found, new_tokens=4)
+    say(found)
+    found.page.locator("header select").select_option("other")
+    assert parse_qs(urlsplit(found.page.url).fragment)["model"] == ["other"]
+    found.page.get_by_role("button", name="retry").click()
+    finished(found)
+    assert found.page.locator(".message h3").inner_text() == "other"
+    found.page.get_by_label("Version before").click()
+    assert found.page.locator(".message h3").inner_text() == "chat"
+
+
+def test_old_messages_that_do_not_fit_are_named(serve: Serve, visit: Open) -> None:
+    found = visit(serve("chat"))
+    settings(found, new_tokens=40)
+    for _ in range(12):
+        say(found, "red dog sees blue cat " * 2)
+        if "not read the first" in found.page.locator(".message").last.inner_text():
+            return
+    raise AssertionError("no message was left out of a context of 160 tokens")
+
+
+# Without a browser
+
+
+def test_the_page_and_its_files_need_no_key_and_have_a_policy(serve: Serve) -> None:
+    address = serve("chat", key=KEY)
+    for path in ("/", "/page/serving/page/main.js", "/page/inspector/page/style.css"):
+        with urllib.request.urlopen(address + path, timeout=60) as answer:
+            assert "default-src 'none'" in answer.headers["content-security-policy"]
+            assert answer.headers["x-content-type-options"] == "nosniff"
+    for path in ("/look/chat/", "/look/chat/api/model", "/v1/models"):
+        assert ask(address + path)[0] == 401
+    for path in ("/page/serving/talk.py", "/page/serving/page/../talk.py", "/page/serving/page/%2e%2e/talk.py"):
+        assert ask(address + path)[0] in (401, 404)
+
+
+def test_a_wrong_key_gets_no_cookie_and_waits(serve: Serve) -> None:
+    address = serve("chat", key=KEY)
+    begin = time.monotonic()
+    status, answer = ask(f"{address}/session", {"key": "é"})
+    assert status == 401 and answer["error"]["message"] == "the key is wrong" and time.monotonic() - begin >= 1
+    request = urllib.request.Request(f"{address}/session", json.dumps({"key": KEY}).encode())
+    request.add_header("content-type", "application/json")
+    with urllib.request.urlopen(request, timeout=60) as found:
+        cookie = found.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=strict"} <= set(cookie.split("; ")) and "Secure" not in cookie
+    with_cookie = urllib.request.Request(f"{address}/v1/models", headers={"cookie": cookie.split(";")[0]})
+    with urllib.request.urlopen(with_cookie, timeout=60) as found:
+        assert found.status == 200
+    plain = urllib.request.Request(f"{address}/session", b"key=x", {"content-type": "text/plain"})
+    with pytest.raises(urllib.error.HTTPError, match="415"):
+        urllib.request.urlopen(plain, timeout=60)
+
+
+def test_the_inspector_of_the_server_opens_no_other_folder(serve: Serve) -> None:
+    address = serve("chat")
+    for path, body in (("compare", {"folder": "/"}), ("open", {"folder": "/"}), ("train", {"name": "x"})):
+        status, answer = ask(f"{address}/look/chat/api/{path}", body)
+        assert status == 400 and "error" in answer, path
+
+
+def test_the_prompt_is_what_the_model_reads(serve: Serve, models: dict[str, Model]) -> None:
+    address, model = serve("chat", "decoder"), models["chat"]
+    messages = [{"role": "user", "content": MESSAGE}]
+    _, answer = ask(f"{address}/v1/chat/completions/prompt", {"model": "chat", "messages": messages})
+    ids = model.conversation_encoder.prompt(messages)
+    assert answer["prompts"] == [{"ids": ids, "text": model.tokenizer.decode(ids, skip_special=False)}]
+    _, answer = ask(f"{address}/v1/completions/prompt", {"model": "decoder", "prompt": ["abc", "de"]})
+    assert [one["ids"] for one in answer["prompts"]] == [models["decoder"].prompt_ids(text) for text in ("abc", "de")]
+    begun = [*messages, {"role": "assistant", "content": "dog"}]
+    body = {"model": "chat", "messages": begun, "continue_final_message": True}
+    _, answer = ask(f"{address}/v1/chat/completions/prompt", body)
+    assert answer["prompts"][0]["ids"] == ids + model.tokenizer.encode("dog")
+    status, answer = ask(f"{address}/v1/chat/completions", {**body, "messages": messages})
+    assert status == 400 and "one of the assistant" in answer["error"]["message"]
+
+
+def test_streams_and_the_inspector_share_one_thread(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    address, names = serve("chat"), set[str]()
+    step = Engine.step
+
+    def noted(engine: Engine) -> list[Step]:
+        names.add(threading.current_thread().name)
+        return step(engine)
+
+    monkeypatch.setattr(Engine, "step", noted)
+    asked(address, max_tokens=3)
+    from glassformer.inspector.inspector import Inspector
+
+    keep = Inspector.add_run
+
+    def kept(inspector: Inspector, *args: Any) -> Any:
+        names.add(threading.current_thread().name)
+        return keep(inspector, *args)
+
+    monkeypatch.setattr(Inspector, "add_run", kept)
+    assert ask(f"{address}/look/chat/api/run", {"text": "red dog"})[0] == 200
+    assert len(names) == 1
