@@ -158,3 +158,10 @@ def test_what_cannot_be_scored_is_refused() -> None:
     with pytest.raises(UserError, match="'c' has no token of its own after 'ab'"):
         split_pair(tokenizer, "ab", "c")
     assert Score(-1e6, 1, 1).perplexity == math.inf
+
+
+def test_a_pair_of_empty_texts_has_the_score_0() -> None:
+    """Without a start token, nothing is read."""
+    tokenizer, network = Tokenizer.train(["abc"] * 3, vocab_size=0, scheme="char"), random_model("gpt")
+    first, second = text_scores(network, tokenizer, ["", "ab"], ["", ""], start=[])
+    assert first == Score(0.0, 0, 0) and second.log_prob == second.n_tokens == 0

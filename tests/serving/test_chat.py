@@ -37,7 +37,7 @@ def chat(models: dict[str, Model]) -> Model:
 
 
 def test_answers_equal_those_of_the_model(serve: Serve, chat: Model) -> None:
-    """Of one message and of several turns, greedy and drawn, several samples."""
+    """One message and several turns, greedy and drawn, several samples."""
     address = serve("chat")
     for messages in ([USER], TURNS):
         assert content(address, messages, temperature=0, max_tokens=12) == chat.chat(

@@ -162,7 +162,7 @@ def test_characters_are_never_cut_in_a_stream(serve: Serve, models: dict[str, Mo
 
 
 def test_log_probabilities_are_those_of_the_model(serve: Serve, decoder: Model) -> None:
-    """Before temperature and bias; with echo those of the prompt, whose first token has none."""
+    """Before temperature and bias; with echo those of the prompt, except for its first token."""
     ids = list(decoder.prompt_ids("ab cd ef"))
     answer = complete(
         serve("decoder"), "ab cd ef", temperature=1.4, seed=1, max_tokens=6, logprobs=3, echo=True, logit_bias={"70": 3}

@@ -182,7 +182,10 @@ def text_scores(
     else:
         contexts, scored = texts, targets
         encoded = [split_pair(tokenizer, text, target) for text, target in zip(texts, targets, strict=True)]
-        rows = [[fit_context(*with_context([*start, *context], target), max_len)] for context, target in encoded]
+        rows = [
+            [fit_context(*with_context([*start, *context], target), max_len)][: len(target)]  # no row for no target
+            for context, target in encoded
+        ]
     flat = [pair for row in rows for pair in row]
     scores = iter(continuation_scores(network, [c for c, _ in flat], [t for _, t in flat], device=device))
     # The sums of each text

@@ -33,7 +33,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 router = APIRouter(tags=["texts"])
 
 
-@router.post("/v1/chat/completions", response_model=schemas.ChatCompletion, responses=schemas.ERRORS)
+@router.post("/v1/chat/completions", response_model=schemas.ChatCompletion, responses=schemas.ERRORS | schemas.STREAM)
 async def chat(body: schemas.ChatRequest, models: TheModels, request: Request) -> Any:
     """Answer a conversation; with `stream`, the parts are server-sent events."""
     served = models.get(body.model)

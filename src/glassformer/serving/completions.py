@@ -38,7 +38,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 router = APIRouter(tags=["texts"])
 
 
-@router.post("/v1/completions", response_model=schemas.Completion, responses=schemas.ERRORS)
+@router.post("/v1/completions", response_model=schemas.Completion, responses=schemas.ERRORS | schemas.STREAM)
 async def completions(body: schemas.CompletionRequest, models: TheModels, request: Request) -> Any:
     """Continue texts; with `stream`, the parts are server-sent events."""
     served = models.get(body.model)

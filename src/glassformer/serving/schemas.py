@@ -327,6 +327,11 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "The answer, or a stream."}
+}
+"""The answer with `stream`, for the document of the interface."""
+
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": text}
     for status, text in {
