@@ -38,13 +38,22 @@ FAULTS = {
     24: "huge sizes, overlapping tensors, deep nesting, duplicate keys, NaN",
     25: "changed bytes in tokenizer.json; malicious ids and patterns",
     26: "tensors with another shape or type, missing or additional tensors",
+    27: "server: clients that disconnect at random moments",
+    28: "server: clients that stop reading their answer",
+    29: "server: bodies cut short",
+    30: "server: requests at once, several times more than it allows",
+    31: "server: the thread of the models fails during answers",
+    32: "server: a full disk of logs",
+    33: "server: SIGTERM and SIGINT under load",
+    34: "server: requests without growth of memory",
+    35: "server: random and hostile requests to all endpoints",
 }
 
 
 def main(argv: list[str]) -> int:
     """Run the fault tests and print the table; return the exit code of the tests."""
     root = Path(__file__).parents[2]
-    places = ["tests/faults", "tests/distributed/test_processes.py"]
+    places = ["tests/faults", "tests/distributed/test_processes.py", "tests/serving/test_faults.py"]
     with tempfile.TemporaryDirectory() as folder:
         tally = Path(folder) / "tally.jsonl"
         amount = "quick" if "--quick" in argv else "full"

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import http.client
+import itertools
 import json
 import logging
 import re
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,6 +25,7 @@ from glassformer.inference.text import RowText
 from glassformer.serving.access import Access, read_key
 from glassformer.serving.engine_thread import EngineThread
 from glassformer.serving.limits import Limits
+from glassformer.serving.operations import Classify
 from serving.conftest import Run, Serve
 from serving.served import RunningServer, ServerProcesses, ask, send
 
@@ -197,12 +200,13 @@ def test_prompts_that_the_model_does_not_have_are_refused(serve: Serve) -> None:
 
 
 @contextlib.contextmanager
-def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let no engine make a step inside the block."""
-    may_go, step = threading.Event(), Engine.step
+def blocked(monkeypatch: pytest.MonkeyPatch, n_steps: int = 0) -> Iterator[None]:
+    """Let all engines together make no more than `n_steps` steps inside the block."""
+    may_go, step, numbers = threading.Event(), Engine.step, itertools.count()
 
     def waiting(engine: Engine) -> Any:
-        may_go.wait()
+        if next(numbers) >= n_steps:
+            may_go.wait()
         return step(engine)
 
     with monkeypatch.context() as patch:
@@ -335,6 +339,18 @@ def test_an_error_of_the_model_ends_its_request_only(
         until(lambda: server.models.n_requests == 0 and server.models.served["chat"].thread.engine.is_idle)
 
 
+def test_an_error_of_a_batch_ends_its_requests_only(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, body = running("classifier"), {"texts": [TEXT, "blue cat"]}
+    for name in ("n_tokens", "answers"):
+        for error in ERRORS:
+            with monkeypatch.context() as patch:
+                patch.setattr(Classify, name, Mock(side_effect=error))
+                status, answer = ask(f"{server.address}/v1/classify", body)
+                assert status == 500 and type(error).__name__ in answer["error"]["message"]
+            assert ask(f"{server.address}/v1/classify", body)[0] == 200
+    assert server.models.n_requests == 0
+
+
 def test_an_error_of_one_request_does_not_end_those_beside_it(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     server, answers = running("chat"), list[int]()
     address, put = f"{server.address}/v1/chat/completions", EngineThread._put
@@ -368,6 +384,26 @@ def test_an_error_outside_of_the_models_is_an_error_object(running: Run, caplog:
     status, _, answer = send(f"{server.address}/broken")
     assert status == 500 and "ValueError" in message_of(answer)
     assert "ValueError in" in caplog.text and TEXT not in caplog.text and "ASGI" not in caplog.text
+
+
+def test_requests_that_outlast_the_grace_get_an_error_object(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, answers = running("chat", limits=Limits(grace=1)), list[bytes]()
+
+    def request(more: dict[str, Any]) -> None:
+        answers.append(send(f"{server.address}/v1/chat/completions", json.dumps(CHAT | more).encode())[2])
+
+    with blocked(monkeypatch, n_steps=1):
+        threads = [threading.Thread(target=request, args=[more]) for more in ({"stream": True}, {})]
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            until(lambda number=number: server.models.n_requests == number)  # type: ignore[misc]
+        server.stop()
+        for thread in threads:
+            thread.join()
+    whole, stream = sorted(answers, key=lambda answer: answer.startswith(b"data: "))
+    assert message_of(whole) == "the server is stopping"
+    *parts, last = stream.decode().strip().split("\n\n")
+    assert parts and message_of(last.removeprefix("data: ").encode()) == "the server is stopping"
 
 
 # The log
