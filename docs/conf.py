@@ -50,6 +50,8 @@ LONG_PAGES = (
     "reference/python",
     "reference/json",
     "reference/files",
+    "reference/server",
+    "reference/generated/endpoints",
     "reference/generated/keys",
     "ecosystem",
     "results",

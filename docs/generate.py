@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
+import endpoints
+
 import glassformer
 from glassformer import recipes
 from glassformer.cli import help as cli_help
@@ -142,6 +144,22 @@ def preset_list() -> str:
     return "\n".join([*lines, *table(("Preset", "Stacks", "Layers", "d_model", "Parameters"), rows)])
 
 
+def endpoint_list() -> str:
+    """List the endpoints of the server with their parameters and answers; its limits, errors and metrics."""
+    lines = [
+        "# Endpoints of the server",
+        "",
+        *index(["endpoints", "rest api", "http api"]),
+        "[Reference of the server](../server.md) has examples. `/openapi.json` of a running server has the same in the",
+        "format of OpenAPI. `[]` stands for the items of a list. A parameter without a default may be absent.",
+        "",
+    ]
+    for title, text, head, rows in endpoints.sections():
+        lines += [f"## {title}", ""] if title else []
+        lines += [escaped(text), "", *table(head, rows)]
+    return "\n".join(lines)
+
+
 def source_files() -> str:
     """List the first sentence of every module, folder by folder."""
     lines = ["# Files of the source", "", "One line per file: the first paragraph of its docstring.", ""]
@@ -189,5 +207,6 @@ PAGES = {
     "keys": keys,
     "recipes": recipe_list,
     "presets": preset_list,
+    "endpoints": endpoint_list,
     "source-files": source_files,
 }
