@@ -68,6 +68,8 @@ def stop_server(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def stop() -> None:
         for server in running:
             server.force_exit = server.should_exit = True
+            for connection in list(server.server_state.connections):
+                connection.loop.call_soon_threadsafe(connection.transport.abort)  # type: ignore[union-attr]
 
     monkeypatch.setattr(uvicorn.Server, "run", noted)
     return stop

@@ -42,7 +42,6 @@ function textView(app, words, isSource) {
 
   /** @param {string} prompt @param {Piece[]} [begun] */
   async function go(prompt, begun = []) {
-    writer.stop();
     const answer = new Answer(app.model.id, begun);
     answer.seed = app.settings.nextSeed();
     /** @type {Continuation} */

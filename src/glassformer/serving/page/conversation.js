@@ -45,7 +45,6 @@ export function conversationView(app) {
    * @param {Piece[]} [begun]
    */
   async function answer(message, begun = []) {
-    writer.stop();
     const found = new Answer(app.model.id, begun);
     found.seed = app.settings.nextSeed();
     const added = conversation.add(message, "assistant", "", found);

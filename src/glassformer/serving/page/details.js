@@ -39,6 +39,7 @@ export class Details {
     document.addEventListener("click", (event) => this.#click(event));
     document.addEventListener("keydown", (event) => this.#key(event));
     addEventListener("resize", () => this.close());
+    addEventListener("scroll", () => this.of && this.#place(this.of), { passive: true });
   }
 
   close() {

@@ -79,6 +79,7 @@ function start() {
     const view = new URLSearchParams(location.hash.slice(1));
     viewId = view.get("view") ?? "";
     use(models.find((model) => model.id === view.get("model")) ?? /** @type {Model} */ (models[0]));
+    if (matchMedia("(pointer: fine)").matches) byId("view").querySelector("textarea")?.focus({ preventScroll: true });
   }
 
   /** Views of the model. */

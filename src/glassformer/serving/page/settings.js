@@ -42,7 +42,7 @@ export class Settings {
    * @param {boolean} dark
    */
   draw(model, hasSystem, dark) {
-    const system = h("textarea", { rows: 2, placeholder: "none", oninput: () => { this.system = system.value; } });
+    const system = h("textarea", { rows: 2, placeholder: "optional", oninput: () => { this.system = system.value; } });
     system.value = this.system;
     const longest = Math.min(1024, model.max_len);
     fill(this.element,
