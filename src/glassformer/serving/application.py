@@ -102,7 +102,7 @@ def _described(served: Served) -> schemas.ServedModel:
 def _defaults(served: Served) -> dict[str, float]:
     """Return the settings of texts that a request leaves out."""
     generation = served.model.generation
-    if not isinstance(generation, GenerationConfig):
-        return {"temperature": 0.0}
+    if not isinstance(generation, GenerationConfig):  # a beam search: targets are the most probable tokens
+        generation = GenerationConfig(temperature=0.0)
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     return {name: getattr(generation, name) for name in names}

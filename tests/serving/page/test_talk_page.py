@@ -6,15 +6,20 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
+import torch
 import uvicorn
 
+import glassformer
 from glassformer.inference.engine import Engine, Step
+from glassformer.inspector.inspector import Inspector
 from glassformer.model import Model
-from inspector.browsing import Open, Visit, percents, visits
+from inspector.browsing import SOURCE, Open, Visit, close, number, percents, visits
+from runs import label_run
 from serving.conftest import Serve
 from serving.served import ask
 
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 
 READY = ".composer, .form, .key, #view .empty"
 MESSAGE = "red dog"
-KEY = "a key of the tests"
+KEY = "key-of-the-tests"
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 NAMELESS = """() => [...document.querySelectorAll("button, a, input, select, textarea, [role=tab]")]
     .filter((x) => x.checkVisibility())
@@ -63,6 +68,8 @@ def stop_server(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def stop() -> None:
         for server in running:
             server.force_exit = server.should_exit = True
+            for connection in list(server.server_state.connections):
+                connection.loop.call_soon_threadsafe(connection.transport.abort)  # type: ignore[union-attr]
 
     monkeypatch.setattr(uvicorn.Server, "run", noted)
     return stop
@@ -341,6 +348,94 @@ def test_a_text_is_continued_token_by_token(serve: Serve, visit: Open) -> None:
     assert found.page.locator(".given").first.inner_text() == "abc de" + answer["choices"][0]["text"]
 
 
+def fill_in(found: Visit, *given: str) -> None:
+    """Send the texts of a form and wait for its result."""
+    for i, text in enumerate(given):
+        found.page.locator(".form textarea").nth(i).fill(text)
+    found.page.locator(".form textarea").last.press("Control+Enter")
+    found.page.locator("section.frame").first.wait_for()
+    found.settle()
+
+
+@pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
+def test_a_translation_shows_the_best_targets_and_the_alignment(serve: Serve, visit: Open, name: str) -> None:
+    address = serve(name)
+    found = visit(address)
+    fill_in(found, SOURCE)
+    body = {"sources": SOURCE, "n_best": 4, "beam": 4, "alignment": True}
+    targets = ask(f"{address}/v1/translate", body)[1]["data"][0]["targets"]
+    assert len(targets) == 4
+    shown = found.page.locator(".target")
+    assert shown.locator(".target-text").all_inner_texts() == [one["text"] or "(empty)" for one in targets]
+    for place, target in zip(shown.all(), targets, strict=True):
+        facts = place.locator(".facts").inner_text()
+        assert number(facts.split()[1]) == pytest.approx(target["score"], abs=6e-4)
+        place.click()
+        rows = found.cells("Alignment")
+        alignment = target["alignment"]
+        assert rows[0][1:] == alignment["source_tokens"] and [row[0] for row in rows[1:]] == alignment["target_tokens"]
+        assert close(found.numbers("Alignment"), torch.tensor(alignment["weights"]))
+        assert found.frame("Alignment").locator("svg path").count() > 0
+        link = found.page.locator(".look").get_attribute("href")
+        assert link == f"look/{name}/#source={quote(SOURCE, safe='')}&target={quote(target['text'], safe='')}"
+
+
+def test_a_target_shows_the_probability_of_each_token(serve: Serve, visit: Open) -> None:
+    address = serve("recurrent")
+    found = visit(f"{address}/#view=tokens")
+    settings(found, temperature=1)
+    found.page.get_by_label("seed").fill("2")
+    say(found, SOURCE)
+    body = {"prompt": SOURCE, "max_tokens": 256, "temperature": 1, "seed": 2, "logprobs": 8}
+    [choice] = ask(f"{address}/v1/completions", body)[1]["choices"]
+    assert texts(found) == [choice["text"]]
+    shown = list[float]()
+    for piece in pieces(found).all():
+        piece.click()
+        shown += percents(found.page.locator(".details-token strong").all_inner_texts())
+        assert found.page.locator(".details button.bar").count() == 0, "a target has no other versions"
+        found.page.keyboard.press("Escape")
+    expected = [math.exp(one) for one in choice["logprobs"]["token_logprobs"]]
+    assert len(expected) > 1 and shown == pytest.approx(expected, abs=6e-4)
+
+
+def test_a_candidate_of_a_mask_is_written_into_the_text(serve: Serve, visit: Open) -> None:
+    address = serve("encoder")
+    found = visit(address)
+    text = "abc [MASK] fgh [MASK]"
+    fill_in(found, text)
+    [filled] = ask(f"{address}/v1/fill-mask", {"text": text, "n": 8})[1]["data"]
+    assert found.frame("Filled text").locator(".written").inner_text() == filled["text"]
+    for i, candidates in enumerate(filled["candidates"], 1):
+        shown = percents(found.frame(f"Mask {i}").locator(".bar-text").all_inner_texts())
+        assert shown == pytest.approx([one["probability"] for one in candidates], abs=6e-4)
+    found.frame("Mask 2").locator("button.bar").nth(1).click()
+    chosen = filled["candidates"][1][1]["text"].strip()
+    assert found.page.locator(".form textarea").input_value() == f"abc [MASK] fgh {chosen}"
+
+
+def test_labels_and_tags_have_the_numbers_of_the_api(
+    serve: Serve, visit: Open, tmp_path: Path, models: dict[str, Model]
+) -> None:
+    tagger = glassformer.train(label_run(tmp_path, "tags"), tmp_path / "run").model
+    address = serve(classifier=models["classifier"], tagger=tagger)
+    found = visit(f"{address}/#model=classifier")
+    fill_in(found, "the dog red")
+    [labels] = ask(f"{address}/v1/classify", {"model": "classifier", "texts": "the dog red"})[1]["data"]
+    bars = found.frame("Labels").locator(".bar")
+    shown = {
+        bar.locator(".bar-label").inner_text(): percents([bar.locator(".bar-text").inner_text()])[0]
+        for bar in bars.all()
+    }
+    assert shown == pytest.approx(labels["classes"], abs=6e-4)
+    found.page.locator("header select").select_option("tagger")
+    fill_in(found, "the dog red")
+    [tags] = ask(f"{address}/v1/tag", {"model": "tagger", "sentences": "the dog red"})[1]["data"]
+    rows = [row.split() for row in found.frame("Tags").locator(".tags li").all_inner_texts()]
+    assert [row[:2] for row in rows] == [[word, tag] for word, tag in zip(tags["words"], tags["tags"], strict=True)]
+    assert [float(row[2]) / 100 for row in rows] == pytest.approx(tags["probabilities"], abs=6e-4)
+
+
 @pytest.mark.parametrize("name", ["chat", "decoder", "encoder", "encoder-decoder", "recurrent", "classifier"])
 def test_no_model_has_a_page_that_is_too_wide(serve: Serve, visit: Open, name: str) -> None:
     found = visit(serve(name), width=390, height=844)
@@ -482,8 +577,6 @@ def test_streams_and_the_inspector_share_one_thread(serve: Serve, monkeypatch: p
 
     monkeypatch.setattr(Engine, "step", noted)
     asked(address, max_tokens=3)
-    from glassformer.inspector.inspector import Inspector
-
     keep = Inspector.add_run
 
     def kept(inspector: Inspector, *args: Any) -> Any:

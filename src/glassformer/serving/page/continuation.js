@@ -32,7 +32,7 @@ export function targetView(app) {
 /** @param {App} app @param {Words} words @param {boolean} isSource true if the text is a source, which a target does not continue @returns {View} */
 function textView(app, words, isSource) {
   const composer = new Composer(words, (text) => void go(text), () => writer.stop());
-  const list = h("div", { class: "messages" });
+  const list = h("div", { class: "turns" });
   const writer = new Writer(app, (isBusy) => {
     composer.mark(isBusy);
     draw();
@@ -42,7 +42,6 @@ function textView(app, words, isSource) {
 
   /** @param {string} prompt @param {Piece[]} [begun] */
   async function go(prompt, begun = []) {
-    writer.stop();
     const answer = new Answer(app.model.id, begun);
     answer.seed = app.settings.nextSeed();
     /** @type {Continuation} */
@@ -69,7 +68,7 @@ function textView(app, words, isSource) {
         button("retry", () => void go(prompt), { class: "quiet", disabled: isBusy, title: "Continue the same text again" }),
         isSource ? null : button("continue", () => { composer.fill(prompt + answer.text); void go(prompt + answer.text); }, { class: "quiet", disabled: isBusy, title: "Continue after this text" }),
         look ? lookLink(look) : null);
-      return h("article", { class: "message card", "aria-label": "Continuation" }, h("p", { class: "given", dir: "auto" }, prompt), written.element);
+      return h("article", { class: `card message${isSource ? "" : " is-text"}`, "aria-label": isSource ? "Target" : "Continuation" }, h("p", { class: "given", dir: "auto" }, prompt), written.element);
     }));
   }
 

@@ -21,7 +21,7 @@ const PATH = "v1/chat/completions";
 /** @param {App} app @returns {View} */
 export function conversationView(app) {
   const conversation = new Conversation();
-  const list = h("div", { class: "messages", role: "log", "aria-live": "off", "aria-label": "Conversation" });
+  const list = h("div", { class: "turns", role: "log", "aria-live": "off", "aria-label": "Conversation" });
   const composer = new Composer({ label: "Message", placeholder: "Message", action: "Send", sendsOnEnter: true }, send, () => writer.stop());
   const writer = new Writer(app, (isBusy) => {
     composer.mark(isBusy);
@@ -45,7 +45,6 @@ export function conversationView(app) {
    * @param {Piece[]} [begun]
    */
   async function answer(message, begun = []) {
-    writer.stop();
     const found = new Answer(app.model.id, begun);
     found.seed = app.settings.nextSeed();
     const added = conversation.add(message, "assistant", "", found);

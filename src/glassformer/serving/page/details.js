@@ -39,6 +39,7 @@ export class Details {
     document.addEventListener("click", (event) => this.#click(event));
     document.addEventListener("keydown", (event) => this.#key(event));
     addEventListener("resize", () => this.close());
+    addEventListener("scroll", () => this.of && this.#place(this.of), { passive: true });
   }
 
   close() {
@@ -124,7 +125,7 @@ export class Details {
     if (rest > 0.0005) bars.push({ label: "others", value: rest, text: percent(rest), title: "Sum of all other tokens of the vocabulary" });
     return [
       h("p", { class: "details-token" }, h("span", { class: "token", dir: "auto" }, visible(token.text)),
-        h("strong", { class: "number" }, percent(Math.exp(token.log_prob))), h("span", { class: "facts number" }, `log-probability ${fixed(token.log_prob, 2)}`)),
+        h("strong", { class: "number" }, percent(Math.exp(token.log_prob))), h("span", { class: "facts number" }, `log p ${fixed(token.log_prob, 2)}`)),
       barList(bars),
     ];
   }

@@ -26,11 +26,11 @@ export function maskView(app) {
       /** @type {{text: string, probability: number}[][]} */
       const masks = found.candidates;
       return [
-        card("Filled text", h("p", { class: "given", dir: "auto" }, found.text), lookLink(lookAddress(model, isPair(app) ? { source: text } : { text }))),
-        ...masks.map((candidates, i) => card(masks.length > 1 ? `Mask ${i + 1}` : "Candidates", barList(candidates.map((one) => ({
+        card("Filled text", h("p", { class: "written", dir: "auto" }, found.text), lookLink(lookAddress(model, isPair(app) ? { source: text } : { text }))),
+        h("div", { class: "beside" }, ...masks.map((candidates, i) => card(masks.length > 1 ? `Mask ${i + 1}` : "Candidates", barList(candidates.map((one) => ({
           label: one.text, value: one.probability, text: percent(one.probability), title: "Write it into the text",
           onclick: () => use(/** @type {HTMLTextAreaElement} */ (area), i, one.text.trim()),
-        }))))),
+        })))))),
       ];
     },
   });

@@ -79,6 +79,7 @@ function start() {
     const view = new URLSearchParams(location.hash.slice(1));
     viewId = view.get("view") ?? "";
     use(models.find((model) => model.id === view.get("model")) ?? /** @type {Model} */ (models[0]));
+    if (matchMedia("(pointer: fine)").matches) byId("view").querySelector("textarea")?.focus({ preventScroll: true });
   }
 
   /** Views of the model. */
@@ -148,7 +149,7 @@ function start() {
     side.hidden = !chosen()?.hasSettings;
     fill(byId("header"), h("div", { class: "header-line" },
       h("h1", {}, h("span", { class: "brand" }, "glassformer")), models.length > 1 ? list.element : h("strong", {}, app.model.id),
-      h("div", { class: "header-facts" }, h("span", {}, `${count(n)} parameters`), h("span", {}, `context of ${count(length)} tokens`), h("span", {}, learned)),
+      h("div", { class: "header-facts" }, h("span", {}, `${count(n)} parameters`), h("span", {}, `context of ${count(length)} tokens`), h("span", {}, `learned to ${learned}`)),
       h("div", { class: "header-buttons" }, side, theme)));
   }
 

@@ -42,9 +42,9 @@ export class Settings {
    * @param {boolean} dark
    */
   draw(model, hasSystem, dark) {
-    const system = h("textarea", { rows: 2, placeholder: "none", oninput: () => { this.system = system.value; } });
+    const system = h("textarea", { rows: 2, placeholder: "optional", oninput: () => { this.system = system.value; } });
     system.value = this.system;
-    const longest = Math.min(4096, model.max_len);
+    const longest = Math.min(1024, model.max_len);
     fill(this.element,
       h("section", { class: "card frame", "aria-label": "Settings" },
         h("div", { class: "frame-heading" }, h("h2", {}, "Settings"), h("div", { class: "tools" },
@@ -92,7 +92,7 @@ export class Settings {
     return h("section", { class: "card frame", "aria-label": "Probabilities" },
       h("h2", {}, "Probabilities"),
       h("label", { class: "check" }, box, "Colour the tokens"), legend,
-      h("p", { class: "about" }, "Point at a token to see its probability and the other tokens that the model considered. Click it to choose another one."));
+      h("p", { class: "about" }, "Point at a token to see its probability and the other tokens that the model considered. Click it to keep them open."));
   }
 
   /** @param {Model} model @param {boolean} hasSystem @param {boolean} dark */

@@ -49,11 +49,10 @@ function targetsOf(targets, model, source) {
     fill(place, target.alignment ? alignmentCard(target.alignment) : null, look);
   }
   choose(0);
-  return [
+  return [h("div", { class: "beside" },
     h("section", { class: "card frame", "aria-label": "Targets" }, h("h2", {}, targets.length > 1 ? "Targets, best first" : "Target"),
       h("div", { class: "targets" }, ...buttons)),
-    place,
-  ];
+    place)];
 }
 
 /** @param {Alignment} alignment */

@@ -4,10 +4,11 @@
  * @import { Answer, Part } from "./answer.js"
  */
 
-import { Problem, parts, post } from "./requests.js";
+import { parts, post } from "./requests.js";
 
 /**
  * Send a request whose answer is a stream, and add the parts to an answer until it is complete, stopped or has failed.
+ * Return the problem, if there is one.
  * @param {Answer} answer
  * @param {{path: string, body: Record<string, unknown>, read: (part: any) => Part, signal: AbortSignal, onchange: () => void}} request
  */
@@ -18,14 +19,13 @@ export async function write(answer, { path, body, read, signal, onchange }) {
       answer.add(read(part), (performance.now() - begin) / 1000);
       onchange();
     }
+    return null;
   } catch (error) {
     answer.finish = signal.aborted ? "stopped" : "problem";
-    if (!signal.aborted) {
-      answer.problem = error instanceof Problem ? error.message : String(error);
-      if (!(error instanceof Problem)) console.error(error);
-    }
+    if (signal.aborted) return null;
+    answer.problem = error instanceof Error ? error.message : String(error);
+    return error;
   }
-  onchange();
 }
 
 /**

@@ -5,6 +5,7 @@
  * @import { Answer, Part } from "./answer.js"
  */
 
+import { Problem } from "./requests.js";
 import { write } from "./write.js";
 
 /** @typedef {{path: string, body: Record<string, unknown>, read: (part: any) => Part}} Request */
@@ -29,7 +30,9 @@ export class Writer {
    * @param {() => void} draw
    */
   async write(answer, request, draw) {
-    this.running = new AbortController();
+    this.stop();
+    const mine = new AbortController();
+    this.running = mine;
     this.mark(true);
     this.app.speak("The model is writing.");
     let isQueued = false;
@@ -39,15 +42,18 @@ export class Writer {
       draw();
       if (isAtEnd) scrollTo({ top: document.documentElement.scrollHeight });
     };
-    await write(answer, {
-      ...request, signal: this.running.signal,
+    const problem = await write(answer, {
+      ...request, signal: mine.signal,
       onchange: () => {
         if (!isQueued) requestAnimationFrame(frame);
         isQueued = true;
       },
     });
+    draw();
+    if (this.running !== mine) return; // another answer has begun
     this.running = null;
     this.mark(false);
+    if (problem instanceof Problem && problem.status === 401) this.app.fail(problem);
     this.app.speak(answer.problem || `The answer is complete: ${answer.text}`);
   }
 }
