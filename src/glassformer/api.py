@@ -140,19 +140,22 @@ def train(
             f"out is the folder of the run, and {place} is a file: two files of pairs are "
             f"train(source='train.en', target={str(out)!r})"
         )
-    given = {**(changes or {}), **settings}
-    records, evidence = None, ""
-    if isinstance(run, Run):
-        chosen = run
-    elif run is None or isinstance(run, (str, os.PathLike)):
-        chosen, evidence = recipes.run_of(*(() if run is None else (run,)), kind=kind, changes=given)
-    else:
-        chosen, records, evidence = recipes.run_in_memory(run, kind, given)
+    from glassformer.training.fine_tuning import for_start, run_of
+
     models = {
         f"{name}.path": files.as_path(place, name)
         for name, place in (("init", init), ("teacher", teacher))
         if place is not None
     }
+    given = {**(changes or {}), **settings}
+    records, evidence, notes = None, "", ""
+    if isinstance(run, Run):
+        chosen = run
+    elif run is None or isinstance(run, (str, os.PathLike)):
+        chosen, notes = run_of(*(() if run is None else (run,)), kind=kind, changes=models | given)
+    else:
+        chosen, records, evidence = recipes.run_in_memory(run, kind, given)
+        chosen, notes = for_start(chosen, models | given)
     if models or given:
         chosen = recipes.with_changes(chosen, {**models, **(changes or {})}, **settings)
     from glassformer.training.checks import check_new_run
@@ -161,7 +164,8 @@ def train(
     folder = Path("runs") / chosen.name if out is None else files.as_path(out, "out")
     with with_records(chosen, records, folder) as complete:
         check_new_run(complete, folder)  # imports no torch
-        recipes.note(evidence if records is None else f"{evidence}; they are written to {folder / RECORDS}")
+        recipes.note(evidence and f"{evidence}; they are written to {folder / RECORDS}")
+        recipes.note(notes)
         from glassformer.terminal import reporter_or_default
         from glassformer.training.run import train_run
 
@@ -250,8 +254,10 @@ def run_to_plan(source: str | Path, given: Mapping[str, str]) -> tuple[Run, str]
         see = "; see `glassformer presets` and `glassformer recipes`"
         hint = see if near is None else f": did you mean {near}?"
         raise UserError(f"no preset, recipe, file or model directory is named {place!r}{hint}")
+    from glassformer.training.fine_tuning import run_of
+
     try:
-        return recipes.run_of(path, changes=given)
+        return run_of(path, changes=given)
     except UserError as error:
         if path.is_dir():
             raise UserError(f"{place} is not a model directory: it has no {RUN}, and no text: {error}") from None

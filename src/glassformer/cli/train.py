@@ -10,6 +10,7 @@ from glassformer.cli.inspect import page_beside
 from glassformer.cli.progress import RunOutput
 from glassformer.config.run import Run
 from glassformer.training.checks import check_new_run
+from glassformer.training.fine_tuning import run_of
 
 if TYPE_CHECKING:
     from glassformer.reporting import LaunchReporter, Outcome
@@ -44,10 +45,10 @@ def main(
         glassformer train mybook.txt
         glassformer train python-docs --max-steps 500 --out runs/docs
     """
-    run, evidence = run_for(*sources, kind=kind, init=init, teacher=teacher, **keys)
+    run, notes = run_for(*sources, kind=kind, init=init, teacher=teacher, **keys)
     folder = output.folder(run)
     check_new_run(run, folder)  # imports no torch
-    recipes.note(evidence)
+    recipes.note(notes)
     with page_beside(folder) if inspect else nullcontext():
         output.trained(lambda reporter: train(run, folder, reporter))
     return 0
@@ -60,10 +61,11 @@ def run_for(
     teacher: str | None = None,
     **keys: str,
 ) -> tuple[Run, str]:
-    """Return the run that the arguments of the command line describe, and how its data was recognised."""
-    run, evidence = recipes.run_of(*sources, kind=kind, changes=keys)
+    """Return the run that the arguments of the command line describe, and notes about its data and settings."""
     models = {"init.path": init, "teacher.path": teacher}
-    return with_flags(run, {key: path for key, path in models.items() if path is not None} | keys), evidence
+    changes = {key: path for key, path in models.items() if path is not None} | keys
+    run, notes = run_of(*sources, kind=kind, changes=changes)
+    return with_flags(run, changes), notes
 
 
 def train(run: Run, folder: Path, reporter: "LaunchReporter") -> "Outcome":

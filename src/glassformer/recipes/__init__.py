@@ -47,7 +47,7 @@ def run_of(*sources: str | Path, kind: Kind | None = None, changes: Mapping[str,
     """
     if len(sources) == 1:
         [source] = sources
-        if source in names() or str(source).endswith(".toml"):
+        if is_written(source):
             if kind is not None:
                 raise UserError(f"{source} is a recipe or a TOML file, which has a kind of data: leave out kind")
             return load(source), ""
@@ -58,6 +58,11 @@ def run_of(*sources: str | Path, kind: Kind | None = None, changes: Mapping[str,
             raise UserError("nothing to train on: give a recipe, a file, data, or source and target (two files)")
         sources = (named["source"], named["target"])
     return own_data.run_for(sources, kind, _by_short_name(changes, own_data.SETTINGS))
+
+
+def is_written(source: str | Path) -> bool:
+    """Return True for the name of a recipe and for a TOML file, False for own data."""
+    return source in names() or str(source).endswith(".toml")
 
 
 def run_in_memory(
