@@ -303,5 +303,5 @@ def test_other_bodies_and_models_get_one_sentence(serve: Serve) -> None:
     assert "did you mean decoder?" in answer["error"]["message"]
     assert "parameter 'model' is missing" in refusal(address, prompt="a")["message"]
     error = refusal(address, model="classifier", prompt="a")
-    assert error["code"] == "wrong_model" and "cannot completions; it can" in error["message"]
+    assert error["code"] == "wrong_model" and "lacks the ability completions" in error["message"]
     assert ask(f"{address}/v1/complete")[0] == 404 and ask(f"{address}/v1/completions")[0] == 405

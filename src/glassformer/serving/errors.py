@@ -41,7 +41,8 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        # A lone surrogate in a name cannot be written in JSON
+        super().__init__(message.encode("utf-8", "backslashreplace").decode())
         self.status, self.param, self.code, self.headers = status, param, code, dict(headers or {})
 
     def to_json(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
 Ids = Annotated[list[Id], Field(min_length=1)]
 Word = Annotated[Text, StringConstraints(min_length=1)]
 Words = Annotated[list[Word], Field(min_length=1)]
-Pair = tuple[Text, Text]
+Pair = Annotated[list[Text], Field(min_length=2, max_length=2)]
 Truncation = Literal["disabled", "auto"]
 
 

@@ -83,10 +83,11 @@ async def classify(
 ) -> schemas.ClassificationAnswer:
     """Return the probability of each class, or the number of a regression model."""
     served = _served(models, body.model, "classify")
-    texts = [body.texts] if isinstance(body.texts, str) else list(body.texts)
+    texts = [body.texts] if isinstance(body.texts, str) else body.texts
     require_n(models, len(texts))
     operation = operations.Classify(served=served, truncation=body.truncation)
-    found = await _answered(models, request, operation, texts)
+    rows = [one if isinstance(one, str) else (one[0], one[1]) for one in texts]
+    found = await _answered(models, request, operation, rows)
     if served.model.is_regression:
         data = [schemas.Labels(index=n, number=one["number"]) for n, one in enumerate(found.answers)]
     else:
