@@ -15,13 +15,13 @@ Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
 Ids = Annotated[list[Id], Field(min_length=1)]
 Word = Annotated[Text, StringConstraints(min_length=1)]
 Words = Annotated[list[Word], Field(min_length=1)]
-Pair = tuple[Text, Text]
+Pair = Annotated[list[Text], Field(min_length=2, max_length=2)]
 Truncation = Literal["disabled", "auto"]
 
 
 def _example(**body: Any) -> ConfigDict:
     """Return the configuration of a request with an example."""
-    return ConfigDict(extra="forbid", allow_inf_nan=False, json_schema_extra={"examples": [body]})
+    return ConfigDict(json_schema_extra={"examples": [body]})
 
 
 class _OfModel(Strict):
