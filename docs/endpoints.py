@@ -71,8 +71,6 @@ class Document:
         kind: str = field.get("type", "any value")
         if "items" in field:
             kind = f"list of {self.values(field['items'])}"
-        if "prefixItems" in field:
-            kind = f"list of {len(field['prefixItems'])} texts"
         bounds = ", ".join(form.format(f"{field[name]:g}") for name, form in BOUNDS if is_shown(name, field))
         words = WORDS.get(kind, kind)
         return f"{words} ({bounds})" if bounds else words

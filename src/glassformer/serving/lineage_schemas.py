@@ -21,7 +21,7 @@ Truncation = Literal["disabled", "auto"]
 
 def _example(**body: Any) -> ConfigDict:
     """Return the configuration of a request with an example."""
-    return ConfigDict(extra="forbid", allow_inf_nan=False, json_schema_extra={"examples": [body]})
+    return ConfigDict(json_schema_extra={"examples": [body]})
 
 
 class _OfModel(Strict):

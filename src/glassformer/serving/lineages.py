@@ -40,7 +40,7 @@ async def embeddings(body: schemas.EmbeddingRequest, models: TheModels, request:
     return schemas.EmbeddingAnswer(data=data, **_rest(served, found))
 
 
-@router.post("/v1/translate")
+@router.post("/v1/translate", response_model_exclude_none=True)
 async def translate(body: schemas.TranslationRequest, models: TheModels, request: Request) -> schemas.TranslationAnswer:
     """Return the best targets of each source, with scores and, if asked for, the alignment."""
     served = _served(models, body.model, "translate")
@@ -77,17 +77,17 @@ async def fill_mask(body: schemas.FillRequest, models: TheModels, request: Reque
     return schemas.FillAnswer(data=data, **_rest(served, found))
 
 
-@router.post("/v1/classify")
+@router.post("/v1/classify", response_model_exclude_none=True)
 async def classify(
     body: schemas.ClassificationRequest, models: TheModels, request: Request
 ) -> schemas.ClassificationAnswer:
     """Return the probability of each class, or the number of a regression model."""
     served = _served(models, body.model, "classify")
-    texts = [body.texts] if isinstance(body.texts, str) else body.texts
+    given = [body.texts] if isinstance(body.texts, str) else body.texts
+    texts = [one if isinstance(one, str) else (one[0], one[1]) for one in given]
     require_n(models, len(texts))
     operation = operations.Classify(served=served, truncation=body.truncation)
-    rows = [one if isinstance(one, str) else (one[0], one[1]) for one in texts]
-    found = await _answered(models, request, operation, rows)
+    found = await _answered(models, request, operation, texts)
     if served.model.is_regression:
         data = [schemas.Labels(index=n, number=one["number"]) for n, one in enumerate(found.answers)]
     else:
