@@ -19,7 +19,7 @@ from glassformer.interop.importing import import_model
 from glassformer.reporting import Outcome
 from interop.checkpoints import model_directory
 from preference_runs import policy_run, preference_run, trained_start
-from runs import label_run, pair_run, text_run_of, write_labels, write_pairs, write_text
+from runs import label_run, pair_run, text_run_of, write_conversations, write_labels, write_pairs, write_text
 
 from .conftest import Glassformer
 
@@ -33,7 +33,7 @@ TYPES: dict[str, tuple[type, ...]] = {
     "list": (list,),
     "null": (type(None),),
 }
-FREE = {"classes": "LABEL", "counts": "LABEL", "shares": "LABEL"}
+FREE = {"classes": "LABEL", "counts": "LABEL", "shares": "LABEL", "roles": "ROLE"}
 """Objects whose keys depend on the data, and the names of these keys on the page."""
 
 Keys = dict[str, set[type]]
@@ -140,6 +140,7 @@ CASES = {
         "--path labels.tsv --json",
         "--path labels.tsv --outputs regression --label-field number --json",
     ],
+    "data conversations": ["--path conversations.jsonl --context 40 --json"],
     "doctor": ["{text} --json"],
     "plan": ["gpt2 --json", "gpt2 --price 2 --gpus 2 --json"],
 }
@@ -152,6 +153,7 @@ def test_printed_keys_are_those_of_the_page(verb: str, glassformer: Glassformer,
     write_text(here)
     write_pairs(here)
     write_labels(here)
+    write_conversations(here)
     Path("prompts.jsonl").write_text('{"prompt": "ab"}\n')
     Path("masks.txt").write_text("ab [MASK]\n")
     Path("one.en").write_text("the red dog\n")
@@ -168,7 +170,7 @@ def test_printed_keys_are_those_of_the_page(verb: str, glassformer: Glassformer,
 
 
 def test_every_verb_with_json_has_a_section_and_a_case() -> None:
-    verbs = {"checkpoint list": "checkpoint", "data report": "data", "data pairs": "data", "data labels": "data"}
+    verbs = {"checkpoint list": "checkpoint"} | {verb: "data" for verb in CASES if verb.startswith("data ")}
     mains = {verb: import_module(f"glassformer.cli.{verb}").main for verb in VERBS}
     functions = {verb: main.functions if isinstance(main, Group) else [main] for verb, main in mains.items()}
     with_json = {

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from glassformer import api, doctor
-from glassformer.doctor.chat_mask import ANSWERS, chat_mask, mask_problems, scored_parts
+from glassformer.doctor.chat_mask import ANSWERS, TURNS, chat_mask, mask_problems, scored_parts, whole_problems
 from glassformer.model import Model
 from glassformer.tokenization.chat_template import CHATML
 from glassformer.tokenization.tokenizer import Tokenizers
@@ -60,3 +60,25 @@ def test_wrong_labels_are_named(model: Model) -> None:
     ):
         assert any(problem in one for one in mask_problems(scored, ANSWERS, tokenizer, [end])), problem
     assert list(scored_parts([-100, -100])) == []
+
+
+def test_all_tokens_are_shown_if_all_are_scored(model: Model) -> None:
+    scores_all = replace(model, run=replace(model.run, data=replace(model.run.data, scored="all")))
+    result = chat_mask(scores_all)
+    shown = "".join(f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in TURNS)
+    begin = "scored, as data.scored is all: 'system\\nAnswer in one word.<|im_end|>\\n"
+    assert result.passed and result.detail.startswith(begin) and result.detail.endswith(repr(shown)[1:])
+    wrong = replace(
+        scores_all, tokenizers=Tokenizers(model.tokenizer.with_chat_template(CHATML.replace("<|im_end|>", "[SEP]")))
+    )
+    assert not chat_mask(wrong).passed
+
+
+def test_a_token_that_is_not_scored_is_found(model: Model) -> None:
+    end = model.conversation_encoder.end_id
+    ids = model.conversation_encoder.encode(TURNS).ids
+    assert whole_problems([ids[1:]], ids, end, [end]) == []
+    assert whole_problems([ids[1:5], ids[6:]], ids, end, [end]) == [
+        f"{len(ids) - 2} tokens are scored, and {len(ids) - 1} follow the first one"
+    ]
+    assert whole_problems([ids[1:]], ids, end, []) == ["no answer has a token at its end that ends a generation"]

@@ -1,4 +1,4 @@
-"""glassformer data report FILE… · glassformer data pairs · glassformer data labels"""
+"""glassformer data report FILE… · data pairs · data labels · data conversations"""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -7,16 +7,18 @@ from typing import Annotated
 from glassformer.cli.arguments import Files, Group, Json
 from glassformer.cli.progress import print_json, print_report, reporting
 from glassformer.cli.tokenizer import load_tokenizer
-from glassformer.config.run import LabelData, PairData, TextData
+from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data.first_look import look_at
 from glassformer.data.labels import LabelCorpus, class_report
 from glassformer.data.pairs import PairCorpus, pair_report
 from glassformer.data.texts import read_pieces
 from glassformer.errors import UserError
 from glassformer.formatting import output_width, show
-from glassformer.recipes.own_data import vocab_size_for
+from glassformer.recipes.own_data import run_for, vocab_size_for
+from glassformer.store.model_directory import CONFIG, read_config
 
 SIDES = ("source", "target", "path", "valid_source", "valid_target", "valid_path", "valid_fraction")
+MESSAGES = ("messages_field", "prompt_field", "completion_field")
 COLUMNS = ("path", "valid_path", "valid_fraction", "text_field", "second_field", "label_field")
 
 
@@ -82,7 +84,48 @@ def labels(*, json_: Json = False, data: Annotated[LabelData, *COLUMNS, "outputs
     return 0
 
 
+def conversations(
+    *,
+    tokenizer: Path | None = None,
+    context: int | None = None,
+    json_: Json = False,
+    data: Annotated[ConversationData, "path", "valid_path", "valid_fraction", *MESSAGES, "scored"],
+) -> int:
+    """Report roles, lengths in tokens, scored tokens, duplicates, and conversations that are cut or left out.
+
+    Args:
+        tokenizer: A tokenizer.json or a model directory; by default one is trained, with the size that `train` chooses.
+        context: Tokens that the model reads; by default those of the model directory, or what `train` chooses.
+
+    Examples:
+        glassformer data conversations --path talks.jsonl
+        glassformer data conversations --path talks.jsonl --tokenizer runs/smollm2
+    """
+    if data.path is None:
+        raise UserError("no conversations are given: set --path FILE")
+    if context is not None and context < 1:
+        raise UserError(f"--context: expected at least 1, got {context}")
+    run, _ = run_for([data.path], "conversations", {name: getattr(data, name) for name in MESSAGES})
+    run = replace(run, data=data)
+    known = None if tokenizer is None else load_tokenizer(tokenizer)
+    from glassformer.data.conversation_report import conversation_report  # imports numpy
+    from glassformer.data.conversations import ConversationCorpus
+    from glassformer.tokenization.conversations import ConversationEncoder, with_template
+
+    if tokenizer is not None and (tokenizer / CONFIG).exists():
+        run = replace(run, model=read_config(tokenizer)[0])
+    corpus = ConversationCorpus(data)
+    if known is None:
+        from glassformer.tasks.registry import trainable_task
+
+        with reporting() as reporter:
+            known = trainable_task(run).open(run).tokenizers(run, reporter).target
+    encoder = ConversationEncoder(with_template(known), run.name)
+    print_report(conversation_report(corpus, encoder, context or run.model.max_len), as_json=json_)
+    return 0
+
+
 main = Group(
-    "Report on texts, pairs of texts or labelled texts before training.",
-    (report, pairs, labels),
+    "Report on texts, pairs of texts, labelled texts or conversations before training.",
+    (report, pairs, labels, conversations),
 )

@@ -28,6 +28,8 @@ class ConversationRows:
     n_scored: int = field(default=0, init=False)
     n_cut: int = field(default=0, init=False)
     n_left_out: int = field(default=0, init=False)
+    lengths: list[int] = field(default_factory=list, init=False)
+    """Number of ids of each conversation, before a cut."""
 
     def encode(self, conversations: Sequence[Conversation]) -> list[Example]:
         """Return one example per conversation that fits; raise `UserError`, with the place, if one cannot be encoded.
@@ -39,6 +41,7 @@ class ConversationRows:
             self.n_conversations += 1
             encoded = encoded_at(conversation.where, self.encoder, conversation.messages, self.scored)
             length = len(encoded.ids)
+            self.lengths.append(length)
             if length > self.max_ids:
                 length = max((end for end in encoded.ends if end <= self.max_ids), default=0)
                 self.n_cut += length > 0

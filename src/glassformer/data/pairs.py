@@ -162,14 +162,15 @@ def pair_report(corpus: PairCorpus) -> PairReport:
         n_train=len(train),
         n_valid=len(valid),
         n_distinct_sources=len({pair.source for pair in everything}),
-        source_characters=_percentiles([len(pair.source) for pair in everything]),
-        target_characters=_percentiles([len(pair.target) for pair in everything]),
+        source_characters=percentiles([len(pair.source) for pair in everything]),
+        target_characters=percentiles([len(pair.target) for pair in everything]),
         n_repeats=len(train) - len(set(train)),
         news=tuple(corpus.news()),
     )
 
 
-def _percentiles(lengths: list[int]) -> tuple[int, int, int]:
+def percentiles(lengths: list[int]) -> tuple[int, int, int]:
+    """Return the median, the 99th percentile and the maximum of some numbers."""
     ordered = sorted(lengths)
     return ordered[len(ordered) // 2], ordered[int(0.99 * (len(ordered) - 1))], ordered[-1]
 

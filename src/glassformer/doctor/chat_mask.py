@@ -1,4 +1,7 @@
-"""The check of what a conversation trains: the answers with their end tokens, and nothing of the user."""
+"""The check of what a conversation trains: the answers with their end tokens, and nothing of the user.
+
+With `data.scored = "all"`, it is every token after the first.
+"""
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
@@ -13,7 +16,7 @@ from glassformer.errors import UserError
 from glassformer.inference.text import end_ids_of
 from glassformer.model import Model
 from glassformer.objectives.causal import CausalObjective
-from glassformer.tokenization.conversations import ConversationEncoder
+from glassformer.tokenization.conversations import ConversationEncoder, Scored
 from glassformer.tokenization.tokenizer import Tokenizer
 
 ANSWERS = ("Four.", "Five.")
@@ -31,28 +34,32 @@ MEANING = "It learns to write the user's words, or it never learns to end an ans
 def chat_mask(model: Model) -> Result:
     """Check the labels of two turns: exactly both answers are scored, each with a token that ends a generation.
 
-    The detail shows all that is scored. Raises `UserError` for a model without a chat template.
+    If the run's data scores all tokens, the whole text after its first token is scored, with these ends. The detail
+    shows all that is scored. Raises `UserError` for a model without a chat template.
     """
-    encoder = model.conversation_encoder
+    encoder, scores_all = model.conversation_encoder, getattr(model.run.data, "scored", None) == "all"
     try:
-        rows = _encoded(encoder)
+        rows = _encoded(encoder, "all" if scores_all else "assistant")
     except UserError as error:
         return Result("chat-mask", False, str(error), MEANING)
     labels = CausalObjective().collate(rows, np.random.default_rng(0)).labels[0].tolist()
     ends = end_ids_of(model.tokenizer, model.config, model.generation)
     scored = list(scored_parts(labels))
-    problems = mask_problems(scored, ANSWERS, model.tokenizer, ends)
+    if scores_all:
+        problems = whole_problems(scored, rows[0].token_ids.tolist(), encoder.end_id, ends)
+    else:
+        problems = mask_problems(scored, ANSWERS, model.tokenizer, ends)
     shown = " and ".join(repr(model.tokenizer.decode(part, skip_special=False)) for part in scored)
-    detail = f"scored: {shown or 'nothing'}"
+    detail = f"scored{', as data.scored is all' if scores_all else ''}: {shown or 'nothing'}"
     return Result("chat-mask", not problems, "; ".join([*problems, detail]), MEANING)
 
 
-def _encoded(encoder: ConversationEncoder) -> list[Example]:
+def _encoded(encoder: ConversationEncoder, scored: Scored) -> list[Example]:
     """Return the conversation as a row, with a system message if the template accepts one."""
     try:
-        return ConversationRows(encoder, LONGEST).encode([Conversation((SYSTEM, *TURNS))])
+        return ConversationRows(encoder, LONGEST, scored).encode([Conversation((SYSTEM, *TURNS))])
     except UserError:
-        return ConversationRows(encoder, LONGEST).encode([Conversation(TURNS, "two turns")])
+        return ConversationRows(encoder, LONGEST, scored).encode([Conversation(TURNS, "two turns")])
 
 
 def scored_parts(labels: Sequence[int]) -> Iterator[list[int]]:
@@ -79,4 +86,17 @@ def mask_problems(
             problems.append(f"the answer {answer!r} is scored without a token at its end that ends a generation")
         if (found := tokenizer.decode(part).strip()) != tokenizer.decode(tokenizer.encode(answer)).strip():
             problems.append(f"{found!r} is scored in place of the answer {answer!r}")
+    return problems
+
+
+def whole_problems(
+    scored: Sequence[Sequence[int]], ids: Sequence[int], end_id: int, ends: Collection[int]
+) -> list[str]:
+    """Return what is wrong with the scored parts of a conversation, `ids`, whose tokens are all scored, in words."""
+    problems = []
+    n_scored = sum(map(len, scored))
+    if [token for part in scored for token in part] != list(ids[1:]):
+        problems.append(f"{n_scored} tokens are scored, and {len(ids) - 1} follow the first one")
+    if end_id not in ends:
+        problems.append("no answer has a token at its end that ends a generation")
     return problems
