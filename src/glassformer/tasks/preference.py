@@ -1,6 +1,6 @@
 """Preferences: a model that answers learns which of two answers is better, compared with its initial weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from glassformer.store.model_directory import read_start
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.conversation import OF_TRAIN_EVALUATED, ConversationRunData, ConversationTask
+from glassformer.tasks.kept_ratios import kept_ratios
 from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
 from glassformer.tasks.task import PreparedData
@@ -60,7 +61,8 @@ class PreferenceTask(ConversationTask):
         examples = rows.encode(preferences)
         if rows.n_left_out:
             log(str(rows))
-        compared = with_reference(model.run, reference_of(model.run, model.device), examples, model.device)
+        reference = partial(reference_of, model.run, model.device)
+        compared = with_reference(model.run, reference, examples, model.device)
         return EvaluationData(
             lambda: evaluation_batches(example_rows(compared, "preferences"), data.batch_tokens),
             objective_of(model.run),
@@ -110,10 +112,15 @@ def log_ratios(
     return np.array(division.sum(*found))
 
 
-def with_reference(run: Run, reference: nn.Module, examples: Sequence[Example], device: torch.device) -> list[Example]:
-    """Return the examples with the log ratios of the reference as their `label`."""
-    found = log_ratios(run, reference, examples, device).tolist()
-    return [replace(example, label=value) for example, value in zip(examples, found, strict=True)]
+def with_reference(
+    run: Run, reference: Callable[[], nn.Module], examples: Sequence[Example], device: torch.device
+) -> list[Example]:
+    """Return the examples with the log ratios of the reference as their `label`.
+
+    The reference is computed if its values are not kept.
+    """
+    found = kept_ratios(run, examples, device, lambda: log_ratios(run, reference(), examples, device))
+    return [replace(example, label=value) for example, value in zip(examples, found.tolist(), strict=True)]
 
 
 def margins(
@@ -158,7 +165,7 @@ class PreparedPreferences:
         run, batch_tokens = self.run, data_of(self.run, PreferenceData).batch_tokens
         require_watched(run, ["preferences"])
         with self.reporter.phase("log probabilities of the reference"):
-            train, valid = (with_reference(run, network, side, device) for side in (self.train, self.valid))
+            train, valid = (with_reference(run, lambda: network, side, device) for side in (self.train, self.valid))
 
         def score(division: Division) -> dict[str, float]:
             found = measure("preferences", margins(run, network, valid, device, division))
