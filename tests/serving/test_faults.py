@@ -79,6 +79,7 @@ class Reference:
         """Require that the server becomes free, and then gives the same answer."""
         until(lambda: is_free(self.server))
         assert self._text() == self.text
+        until(lambda: is_free(self.server))
 
 
 def connect(server: RunningServer) -> socket.socket:
@@ -148,11 +149,12 @@ def test_clients_that_stop_reading_lose_their_place(running: Run) -> None:
     large = json.dumps(CHAT | {"stream": True, "n": 4, "temperature": 1, "top_logprobs": 20, "logprobs": True}).encode()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     with injected(28, "-") as tally, contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(connect(server)) for _ in range(n_readers)]
-        for client in clients:
-            client.sendall(b"%scontent-length: %d\r\n\r\n%s" % (head, len(large), large))
+        clients = list[socket.socket]()
+        for _ in range(n_readers):
+            clients.append(stack.enter_context(connect(server)))
+            clients[-1].sendall(b"%scontent-length: %d\r\n\r\n%s" % (head, len(large), large))
             tally.injected += 1
-            assert client.recv(100).startswith(b"HTTP/1.1 200")
+            assert clients[-1].recv(100).startswith(b"HTTP/1.1 200")
         assert ask(f"{server.address}/v1/chat/completions", CHAT)[0] == 200
         reference.require()
         for client in clients:
@@ -321,13 +323,16 @@ def test_memory_does_not_grow_with_the_number_of_requests(running: Run) -> None:
                 text = " ".join(draw.choices(words, k=draw.randrange(1, 6)))
                 kind, status = number % 6, 200
                 if kind == 0:
-                    path, body = "/v1/chat/completions", CHAT | {"messages": [{"role": "user", "content": text}]}
+                    path, body = (
+                        "/v1/chat/completions",
+                        CHAT | {"messages": [{"role": "user", "content": text}], "max_tokens": 3},
+                    )
                 elif kind == 1:
                     path, body = "/v1/completions", {"model": "chat", "prompt": text, "max_tokens": 3, "stream": True}
                 elif kind == 2:
-                    path, body = "/v1/embeddings", {"model": "encoder", "input": text}
+                    path, body = "/v1/embeddings", {"model": "encoder", "input": text, "truncation": "auto"}
                 elif kind == 3:
-                    path, body = "/v1/classify", {"model": "classifier", "texts": text}
+                    path, body = "/v1/classify", {"model": "classifier", "texts": text, "truncation": "auto"}
                 elif kind == 4:
                     path, body, status = "/v1/completions", {"model": text, "prompt": "a"}, 404
                 else:
