@@ -253,6 +253,21 @@ def test_texts_at_the_same_time_equal_texts_in_turn(serve: Serve) -> None:
         assert [*clients.map(lambda body: text(address, **body), bodies)] == in_turn
 
 
+def test_null_has_the_meaning_of_an_absent_parameter(serve: Serve) -> None:
+    """Clients of OpenAI's interface send it."""
+    address, names = serve(), ("n", "stream", "echo", "logprobs", "stop", "best_of", "logit_bias", "user")
+    nulls = dict.fromkeys([*names, "presence_penalty", "frequency_penalty", "max_tokens", "top_p", "stream_options"])
+    body = {"prompt": PROMPT, "model": "decoder", "temperature": 0}
+    absent, given = (ask(f"{address}/v1/completions", body | more) for more in ({}, nulls))
+    assert absent[0] == given[0] == 200 and absent[1]["choices"] == given[1]["choices"]
+    assert given[1]["usage"]["completion_tokens"] == 16
+    chat = {"model": "chat", "messages": [{"role": "user", "content": "red"}], "temperature": 0}
+    nulls = dict.fromkeys(["n", "stream", "logprobs", "max_tokens", "tools", "seed", "presence_penalty"])
+    absent, given = (ask(f"{address}/v1/chat/completions", chat | more) for more in ({}, nulls))
+    assert absent[0] == given[0] == 200 and absent[1]["choices"] == given[1]["choices"]
+    assert "prompt: expected a text" in refusal(address, model="decoder", prompt=None)["message"]
+
+
 @pytest.mark.parametrize(
     ("given", "param", "message"),
     [

@@ -7,7 +7,16 @@ those that the server cannot obey are refused unless they ask for nothing.
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 Finish = Literal["stop", "length"]
@@ -18,6 +27,20 @@ Bias = Annotated[
     Field(max_length=1024),
 ]
 Ids = Annotated[list[Id], Field(min_length=1)]
+
+
+def _null_is(default: Any, kind: Any) -> BeforeValidator:
+    """Return the rule that null has the meaning of an absent parameter, as in OpenAI's interface."""
+    return BeforeValidator(lambda value: default if value is None else value, json_schema_input_type=kind | None)
+
+
+_Number = Annotated[int, Field(ge=1, le=128)]
+_Penalty = Annotated[float, Field(ge=-2, le=2)]
+_NewTokens = Annotated[int, Field(ge=0)]
+Number = Annotated[_Number, _null_is(1, _Number)]
+Penalty = Annotated[_Penalty, _null_is(0.0, _Penalty)]
+NewTokens = Annotated[_NewTokens, _null_is(16, _NewTokens)]
+Flag = Annotated[bool, _null_is(False, bool)]
 
 
 def _choice(kind: Callable[[Any], str | None], expected: str) -> Discriminator:
@@ -94,13 +117,13 @@ class Sampling(_Ignored):
     )
     min_p: float | None = Field(None, ge=0, le=1, description="Not in OpenAI's interface.")
     repetition_penalty: float | None = Field(None, gt=0, le=100, description="Not in OpenAI's interface.")
-    n: int = Field(1, ge=1, le=128, description="Number of texts; limited by the server.")
+    n: Number = Field(1, description="Number of texts; limited by the server.")
     seed: int | None = Field(None, ge=0, lt=2**63, description="Equal seeds give equal texts; absent: another text.")
     stop: Stops | None = Field(None, description="Texts that end the output, which does not contain them.")
-    presence_penalty: float = Field(0, ge=-2, le=2)
-    frequency_penalty: float = Field(0, ge=-2, le=2)
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
     logit_bias: Bias | None = Field(None, description="Numbers that are added to the logits, by id.")
-    stream: bool = False
+    stream: Flag = False
     stream_options: StreamOptions | None = None
 
 
@@ -108,9 +131,9 @@ class CompletionRequest(Sampling):
     """Body of `POST /v1/completions`."""
 
     prompt: Prompts = Field(description="A text, ids, or a list of them; the source for an encoder-decoder.")
-    max_tokens: int = Field(16, ge=0, description="Largest number of new tokens; 0 with `echo` only scores the prompt.")
+    max_tokens: NewTokens = Field(16, description="Largest number of new tokens; 0 with `echo` only scores the prompt.")
     logprobs: int | None = Field(None, ge=0, le=20, description="Number of most probable tokens that are given.")
-    echo: bool = Field(False, description="True to give the prompt, too.")
+    echo: Flag = Field(False, description="True to give the prompt, too.")
     best_of: int | None = Field(None, description="Refused unless it is `n`.")
     suffix: str | None = Field(None, description="Refused: the server inserts no text.")
 
@@ -145,7 +168,7 @@ class ChatRequest(Sampling):
     messages: list[ChatMessage] = Field(min_length=1, max_length=1024)
     max_tokens: int | None = Field(None, ge=1, description="Largest number of new tokens; absent: as many as fit.")
     max_completion_tokens: int | None = Field(None, ge=1, description="Another name of `max_tokens`.")
-    logprobs: bool = False
+    logprobs: Flag = False
     top_logprobs: int | None = Field(None, ge=0, le=20, description="Needs `logprobs`.")
     continue_final_message: bool = Field(
         False, description="Not in OpenAI's interface: continue the last message, which is one of the assistant."
