@@ -284,7 +284,9 @@ def test_a_server_that_dies_is_reported_beside_what_it_wrote(
     box.press("Enter")
     pieces(found).nth(1).wait_for()
     stop_server()
-    found.until("() => document.querySelector('.problem')?.textContent.includes('ended before the answer was complete')")
+    found.until(
+        "() => document.querySelector('.problem')?.textContent.includes('ended before the answer was complete')"
+    )
     assert pieces(found).count() >= 2
     found.page.get_by_role("button", name="retry").click()
     found.until(
