@@ -65,11 +65,15 @@ def stop_server(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         running.append(server)
         run(server, *args)
 
+    def end(server: uvicorn.Server) -> None:
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()  # type: ignore[union-attr]
+        server.force_exit = server.should_exit = True
+
     def stop() -> None:
         for server in running:
-            server.force_exit = server.should_exit = True
-            for connection in list(server.server_state.connections):
-                connection.loop.call_soon_threadsafe(connection.transport.abort)  # type: ignore[union-attr]
+            [connection, *_] = server.server_state.connections
+            connection.loop.call_soon_threadsafe(end, server)  # type: ignore[union-attr]
 
     monkeypatch.setattr(uvicorn.Server, "run", noted)
     return stop
@@ -143,6 +147,20 @@ def test_each_token_shows_the_probability_of_the_api(serve: Serve, visit: Open) 
     assert len(scored) > 3
     colours = pieces(found).evaluate_all("(all) => all.map((one) => one.style.backgroundColor)")
     assert all(colours) and len(set(colours)) > 1
+
+
+def test_a_saved_conversation_has_all_tokens(serve: Serve, visit: Open) -> None:
+    address = serve("chat")
+    found = visit(address)
+    settings(found, new_tokens=6, temperature=0)
+    say(found)
+    with found.page.expect_download() as saved:
+        found.page.get_by_role("button", name="save", exact=True).click()
+    [question, answer] = json.loads(saved.value.path().read_text("utf-8"))["messages"]
+    expected = asked(address, max_tokens=6, temperature=0)
+    assert question == {"role": "user", "content": MESSAGE}
+    assert answer["content"] == expected["message"]["content"]
+    assert [one["id"] for one in answer["tokens"]] == [one["id"] for one in expected["logprobs"]["content"]]
 
 
 def test_the_inspector_opens_on_the_ids_of_the_conversation(
@@ -266,7 +284,9 @@ def test_a_server_that_dies_is_reported_beside_what_it_wrote(
     box.press("Enter")
     pieces(found).nth(1).wait_for()
     stop_server()
-    found.until("() => document.querySelector('.problem')?.textContent.includes('the server is stopping')")
+    found.until(
+        "() => document.querySelector('.problem')?.textContent.includes('ended before the answer was complete')"
+    )
     assert pieces(found).count() >= 2
     found.page.get_by_role("button", name="retry").click()
     found.until(

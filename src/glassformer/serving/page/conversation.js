@@ -7,6 +7,7 @@
  */
 
 import { button, fill, h } from "../../inspector/page/dom.js";
+import { download } from "../../inspector/page/export.js";
 import { Answer, chatPart } from "./answer.js";
 import { Conversation } from "./branches.js";
 import { Composer, grow } from "./composer.js";
@@ -113,8 +114,17 @@ export function conversationView(app) {
     const look = looks.get(message.answer);
     fill(written.tools, versions,
       message.answer.finish ? button("retry", () => message.parent && void answer(message.parent), { class: "quiet", disabled: isBusy, title: "Write another answer" }) : null,
-      look ? lookLink(look) : null);
+      look ? lookLink(look) : null,
+      message === conversation.last && look ? button("save", save, { class: "quiet", disabled: isBusy, title: "Save the conversation with all probabilities as JSON" }) : null);
     return h("article", { class: "message", "aria-label": message.answer.model }, h("h3", {}, message.answer.model), written.element);
+  }
+
+  /** Save the messages that are shown, with the tokens of the answers. */
+  function save() {
+    const messages = conversation.shown().map(({ role, text, answer: found }) => (found
+      ? { role, content: found.text, model: found.model, seed: found.seed, finish: found.finish, tokens: [...found.pieces.flatMap((piece) => piece.tokens), ...(found.end ? [found.end] : [])] }
+      : { role, content: text }));
+    download("conversation.json", new Blob([JSON.stringify({ messages }, null, 1)], { type: "application/json" }));
   }
 
   /** @param {Message} message @param {number} step */
