@@ -8,7 +8,7 @@ Each document has its own folder of made-up files. The exceptions are in the tab
 - `SMALLER`: flags that are added to a verb, so that it takes a few steps;
 - `NOT_RUN`: commands that are not run, with the reason;
 - `RUNS`: runs that documents use and do not make;
-- `servers_end_at_once`: the inspector is started up to the point where it would wait for requests;
+- `servers_end_at_once`: servers are started up to the point where they would wait for requests;
 - `World.parse`: a command after `torchrun` is only parsed. torch's parser reads the words of torchrun, and that of
   glassformer the rest, on data that does not exist, which must be the only thing that is wrong. If the document shows
   output, the command also runs, in one process.
@@ -39,7 +39,7 @@ import pytest
 from torch import Tensor, nn
 from torch.distributed.run import get_args_parser
 
-from glassformer.inspector import server
+from glassformer.inspector.listener import listen
 from runs import write_conversations, write_pairs, write_tags
 
 from .conftest import Glassformer, Result
@@ -458,9 +458,9 @@ def made_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def servers_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the inspector listen on a free port and end before it waits for requests; `train --inspect` only trains."""
-    listen = server._listen
-    monkeypatch.setattr(server, "_listen", lambda host, port: listen(host, 0))
+    """Let servers listen on a free port and end before they wait for requests; `train --inspect` only trains."""
+    for module in ("glassformer.inspector.server", "glassformer.serving.run"):
+        monkeypatch.setattr(f"{module}.listen", lambda host, port: listen(host, 0))
     monkeypatch.setattr("uvicorn.Server.run", lambda *given: None)
     monkeypatch.setattr("webbrowser.open", lambda *given: True)
     monkeypatch.setattr("glassformer.cli.train.page_beside", lambda folder: nullcontext())
