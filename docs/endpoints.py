@@ -54,14 +54,14 @@ class Document:
         """Yield the schemas of objects inside a field, with `[]` for each list around them."""
         if "$ref" in field:
             yield field, suffix
-        for one in field.get("anyOf", ()):
+        for one in field.get("anyOf", field.get("oneOf", ())):
             yield from self.inner(one, suffix)
         if "items" in field:
             yield from self.inner(field["items"], f"{suffix}[]")
 
     def values(self, field: Schema) -> str:
         """Return the values of a field in words; null, which is the same as an absent field, is left out."""
-        kinds = field.get("anyOf")
+        kinds = field.get("anyOf", field.get("oneOf"))
         if kinds is not None:
             return " or ".join(self.values(one) for one in kinds if one.get("type") != "null")
         if "$ref" in field:
