@@ -54,15 +54,14 @@ class Document:
         """Yield the schemas of objects inside a field, with `[]` for each list around them."""
         if "$ref" in field:
             yield field, suffix
-        for one in field.get("anyOf", ()):
+        for one in choices(field):
             yield from self.inner(one, suffix)
         if "items" in field:
             yield from self.inner(field["items"], f"{suffix}[]")
 
     def values(self, field: Schema) -> str:
         """Return the values of a field in words; null, which is the same as an absent field, is left out."""
-        kinds = field.get("anyOf")
-        if kinds is not None:
+        if kinds := choices(field):
             return " or ".join(self.values(one) for one in kinds if one.get("type") != "null")
         if "$ref" in field:
             return "object"
@@ -74,6 +73,11 @@ class Document:
         bounds = ", ".join(form.format(f"{field[name]:g}") for name, form in BOUNDS if is_shown(name, field))
         words = WORDS.get(kind, kind)
         return f"{words} ({bounds})" if bounds else words
+
+
+def choices(field: Schema) -> Sequence[Schema]:
+    """Return the schemas of a field that has one of several types."""
+    return field.get("anyOf", field.get("oneOf", ()))
 
 
 def is_shown(name: str, field: Schema) -> bool:
