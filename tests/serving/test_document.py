@@ -17,7 +17,7 @@ with warnings.catch_warnings():
     from schemathesis import GenerationMode
     from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-N_CASES = 15
+N_CASES = 10
 """Number of requests of each kind and address."""
 LIMITS = Limits(max_tokens=4, max_n=3)
 MODELS = {
@@ -62,7 +62,7 @@ def test_made_up_requests_find_no_failure(mode: GenerationMode, serve: Serve) ->
 
         check()
     assert ask(f"{address}/health") == (200, {"status": "ok"})
-    assert n_answered > 2 * N_CASES or mode is GenerationMode.NEGATIVE
+    assert n_answered > N_CASES or mode is GenerationMode.NEGATIVE
 
 
 def test_the_document_is_valid(serve: Serve) -> None:

@@ -198,12 +198,12 @@ class Usage(BaseModel):
 
 
 class CompletionLogprobs(BaseModel):
-    """Log probabilities of tokens, of the model itself: before temperature and penalties."""
+    """Log probabilities of tokens, of the model itself: before temperature, penalties and bias."""
 
-    tokens: list[str]
+    tokens: list[str] = Field(description="A part of a character is shown by its bytes, such as `bytes:\\xe6\\x97`.")
     token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
+    top_logprobs: list[dict[str, float] | None] = Field(description="The most probable tokens, and the token itself.")
+    text_offset: list[int] = Field(description="Number of characters of the text before each token.")
     ids: list[int] = Field(description="Not in OpenAI's interface: the ids of `tokens`.")
 
 
@@ -243,7 +243,7 @@ class TokenLogprob(TopLogprob):
 
 
 class ChatLogprobs(BaseModel):
-    """Log probabilities of the answer's tokens."""
+    """Log probabilities of the answer's tokens, of the model itself: before temperature, penalties and bias."""
 
     content: list[TokenLogprob] = []
     refusal: None = None
