@@ -335,6 +335,8 @@ def test_an_error_of_the_model_ends_its_request_only(
             assert headers["x-should-retry"] == "false"
             status, _, answer = send(address, json.dumps(CHAT | {"stream": True}).encode())
             assert status == 500 and message_of(answer)
+            assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 2
+            caplog.clear()
         assert ask(address, CHAT)[0] == 200
         until(lambda: server.models.n_requests == 0 and server.models.served["chat"].thread.engine.is_idle)
 

@@ -1,5 +1,7 @@
 """Errors of the server, in the form that OpenAI's clients read."""
 
+import logging
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +13,7 @@ from starlette.requests import Request
 from glassformer.errors import UserError, did_you_mean
 from glassformer.inspector.worker import Busy
 
+log = logging.getLogger("glassformer.serving")
 TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -43,7 +46,8 @@ class ApiError(Exception):
     ) -> None:
         # A lone surrogate in a name cannot be written in JSON
         super().__init__(message.encode("utf-8", "backslashreplace").decode())
-        self.status, self.param, self.code, self.headers = status, param, code, dict(headers or {})
+        self.param = param and param.encode("utf-8", "backslashreplace").decode()
+        self.status, self.code, self.headers = status, code, dict(headers or {})
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of the answer."""
@@ -66,7 +70,7 @@ def busy(n_waiting: int) -> ApiError:
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """Return an error in the form of the server; an unknown one is a failure of the server."""
+    """Return an error in the form of the server; an unknown one is a failure of the server, and is logged."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UserError):
@@ -81,6 +85,8 @@ def as_api_error(error: BaseException) -> ApiError:
     if isinstance(error, HTTPException):
         message = SENTENCES.get(error.status_code, str(error.detail))
         return ApiError(error.status_code, message, headers=error.headers)
+    # Without its message, which may have a part of a text
+    log.error("%s in\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
     # A repetition would fail again
     headers = {"x-should-retry": "false"}
     return ApiError(500, f"the model failed: {type(error).__name__}: {error!s:.200}", code="failed", headers=headers)

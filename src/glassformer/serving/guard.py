@@ -7,7 +7,6 @@ import hmac
 import json
 import logging
 import time
-import traceback
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -59,8 +58,7 @@ class Guard:
         except asyncio.CancelledError:  # uvicorn cancels what runs at the end of its grace
             with contextlib.suppress(asyncio.CancelledError):
                 await exchange.end(ApiError(503, "the server is stopping", code="stopping"))
-        except Exception as error:  # without its message, which may have a part of a text
-            log.error("%s in\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
+        except Exception as error:
             await exchange.end(as_api_error(error))
         finally:
             seconds, route = time.monotonic() - begin, scope.get("route")

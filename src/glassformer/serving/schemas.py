@@ -88,7 +88,8 @@ class Strict(BaseModel):
     def _refuse_unknown(cls, given: Any) -> Any:
         for name in given if isinstance(given, dict) else ():
             if name not in cls.model_fields:
-                context = {"name": name, "known": list(cls.model_fields)}
+                shown = name[:100].encode("utf-8", "backslashreplace").decode()  # pydantic takes no lone surrogate
+                context = {"name": shown, "known": list(cls.model_fields)}
                 raise PydanticCustomError("unknown_parameter", "unknown parameter", context)
         return given
 
