@@ -61,10 +61,11 @@ export function labelView(app) {
     boxes: [{ label: "Text", placeholder: "A text" }], action: "Classify",
     ask: async ([text = ""]) => {
       const model = app.model.id;
-      const { data: [found] } = await post("v1/classify", { model, texts: text });
+      /** @type {{data: {number?: number, classes?: Record<string, number>}[]}} */
+      const { data: [found = {}] } = await post("v1/classify", { model, texts: text });
       const look = lookLink(lookAddress(model, { text }));
-      if (found.number !== null) return [card("Number", h("p", { class: "big number" }, fixed(found.number, 4)), look)];
-      const classes = Object.entries(/** @type {Record<string, number>} */ (found.classes)).sort(([, a], [, b]) => b - a);
+      if (found.number !== undefined) return [card("Number", h("p", { class: "big number" }, fixed(found.number, 4)), look)];
+      const classes = Object.entries(found.classes ?? {}).sort(([, a], [, b]) => b - a);
       return [card("Labels", barList(classes.map(([label, p]) => ({ label, value: p, text: percent(p) }))), look)];
     },
   });

@@ -6,7 +6,7 @@
  * @import { Weights } from "../../inspector/page/lines.js"
  *
  * @typedef {{source_tokens: string[], target_tokens: string[], weights: number[][]}} Alignment
- * @typedef {{text: string, score: number, log_prob: number, ended: boolean, alignment: Alignment | null}} Target
+ * @typedef {{text: string, score: number, log_prob: number, ended: boolean, alignment?: Alignment}} Target
  */
 
 import { fill, h, slider } from "../../inspector/page/dom.js";
