@@ -191,7 +191,7 @@ def main() -> None:
                 with running(command, url, folder / "log.txt"):
                     asyncio.run(ask(url, asked, 1, 1, 4))
                     for n_clients in given.clients:
-                        n_each = max(1, 16 // n_clients) if n_clients < 16 else 2
+                        n_each = max(1, 32 // max(n_clients, 2))
                         load = asyncio.run(ask(url, asked, n_clients, n_each, given.tokens))
                         print(f"{name:<28} {n_clients:>7} {load.row()}", flush=True)
 

@@ -1,10 +1,11 @@
-"""Take pictures of the inspector page for the documentation, with chromium.
+"""Take pictures of the pages for the documentation, with chromium.
 
     .venv/bin/python docs/screenshots.py              # or: make screenshots
     .venv/bin/python docs/screenshots.py demo=DIR     # use the model in DIR
 
 Each picture shows a model of `MODELS`. A model whose folder is missing is trained first: about three minutes for all on
-two cores. The pictures are `docs/_static/inspector-NAME.png`.
+two cores. The pictures are `docs/_static/inspector-NAME.png`, and `docs/_static/talk.png` of the server's page, if
+`runs/smollm2` exists (`make chat`).
 """
 
 import io
@@ -32,6 +33,7 @@ N_COLOURS = 160
 SETTLE_MS = 1200
 
 REPEATS = Path("runs") / "repeats.jsonl"
+TALKS = Path("runs") / "smollm2"
 MODELS = {
     "demo": ["train", "python-docs"],
     "repeats": ["train", "copy-task", "--data.path", str(REPEATS)],
@@ -99,13 +101,16 @@ def main(folders: dict[str, Path]) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
         for name, folder in places.items():
-            with served(folder) as address:
+            with served("inspect", str(folder), "--no-browser") as address:
                 for picture in PICTURES:
                     if picture.model == name:
                         width, height = picture.size
                         page = browser.new_page(viewport={"width": width, "height": height})
                         take(page, address, picture)
                         page.close()
+        if TALKS.exists():
+            with served("serve", str(TALKS)) as address:
+                take_talk(browser.new_page(viewport={"width": 1280, "height": 640}), address.removesuffix("v1"))
         browser.close()
 
 
@@ -118,13 +123,12 @@ def write_repeats(path: Path) -> None:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve the inspector of a folder; yield its address."""
-    command = [*GLASSFORMER, "inspect", str(folder), "--port", "0", "--no-browser"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def served(*command: str) -> Iterator[str]:
+    """Run a command that serves a page; yield the address that it prints."""
+    process = subprocess.Popen([*GLASSFORMER, *command, "--port", "0"], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        yield process.stdout.readline().split()[1]
+        yield next(word for word in process.stdout.readline().split() if word.startswith("http://"))
     finally:
         process.terminate()
         process.wait()
@@ -141,8 +145,25 @@ def take(page: Page, address: str, picture: Picture) -> None:
     if picture.scroll:
         page.locator(picture.scroll).first.evaluate("element => element.scrollIntoView()")
         page.wait_for_timeout(SETTLE_MS)
+    write(page, OUT / f"inspector-{picture.name}.png")
+
+
+def take_talk(page: Page, address: str) -> None:
+    """Ask a question on the page of the server, and show the alternatives of a token of the answer."""
+    page.goto(address)
+    page.get_by_label("temperature").fill("0")
+    page.locator(".composer textarea").fill("Why is the sky blue? Answer in one sentence.")
+    page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="look inside").wait_for(timeout=120_000)
+    page.get_by_label("Colour the tokens").check()
+    page.locator(".piece").nth(12).click()
+    page.wait_for_timeout(SETTLE_MS)
+    write(page, OUT / "talk.png")
+
+
+def write(page: Page, path: Path) -> None:
+    """Write a picture of a page with at most `N_COLOURS` colours."""
     image = Image.open(io.BytesIO(page.screenshot(animations="disabled"))).convert("RGB")
-    path = OUT / f"inspector-{picture.name}.png"
     image.quantize(N_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
     size = path.stat().st_size
     print(f"{path.relative_to(ROOT)}: {size:,} bytes")
