@@ -302,7 +302,7 @@ def label_set_run(folder: Path) -> Run:
         text = " ".join([*rng.permutation([*words, *rng.choice(["a", "the", "so", "on"], 3)])])
         lines.append(json.dumps({"text": text, "label": [TOPICS[word] for word in words]}))
     (folder / "several.jsonl").write_text("\n".join(lines) + "\n")
-    run = label_run(folder, max_steps=80)
+    run = label_run(folder, max_steps=160)
     data = replace(LabelData(), path=str(folder / "several.jsonl"), outputs="multi_label", batch_tokens=512)
     fast = replace(run.train, optimizer=AdamWConfig(learning_rate=0.02), schedule=CosineSchedule(warmup_steps=5))
     return replace(run, data=data, train=fast)
