@@ -103,7 +103,9 @@ async def one_answer(session: aiohttp.ClientSession, url: str, body: dict[str, A
 async def ask(url: str, model: str, n_clients: int, n_each: int, n_tokens: int) -> Load:
     load, number = Load(), iter(range(10**6))
     wait = aiohttp.ClientTimeout(total=3600)
-    async with aiohttp.ClientSession(timeout=wait, connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with aiohttp.ClientSession(
+        timeout=wait, connector=aiohttp.TCPConnector(limit=0, force_close=True)
+    ) as session:
 
         async def client() -> None:
             for _ in range(n_each):

@@ -3,7 +3,7 @@
 import json
 import random
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from glassformer.config.recurrent import ModelConfig
+from glassformer.config.recurrent import AttendBefore, ModelConfig, RecurrentConfig
 from glassformer.config.run import (
     BeamConfig,
     ClassificationConfig,
@@ -22,6 +22,7 @@ from glassformer.config.run import (
     ConversationData,
     GenerationConfig,
     LabelData,
+    MaskedConfig,
     ObjectiveConfig,
     PairData,
     Run,
@@ -291,6 +292,17 @@ def conversation_run(folder: Path, *, data: dict[str, Any] | None = None, **trai
 
 
 TOPICS = {"dog": "animal", "rain": "weather", "red": "colour"}
+
+
+def lineage_runs(place: Callable[[str], Path]) -> dict[str, Run]:
+    """Return a run of each lineage but the decoder, and of a classifier; `place` returns a new folder for a name."""
+    recurrent = RecurrentConfig(attention=AttendBefore(), d_embedding=8, d_encoder=8, d_decoder=12, max_len=32)
+    return {
+        "encoder": text_run_of(place("encoder"), MaskedConfig()),
+        "encoder-decoder": pair_run(place("pairs")),
+        "recurrent": pair_run(place("recurrent"), model=recurrent),
+        "classifier": label_run(place("classifier")),
+    }
 
 
 def label_set_run(folder: Path) -> Run:

@@ -10,8 +10,6 @@ import pytest
 import uvicorn
 
 import glassformer
-from glassformer.config.recurrent import AttendBefore, RecurrentConfig
-from glassformer.config.run import MaskedConfig
 from glassformer.inspector.app import application
 from glassformer.inspector.inspector import FOLDER, Inspector
 from glassformer.inspector.panels import calls
@@ -19,13 +17,12 @@ from glassformer.inspector.worker import Worker
 from glassformer.model import Model
 from glassformer.reporting import Outcome
 from inspector.browsing import Open, Visit, given_to, hash_of, visits
-from runs import label_run, pair_run, text_run_of
+from runs import lineage_runs
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
 
 FAMILIES = ("decoder", "encoder", "encoder-decoder", "recurrent")
-RECURRENT = RecurrentConfig(attention=AttendBefore(), d_embedding=8, d_encoder=8, d_decoder=12, max_len=32)
 
 
 @pytest.fixture(scope="session")
@@ -35,13 +32,7 @@ def models(trained: Outcome, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     def place(name: str) -> Path:
         return tmp_path_factory.mktemp(name)
 
-    runs = {
-        "encoder": text_run_of(place("encoder"), MaskedConfig()),
-        "encoder-decoder": pair_run(place("pairs")),
-        "recurrent": pair_run(place("recurrent"), model=RECURRENT),
-        "classifier": label_run(place("classifier")),
-    }
-    found = {name: glassformer.train(run, place(name) / "run").model for name, run in runs.items()}
+    found = {name: glassformer.train(run, place(name) / "run").model for name, run in lineage_runs(place).items()}
     return {"decoder": glassformer.load(trained.folder), **found}
 
 

@@ -7,17 +7,13 @@ from pathlib import Path
 import pytest
 
 import glassformer
-from glassformer.config.recurrent import AttendBefore, RecurrentConfig
-from glassformer.config.run import MaskedConfig
 from glassformer.model import Model
 from glassformer.reporting import Outcome
 from glassformer.serving.access import Access
 from glassformer.serving.application import application
 from glassformer.serving.limits import Limits
-from runs import conversation_run, label_run, pair_run, text_run_of
+from runs import conversation_run, lineage_runs
 from serving.served import RunningServer, ServerProcesses
-
-RECURRENT = RecurrentConfig(attention=AttendBefore(), d_embedding=8, d_encoder=8, d_decoder=12, max_len=32)
 
 Serve = Callable[..., str]
 """A function that starts a server of models in a thread, and returns its address without a slash at the end."""
@@ -33,13 +29,7 @@ def models(trained: Outcome, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         return tmp_path_factory.mktemp(name)
 
     chat = conversation_run(place("conversations"), max_steps=60, eval_every=60)
-    runs = {
-        "chat": replace(chat, model=replace(chat.model, max_len=160)),
-        "encoder": text_run_of(place("encoder"), MaskedConfig()),
-        "encoder-decoder": pair_run(place("pairs")),
-        "recurrent": pair_run(place("recurrent"), model=RECURRENT),
-        "classifier": label_run(place("classifier")),
-    }
+    runs = lineage_runs(place) | {"chat": replace(chat, model=replace(chat.model, max_len=160))}
     found = {name: glassformer.train(run, place(name) / "run").model for name, run in runs.items()}
     return {"decoder": glassformer.load(trained.folder), **found}
 

@@ -42,10 +42,8 @@ class _Reader:
 class EngineThread:
     """An engine whose steps are jobs of a thread; methods are called in an event loop."""
 
-    def __init__(
-        self, engine: Engine, tokenizer: Tokenizer, worker: Worker, seen: Callable[[float, int], None]
-    ) -> None:
-        """Set the engine; `seen` receives the seconds and the number of new tokens of each step."""
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, worker: Worker, seen: Callable[[int], None]) -> None:
+        """Set the engine; `seen` receives the number of new tokens of each step."""
         self.engine, self.tokenizer, self.worker, self.seen = engine, tokenizer, worker, seen
         self._rows: dict[Sample, tuple[_Reader, int, RowText]] = {}
         self._is_running = False
@@ -106,7 +104,6 @@ class EngineThread:
 
     def _step(self) -> None:
         self._is_running = False
-        begin = time.monotonic()
         try:
             steps = self.engine.step()
         except BaseException as error:  # also MemoryError: the requests end, and the server continues
@@ -120,7 +117,7 @@ class EngineThread:
         for reader, new in pieces.items():
             _send(reader, new)
         self._go_on()
-        self.seen(time.monotonic() - begin, len(steps))
+        self.seen(sum(step.token is not None for step in steps))
 
     def _put(self, step: Step, pieces: dict[_Reader, list[Piece]]) -> None:
         reader, number, row = self._rows[step.sample]

@@ -22,5 +22,5 @@ class Limits:
     client_timeout: int = setting(
         30, "seconds that a client has to send a request, and to read a part of its answer", "≥ 1"
     )
-    grace: float = setting(30.0, "seconds that running requests have to end after SIGTERM", "≥ 0")
+    grace: int = setting(30, "seconds that running requests have to end after SIGTERM", "≥ 1")
     prefix_mb: int = setting(512, "memory for states after prefixes that requests share, in MB per model", "≥ 0")

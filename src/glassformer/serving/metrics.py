@@ -33,7 +33,7 @@ class Metrics:
         self.inputs.observe(n_inputs)
         self.prompt_tokens.inc(n_tokens)
 
-    def step(self, seconds: float, n_tokens: int) -> None:
+    def step(self, n_tokens: int) -> None:
         """Count a step of an engine."""
         self.rows.observe(n_tokens)
         self.new_tokens.inc(n_tokens)

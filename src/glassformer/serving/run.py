@@ -26,7 +26,7 @@ def uvicorn_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
         log_level="warning",
         access_log=False,
         timeout_keep_alive=limits.client_timeout,
-        timeout_graceful_shutdown=max(1, round(limits.grace)),
+        timeout_graceful_shutdown=limits.grace,
         server_header=False,
     )
     return uvicorn.Server(config)

@@ -251,14 +251,19 @@ def test_another_token_continues_the_answer_from_there(serve: Serve, visit: Open
     assert texts(found)[1] == former
 
 
-def test_an_answer_arrives_in_parts_and_stops(serve: Serve, visit: Open, steps: threading.Semaphore) -> None:
-    found = visit(serve("chat"))
+def begin_long_answer(found: Visit) -> None:
+    """Send a message, and wait for the first token of the answer."""
     settings(found, new_tokens=100)
     found.page.get_by_label("seed").fill("5")
     box = found.page.locator(".composer textarea")
     box.fill(MESSAGE)
     box.press("Enter")
     pieces(found).first.wait_for()
+
+
+def test_an_answer_arrives_in_parts_and_stops(serve: Serve, visit: Open, steps: threading.Semaphore) -> None:
+    found = visit(serve("chat"))
+    begin_long_answer(found)
     assert found.page.locator(".is-writing").count() == 1
     stop = found.page.get_by_role("button", name="Stop")
     stop.click()
@@ -266,6 +271,7 @@ def test_an_answer_arrives_in_parts_and_stops(serve: Serve, visit: Open, steps: 
     assert "stopped" in found.page.locator(".answer-foot").last.inner_text()
     assert not stop.is_visible()
     steps.release(6)  # the engine learns that the row has ended
+    box = found.page.locator(".composer textarea")
     box.fill("blue cat")
     box.press("Enter")
     found.page.locator(".message").nth(3).locator(".piece").first.wait_for()
@@ -279,12 +285,7 @@ def test_a_server_that_dies_is_reported_beside_what_it_wrote(
     stop_server: Callable[[], None], serve: Serve, visit: Open
 ) -> None:
     found = visit(serve("chat"), refusals=True)
-    settings(found, new_tokens=100)
-    found.page.get_by_label("seed").fill("5")
-    box = found.page.locator(".composer textarea")
-    box.fill(MESSAGE)
-    box.press("Enter")
-    pieces(found).first.wait_for()
+    begin_long_answer(found)
     stop_server()
     found.until(
         "() => document.querySelector('.problem')?.textContent.includes('ended before the answer was complete')"
