@@ -154,7 +154,7 @@ def take_talk(page: Page, address: str) -> None:
     page.get_by_label("temperature").fill("0")
     page.locator(".composer textarea").fill("Why is the sky blue? Answer in one sentence.")
     page.get_by_role("button", name="Send").click()
-    page.get_by_role("button", name="look inside").wait_for(timeout=120_000)
+    page.get_by_text("look inside").wait_for(timeout=120_000)
     page.get_by_label("Colour the tokens").check()
     page.locator(".piece").nth(12).click()
     page.wait_for_timeout(SETTLE_MS)
