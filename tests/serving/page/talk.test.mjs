@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 const PAGE = "../../../src/glassformer/serving/page";
-const { Answer, chatPart, speed, textPart } = await import(`${PAGE}/answer.js`);
+const { Answer, chatPart, isWritable, speed, textPart } = await import(`${PAGE}/answer.js`);
 const { Conversation } = await import(`${PAGE}/branches.js`);
 const { EventReader } = await import(`${PAGE}/events.js`);
 const { lookAddress } = await import(`${PAGE}/write.js`);
@@ -72,12 +72,12 @@ test("parts of both endpoints are read alike", () => {
 test("a character of several tokens is one piece, and the end token is no text", () => {
   const answer = new Answer("m");
   answer.add(part("a", [token("a")]), 1);
-  answer.add(part("", [token("\ufffd")]), 2);
-  answer.add(part("é", [token("\ufffd")]), 3);
+  answer.add(part("", [token("bytes:\\xc3")]), 2);
+  answer.add(part("é", [token("bytes:\\xa9")]), 3);
   answer.add(part("", [token("</s>", -3)], "stop"), 4);
   assert.deepEqual(answer.pieces.map(({ text, tokens }) => [text, tokens.length]), [["a", 1], ["é", 2]]);
   assert.deepEqual([answer.text, answer.finish, answer.end.text, answer.n_new], ["aé", "stop", "</s>", 4]);
-  assert.deepEqual(answer.written.map((one) => one.text), ["a", "\ufffd", "\ufffd"]);
+  assert.deepEqual(answer.written.map((one) => one.text), ["a", "bytes:\\xc3", "bytes:\\xa9"]);
   assert.ok(Math.abs(answer.perplexity - Math.exp(6 / 4)) < 1e-9);
   assert.deepEqual([answer.first_s, speed(answer)], [1, 1]);
 });
@@ -97,4 +97,9 @@ test("another token replaces one and all after it; the first one has no leading 
 
 test("the address of the inspector has the name and the texts, quoted", () => {
   assert.equal(lookAddress("org/a model", { text: "a&b #1", ids: "1,2" }), "look/org/a%20model/#text=a%26b%20%231&ids=1%2C2");
+});
+
+test("a text continues with whole characters only, and with no special token", () => {
+  assert.ok(isWritable(" the", ["<|im_end|>"]) && isWritable("bytes:", []));
+  assert.ok(!isWritable("", []) && !isWritable("bytes:\\xe6\\x97", []) && !isWritable("<|im_end|>", ["<|im_end|>"]));
 });

@@ -37,6 +37,16 @@ export function textPart(part) {
   return { text: choice?.text ?? "", tokens: found, finish: choice?.finish_reason ?? null, left_out: 0 };
 }
 
+/**
+ * Return true if a text can continue with a token: not with a special token, nor with a part of a character, which the
+ * server shows as `bytes:` and its bytes.
+ * @param {string} text
+ * @param {string[]} specialTokens
+ */
+export function isWritable(text, specialTokens) {
+  return text !== "" && !text.startsWith("bytes:\\x") && !specialTokens.includes(text);
+}
+
 /** The pieces of a text, and how it ended. */
 export class Answer {
   /**

@@ -9,7 +9,7 @@ import { css, inkOn, tokenColour } from "../../inspector/page/colours.js";
 import { arrowKeys, fill, h } from "../../inspector/page/dom.js";
 import { surprise } from "../../inspector/page/surprise.js";
 import { fixed } from "../../inspector/page/text.js";
-import { speed } from "./answer.js";
+import { isWritable, speed } from "./answer.js";
 import { showsTokens } from "./details.js";
 
 /** An answer on the page. */
@@ -63,16 +63,11 @@ export class Written {
       element.style.color = inkOn(colour);
     }
     showsTokens(element, () => ({
-      tokens, can: (alternative) => canContinue(this.app, alternative),
+      tokens, can: ({ text }) => isWritable(text, this.app.model.special_tokens),
       choose: this.answer.finish !== null && this.choose ? (alternative) => this.choose?.(place, alternative) : null,
     }));
     this.text.append(element);
   }
-}
-
-/** Return true if a text can continue with a token: not with a special token or a part of a character. @param {App} app @param {Alternative} alternative */
-function canContinue(app, { text }) {
-  return text !== "" && !text.includes("\ufffd") && !app.model.special_tokens.includes(text);
 }
 
 /** @param {Answer} answer */
