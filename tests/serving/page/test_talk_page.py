@@ -15,11 +15,12 @@ import torch
 import uvicorn
 
 import glassformer
+from glassformer.config.run import InfillingConfig
 from glassformer.inference.engine import Engine, Step
 from glassformer.inspector.inspector import Inspector
 from glassformer.model import Model
 from inspector.browsing import SOURCE, Open, Visit, close, number, percents, visits
-from runs import label_run
+from runs import label_run, text_run_of
 from serving.conftest import Serve
 from serving.served import ask
 
@@ -433,6 +434,16 @@ def test_a_candidate_of_a_mask_is_written_into_the_text(serve: Serve, visit: Ope
     found.frame("Mask 2").locator("button.bar").nth(1).click()
     chosen = filled["candidates"][1][1]["text"].strip()
     assert found.page.locator(".form textarea").input_value() == f"abc [MASK] fgh {chosen}"
+
+
+def test_a_denoiser_fills_the_masks_of_a_text(serve: Serve, visit: Open, tmp_path: Path) -> None:
+    model = glassformer.train(text_run_of(tmp_path, InfillingConfig()), tmp_path / "run").model
+    address, text = serve(denoiser=model), "abc [MASK] fgh"
+    found = visit(address)
+    found.page.get_by_role("tab", name="Masks").click()
+    fill_in(found, text)
+    [filled] = ask(f"{address}/v1/fill-mask", {"text": text})[1]["data"]
+    assert found.frame("Filled text").locator(".written").inner_text() == filled["text"].strip()
 
 
 def test_labels_and_tags_have_the_numbers_of_the_api(

@@ -22,7 +22,7 @@ export function maskView(app) {
     controls: ([area]) => [button(`insert ${MASK}`, () => insert(/** @type {HTMLTextAreaElement} */ (area)), { class: "quiet" })],
     ask: async ([text = ""], [area]) => {
       const model = app.model.id;
-      const { data: [found] } = await post("v1/fill-mask", { model, text, n: CANDIDATES });
+      const { data: [found] } = await post("v1/fill-mask", { model, text, ...(isPair(app) ? {} : { n: CANDIDATES }) });
       /** @type {{text: string, probability: number}[][]} */
       const masks = found.candidates;
       return [
