@@ -1,11 +1,23 @@
 """Single steps against PyTorch's modules; padding at any place against rows without padding."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from configs import randomise
-from glassformer.nn.recurrence import Stepper, gru_step, in_order, lstm_step, reading_order, rnn_step, run, run_masked
+from glassformer.nn.recurrence import (
+    Stepper,
+    gru_step,
+    in_order,
+    lstm_step,
+    reading_order,
+    rnn_step,
+    run,
+    run_by_steps,
+    run_masked,
+)
 
 CELLS = {"rnn": (nn.RNN, rnn_step), "gru": (nn.GRU, gru_step), "lstm": (nn.LSTM, lstm_step)}
 B, T, D_X, D_FED, D = 4, 6, 3, 2, 5
@@ -52,6 +64,81 @@ def test_the_loop_equals_pytorchs_module(cell: str, d_fed: int, n_layers: int) -
         results.append([outputs, *last, *(p.grad for p in cells.parameters())])
     for loop, module in zip(*results, strict=True):
         torch.testing.assert_close(loop, module, rtol=1e-10, atol=1e-10)
+
+
+class Recorder:
+    """A tap that keeps the tensors by name, and replaces those whose names end with `zeroed`."""
+
+    def __init__(self, zeroed: str = "?") -> None:
+        self.found, self.zeroed = dict[str, list[Tensor]](), zeroed
+
+    def __call__(self, name: str, x: Tensor, prefix: str = "") -> Tensor:
+        self.found.setdefault(prefix + name, []).append(x)
+        return torch.zeros_like(x) if name.endswith(self.zeroed) else x
+
+    def scope(self, name: str) -> "Scoped":
+        return Scoped(self, f"{name}.")
+
+
+@dataclass(frozen=True)
+class Scoped:
+    recorder: Recorder
+    prefix: str
+
+    def __call__(self, name: str, x: Tensor) -> Tensor:
+        return self.recorder(name, x, self.prefix)
+
+    def scope(self, name: str) -> "Scoped":
+        return Scoped(self.recorder, f"{self.prefix}{name}.")
+
+
+@EVERY
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("n_layers", [1, 3])
+def test_single_steps_of_an_encoder_equal_pytorchs_module(cell: str, bidirectional: bool, n_layers: int) -> None:
+    cells, x, tap = made(cell, n_layers, bidirectional), random(B, T, D_X + D_FED), Recorder()
+    outputs, last = run_by_steps(cells, CELLS[cell][1], x, tap)
+    expected, ends = run(cells, x)
+    torch.testing.assert_close((outputs, last), (expected, ends), rtol=1e-10, atol=1e-10)
+    # The states that the tap received are those of the top layer, the backward ones in the order of reading
+    parts = [torch.cat(tap.found[f"{n_layers - 1}.forward.state"], dim=1)]
+    if bidirectional:
+        parts.append(torch.cat(tap.found[f"{n_layers - 1}.backward.state"], dim=1).flip(1))
+    torch.testing.assert_close(torch.cat(parts, dim=2), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_gates_of_a_gru_give_its_states(bidirectional: bool) -> None:
+    cells, x, tap = made("gru", 1, bidirectional), random(B, T, D_X + D_FED), Recorder()
+    run_by_steps(cells, gru_step, x, tap)
+    for direction in ("forward", "backward")[: 1 + bidirectional]:
+        keep, new, state = (torch.cat(tap.found[f"0.{direction}.{name}"], dim=1) for name in ("keep", "new", "state"))
+        before = torch.cat((torch.zeros(B, 1, D, dtype=x.dtype), state[:, :-1]), dim=1)
+        torch.testing.assert_close((1 - keep) * new + keep * before, state, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_gates_of_an_lstm_give_its_states(bidirectional: bool) -> None:
+    cells, x, tap = made("lstm", 1, bidirectional), random(B, T, D_X + D_FED), Recorder()
+    run_by_steps(cells, lstm_step, x, tap)
+    for direction in ("forward", "backward")[: 1 + bidirectional]:
+        write, keep, new, read, cell, state = (
+            torch.cat(tap.found[f"0.{direction}.{name}"], dim=1)
+            for name in ("write", "keep", "new", "read", "cell", "state")
+        )
+        before = torch.cat((torch.zeros(B, 1, D, dtype=x.dtype), cell[:, :-1]), dim=1)
+        torch.testing.assert_close(keep * before + write * new, cell, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(read * cell.tanh(), state, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("cell", "gate"), [("gru", "new"), ("gru", "reset"), ("lstm", "write"), ("lstm", "read")])
+def test_a_tap_replaces_a_gate(cell: str, gate: str) -> None:
+    cells, x = made(cell, 1), random(B, T, D_X + D_FED)
+    outputs, _ = run_by_steps(cells, CELLS[cell][1], x, Recorder(gate))
+    plain, _ = run(cells, x)
+    assert not torch.allclose(outputs, plain)
+    if gate != "reset":  # without new content, or unread, every state is zero
+        assert outputs.abs().max() == 0
 
 
 @EVERY

@@ -15,7 +15,11 @@ head, D width of the model):
 | `decoder.blocks.0.residual` | (B, T, D) | residual stream after the block |
 | `decoder.final` | (B, T, D) | output of the stack, after its final norm |
 | `encoder.memory`, `decoder.hidden` | (B, S, C), (B, T, D) | states of a recurrent model |
+| `encoder.cells.0.forward.keep`, `decoder.cells.0.keep` | (B, S, D), (B, T, D) | a gate of a recurrent layer |
 | `hidden`, `logits` | (B, T, D), (B, T, V) | input and output of the head |
+
+A GRU has the gates `reset`, `keep` and `new`, an LSTM `write`, `keep`, `new`, `read` and `cell` (`nn/recurrence.py`).
+Those of an encoder, and its `state`, are in the order of reading: "backward" begins with the last token.
 
 `cross_attn` in place of `self_attn` is the attention to the source; a recurrent decoder has `decoder.cross_attn`. With
 a tap, attention runs the readable formulas (`nn/attention_functions.py`) and equals the fused kernel to rounding.
@@ -48,7 +52,7 @@ Hook = Callable[[str, Tensor], Tensor | None]
 
 STANDARD = (
     *("*.embeddings", "*.query", "*.key", "*.value", "*.scores", "*.weights", "*.context", "*_norm", "*_attn"),
-    *("*.ff", "*.ff.activations", "*.residual", "*.final", "*.memory", "*.hidden", "hidden", "logits"),
+    *("*.ff", "*.ff.activations", "*.residual", "*.final", "*.memory", "*.hidden", "*.cells.*", "hidden", "logits"),
 )
 """Names that `capture` stores by default."""
 MAX_BYTES = 2 << 30

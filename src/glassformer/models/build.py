@@ -241,6 +241,7 @@ def _recurrent(config: RecurrentConfig) -> RecurrentModel:
     encoder = r.RecurrentEncoder(
         source_table,
         _cells(config, config.d_embedding, config.d_encoder, config.bidirectional),
+        CELLS[config.cell][1],
         reverse=config.reverse_source,
         embedding_dropout=config.embedding_dropout,
     )

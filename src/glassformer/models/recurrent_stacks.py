@@ -22,6 +22,7 @@ from glassformer.nn.recurrence import (
     on_tensors,
     reading_order,
     run,
+    run_by_steps,
     run_masked,
     where,
 )
@@ -49,15 +50,27 @@ class RecurrentEncoder(nn.Module):
     With `reverse`, real tokens are read from last to first (Sutskever 2014, sec. 3.3); `memory` has the source's order.
     """
 
-    def __init__(self, tokens: nn.Embedding, cells: nn.RNNBase, *, reverse: bool, embedding_dropout: float) -> None:
+    def __init__(
+        self,
+        tokens: nn.Embedding,
+        cells: nn.RNNBase,
+        cell_step: CellStep,
+        *,
+        reverse: bool,
+        embedding_dropout: float,
+    ) -> None:
         super().__init__()
         self.tokens = tokens
         self.cells = cells
+        self.cell_step = cell_step
         self.reverse = reverse
         self.embedding_dropout = embedding_dropout
 
     def forward(self, source_ids: Tensor, source_attention_mask: Tensor | None, tap: Tap | None) -> Encoding:
-        """Encode `source_ids` (B, S); `source_attention_mask` (B, S) is True for real tokens, with padding anywhere."""
+        """Encode `source_ids` (B, S); `source_attention_mask` (B, S) is True for real tokens, with padding anywhere.
+
+        A tap receives the gates "cells.0.forward.reset" … (B, 1, D) step by step; of rows with padding it receives none.
+        """
         x = F.dropout(self.tokens(source_ids), self.embedding_dropout, self.training)
         x = tapped(tap, "embeddings", x)
         real = source_attention_mask
@@ -65,12 +78,13 @@ class RecurrentEncoder(nn.Module):
             order = reading_order(real, self.reverse)
             memory, last = run_masked(self.cells, in_order(x, order), real.sum(dim=1))
             memory = in_order(memory, order.argsort(dim=1))
-        elif self.reverse:
-            memory, last = run(self.cells, x.flip(1))
-            memory = memory.flip(1)
         else:
-            memory, last = run(self.cells, x)
+            memory, last = self._read(x.flip(1) if self.reverse else x, scoped(tap, "cells"))
+            memory = memory.flip(1) if self.reverse else memory
         return Encoding(tapped(tap, "memory", memory), last)
+
+    def _read(self, x: Tensor, tap: Tap | None) -> tuple[Tensor, States]:
+        return run(self.cells, x) if tap is None else run_by_steps(self.cells, self.cell_step, x, tap)
 
 
 class Bridge(nn.Module):
@@ -258,7 +272,7 @@ class RecurrentDecoder(nn.Module, ABC):
         `projected` (B, G·D) is the token's part of the step's input; rows with `real` (B,) False keep their state.
         """
         fed = self.fed(state, tap)
-        layers = step(projected, fed, state.layers)
+        layers = step(projected, fed, state.layers, scoped(tap, "cells"))
         if tap is not None:
             hidden, *cell = layers[-1]
             layers = (*layers[:-1], (tap("hidden", hidden[:, None])[:, 0], *cell))

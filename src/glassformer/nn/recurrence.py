@@ -6,7 +6,7 @@ tensors (B, D): (h,), or (h, c) for an LSTM. The state of a module is a tuple of
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,24 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from glassformer.kernels import processor
+from glassformer.nn.attention import Tap, scoped, tapped
 
 LayerState = tuple[Tensor, ...]
 States = tuple[LayerState, ...]
-CellStep = Callable[[Tensor, Tensor, LayerState], LayerState]
-"""Function (W x + b, U h + b', state) → next state; the two sums are (B, G·D), with the gates side by side."""
 
 
-def rnn_step(from_input: Tensor, from_state: Tensor, state: LayerState) -> LayerState:
+class CellStep(Protocol):
+    """Function (W x + b, U h + b', state) → next state; the two sums are (B, G·D), with the gates side by side.
+
+    A tap receives each gate as (B, 1, D).
+    """
+
+    def __call__(
+        self, from_input: Tensor, from_state: Tensor, state: LayerState, tap: Tap | None = None
+    ) -> LayerState: ...
+
+
+def rnn_step(from_input: Tensor, from_state: Tensor, state: LayerState, tap: Tap | None = None) -> LayerState:
     """Compute h' = tanh(W x + U h) (Elman 1990).
 
     >>> rnn_step(torch.zeros(1, 2), torch.zeros(1, 2), (torch.ones(1, 2),))
@@ -30,10 +40,11 @@ def rnn_step(from_input: Tensor, from_state: Tensor, state: LayerState) -> Layer
     return (torch.tanh(from_input + from_state).to(state[0].dtype),)  # cast back to the state's dtype
 
 
-def gru_step(from_input: Tensor, from_state: Tensor, state: LayerState) -> LayerState:
+def gru_step(from_input: Tensor, from_state: Tensor, state: LayerState, tap: Tap | None = None) -> LayerState:
     """Compute r, z = σ(W x + U h); n = tanh(W x + r ∘ U h); h' = (1 - z) ∘ n + z ∘ h (Cho 2014, section 2.3).
 
-    As in PyTorch, the reset gate r multiplies U h, where Cho has U(r ∘ h); z keeps the old state.
+    As in PyTorch, the reset gate r multiplies U h, where Cho has U(r ∘ h); z keeps the old state. A tap receives r as
+    "reset", z as "keep" and n as "new".
 
     >>> gru_step(torch.zeros(1, 3), torch.zeros(1, 3), (torch.ones(1, 1),))
     (tensor([[0.5000]]),)
@@ -43,22 +54,31 @@ def gru_step(from_input: Tensor, from_state: Tensor, state: LayerState) -> Layer
     input_gates, input_new = from_input.split_with_sizes(widths, dim=1)
     state_gates, state_new = from_state.split_with_sizes(widths, dim=1)
     reset, keep = torch.sigmoid(input_gates + state_gates).chunk(2, dim=1)
-    new = torch.tanh(input_new + reset * state_new)
+    reset, keep = _gate(tap, "reset", reset), _gate(tap, "keep", keep)
+    new = _gate(tap, "new", torch.tanh(input_new + reset * state_new))
     return (new + keep * (hidden - new),)
 
 
-def lstm_step(from_input: Tensor, from_state: Tensor, state: LayerState) -> LayerState:
+def lstm_step(from_input: Tensor, from_state: Tensor, state: LayerState, tap: Tap | None = None) -> LayerState:
     """Compute one LSTM step (Hochreiter 1997, Gers 2000); the gates are in the order i, f, g, o.
 
-    i, f, o = σ(W x + U h); g = tanh(W x + U h); c' = f ∘ c + i ∘ g; h' = o ∘ tanh(c').
+    i, f, o = σ(W x + U h); g = tanh(W x + U h); c' = f ∘ c + i ∘ g; h' = o ∘ tanh(c'). A tap receives i as "write", f as
+    "keep", g as "new", o as "read" and c' as "cell".
 
     >>> h, c = lstm_step(torch.zeros(1, 4), torch.zeros(1, 4), (torch.zeros(1, 1), torch.ones(1, 1)))
     >>> c
     tensor([[0.5000]])
     """
     write, keep, new, read = (from_input + from_state).chunk(4, dim=1)
-    cell = keep.sigmoid() * state[1] + write.sigmoid() * new.tanh()
-    return read.sigmoid() * cell.tanh(), cell
+    write, keep = _gate(tap, "write", write.sigmoid()), _gate(tap, "keep", keep.sigmoid())
+    new, read = _gate(tap, "new", new.tanh()), _gate(tap, "read", read.sigmoid())
+    cell = _gate(tap, "cell", keep * state[1] + write * new)
+    return read * cell.tanh(), cell
+
+
+def _gate(tap: Tap | None, name: str, x: Tensor) -> Tensor:
+    """Return `x` (B, D), or the tensor that a tap returns for it as one step, (B, 1, D)."""
+    return x if tap is None else tap(name, x[:, None])[:, 0]
 
 
 class Stepper:
@@ -81,14 +101,15 @@ class Stepper:
         # `unbind`, because its backward is one stack; indexing by t would fill a full-size gradient for each t.
         return F.linear(x, self.w_x, self.layers[0][2]).unbind(dim=1)
 
-    def __call__(self, projected: Tensor, fed: Tensor | None, states: States) -> States:
-        """Run one step of every layer: `projected` (B, G·D), `fed` (B, ·)."""
+    def __call__(self, projected: Tensor, fed: Tensor | None, states: States, tap: Tap | None = None) -> States:
+        """Run one step of every layer: `projected` (B, G·D), `fed` (B, ·). A tap receives the gates of layer 0 as "0.…"."""
         from_input = projected if fed is None else projected + F.linear(fed, self.w_fed)
         new: list[LayerState] = []
-        for (w_in, w_state, b_in, b_state), state in zip(self.layers, states, strict=True):
+        for number, ((w_in, w_state, b_in, b_state), state) in enumerate(zip(self.layers, states, strict=True)):
             if new:
                 from_input = F.linear(F.dropout(new[-1][0], self.dropout), w_in, b_in)
-            new.append(self.cell_step(from_input, F.linear(state[0], w_state, b_state), state))
+            from_state = F.linear(state[0], w_state, b_state)
+            new.append(self.cell_step(from_input, from_state, state, scoped(tap, str(number))))
         return tuple(new)
 
 
@@ -100,6 +121,45 @@ def run(cells: nn.RNNBase, x: Tensor, states: States | None = None) -> tuple[Ten
     with _autocast_obeyed(cells, x) as x:
         outputs, last = cells(x, _joined(states))
     return outputs, _apart(cells, last)
+
+
+def run_by_steps(cells: nn.RNNBase, cell_step: CellStep, x: Tensor, tap: Tap) -> tuple[Tensor, States]:
+    """Return the result of `run(cells, x)`, computed by formulas one step at a time, for a tap.
+
+    The tap receives the gates of each layer and direction, "0.forward.reset", and the states, "0.forward.state", each
+    (B, 1, D) and in the order of reading: those of "backward" begin with the last position.
+    """
+    directions = ("forward", "backward")[: 1 + cells.bidirectional]
+    ends: list[LayerState] = []
+    for number in range(cells.num_layers):
+        outputs, last = [], []
+        for direction, name in enumerate(directions):
+            w_in, w_state, b_in, b_state = cells.all_weights[number * len(directions) + direction]
+            of_layer = scoped(tap, f"{number}.{name}")
+            state = tuple(x.new_zeros(x.shape[0], cells.hidden_size) for _ in range(_state_size(cells)))
+            states = []
+            for from_input in _turned(F.linear(x, w_in, b_in), direction).unbind(dim=1):
+                state = cell_step(from_input, F.linear(state[0], w_state, b_state), state, of_layer)
+                hidden = tapped(of_layer, "state", state[0][:, None])
+                state = (hidden[:, 0], *state[1:])
+                states.append(hidden)
+            outputs.append(_turned(torch.cat(states, dim=1), direction))
+            last.append(state)
+        x = torch.cat(outputs, dim=2)
+        ends.append(tuple(torch.cat(parts, dim=1) for parts in zip(*last, strict=True)))
+        if cells.training and number < cells.num_layers - 1:
+            x = F.dropout(x, cells.dropout)
+    return x, tuple(ends)
+
+
+def _state_size(cells: nn.RNNBase) -> int:
+    """Return the number of tensors in the state of a layer."""
+    return 2 if isinstance(cells, nn.LSTM) else 1
+
+
+def _turned(x: Tensor, direction: int) -> Tensor:
+    """Return `x` (B, T, ·) in the order of reading, or back: direction 1 reads from last to first."""
+    return x.flip(1) if direction else x
 
 
 def run_masked(cells: nn.RNNBase, x: Tensor, lengths: Tensor, states: States | None = None) -> tuple[Tensor, States]:
