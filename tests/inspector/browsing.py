@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WAIT_MS = 180_000
 """Bound of every wait for a condition: only a page that hangs reaches it, on a busy machine too."""
-READY = "#tokens .token, #panels .card"
+READY = "#tokens .token:visible, #panels .card:visible"
 """Selector of what the page shows when it has loaded."""
 TEXT = "abc de fgh"
 SOURCE, TARGET = "red dog sees", "sieht hund rot"

@@ -89,10 +89,12 @@ def visit(window: "BrowserContext", serve: Serve) -> Iterator[Open]:
 
 @pytest.fixture
 def open_model(models: dict[str, Model], serve: Serve, visit: Open) -> OpenModel:
-    """Open the page of a model with its input."""
+    """Open the page of a model with its input, at the panel of the attention or at the given view."""
+    panels = {"encoder-decoder": "alignment", "recurrent": "alignment"}
 
-    def open_page(name: str, view: dict[str, Any] | None = None, **options: Any) -> Visit:
+    def open_page(name: str, view: dict[str, Any] | None = None, *, first_view: bool = False, **options: Any) -> Visit:
         served = serve(Inspector(models[name]))
-        return visit(served.address + hash_of(**given_to(models[name]), **(view or {})), **options)
+        chosen = {} if first_view else {"panel": panels.get(name, "attention")}
+        return visit(served.address + hash_of(**given_to(models[name]), **(chosen | (view or {}))), **options)
 
     return open_page

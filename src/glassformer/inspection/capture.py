@@ -55,6 +55,8 @@ STANDARD = (
     *("*.ff", "*.ff.activations", "*.residual", "*.final", "*.memory", "*.hidden", "*.cells.*", "hidden", "logits"),
 )
 """Names that `capture` stores by default."""
+FLOW = (*STANDARD, "*.embeddings.tokens", "*.embeddings.positions", "*_norm.input")
+"""Names from which the whole way of the data is drawn: also the parts of an embedding and the inputs of norms."""
 MAX_BYTES = 2 << 30
 """Largest trace in bytes."""
 _METHODS = ("forward", "hidden", "encode", "step")
@@ -251,6 +253,23 @@ def capture_tensors(
     if names is not STANDARD:
         _require_matches(absent, all_names)
     return {name: _joined(steps) for name, steps in tensors.items()}
+
+
+@torch.no_grad()
+def tensor_shapes(
+    network: nn.Module, inputs: Mapping[str, Tensor], names: Sequence[str] = STANDARD
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors of `capture_tensors`, without the batch, in the order of the computation."""
+    steps: dict[str, list[Tensor]] = {}
+
+    def store(name: str, x: Tensor) -> None:
+        if x.is_floating_point() and any(fnmatchcase(name, pattern) for pattern in names):
+            steps.setdefault(name, []).append(torch.empty_like(x, device="meta"))
+
+    with evaluation_mode(network), model_hooks(network, {"*": store}):
+        network(**inputs)
+    shapes = {name: _joined(parts).shape for name, parts in steps.items()}
+    return {name: tuple(shape if name.endswith(".positions") else shape[1:]) for name, shape in shapes.items()}
 
 
 def _joined(steps: Sequence[Tensor]) -> Tensor:

@@ -32,6 +32,10 @@ class Shown:
     name: str = ""
     ablated: dict[tuple[str, bool], Tensor] = field(default_factory=dict)
     """Logits of the latest ablation, by the names of its parts and its kind of replacement."""
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Shapes of the tensors of the flow; see `panels/flow.py`."""
+    part: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors of the block that the flow shows, or of all places outside of blocks."""
 
     def layers(self, kind: Kind) -> list[Heads]:
         """Return the weights of the heads of each layer; raise `UserError` if the model has no such attention."""

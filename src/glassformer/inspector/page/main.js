@@ -99,7 +99,7 @@ function start() {
 
   function chosenTab() {
     const known = tabs();
-    return known.find((tab) => tab.id === store.state.panel) ?? known[0];
+    return known.find((tab) => tab.id === store.state.panel) ?? known.find((tab) => !isMissing(tab)) ?? known[0];
   }
 
   function drawTabs() {
@@ -110,10 +110,10 @@ function start() {
     const hasFocus = byId("tabs").contains(document.activeElement);
     fill(byId("tabs"), ...items.map(({ id, title, narrow }) => {
       const tab = TABS.find((one) => one.id === id);
-      const isMissing = source.isEmbedded && tab?.route !== undefined && !isEmbedded(tab.route);
+      const isAbsent = tab !== undefined && isMissing(tab);
       return button(title, () => store.set({ panel: id }), {
         role: "tab", id: `tab-${id}`, "aria-selected": String(id === chosen), "aria-controls": "panels", tabindex: id === chosen ? 0 : -1,
-        class: narrow ? "only-narrow" : "", disabled: isMissing, title: isMissing ? NOT_EMBEDDED : undefined,
+        class: narrow ? "only-narrow" : "", disabled: isAbsent, title: isAbsent ? NOT_EMBEDDED : undefined,
       });
     }));
     const active = byId("tabs").querySelector('[aria-selected="true"]');
@@ -122,9 +122,9 @@ function start() {
     if (hasFocus) active.focus();
   }
 
-  /** @param {string} route */
-  function isEmbedded(route) {
-    return Object.keys(source.embedded ?? {}).some((key) => key.includes(route));
+  /** Return true if the page cannot compute a panel. @param {import("./app.js").Tab} tab */
+  function isMissing({ route }) {
+    return source.isEmbedded && route !== undefined && !Object.keys(source.embedded ?? {}).some((key) => key.includes(route));
   }
 
   /** Draw the visible panels after a change. */

@@ -23,7 +23,7 @@ import { FONT, MONO } from "./theme.js";
  *   mono?: boolean, bold?: boolean, rotate?: number, title?: string, place?: Place,
  * }} Text
  * @typedef {{type: "circle", x: number, y: number, r: number, fill?: string, stroke?: string, title?: string}} Circle
- * @typedef {{type: "image", x: number, y: number, width: number, height: number, image: HTMLCanvasElement}} Image
+ * @typedef {{type: "image", x: number, y: number, width: number, height: number, image: HTMLCanvasElement, opacity?: number}} Image
  * @typedef {Rect | Path | Text | Circle | Image} Shape
  * @typedef {{width: number, height: number, background?: string, shapes: Shape[]}} Scene
  */
@@ -72,7 +72,7 @@ function plainElement(shape) {
     case "image":
       return svg("image", {
         x: shape.x, y: shape.y, width: shape.width, height: shape.height, href: shape.image.toDataURL(),
-        preserveAspectRatio: "none", "image-rendering": "pixelated",
+        preserveAspectRatio: "none", "image-rendering": "pixelated", opacity: shape.opacity,
       });
     case "text": {
       const { x, y, size, fill, anchor, mono, bold, rotate } = shape;

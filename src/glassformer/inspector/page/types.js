@@ -43,8 +43,9 @@
  *   temperature: number, top_k: number, top_p: number, shown: string, all: number, badge: string, colour: string,
  *   card: number, norm: number, lens: string, align_layer: number, align_head: number, off: string, mean: number,
  *   beam: number, penalty: number, formula: string, pruned: number, step: number, folder: string, clean: string,
- *   corrupted: string, answer: string, wrong: string, prefix: string, stack: string, checkpoint: string,
+ *   corrupted: string, answer: string, wrong: string, prefix: string, stack: string, checkpoint: string, flow: string,
  * }} View
+ * `flow` is the place in the flow, such as `decoder.0.2.ff`: stack, block, head and stage.
  * `ids` are the ids of `text` with commas, for a text that has not its usual tokens; empty without them.
  *
  * @typedef {{text: string, ids: string, source: string, target: string, messages: string}} Texts

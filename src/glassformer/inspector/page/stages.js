@@ -1,0 +1,344 @@
+/**
+ * The way of the data through a model as stages, read from the names of its tensors in the order of the computation.
+ * A stage has columns; a column is a tensor, and each row of it belongs to a token. No stage depends on the name of a model.
+ *
+ * @typedef {[name: string, shape: number[]]} Named
+ * @typedef {{tensors: Named[], config: Record<string, any>}} Flow
+ *
+ * @typedef {"tokens" | "vector" | "add" | "matrix" | "lines" | "fold" | "output"} ColumnKind
+ * @typedef {{
+ *   kind: ColumnKind, title: string, tensor?: string | undefined, has_heads?: boolean, width?: number, side?: "source" | "target" | undefined,
+ *   is_reversed?: boolean, rule?: "scores" | "masked" | "weights", weights?: string | undefined,
+ *   block?: number,
+ * }} Column
+ * A `vector` is a strip per token; `add` is the sum with the residual stream; a `matrix` has a row per token and a column per key;
+ * `lines` go from the keys to the chosen token. `is_reversed` is true if the rows are in the order of reading, from last to first. `weights` is the tensor
+ * of the weights of a matrix: a weight of 0 is hidden by the mask. A `fold` opens `block`.
+ *
+ * @typedef {{
+ *   id: string, title: string, sentence: string, formula: string, columns: Column[], attention?: string, chapter: string,
+ *   part?: string, block?: number,
+ * }} Stage
+ * `attention` is the path of the attention of the stage, `part` the sublayer to which it belongs.
+ */
+
+const GATES = /** @type {Record<string, Record<string, string>>} */ ({
+  gru: { reset: "r", keep: "z", new: "n" }, lstm: { write: "i", keep: "f", new: "g", read: "o", cell: "c" },
+});
+const CHAPTERS = {
+  tokens: "1, Tokenization", embedding: "2, Embeddings and positions", recurrent: "3, The recurrent encoder-decoder",
+  alignment: "4, Attention is alignment", attention: "5, Attention", block: "6, Layer norm and residual connections",
+};
+
+/** A table of shapes with questions about them. */
+class Names {
+  /** @param {Named[]} tensors */
+  constructor(tensors) {
+    this.shapes = new Map(tensors);
+    this.order = new Map(tensors.map(([name], i) => [name, i]));
+  }
+
+  /** @param {string} name */
+  has(name) {
+    return this.shapes.has(name);
+  }
+
+  /** Width of a tensor: its last size. @param {string} name */
+  width(name) {
+    return this.shapes.get(name)?.at(-1) ?? 0;
+  }
+
+  /** @param {string} first @param {string} second */
+  isBefore(first, second) {
+    return (this.order.get(first) ?? Infinity) < (this.order.get(second) ?? Infinity);
+  }
+}
+
+/**
+ * Return the stacks of a model: "encoder", "decoder" or both.
+ * @param {Flow} flow
+ */
+export function stacksOf({ tensors }) {
+  return ["encoder", "decoder"].filter((stack) => tensors.some(([name]) => name === `${stack}.embeddings`));
+}
+
+/**
+ * Return the number of blocks of a stack; 0 for recurrent cells.
+ * @param {Flow} flow
+ * @param {string} stack
+ */
+export function blocksOf({ tensors }, stack) {
+  const found = tensors.map(([name]) => Number(new RegExp(`^${stack}\\.blocks\\.(\\d+)\\.residual$`).exec(name)?.[1] ?? -1));
+  return Math.max(-1, ...found) + 1;
+}
+
+/**
+ * Return the number of heads of an attention: the first size of its scores.
+ * @param {Flow} flow
+ * @param {string} attention path
+ */
+export function headsOf({ tensors }, attention) {
+  const shape = tensors.find(([name]) => name === `${attention}.scores`)?.[1] ?? [];
+  return shape.length === 3 ? shape[0] ?? 1 : 1;
+}
+
+/**
+ * Return the number of a key-value head that serves a query head.
+ * @param {Flow} flow
+ * @param {string} attention path
+ * @param {number} head
+ */
+export function keyHead({ tensors }, attention, head) {
+  const keys = tensors.find(([name]) => name === `${attention}.key`)?.[1]?.[0] ?? 1;
+  return Math.floor((head * keys) / headsOf({ tensors, config: {} }, attention));
+}
+
+/**
+ * Return the stages of a stack of which one block is opened.
+ * @param {Flow} flow
+ * @param {{stack: string, block: number}} chosen
+ * @returns {Stage[]}
+ */
+export function stagesOf(flow, { stack, block }) {
+  const names = new Names(flow.tensors);
+  const n = blocksOf(flow, stack);
+  const first = [tokens(), embedding(names, flow.config, stack)];
+  if (!n) return [...first, ...recurrent(names, flow.config, stack), ...(stack === "decoder" ? [output("hidden")] : [])];
+  const stages = [...first, ...blockStages(names, flow.config, stack, block)];
+  const before = folded(0, block);
+  const after = folded(block + 1, n);
+  if (before) stages[2]?.columns.unshift(before);
+  if (after) stages.at(-1)?.columns.push(after);
+  stages.push(final(names, flow, stack));
+  const isLast = stack === "decoder" || !stacksOf(flow).includes("decoder");
+  return isLast ? [...stages, output()] : stages;
+}
+
+/** @param {number} from @param {number} to @returns {Column | null} */
+function folded(from, to) {
+  if (from >= to) return null;
+  const title = to - from === 1 ? `block ${from}` : `blocks ${from}–${to - 1}`;
+  return { kind: "fold", title, width: 30, block: from === 0 ? to - 1 : from };
+}
+
+/** @returns {Stage} */
+function tokens() {
+  return {
+    id: "tokens", title: "Tokens", chapter: CHAPTERS.tokens, formula: "text → ids",
+    sentence: "The tokenizer cuts the text into tokens. Each token has a number, its id. One row of the picture is one token.",
+    columns: [{ kind: "tokens", title: "token" }],
+  };
+}
+
+/** @param {Names} names @param {Record<string, any>} config @param {string} stack @returns {Stage} */
+function embedding(names, config, stack) {
+  const [token, position, sum] = ["embeddings.tokens", "embeddings.positions", "embeddings"].map((end) => `${stack}.${end}`);
+  /** @type {Column[]} */
+  const columns = [];
+  if (names.has(position ?? "")) {
+    columns.push({ kind: "vector", title: "token", tensor: token }, { kind: "vector", title: "position", tensor: position });
+  }
+  columns.push({ kind: "vector", title: "x", tensor: sum });
+  const rule = names.has(position ?? "")
+    ? "The vector of the token and the vector of its position are added."
+    : "Each id selects a row of a table: the vector of the token.";
+  return {
+    id: "embedding", title: "Embedding", chapter: CHAPTERS.embedding, columns, formula: names.has(position ?? "") ? "x = E[id] + P[position]" : "x = E[id]",
+    sentence: `${rule} This vector enters the ${stack}.`,
+  };
+}
+
+/** @param {Names} names @param {Record<string, any>} config @param {string} stack @param {number} block @returns {Stage[]} */
+function blockStages(names, config, stack, block) {
+  const path = `${stack}.blocks.${block}`;
+  const parts = ["self_attn", "cross_attn", "ff"].filter((part) => names.has(`${path}.${part}`));
+  return parts.flatMap((part, i) => {
+    const [here, norm] = [`${path}.${part}`, `${path}.${part}_norm`];
+    const isPre = names.isBefore(norm, here);
+    const next = parts[i + 1] ? `${path}.${parts[i + 1]}_norm.input` : `${path}.residual`;
+    const stages = part === "ff" ? feedForward(names, config, path) : attention(names, config, path, part);
+    if (isPre) {
+      stages.unshift({
+        id: `${part}.norm`, title: "Norm", chapter: CHAPTERS.block, formula: config.norm === "rmsnorm" ? "y = x / √(mean(x²) + ε) · w" : "y = (x − mean) / √(variance + ε) · w + b",
+        sentence: "The vector of each token is scaled to a common size. The sublayer reads this copy; the residual stream itself goes on unchanged.",
+        columns: [{ kind: "vector", title: "norm", tensor: norm }],
+      });
+    }
+    const last = /** @type {Stage} */ (stages.at(-1));
+    const added = names.has(`${here}_out_norm`) ? `${here}_out_norm` : here;
+    last.columns.push({ kind: "vector", title: part === "ff" ? "output" : "joined", tensor: added }, { kind: "add", title: "⊕" });
+    if (!isPre) last.columns.push({ kind: "vector", title: "norm(x + …)", tensor: norm });
+    else last.columns.push({ kind: "vector", title: "x", tensor: next });
+    if (!isPre) last.sentence += " The result is added to the residual stream, and the sum is normalised.";
+    return stages.map((stage) => ({ ...stage, part, block }));
+  });
+}
+
+/** @param {Record<string, any>} config @param {boolean} isSelf */
+function positionRule(config, isSelf) {
+  if (!isSelf) return "";
+  const kind = positionKind(config);
+  if (kind === "rotary") return " q and k are turned by angles that grow with the position (rotary positions), so that q·k depends on the distance.";
+  return "";
+}
+
+/** @param {Record<string, any>} config */
+export function positionKind(config) {
+  const positions = config.positions ?? {};
+  if ("base" in positions) return "rotary";
+  if ("n_buckets" in positions) return "relative";
+  return "";
+}
+
+/** @param {Names} names @param {Record<string, any>} config @param {string} path @param {string} part @returns {Stage[]} */
+function attention(names, config, path, part) {
+  const here = `${path}.${part}`;
+  const isSelf = part === "self_attn";
+  const side = isSelf ? undefined : /** @type {const} */ ("source");
+  const what = isSelf ? "" : "Cross-attention: ";
+  const width = names.width(`${here}.query`);
+  const keys = isSelf ? "of all tokens" : "of the source tokens, whose vectors the encoder has computed";
+  return [
+    {
+      id: `${part}.heads`, title: isSelf ? "Query, key, value" : "Query, key, value (cross)", chapter: CHAPTERS.attention, attention: here,
+      formula: isSelf ? "q = W_Q x   k = W_K x   v = W_V x" : "q = W_Q x   k = W_K s   v = W_V s",
+      sentence: `${what}Each token gets a query (what it looks for)${isSelf ? ", a key (what it offers) and a value (what it gives)" : "; keys and values are those of the source"}, ${width} numbers each in this head.${positionRule(config, isSelf)}`,
+      columns: [
+        { kind: "vector", title: "q", tensor: `${here}.query`, has_heads: true, width: 34 },
+        ...sourceTokens(side),
+        { kind: "vector", title: "k", tensor: `${here}.key`, has_heads: true, width: 34, side },
+        { kind: "vector", title: "v", tensor: `${here}.value`, has_heads: true, width: 34, side },
+      ],
+    },
+    {
+      id: `${part}.scores`, title: isSelf ? "Attention" : "Attention (cross)", chapter: isSelf ? CHAPTERS.attention : CHAPTERS.alignment, attention: here,
+      formula: scoreFormula(config, isSelf), sentence: `The query of a token is compared with the keys ${keys}.${isSelf ? " The mask hides what a token may not see." : ""} The softmax makes weights that sum to 1.`,
+      columns: [
+        { kind: "matrix", title: "scores", tensor: `${here}.scores`, has_heads: true, rule: "scores", side },
+        ...masked(here, isSelf),
+        { kind: "matrix", title: "weights", tensor: `${here}.weights`, has_heads: true, rule: "weights", side, weights: `${here}.weights` },
+      ],
+    },
+    {
+      id: `${part}.values`, title: isSelf ? "Values" : "Values (cross)", chapter: CHAPTERS.attention, attention: here, formula: "context = Σ weight · v;  x ← x + W_O [head 0; head 1; …]",
+      sentence: "Each token takes the values of the tokens that it looks at, in the proportion of the weights. The heads are joined, multiplied by W_O, and added to the residual stream.",
+      columns: [
+        ...sourceTokens(side),
+        { kind: "lines", title: "weight · v", tensor: `${here}.weights`, has_heads: true, side, width: 56 },
+        { kind: "vector", title: "context", tensor: `${here}.context`, has_heads: true, width: 34 },
+      ],
+    },
+  ];
+}
+
+/** @param {string} attention path @param {boolean} isSelf @returns {Column[]} */
+function masked(attention, isSelf) {
+  return isSelf ? [{ kind: "matrix", title: "mask", tensor: `${attention}.scores`, has_heads: true, rule: "masked", weights: `${attention}.weights` }] : [];
+}
+
+/** @param {"source" | undefined} side @returns {Column[]} */
+function sourceTokens(side) {
+  return side ? [{ kind: "tokens", title: "source", side, width: 74 }] : [];
+}
+
+/** @param {Record<string, any>} config @param {boolean} isSelf */
+function scoreFormula(config, isSelf) {
+  const scale = config.attention_scale;
+  const product = scale === null || scale === undefined ? "q·k / √d" : scale === 1 ? "q·k" : `${Number(scale.toPrecision(3))} · q·k`;
+  const bias = isSelf && positionKind(config) === "relative" ? " + b(distance)" : "";
+  return `score = ${product}${bias};  weight = softmax(score)`;
+}
+
+/** @param {Names} names @param {Record<string, any>} config @param {string} path @returns {Stage[]} */
+function feedForward(names, config, path) {
+  const act = config.activation ?? "f";
+  const hidden = config.gated_ff ? `${act}(W_gate x) · (W_up x)` : `${act}(W_up x)`;
+  return [{
+    id: "ff", title: "Feed-forward", chapter: CHAPTERS.block, formula: `x ← x + W_down h;  h = ${hidden}`,
+    sentence: `Each token is computed alone: ${names.width(`${path}.ff.activations`)} neurons read its vector, and each active one adds its own direction to the residual stream.`,
+    columns: [{ kind: "vector", title: "neurons", tensor: `${path}.ff.activations`, width: 64 }],
+  }];
+}
+
+/** @param {Names} names @param {Flow} flow @param {string} stack @returns {Stage} */
+function final(names, flow, stack) {
+  const hasDecoder = stack === "encoder" && stacksOf(flow).includes("decoder");
+  const isNormed = names.has(`${stack}.final_norm`);
+  const target = hasDecoder ? "The decoder reads these vectors: they are the keys and values of its cross-attention." : "The head of the model reads these vectors.";
+  return {
+    id: "final", title: isNormed ? "Final norm" : "Output of the stack", chapter: CHAPTERS.block, formula: isNormed ? "h = norm(x)" : "h = x",
+    sentence: `${isNormed ? "The residual stream is normalised once more. " : ""}${target}`,
+    columns: [{ kind: "vector", title: "h", tensor: `${stack}.final` }],
+  };
+}
+
+/** @param {string} [hidden] tensor that the head reads, if no stage before shows it @returns {Stage} */
+function output(hidden) {
+  /** @type {Column[]} */
+  const read = hidden ? [{ kind: "vector", title: "h", tensor: hidden }] : [];
+  return {
+    id: "output", title: "Prediction", chapter: CHAPTERS.attention, formula: "p = softmax(W h)",
+    sentence: "The vector of the chosen token gives a score for each possible answer, its logit. The softmax makes probabilities that sum to 1.",
+    columns: [...read, { kind: "output", title: "probability", width: 190 }],
+  };
+}
+
+/** @param {Names} names @param {Record<string, any>} config @param {string} stack @returns {Stage[]} */
+function recurrent(names, config, stack) {
+  const all = [...names.shapes.keys()].filter((name) => name.startsWith(`${stack}.cells.`));
+  const layers = [...new Set(all.map((name) => name.split(".").slice(0, -1).join(".")))];
+  const cells = layers.map((layer, i) => cellStage(all.filter((name) => name.startsWith(`${layer}.`)), layer, config, i, layers.length));
+  if (stack === "encoder") {
+    return [...cells, {
+      id: "memory", title: "States", chapter: CHAPTERS.recurrent, formula: layers.length > 1 && layers.some((name) => name.endsWith("backward")) ? "hⱼ = [→hⱼ; ←hⱼ]" : "hⱼ",
+      sentence: "The encoder has one state per source token. Attention reads all of them; the last one begins the decoder.",
+      columns: [{ kind: "vector", title: "memory", tensor: "encoder.memory", width: 64 }],
+    }];
+  }
+  const hidden = { kind: /** @type {const} */ ("vector"), title: "s", tensor: "decoder.hidden" };
+  const looks = names.has("decoder.cross_attn.weights") ? [alignmentStage(config)] : [];
+  const state = /** @type {Stage} */ (cells.at(-1) ?? { id: "cell", title: "Recurrent step", chapter: CHAPTERS.recurrent, formula: "s = tanh(W y + U s′)", sentence: "The new state is a function of the token and of the state before it.", columns: [] });
+  state.columns.push(hidden);
+  const steps = [...cells.slice(0, -1), state];
+  const isBefore = names.isBefore("decoder.cross_attn.weights", "decoder.hidden");
+  return isBefore ? [...looks, ...steps] : [...steps, ...looks];
+}
+
+/** @param {string[]} tensors @param {string} layer @param {Record<string, any>} config @param {number} i @param {number} n @returns {Stage} */
+function cellStage(tensors, layer, config, i, n) {
+  const isReversed = layer.endsWith("backward") !== Boolean(config.reverse_source && layer.startsWith("encoder"));
+  const gate = (/** @type {string} */ name) => name.split(".").at(-1) ?? "";
+  const formulas = /** @type {Record<string, string>} */ ({
+    gru: "h = (1 − z) ∘ n + z ∘ h′;  n = tanh(W x + r ∘ U h′)", lstm: "c = f ∘ c′ + i ∘ g;  h = o ∘ tanh(c)", rnn: "h = tanh(W x + U h′)",
+  });
+  const words = /** @type {Record<string, string>} */ ({
+    gru: "The keep gate z decides how much of the old state h′ stays, the reset gate r how much of it the new content n sees.",
+    lstm: "The keep gate f decides how much of the old cell c′ stays, the write gate i how much of the new content g enters, the read gate o how much the state shows.",
+    rnn: "The new state is a function of the token and of the state h′ before it.",
+  });
+  const label = n > 1 ? ` ${layer.split(".").slice(2).join(", ").replace(/^(\d+)/, "layer $1")}` : "";
+  return {
+    id: `cell${i}`, title: `Recurrent step${label}`, chapter: CHAPTERS.recurrent, formula: formulas[config.cell] ?? "", part: layer,
+    sentence: `The tokens are read one after the other${isReversed ? ", from the last to the first" : ""}. ${words[config.cell] ?? ""}`,
+    columns: tensors.map((name) => ({ kind: /** @type {const} */ ("vector"), title: GATES[config.cell]?.[gate(name)] ?? "h", tensor: name, width: 38, is_reversed: isReversed && layer.startsWith("encoder") })),
+  };
+}
+
+/** @param {Record<string, any>} config @returns {Stage} */
+function alignmentStage(config) {
+  const formulas = /** @type {Record<string, string>} */ ({
+    additive: "score = vᵀ tanh(W s + U h)", dot: "score = s · h", general: "score = sᵀ W h", scaled_dot: "score = (W s) · (U h) / √d",
+  });
+  return {
+    id: "alignment", title: "Attention", chapter: CHAPTERS.alignment, attention: "decoder.cross_attn",
+    formula: `${formulas[config.attention?.score] ?? "score"};  weight = softmax(score);  context = Σ weight · h`,
+    sentence: "The state of the decoder is compared with each state of the encoder. The weights, which sum to 1, say from where this step reads; the context is the weighted sum.",
+    columns: [
+      { kind: "matrix", title: "scores", tensor: "decoder.cross_attn.scores", has_heads: true, rule: "scores", side: "source" },
+      { kind: "matrix", title: "weights", tensor: "decoder.cross_attn.weights", has_heads: true, rule: "weights", side: "source", weights: "decoder.cross_attn.weights" },
+      ...sourceTokens("source"),
+      { kind: "lines", title: "weight · h", tensor: "decoder.cross_attn.weights", has_heads: true, side: "source", width: 56 },
+      { kind: "vector", title: "context", tensor: "decoder.cross_attn.context", has_heads: true, width: 44 },
+    ],
+  };
+}

@@ -1,0 +1,376 @@
+/**
+ * Flow: the way from the text to the prediction, drawn with the numbers of this model.
+ *
+ * @import { App, Panel, Tab } from "../page/app.js"
+ * @import { Picture } from "../page/types.js"
+ * @import { Column, Flow, Stage } from "../page/stages.js"
+ * @import { Drawing, Lane, Rows } from "../page/flow_scene.js"
+ */
+
+import { Latest } from "../page/app.js";
+import { floats } from "../page/decode.js";
+import { button, fill, h, select } from "../page/dom.js";
+import { numberLines } from "../page/flow_numbers.js";
+import { ROW, TOP, flowScene, laneOf, placed, rowOf } from "../page/flow_scene.js";
+import { frame } from "../page/frame.js";
+import { markTokens } from "../page/link.js";
+import { sceneElement } from "../page/scene.js";
+import { blocksOf, headsOf, keyHead, stacksOf, stagesOf } from "../page/stages.js";
+import { mainSide, mainTokens, selectedPosition } from "../page/state.js";
+import { fixed, visible } from "../page/text.js";
+
+/** @type {Tab} */
+export const flowTab = { id: "flow", title: "Flow", create: createFlow, exists: () => true, route: "/flow" };
+
+/** Tokens of an answer, and the distance between the first tokens of answers. */
+const COUNT = 64;
+const STRIDE = 32;
+const PAUSE_MS = 2600;
+
+/**
+ * Return the stack, the block, the head and the stage of a text such as "decoder.0.2.scores".
+ * @param {string} text
+ */
+export function readPlace(text) {
+  const [stack = "", block = "0", head = "0", ...stage] = text.split(".");
+  const number = (/** @type {string} */ word) => (/^\d+$/.test(word) ? Number(word) : 0);
+  return { stack, block: number(block), head: number(head), stage: stage.join(".") };
+}
+
+/** @param {App} app @returns {Panel} */
+export function createFlow(app) {
+  const { store } = app;
+  /** @type {Flow | null} */
+  let flow = null;
+  /** @type {Map<string, Rows>} */
+  let loaded = new Map();
+  /** The token of the source that is chosen, and the key; -1 for the strongest one. */
+  let [sourceRow, chosenKey] = [0, -1];
+  let timer = 0;
+  /** @type {{drawing: Drawing, layout: ReturnType<typeof placed>} | null} */
+  let drawn = null;
+
+  const stacks = select("stack", [], (stack) => go({ stack, block: 0, stage: "" }));
+  const blocks = select("block", [], (block) => go({ block: Number(block) }));
+  const heads = select("head", [], (head) => go({ head: Number(head) }));
+  const back = button("← back", () => step(-1), { title: "Previous stage (key ←)" });
+  const next = button("next →", () => step(1), { title: "Next stage (key →)", class: "primary" });
+  const play = button("play", () => toggle(), { title: "Show one stage after the other" });
+  const names = h("div", { class: "flow-stages", role: "group", "aria-label": "Stages" });
+  const place = h("div", { class: "flow-picture", tabindex: 0, role: "img", "aria-label": "Flow of the data through the model" });
+  const title = h("h3");
+  const sentence = h("p");
+  const formula = h("p", { class: "formula" });
+  const lines = h("ul", { class: "flow-numbers" });
+  const doors = h("div", { class: "row" });
+  const card = frame({
+    title: "Flow", explanation: "The way of the text through this model, from left to right. A row is a token, a strip is a vector: blue is positive, orange negative.",
+    picture: () => picture(),
+  }, h("div", { class: "row" }, stacks.element, blocks.element, heads.element, back, next, play), names, place,
+  h("div", { class: "flow-text" }, title, sentence, formula, lines, doors));
+  const latest = new Latest(app, card.body);
+
+  card.element.addEventListener("keydown", (event) => {
+    if (event.target instanceof HTMLSelectElement || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key !== "ArrowRight" && event.key !== "ArrowLeft") return;
+    event.preventDefault();
+    step(event.key === "ArrowRight" ? 1 : -1);
+  });
+  place.addEventListener("click", (event) => choose(event));
+
+  /** The place that is shown; values that the model does not have are replaced. */
+  function here() {
+    const wanted = readPlace(store.state.flow);
+    const known = flow ? stacksOf(flow) : [];
+    const stack = known.includes(wanted.stack) ? wanted.stack : known[0] ?? "decoder";
+    const block = flow ? Math.max(0, Math.min(wanted.block, blocksOf(flow, stack) - 1)) : 0;
+    const stages = flow ? shownStages(stagesOf(flow, { stack, block })) : [];
+    const found = stages.findIndex((stage) => stage.id === wanted.stage);
+    return { stack, block, head: wanted.head, stages, current: Math.max(0, found) };
+  }
+
+  /** A model without probabilities has no last stage. @param {Stage[]} stages */
+  function shownStages(stages) {
+    return bars().length ? stages : stages.filter((stage) => stage.id !== "output");
+  }
+
+  /** @param {{stack?: string, block?: number, head?: number, stage?: string}} change */
+  function go(change) {
+    const now = here();
+    const id = change.stage ?? now.stages[now.current]?.id ?? "";
+    const to = { stack: now.stack, block: now.block, head: now.head, ...change };
+    if (change.stack !== undefined || change.block !== undefined || change.head !== undefined) chosenKey = -1;
+    store.set({ flow: `${to.stack}.${to.block}.${to.head}.${id}` });
+  }
+
+  /** @param {number} by */
+  function step(by) {
+    const { stages, current } = here();
+    const to = stages[current + by];
+    if (to) go({ stage: to.id });
+    else stop();
+  }
+
+  function toggle() {
+    if (timer) {
+      stop();
+      return;
+    }
+    const { stages, current } = here();
+    if (current === stages.length - 1) go({ stage: stages[0]?.id ?? "" });
+    play.textContent = "stop";
+    timer = setInterval(() => {
+      if (card.element.isConnected) step(1);
+      else stop();
+    }, PAUSE_MS);
+  }
+
+  function stop() {
+    clearInterval(timer);
+    timer = 0;
+    play.textContent = "play";
+  }
+
+  /** Labels and probabilities of the chosen token, or of the text. */
+  function bars() {
+    const { run } = store.state;
+    if (run?.labels) return run.labels.map(({ name, probability }) => ({ label: name, value: probability }));
+    return (mainTokens(store.state)[selectedPosition(store.state)]?.top ?? []).map(([, label, value]) => ({ label, value }));
+  }
+
+  /** @param {string} stack @returns {Lane} */
+  function laneFor(stack) {
+    const { run } = store.state;
+    const side = stack === "encoder" && run?.source.length ? "source" : mainSide(store.state);
+    const labels = (run?.[side] ?? []).map((token) => token.text);
+    const row = side === mainSide(store.state) ? selectedPosition(store.state) : Math.min(sourceRow, labels.length - 1);
+    return laneOf(side, labels, Math.max(0, row));
+  }
+
+  /** @returns {Lane} */
+  function sourceLane() {
+    const labels = (store.state.run?.source ?? []).map((token) => token.text);
+    return laneOf("source", labels, Math.max(0, Math.min(sourceRow, labels.length - 1)));
+  }
+
+  /** Load the tensors of the columns, then draw. */
+  function load() {
+    const { run } = store.state;
+    if (!run || !flow) return;
+    const { stack, head, stages } = here();
+    const [lane, source] = [laneFor(stack), sourceLane()];
+    /** @type {Map<string, Promise<[string, Rows]>>} */
+    const wanted = new Map();
+    const want = (/** @type {string} */ tensor, /** @type {boolean} */ hasHeads, /** @type {boolean} */ ofSource, /** @type {boolean} */ isReversed) => {
+      const id = keyOf(tensor, ofSource);
+      if (!wanted.has(id)) wanted.set(id, rowsOf(tensor, hasHeads ? headFor(tensor, head) : undefined, ofSource ? source : lane, isReversed).then((rows) => [id, rows]));
+    };
+    for (const stage of stages) {
+      for (const column of stage.columns) {
+        if (column.tensor) want(column.tensor, Boolean(column.has_heads), isOfSource(column), Boolean(column.is_reversed));
+        if (column.tensor?.endsWith("_norm") && flow.tensors.some(([name]) => name === `${column.tensor}.input`)) want(`${column.tensor}.input`, false, false, false);
+      }
+    }
+    void latest.use(Promise.all(wanted.values()), (found) => {
+      loaded = new Map(found);
+      draw();
+    });
+  }
+
+  /** The rows of a matrix belong to the queries, also if its columns belong to the source. @param {Column} column */
+  function isOfSource(column) {
+    return column.side === "source" && column.kind === "vector";
+  }
+
+  /** @param {string} tensor @param {boolean} ofSource */
+  function keyOf(tensor, ofSource) {
+    return `${ofSource ? "source " : ""}${tensor}`;
+  }
+
+  /** @param {string} tensor @param {number} head */
+  function headFor(tensor, head) {
+    const attention = tensor.replace(/\.\w+$/, "");
+    const own = Math.min(head, headsOf(/** @type {Flow} */ (flow), attention) - 1);
+    return /\.(key|value)$/.test(tensor) ? keyHead(/** @type {Flow} */ (flow), attention, own) : own;
+  }
+
+  /** @param {string} name @param {number | undefined} head @param {Lane} lane @param {boolean} isReversed @returns {Promise<Rows>} */
+  async function rowsOf(name, head, lane, isReversed) {
+    const run = /** @type {import("../page/types.js").Run} */ (store.state.run);
+    const n = lane.labels.length;
+    const first = isReversed ? STRIDE * Math.floor(Math.max(0, n - lane.to) / STRIDE) : STRIDE * Math.floor(lane.from / STRIDE);
+    const { shape, buffer } = await app.data.bytes(run, "tensor", { name, head, first, count: COUNT });
+    const [rows = 0, columns = 0] = shape;
+    const values = floats(buffer);
+    if (!isReversed) return { values, columns, first };
+    const turned = new Float32Array(values.length);
+    for (let i = 0; i < rows; i++) turned.set(values.subarray(i * columns, (i + 1) * columns), (rows - 1 - i) * columns);
+    return { values: turned, columns, first: n - first - rows };
+  }
+
+  /** @param {Lane} lane of the keys @param {Stage | undefined} stage */
+  function keyToken(lane, stage) {
+    const weights = stage?.attention ? loaded.get(`${stage.attention}.weights`) : undefined;
+    if (!weights) return -1;
+    if (chosenKey >= 0 && chosenKey < lane.labels.length) return chosenKey;
+    const own = rowOf(weights, laneFor(here().stack).row);
+    return own.indexOf(Math.max(...own));
+  }
+
+  function draw() {
+    if (!flow) return;
+    const { stack, block, head, stages, current } = here();
+    const stage = stages[current];
+    const [lane, source] = [laneFor(stack), sourceLane()];
+    const isCross = stage?.columns.some((column) => column.side === "source") ?? false;
+    const key = keyToken(isCross ? source : lane, stage);
+    /** @type {Drawing} */
+    const drawing = {
+      stages, current, lane, source, key, dark: store.state.dark, bars: bars(),
+      rows: (column) => loaded.get(keyOf(column.tensor ?? "", isOfSource(column))) ?? null,
+    };
+    drawn = { drawing, layout: placed(drawing) };
+    const scene = flowScene(drawing, drawn.layout);
+    const picture = sceneElement(scene);
+    picture.removeAttribute("width");
+    picture.removeAttribute("height");
+    picture.style.minWidth = `${Math.min(scene.width, 900)}px`;
+    picture.style.maxWidth = `${1.15 * scene.width}px`;
+    fill(place, picture);
+    reveal(scene.width);
+    drawControls({ stack, block, head, stages, current });
+    const scale = flow.config.attention_scale ?? null;
+    const numbers = stage ? numberLines({
+      stage, row: lane.row, key, row_label: lane.labels[lane.row] ?? "", key_labels: isCross ? source.labels : lane.labels, scale, bars: bars(),
+      rows: (tensor, side) => loaded.get(keyOf(tensor, side === "source")) ?? null,
+    }) : [];
+    title.textContent = stage ? `${current + 1} of ${stages.length}: ${stage.title}` : "";
+    sentence.textContent = stage?.sentence ?? "";
+    formula.textContent = stage?.formula ?? "";
+    fill(lines, ...numbers.filter(Boolean).map((line) => h("li", {}, line)));
+    drawDoors(stage, { stack, block, head });
+    markTokens(store);
+    card.refresh();
+  }
+
+  /** Scroll a picture that is wider than the page to the current stage. @param {number} width */
+  function reveal(width) {
+    const columns = drawn?.layout.columns.filter((one) => one.stage === drawn?.drawing.current) ?? [];
+    const [left, right] = [columns[0]?.x ?? 0, (columns.at(-1)?.x ?? 0) + (columns.at(-1)?.width ?? 0)];
+    const factor = place.scrollWidth / width;
+    if (place.scrollWidth > place.clientWidth) place.scrollLeft = ((left + right) / 2) * factor - place.clientWidth / 2;
+  }
+
+  /** @param {{stack: string, block: number, head: number, stages: Stage[], current: number}} now */
+  function drawControls({ stack, block, head, stages, current }) {
+    const known = stacksOf(/** @type {Flow} */ (flow));
+    stacks.setOptions(known.map((name) => [name, name]));
+    stacks.list.value = stack;
+    stacks.element.hidden = known.length < 2;
+    const n = blocksOf(/** @type {Flow} */ (flow), stack);
+    blocks.setOptions(Array.from({ length: n }, (_, i) => [String(i), String(i)]));
+    blocks.list.value = String(block);
+    blocks.element.hidden = n < 2;
+    const attention = stages[current]?.attention ?? stages.find((stage) => stage.attention)?.attention ?? "";
+    const nHeads = headsOf(/** @type {Flow} */ (flow), attention);
+    heads.setOptions(Array.from({ length: nHeads }, (_, i) => [String(i), String(i)]));
+    heads.list.value = String(Math.min(head, nHeads - 1));
+    heads.element.hidden = nHeads < 2;
+    back.disabled = current === 0;
+    next.disabled = current === stages.length - 1;
+    const hasFocus = names.contains(document.activeElement);
+    fill(names, ...stages.map((stage, i) => button(stage.title, () => go({ stage: stage.id }), { "aria-pressed": String(i === current), class: "quiet" })));
+    if (hasFocus) /** @type {HTMLElement | undefined} */ (names.children[current])?.focus();
+  }
+
+  /** @param {Stage | undefined} stage @param {{stack: string, block: number, head: number}} now */
+  function drawDoors(stage, { stack, block, head }) {
+    const { model } = store.state;
+    const found = [];
+    if (stage?.attention && model && Object.keys(model.attention).length) {
+      const kind = stage.attention.endsWith("cross_attn") ? "cross" : stack;
+      const own = model.attention[kind];
+      if (own) found.push(button("Open this head in Attention", () => store.set({ panel: "attention", kind, layer: Math.min(block, own.layers - 1), head: Math.min(head, own.heads - 1) })));
+      if (model.kind !== "recurrent") found.push(button("Switch this head off", () => store.set({ panel: "ablation" })));
+    }
+    if (model?.has_head_over_tokens && model.kind !== "recurrent" && ["final", "output", "ff"].includes(stage?.id ?? "")) {
+      found.push(button("Predictions of all layers", () => store.set({ panel: "lens" })));
+    }
+    fill(doors, ...found, stage ? h("span", { class: "facts" }, `In the course: chapter ${stage.chapter}`) : null);
+  }
+
+  /** Choose the key of a matrix, or open a folded block. @param {MouseEvent} event */
+  function choose(event) {
+    const picture = place.querySelector("svg");
+    if (!drawn || !picture) return;
+    const box = picture.getBoundingClientRect();
+    const factor = drawn.layout.width / box.width;
+    const [x, y] = [(event.clientX - box.left) * factor, (event.clientY - box.top) * factor];
+    const hit = drawn.layout.columns.find((one) => x >= one.x && x <= one.x + one.width);
+    if (!hit || y < TOP - 30) return;
+    const { lane, source, stages } = drawn.drawing;
+    const row = Math.floor((y - TOP) / ROW);
+    if (hit.column.kind === "fold") {
+      go({ block: hit.column.block ?? 0 });
+      return;
+    }
+    const ofSource = hit.column.side === "source" && hit.column.kind !== "matrix";
+    const side = ofSource ? source : lane;
+    const token = Math.max(side.from, Math.min(side.to - 1, side.from + row));
+    if (hit.column.kind === "matrix") {
+      const keys = hit.column.side === "source" ? source : lane;
+      chosenKey = Math.min(keys.to - 1, keys.from + Math.floor(((x - hit.x) / hit.width) * (keys.to - keys.from)));
+    }
+    if (ofSource || (side.side === "source" && mainSide(store.state) !== "source")) {
+      if (ofSource) chosenKey = token;
+      sourceRow = token;
+    } else if (hit.column.kind !== "output") store.set({ pos: token });
+    const to = stages[hit.stage];
+    if (to && hit.stage !== drawn.drawing.current) go({ stage: to.id });
+    else load();
+  }
+
+  /** @returns {Picture | null} */
+  function picture() {
+    if (!drawn) return null;
+    const { drawing, layout } = drawn;
+    const stage = drawing.stages[drawing.current];
+    const vectors = (stage?.columns ?? []).filter((column) => column.tensor && drawing.rows(column));
+    return {
+      name: `flow-${stage?.id ?? ""}`, scene: () => flowScene(drawing, layout),
+      data: () => ({ stage: stage?.title, formula: stage?.formula, tokens: drawing.lane.labels, tensors: vectors.map((column) => ({ name: column.tensor, rows: tableRows(drawing, column) })) }),
+      table: () => ({
+        header: ["tensor", "token", "numbers"],
+        rows: vectors.flatMap((column) => tableRows(drawing, column).map(({ token, values }) => [column.title, visible(token), values.map((x) => fixed(x, 3)).join(" ")])),
+      }),
+    };
+  }
+
+  /** @param {Drawing} drawing @param {Column} column */
+  function tableRows(drawing, column) {
+    const rows = /** @type {Rows} */ (drawing.rows(column));
+    const lane = isOfSource(column) ? drawing.source : drawing.lane;
+    return Array.from({ length: lane.to - lane.from }, (_, i) => ({ token: lane.labels[lane.from + i] ?? "", values: Array.from(rowOf(rows, lane.from + i)) }));
+  }
+
+  return {
+    element: h("div", { class: "panel" }, card.element),
+    render(changed) {
+      const { state } = store;
+      if (changed.has("run") && state.run) {
+        flow = null;
+        chosenKey = -1;
+        void latest.use(app.data.json(state.run, "flow"), (value) => {
+          flow = value;
+          load();
+        });
+        return;
+      }
+      if (!flow) return;
+      if (changed.has("pos")) chosenKey = -1;
+      if (["flow", "pos"].some((key) => changed.has(key))) load();
+      else if (["dark", "panel", "size"].some((key) => changed.has(key))) draw();
+      if (["hover", "across"].some((key) => changed.has(key))) markTokens(store);
+    },
+  };
+}

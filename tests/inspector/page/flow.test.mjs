@@ -1,0 +1,138 @@
+// The flow: stages from the names of tensors, the layout of the picture, and formulas with numbers.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+const SERVING = "../../../src/glassformer/inspector";
+const [PAGE, PANELS] = [`${SERVING}/page`, `${SERVING}/panels`];
+const { blocksOf, headsOf, keyHead, stacksOf, stagesOf } = await import(`${PAGE}/stages.js`);
+const { SHOWN, laneOf, placed, pooled, rowOf } = await import(`${PAGE}/flow_scene.js`);
+const { dotProduct, largest, moments, numberLines } = await import(`${PAGE}/flow_numbers.js`);
+const { readPlace } = await import(`${PANELS}/flow.js`);
+
+/** Names and shapes of a block with the norm before its sublayers. */
+function block(path, parts = ["self_attn", "ff"], isPre = true) {
+  return parts.flatMap((part) => {
+    const here = `${path}.${part}`;
+    const norm = [[`${here}_norm.input`, [5, 16]], [`${here}_norm`, [5, 16]]];
+    const attention = ["query", "key", "value", "scores", "weights", "context"].map((name) => [`${here}.${name}`, name === "key" || name === "value" ? [2, 5, 4] : [4, 5, 4]]);
+    const own = [...(part === "ff" ? [[`${here}.activations`, [5, 32]]] : attention), [here, [5, 16]]];
+    return isPre ? [...norm, ...own] : [...own, ...norm];
+  }).concat([[`${path}.residual`, [5, 16]]]);
+}
+
+const DECODER = {
+  config: { activation: "gelu", norm: "rmsnorm" },
+  tensors: [["decoder.embeddings", [5, 16]], ...block("decoder.blocks.0"), ...block("decoder.blocks.1"), ...block("decoder.blocks.2"), ["decoder.final_norm", [5, 16]], ["decoder.final", [5, 16]], ["hidden", [5, 16]]],
+};
+const ids = (flow, place) => stagesOf(flow, place).map(({ id }) => id);
+const NORMAL = ["self_attn.norm", "self_attn.heads", "self_attn.scores", "self_attn.values", "ff.norm", "ff"];
+
+test("a decoder has the stages of one opened block, and its other blocks are folded", () => {
+  assert.deepEqual(stacksOf(DECODER), ["decoder"]);
+  assert.equal(blocksOf(DECODER, "decoder"), 3);
+  assert.deepEqual(ids(DECODER, { stack: "decoder", block: 1 }), ["tokens", "embedding", ...NORMAL, "final", "output"]);
+  const folds = stagesOf(DECODER, { stack: "decoder", block: 1 }).flatMap(({ columns }) => columns.filter(({ kind }) => kind === "fold"));
+  assert.deepEqual(folds.map(({ title, block: opens }) => [title, opens]), [["block 0", 0], ["block 2", 2]]);
+  assert.equal(stagesOf(DECODER, { stack: "decoder", block: 2 }).flatMap(({ columns }) => columns).find(({ kind }) => kind === "fold").title, "blocks 0–1");
+});
+
+test("each vector of a stage is a tensor of the model", () => {
+  const known = new Set(DECODER.tensors.map(([name]) => name));
+  for (const { columns } of stagesOf(DECODER, { stack: "decoder", block: 1 })) {
+    for (const { tensor } of columns) assert.ok(tensor === undefined || known.has(tensor), tensor);
+  }
+});
+
+test("a norm after the sublayer is a column of its sum", () => {
+  const flow = { ...DECODER, tensors: [["encoder.embeddings", [5, 16]], ...block("encoder.blocks.0", ["self_attn", "ff"], false), ["encoder.final", [5, 16]]] };
+  assert.deepEqual(ids(flow, { stack: "encoder", block: 0 }), ["tokens", "embedding", ...NORMAL.filter((id) => !id.endsWith("norm")), "final", "output"]);
+  const values = stagesOf(flow, { stack: "encoder", block: 0 }).find(({ id }) => id === "self_attn.values");
+  assert.equal(values.columns.at(-1).tensor, "encoder.blocks.0.self_attn_norm");
+});
+
+test("the decoder of a pair has cross-attention, whose keys belong to the source, and only it predicts", () => {
+  const parts = ["self_attn", "cross_attn", "ff"];
+  const flow = { ...DECODER, tensors: [["encoder.embeddings", [4, 16]], ...block("encoder.blocks.0"), ["encoder.final", [4, 16]], ["decoder.embeddings", [5, 16]], ...block("decoder.blocks.0", parts), ["decoder.final", [5, 16]]] };
+  assert.deepEqual(stacksOf(flow), ["encoder", "decoder"]);
+  assert.ok(!ids(flow, { stack: "encoder", block: 0 }).includes("output"));
+  const stages = stagesOf(flow, { stack: "decoder", block: 0 });
+  assert.ok(ids(flow, { stack: "decoder", block: 0 }).includes("cross_attn.scores"));
+  const sides = stages.find(({ id }) => id === "cross_attn.heads").columns.map(({ title, side }) => [title, side]);
+  assert.deepEqual(sides, [["q", undefined], ["source", "source"], ["k", "source"], ["v", "source"]]);
+  assert.ok(!stages.find(({ id }) => id === "cross_attn.scores").columns.some(({ rule }) => rule === "masked"), "the source is not hidden");
+});
+
+test("recurrent cells show their gates; attention comes where it is computed", () => {
+  const gates = ["reset", "keep", "new"].map((name) => [`decoder.cells.0.${name}`, [5, 8]]);
+  const attention = ["scores", "weights", "context"].map((name) => [`decoder.cross_attn.${name}`, [1, 5, 4]]);
+  const read = [["encoder.embeddings", [4, 8]], ["encoder.cells.0.forward.keep", [4, 8]], ["encoder.cells.0.backward.keep", [4, 8]], ["encoder.memory", [4, 16]], ["decoder.embeddings", [5, 8]]];
+  const of = (names) => ({ config: { cell: "gru", attention: { score: "additive" } }, tensors: [...read, ...names, ["hidden", [5, 8]]] });
+  const before = of([...attention, ...gates, ["decoder.hidden", [5, 8]]]);
+  const after = of([...gates, ["decoder.hidden", [5, 8]], ...attention]);
+  assert.deepEqual(ids(before, { stack: "decoder", block: 0 }), ["tokens", "embedding", "alignment", "cell0", "output"]);
+  assert.deepEqual(ids(after, { stack: "decoder", block: 0 }), ["tokens", "embedding", "cell0", "alignment", "output"]);
+  assert.deepEqual(stagesOf(before, { stack: "decoder", block: 0 })[3].columns.map(({ title }) => title), ["r", "z", "n", "s"]);
+  const [, , forward, backward] = stagesOf(before, { stack: "encoder", block: 0 });
+  assert.deepEqual([forward.columns[0].is_reversed, backward.columns[0].is_reversed], [false, true]);
+  const reversed = { ...before, config: { ...before.config, reverse_source: true } };
+  assert.equal(stagesOf(reversed, { stack: "encoder", block: 0 })[2].columns[0].is_reversed, true);
+});
+
+test("key-value heads serve groups of query heads", () => {
+  assert.equal(headsOf(DECODER, "decoder.blocks.0.self_attn"), 4);
+  assert.deepEqual([0, 1, 2, 3].map((head) => keyHead(DECODER, "decoder.blocks.0.self_attn", head)), [0, 0, 1, 1]);
+});
+
+test("a place is read from the address", () => {
+  assert.deepEqual(readPlace("decoder.2.1.self_attn.scores"), { stack: "decoder", block: 2, head: 1, stage: "self_attn.scores" });
+  assert.deepEqual(readPlace(""), { stack: "", block: 0, head: 0, stage: "" });
+  assert.deepEqual(readPlace("decoder.x.-1"), { stack: "decoder", block: 0, head: 0, stage: "" });
+});
+
+test("strips are means of neighbours, and short vectors are shown whole", () => {
+  assert.deepEqual(pooled([1, 3, 5, 7], 2), [2, 6]);
+  assert.deepEqual(pooled([1, 2, 3], 24), [1, 2, 3]);
+  assert.equal(pooled(Array.from({ length: 100 }, () => 1), 24).length, 24);
+});
+
+test("a long text is shown in part, around the chosen token", () => {
+  const lane = laneOf("target", Array.from({ length: 100 }, String), 50);
+  assert.equal(lane.to - lane.from, SHOWN);
+  assert.ok(lane.from <= 50 && 50 < lane.to);
+  assert.deepEqual([...rowOf({ values: Float32Array.of(1, 2, 3, 4), columns: 2, first: 7 }, 8)], [3, 4]);
+});
+
+test("columns do not overlap; a wide picture keeps the current sublayer open", () => {
+  const parts = ["self_attn", "cross_attn", "ff"];
+  const wide = { ...DECODER, tensors: [["encoder.embeddings", [4, 16]], ["decoder.embeddings", [5, 16]], ...block("decoder.blocks.0", parts), ...block("decoder.blocks.1", parts), ["decoder.final", [5, 16]]] };
+  const stages = stagesOf(wide, { stack: "decoder", block: 0 });
+  const [lane, source] = [laneOf("target", Array(14).fill("a"), 0), laneOf("source", Array(14).fill("b"), 0)];
+  const layout = (id) => placed({ stages, current: stages.findIndex((stage) => stage.id === id), lane, source, key: 0, dark: false, rows: () => null, bars: [] });
+  for (const id of ["tokens", "self_attn.scores", "cross_attn.values", "ff"]) {
+    const { columns, width } = layout(id);
+    for (let i = 1; i < columns.length; i++) assert.ok(columns[i].x >= columns[i - 1].x + columns[i - 1].width);
+    assert.ok(columns.at(-1).x + columns.at(-1).width <= width);
+    const own = stages.find((stage) => stage.id === id);
+    assert.equal(columns.filter(({ stage }) => stages[stage] === own).length, own.columns.length, id);
+  }
+  assert.ok(layout("ff").columns.length < stages.flatMap(({ columns }) => columns).length);
+});
+
+test("formulas have the numbers of the token and the key", () => {
+  assert.deepEqual(largest([1, -3, 2], 2).map(({ i }) => i), [1, 2]);
+  assert.deepEqual(dotProduct([1, 2], [3, -4]), { sum: -5, text: "2.00·−4.00 + 1.00·3.00" });
+  assert.deepEqual(moments([1, 3]), { mean: 2, deviation: 1 });
+  const here = "decoder.blocks.0.self_attn";
+  const [query, key] = [[1, 0, 0, 0, 2, 0, 0, 0], [3, 0, 0, 0, 1, 0, 0, 0]];
+  const tensors = { [`${here}.query`]: [query, 4], [`${here}.key`]: [key, 4], [`${here}.scores`]: [[1.5, 0.5, 3, 1], 2], [`${here}.weights`]: [[1, 0, 0.8808, 0.1192], 2] };
+  const stage = stagesOf(DECODER, { stack: "decoder", block: 0 }).find(({ id }) => id === "self_attn.scores");
+  const given = (row, chosen) => numberLines({
+    stage, row, key: chosen, row_label: "b", key_labels: ["a", "b"], scale: null, bars: [],
+    rows: (name) => ({ values: Float32Array.from(tensors[name][0]), columns: tensors[name][1], first: 0 }),
+  });
+  assert.deepEqual(given(1, 0), [
+    "q(b) · k(a) = 2.00·3.00 + 0.00·0.00 + 0.00·0.00 + 0.00·0.00 = 6.000", "score = 6.000 / √4 = 3.000",
+    "weight = exp(3.00) / Σ exp(score) over 2 tokens = 1 / 1.135 = 0.881",
+  ]);
+  assert.equal(given(0, 1).at(-1), "weight = 0: the mask hides this token");
+});

@@ -1,0 +1,135 @@
+"""The flow in a browser: it is the first view, its numbers are those of the model, and it is walked with the keys."""
+
+import re
+
+import pytest
+import torch
+
+from glassformer.inspection.capture import FLOW, capture
+from glassformer.model import Model
+from inspector.browsing import Visit, given_to, number
+from inspector.conftest import OpenModel
+
+STAGES = {
+    "decoder": ["Tokens", "Embedding", "Norm", "Query, key, value", "Attention", "Values", "Norm", "Feed-forward"],
+    "encoder": ["Tokens", "Embedding"],
+    "encoder-decoder": ["Tokens", "Embedding"],
+    "recurrent": ["Tokens", "Embedding"],
+}
+READ = re.compile(r"(?:score = |.* = )(−?[\d.]+)$")
+
+
+def lines(found: Visit) -> list[str]:
+    return found.page.locator(".flow-numbers li").all_inner_texts()
+
+
+def title(found: Visit) -> str:
+    return found.page.locator(".flow-text h3").inner_text()
+
+
+def last_number(line: str) -> float:
+    match = READ.match(line)
+    assert match is not None, line
+    return number(match[1])
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_the_flow_is_the_first_view_and_is_walked_with_the_keys(open_model: OpenModel, name: str) -> None:
+    found = open_model(name, first_view=True)
+    page = found.page
+    assert page.get_by_role("tab", selected=True).inner_text() == "Flow"
+    shown = page.locator(".flow-stages button").all_inner_texts()
+    assert shown[: len(STAGES[name])] == STAGES[name] and shown[-1] == ("States" if name == "recurrent" else shown[-1])
+    page.locator(".flow-picture").focus()
+    for i, stage in enumerate(shown):
+        assert title(found) == f"{i + 1} of {len(shown)}: {stage}"
+        assert page.locator(".flow-picture svg image, .flow-picture svg text").count() > 3
+        page.keyboard.press("ArrowRight")
+        found.settle()
+    assert title(found).startswith(f"{len(shown)} of"), "the last stage stays"
+    page.keyboard.press("ArrowLeft")
+    found.settle()
+    assert title(found).startswith(f"{len(shown) - 1} of")
+    assert found.view()["flow"].count(".") >= 3, "the address names the place"
+
+
+@pytest.mark.parametrize(
+    ("name", "stack", "part"), [("decoder", "decoder", "self_attn"), ("encoder-decoder", "decoder", "cross_attn")]
+)
+def test_the_formula_has_the_numbers_of_the_model(
+    open_model: OpenModel, models: dict[str, Model], name: str, stack: str, part: str
+) -> None:
+    here, head = f"{stack}.blocks.0.{part}", 1
+    trace = capture(models[name], **given_to(models[name]), names=FLOW)
+    scores, weights = trace[f"{here}.scores"][0, head], trace[f"{here}.weights"][0, head]
+    found = open_model(name, {"panel": "flow", "flow": f"{stack}.0.{head}.{part}.scores"})
+    row = len(scores) - 1  # the last position is chosen
+    key = int(weights[row].argmax())  # and its strongest key
+    product, score, weight = lines(found)
+    q, k = trace[f"{here}.query"][0, head, row], trace[f"{here}.key"][0, head, key]
+    assert last_number(product) == pytest.approx(float(q @ k), abs=6e-4)
+    assert last_number(score) == pytest.approx(float(scores[row, key]), abs=6e-4)
+    assert last_number(weight) == pytest.approx(float(weights[row, key]), abs=6e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "tensors"),
+    [
+        ("decoder", "decoder.0.1.self_attn.heads", {"q": "query", "k": "key", "v": "value"}),
+        ("decoder", "decoder.0.0.ff", {"neurons": "ff.activations"}),
+        ("encoder", "encoder.0.0.self_attn.heads", {"q": "query", "k": "key", "v": "value"}),
+        ("encoder-decoder", "decoder.0.1.cross_attn.heads", {"q": "query"}),
+        ("recurrent", "decoder.0.0.cell0", {"s": "decoder.hidden"}),
+        ("recurrent", "encoder.0.0.memory", {"memory": "encoder.memory"}),
+    ],
+)
+def test_the_table_has_the_vectors_of_the_trace(
+    open_model: OpenModel, models: dict[str, Model], name: str, place: str, tensors: dict[str, str]
+) -> None:
+    trace = capture(models[name], **given_to(models[name]), names=FLOW)
+    stack, block, head, *stage = place.split(".")
+    found = open_model(name, {"panel": "flow", "flow": place})
+    rows = found.cells("Flow")[1:]
+    for label, tensor in tensors.items():
+        part = f"{stage[0]}." if stage[-1] == "heads" else ""
+        full = tensor if tensor in trace else f"{stack}.blocks.{block}.{part}{tensor}"
+        x = trace[full][0]
+        x = x[int(head)] if x.ndim == 3 else x
+        shown = torch.tensor([[number(word) for word in cells[2].split()] for cells in rows if cells[0] == label])
+        torch.testing.assert_close(shown, x[: len(shown)], rtol=0, atol=6e-4)
+
+
+def test_the_gates_of_an_encoder_belong_to_its_tokens(open_model: OpenModel, models: dict[str, Model]) -> None:
+    """The backward cells read from the last token to the first; the rows of the page are in the order of the text."""
+    trace = capture(models["recurrent"], **given_to(models["recurrent"]), names=FLOW)
+    found = open_model("recurrent", {"panel": "flow", "flow": "encoder.0.0.cell1"})
+    shown = torch.tensor(
+        [[number(word) for word in cells[2].split()] for cells in found.cells("Flow")[1:] if cells[0] == "h"]
+    )
+    torch.testing.assert_close(shown, trace["encoder.cells.0.backward.state"][0].flip(0), rtol=0, atol=6e-4)
+    width = shown.shape[1]
+    torch.testing.assert_close(shown, trace["encoder.memory"][0][:, width:], rtol=0, atol=6e-4)
+
+
+def test_a_click_chooses_the_token_the_block_and_the_panel(open_model: OpenModel, models: dict[str, Model]) -> None:
+    found = open_model("decoder", {"panel": "flow", "flow": "decoder.0.1.self_attn.scores"})
+    page = found.page
+    before = lines(found)
+    page.locator('.flow-picture text[data-index="2"]').first.click()
+    found.settle()
+    assert found.view()["pos"] == "2" and lines(found) != before
+    page.get_by_label("block").select_option("1")
+    found.settle()
+    assert found.view()["flow"].startswith("decoder.1.1.")
+    page.get_by_role("button", name="Open this head in Attention").click()
+    found.settle()
+    view = found.view()
+    assert (view["panel"], view["layer"], view["head"]) == ("attention", "1", "1")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_picture_is_in_the_first_screen(open_model: OpenModel, width: int, height: int) -> None:
+    found = open_model("decoder", first_view=True, width=width, height=height)
+    box = found.page.locator(".flow-picture").bounding_box()
+    assert box is not None and box["y"] + 120 < height
+    assert found.page.evaluate("document.documentElement.scrollWidth") <= width, "only the picture is scrolled"
