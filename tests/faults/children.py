@@ -1,4 +1,8 @@
-"""Child processes that die between any two accesses to the disk, as in a crash of the machine."""
+"""Child processes that die between any two accesses to the disk, as in a crash of the machine.
+
+A child has the modules that were imported before it was forked. What every training imports late is imported here, once
+for all children of a test process: `torch._dynamo` alone takes 1 s, in the first step of every optimizer.
+"""
 
 import builtins
 import contextlib
@@ -18,8 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch._dynamo  # noqa: F401
 from safetensors import SafetensorError
 
+import glassformer.terminal
+import glassformer.training.run  # noqa: F401
 from glassformer.store import checkpoint, tensors
 
 CALLS = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir")

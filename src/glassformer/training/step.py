@@ -252,7 +252,7 @@ class TrainStep:
         with ExitStack() as stack:
             stack.enter_context(self.ranks.synchronised(self.wrapped, is_last))
             if self.compiled:
-                stack.enter_context(_compiler_errors_explained())
+                stack.enter_context(_compiler())
             with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
                 sums = self.loss(part.to(self.device))
             (sums.total * factor).backward()
@@ -291,12 +291,18 @@ def _seed(seed: int, device: torch.device) -> None:
 
 
 @contextmanager
-def _compiler_errors_explained() -> Iterator[None]:
-    """Raise `UserError` for an error of torch.compile, such as a missing C++ compiler."""
-    from torch._dynamo.exc import TorchDynamoException  # a slow import (1 s), for compiled runs only
+def _compiler() -> Iterator[None]:
+    """Let floats be constants of the graph, and raise `UserError` for an error of torch.compile.
+
+    With `dynamic=True`, PyTorch traces the network once with floats as variables, finds that none can be one, and
+    traces it a second time.
+    """
+    import torch._dynamo.config  # a slow import (1 s), for compiled runs only
+    from torch._dynamo.exc import TorchDynamoException
 
     try:
-        yield
+        with torch._dynamo.config.patch(specialize_float=True):
+            yield
     except TorchDynamoException as error:
         lines = str(error).strip().splitlines()
         what = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
