@@ -1,7 +1,8 @@
 /**
  * Page of `glassformer inspect`: shared state, tabs, and the run of a text.
  *
- * @import { App, Panel } from "./app.js"
+ * @import { App, Panel, Tab } from "./app.js"
+ * @import { Source } from "./source.js"
  * @import { Model, State } from "./types.js"
  * @import { Session } from "../panels/start.js"
  * @import { Live } from "../panels/training.js"
@@ -15,7 +16,7 @@ import { RunData } from "./app.js";
 import { arrowKeys, button, fill, h } from "./dom.js";
 import { createInput, isPair, runBody, textsOf } from "./input.js";
 import { linkTokens } from "./link.js";
-import { NOT_EMBEDDED, OFFLINE, ServerError, openSource, withQuery } from "./source.js";
+import { NOT_EMBEDDED, OFFLINE, ServerError, withQuery } from "./source.js";
 import { Store, decodeHash, encodeHash } from "./state.js";
 import { TABS } from "./tabs.js";
 import { count, fixed } from "./text.js";
@@ -32,8 +33,11 @@ function isExpired(error) {
   return error.message.includes("no longer kept");
 }
 
-function start() {
-  const source = openSource();
+/**
+ * Begin the page with the source of its data.
+ * @param {Source} source
+ */
+export function start(source) {
   /** @type {State} */
   const state = {
     ...decodeHash(location.hash), model: null, run: null, other: null, other_run: null, hover: null, across: null,
@@ -94,7 +98,8 @@ function start() {
   /** Tabs that the model has. */
   function tabs() {
     const { model } = store.state;
-    return model ? TABS.filter((tab) => tab.exists(model)) : [];
+    const isOffered = (/** @type {Tab} */ { route }) => source.isEmbedded || route === undefined || source.answers(route);
+    return model ? TABS.filter((tab) => tab.exists(model) && isOffered(tab)) : [];
   }
 
   function chosenTab() {
@@ -110,7 +115,7 @@ function start() {
     const hasFocus = byId("tabs").contains(document.activeElement);
     fill(byId("tabs"), ...items.map(({ id, title, narrow }) => {
       const tab = TABS.find((one) => one.id === id);
-      const isMissing = source.isEmbedded && tab?.route !== undefined && !isEmbedded(tab.route);
+      const isMissing = tab?.route !== undefined && !source.answers(tab.route);
       return button(title, () => store.set({ panel: id }), {
         role: "tab", id: `tab-${id}`, "aria-selected": String(id === chosen), "aria-controls": "panels", tabindex: id === chosen ? 0 : -1,
         class: narrow ? "only-narrow" : "", disabled: isMissing, title: isMissing ? NOT_EMBEDDED : undefined,
@@ -120,11 +125,6 @@ function start() {
     if (!(active instanceof HTMLElement)) return;
     byId("tabs").scrollLeft = active.offsetLeft - byId("tabs").offsetLeft - 40;
     if (hasFocus) active.focus();
-  }
-
-  /** @param {string} route */
-  function isEmbedded(route) {
-    return Object.keys(source.embedded ?? {}).some((key) => key.includes(route));
   }
 
   /** Draw the visible panels after a change. */
@@ -396,5 +396,3 @@ function start() {
   drawHeader();
   void load();
 }
-
-start();
