@@ -43,6 +43,7 @@ check: .venv/dev  ## formatting, lint, types
 
 page: .venv/node  ## types and unit tests of the pages (needs node 20 or newer)
 	@$(BIN)/node_modules/.bin/tsc -p tests/inspector/page/tsconfig.json
+	@$(BIN)/node_modules/.bin/tsc -p tests/inspector/network/tsconfig.json
 	@node --test --test-reporter dot tests/inspector/page/*.test.mjs tests/serving/page/*.test.mjs
 
 docs: .venv/docs  ## the documentation as a site: docs/_build/html/index.html; the first build runs the course

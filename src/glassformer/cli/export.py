@@ -11,25 +11,28 @@ def main(
     out: Path,
     /,
     *,
-    to: Literal["hf", "onnx", "gguf", "ct2"] = "hf",
+    to: Literal["hf", "onnx", "gguf", "ct2", "web"] = "hf",
     checkpoint: int | None = None,
-    dtype: Literal["float32", "float16", "bfloat16"] = "float32",
+    dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32",
 ) -> int:
     """Export a model to the format of another program, and verify the written files.
 
     Args:
-        out: The new folder for the export.
-        to: The format: hf (transformers), onnx, gguf (llama.cpp) or ct2 (CTranslate2).
+        out: The new folder for the export; for web, the new HTML file.
+        to: The format: hf (transformers), onnx, gguf (llama.cpp), ct2 (CTranslate2) or web (one HTML file that runs
+            the model in a browser).
         checkpoint: Export the checkpoint of this step.
-        dtype: Type of the matrices, for gguf.
+        dtype: Type of the matrices, for gguf and web: float16 only for gguf, int8 only for web.
 
     Examples:
         glassformer export runs/mybook exported --to hf
+        glassformer export runs/mybook mybook.html --to web
     """
     from glassformer.interop.export import export
 
     exported = export(directory, out, to, step=checkpoint, dtype=dtype)
     for line in exported.said:
         print(line)
-    print(f"exported to {exported.folder} (verified)")
+    checked = "" if to == "web" else " (verified)"
+    print(f"exported to {exported.folder}{checked}")
     return 0

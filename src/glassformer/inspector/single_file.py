@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,18 +29,26 @@ def single_file(inspector: Inspector, given: dict[str, Any], folder: Path) -> st
     Modules become `data:` addresses in an import map, because a page from a disk cannot import files. Panels whose
     answers are missing name the command that starts a server. `folder` has `page/` and `panels/`.
     """
-    page = folder / "page"
-    paths = sorted([*page.glob("*.js"), *(folder / "panels").glob("*.js")])
-    addresses = {f"{path.parent.name}/{path.name}": _address(_module(path)) for path in paths}
-    import_map, begin = json.dumps({"imports": addresses}), 'import "page/main.js";'
-    scripts = " ".join(f"'sha256-{_hash(code)}'" for code in (import_map, begin))
-    policy = f"default-src 'none'; script-src {scripts} data:; style-src 'unsafe-inline'; img-src data: blob:"
     data = json.dumps(answers(inspector, given), ensure_ascii=False).replace("<", "\\u003c")  # no tag ends the script
+    embedded = f'<script type="application/json" id="embedded">{data}</script>'
+    return with_modules(folder, ("page", "panels"), "page/served.js", embedded)
+
+
+def with_modules(folder: Path, parts: Sequence[str], begin: str, data: str) -> str:
+    """Return the page with the modules of the folders `parts`, which begins with the module `begin`.
+
+    `data` are script elements without code. The content security policy allows no request at all.
+    """
+    page = folder / "page"
+    paths = sorted(path for part in parts for path in (folder / part).glob("*.js"))
+    addresses = {f"{path.parent.name}/{path.name}": _address(_module(path)) for path in paths}
+    import_map, first = json.dumps({"imports": addresses}), f'import "{begin}";'
+    scripts = " ".join(f"'sha256-{_hash(code)}'" for code in (import_map, first))
+    policy = f"default-src 'none'; script-src {scripts} data:; style-src 'unsafe-inline'; img-src data: blob:"
     head = (
         f'<meta http-equiv="content-security-policy" content="{policy}">\n'
         f"<style>{(page / 'style.css').read_text('utf-8')}</style>\n"
-        f'<script type="application/json" id="embedded">{data}</script>\n'
-        f'<script type="importmap">{import_map}</script>\n<script type="module">{begin}</script>'
+        f'{data}\n<script type="importmap">{import_map}</script>\n<script type="module">{first}</script>'
     )
     html = (page / "index.html").read_text("utf-8")
     before, after = html[: _first(html)], _HEAD.sub("", html[_first(html) :])

@@ -15,22 +15,31 @@ from glassformer.store import checkpoint
 from glassformer.store.model_directory import StoredModel, own_paths, read_model
 
 if TYPE_CHECKING:
-    from glassformer.interop.runtimes.gguf import Dtype
     from glassformer.model import Model
 
-Target = Literal["hf", "onnx", "gguf", "ct2"]
+Target = Literal["hf", "onnx", "gguf", "ct2", "web"]
+Dtype = Literal["float32", "float16", "bfloat16", "int8"]
+DTYPES: Mapping[str, tuple[Dtype, ...]] = {
+    "gguf": ("float32", "float16", "bfloat16"),
+    "web": ("float32", "bfloat16", "int8"),
+}
+"""Dtypes of the matrices, by target; the other targets have float32 only."""
 TARGETS: Mapping[str, str] = {
     "hf": "glassformer.interop.hf",
     "onnx": "glassformer.interop.runtimes.onnx",
     "gguf": "glassformer.interop.runtimes.gguf",
     "ct2": "glassformer.interop.runtimes.ct2",
+    "web": "glassformer.interop.runtimes.web",
 }
-"""Module of each target: its `write_TARGET(stored, folder)` fills a folder, checks it, and returns a report."""
+"""Module of each target: its `write_TARGET(stored, folder)` fills a folder, checks it, and returns a report.
+
+That of `web` writes a file.
+"""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """Result of an export: the folder, and the lines of the report."""
+    """Result of an export: the folder, or the file of the target `web`, and the lines of the report."""
 
     folder: Path
     said: tuple[str, ...]
@@ -42,30 +51,36 @@ def export(
     to: Target = "hf",
     *,
     step: int | None = None,
-    dtype: "Dtype" = "float32",
+    dtype: Dtype = "float32",
 ) -> Exported:
     """Export a model directory, or a loaded model, to the new folder `out` for transformers, ONNX, GGUF or CTranslate2.
 
-    `step` selects a checkpoint of a run; `dtype` is the dtype of the matrices in GGUF. Raises `UserError`, and writes
-    nothing, if the target cannot represent the model exactly, or if the written files compute different outputs.
+    The target `web` writes an HTML file that runs the model in a browser. `step` selects a checkpoint of a run; `dtype`
+    is the dtype of the matrices in GGUF and in a page. Raises `UserError`, and writes nothing, if the target cannot
+    represent the model exactly, or if the written files compute different outputs.
     """
     if to not in get_args(Target):
         raise UserError(f"unknown export target {to!r}: choose one of {', '.join(get_args(Target))}")
-    if dtype != "float32" and to != "gguf":
-        raise UserError(f"dtype: expected float32 for the target {to}, got {dtype}; only gguf supports other dtypes")
+    dtypes = DTYPES.get(to, ("float32",))
+    if dtype not in dtypes:
+        raise UserError(f"dtype: expected {' or '.join(dtypes)} for the target {to}, got {dtype}")
     if not isinstance(model, (str, os.PathLike)):
         return _export_loaded(model, out, to, step, dtype)
     folder, out = files.as_path(model, "model"), files.as_path(out, "out")
     path = checkpoint.find(folder, step)
+    if to == "web" and out.suffix != ".html":
+        raise UserError(f"{out}: expected the name of an HTML file for the target web, such as {out.stem}.html")
     files.require_new_folder(out, own_paths(folder))
     stored = read_model(path)
     _require_plain(stored.run, folder)
+    if to == "web":
+        return Exported(out, tuple(write_checked(stored, out, to, dtype)))
     with files.new_folder(out) as new:
         report = write_checked(stored, new, to, dtype)
     return Exported(out, tuple(report))
 
 
-def _export_loaded(model: "Model", out: str | Path, to: Target, step: int | None, dtype: "Dtype") -> Exported:
+def _export_loaded(model: "Model", out: str | Path, to: Target, step: int | None, dtype: Dtype) -> Exported:
     from glassformer.model import Model  # imports torch
 
     if not isinstance(model, Model):
@@ -82,11 +97,11 @@ def _require_plain(run: Run, name: str | Path) -> None:
         raise UserError(f"{name} has LoRA adapters: run `glassformer merge {name} --out …`, then export the result")
 
 
-def write_checked(stored: StoredModel, folder: Path, to: Target, dtype: "Dtype" = "float32") -> list[str]:
-    """Write the export into an existing, empty folder; return the lines of the report."""
+def write_checked(stored: StoredModel, folder: Path, to: Target, dtype: Dtype = "float32") -> list[str]:
+    """Write the export into an existing, empty folder, or to the file of `web`; return the lines of the report."""
     options = {} if dtype == "float32" else {"dtype": dtype}
     report: list[str] = getattr(import_module(TARGETS[to]), f"write_{to}")(stored, folder, **options)
-    n_named = {"gguf": 2, "ct2": 0}.get(to, len(stored.generation.end_ids))
+    n_named = {"gguf": 2, "ct2": 0, "web": len(stored.generation.end_ids)}.get(to, len(stored.generation.end_ids))
     if unnamed := stored.generation.end_ids[n_named:]:
         ends = ", ".join(map(str, unnamed))
         report.append(

@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 
 const PACKAGE = new URL("../../../src/glassformer/", import.meta.url);
-const FOLDERS = ["inspector/page", "inspector/panels", "serving/page"];
+const FOLDERS = ["inspector/page", "inspector/panels", "inspector/network", "serving/page"];
 const names = FOLDERS.flatMap((folder) => readdirSync(new URL(folder, PACKAGE)).filter((name) => name.endsWith(".js")).map((name) => `${folder}/${name}`));
 const modules = new Map(names.map((name) => [name, readFileSync(new URL(name, PACKAGE), "utf8")]));
 const IMPORT = /^import \{ ([\w, ]+) \} from "(\.\.?\/[\w./]+)";$/;
@@ -30,7 +30,8 @@ test("imports have no cycle", () => {
     for (const line of modules.get(name).split("\n")) if (line.startsWith("import ")) visit(imported(name, line.match(IMPORT)[2]), [...path, name]);
     done.add(name);
   };
-  visit("inspector/page/main.js", []);
+  visit("inspector/page/served.js", []);
+  visit("inspector/network/main.js", []);
   visit("serving/page/main.js", []);
   const onlyTypes = ["inspector/page/types.js", "serving/page/app.js"];
   assert.deepEqual([...modules.keys()].filter((name) => !done.has(name)), onlyTypes);

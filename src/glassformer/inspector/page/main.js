@@ -1,7 +1,8 @@
 /**
  * Page of `glassformer inspect`: shared state, tabs, and the run of a text.
  *
- * @import { App, Panel } from "./app.js"
+ * @import { App, Panel, Tab } from "./app.js"
+ * @import { Source } from "./source.js"
  * @import { Model, State } from "./types.js"
  * @import { Session } from "../panels/start.js"
  * @import { Live } from "../panels/training.js"
@@ -15,7 +16,7 @@ import { RunData } from "./app.js";
 import { arrowKeys, button, fill, h } from "./dom.js";
 import { createInput, isPair, runBody, textsOf } from "./input.js";
 import { linkTokens } from "./link.js";
-import { NOT_EMBEDDED, OFFLINE, ServerError, openSource, withQuery } from "./source.js";
+import { NOT_EMBEDDED, OFFLINE, ServerError, withQuery } from "./source.js";
 import { Store, decodeHash, encodeHash } from "./state.js";
 import { TABS } from "./tabs.js";
 import { count, fixed } from "./text.js";
@@ -32,8 +33,11 @@ function isExpired(error) {
   return error.message.includes("no longer kept");
 }
 
-function start() {
-  const source = openSource();
+/**
+ * Begin the page with the source of its data.
+ * @param {Source} source
+ */
+export function start(source) {
   /** @type {State} */
   const state = {
     ...decodeHash(location.hash), model: null, run: null, other: null, other_run: null, hover: null, across: null,
@@ -94,7 +98,8 @@ function start() {
   /** Tabs that the model has. */
   function tabs() {
     const { model } = store.state;
-    return model ? TABS.filter((tab) => tab.exists(model)) : [];
+    const isOffered = (/** @type {Tab} */ { route }) => source.isEmbedded || route === undefined || source.answers(route);
+    return model ? TABS.filter((tab) => tab.exists(model) && isOffered(tab)) : [];
   }
 
   function chosenTab() {
@@ -124,7 +129,7 @@ function start() {
 
   /** Return true if the page cannot compute a panel. @param {import("./app.js").Tab} tab */
   function isMissing({ route }) {
-    return source.isEmbedded && route !== undefined && !Object.keys(source.embedded ?? {}).some((key) => key.includes(route));
+    return route !== undefined && !source.answers(route);
   }
 
   /** Draw the visible panels after a change. */
@@ -396,5 +401,3 @@ function start() {
   drawHeader();
   void load();
 }
-
-start();

@@ -91,6 +91,11 @@ export class Source {
     return !this.embedded || Object.hasOwn(this.embedded, key);
   }
 
+  /** Return true if a route can be used; `route` is a part of its path. @param {string} route */
+  answers(route) {
+    return !this.embedded || Object.keys(this.embedded).some((key) => key.includes(route));
+  }
+
   /**
    * @param {string} path
    * @param {string} [model] that the answer must name

@@ -51,7 +51,7 @@ def fractions(weights: Tensor) -> Tensor:
 def scores(inspector: Inspector, run: str) -> dict[str, Any]:
     """Answer the scores of all heads beside their baselines, and the best head of each pattern (`best_heads`)."""
     shown = inspector.run_of(run)
-    kinds = {kind: _numbers(layers) for kind, layers in shown.scores.items()}
+    kinds = {kind: score_table(layers) for kind, layers in shown.scores.items()}
     return {**shown.names, "names": NAMES, "margin": MARGIN, "best": _best(inspector, shown), "kinds": kinds}
 
 
@@ -64,7 +64,7 @@ def _best(inspector: Inspector, shown: Shown) -> list[dict[str, Any]]:
     return [{"name": name, **page_data.without_nan(head._asdict())} for name, head in best.items()]
 
 
-def _numbers(layers: Iterable[LayerScores]) -> dict[str, Any]:
+def score_table(layers: Iterable[LayerScores]) -> dict[str, Any]:
     """Return the scores of the heads of each layer, and those of uniform attention."""
     heads, uniform = [], []
     for layer in layers:

@@ -1,0 +1,144 @@
+/**
+ * Multi-head attention: projections, heads, scores, mask, softmax, values, output.
+ *
+ * @import { Layer } from "./norms.js"
+ * @import { Allowed } from "./attention_functions.js"
+ * @import { Tap, Tensor } from "./tensors.js"
+ * @import { Weights } from "./weights.js"
+ *
+ * @typedef {{n_heads: number, n_kv_heads: number, d_head: number, d_value: number, scale: number}} AttentionSizes
+ * @typedef {{key: Tensor, value: Tensor}} KeysAndValues (G, S, K) and (G, S, W)
+ * @typedef {{allowed: Allowed, bias: Tensor | null}} Mask
+ */
+
+import { attentionReference } from "./attention_functions.js";
+import { normOf } from "./norms.js";
+import { applyRotary } from "./positions.js";
+import { after, columns, linear, tapped, zeros } from "./tensors.js";
+
+/**
+ * Split (T, H·K) into heads (H, T, K).
+ * @param {Tensor} x
+ * @param {number} nHeads
+ * @returns {Tensor}
+ */
+export function splitHeads(x, nHeads) {
+  const [nTokens, total] = x.shape;
+  const width = total / nHeads;
+  const y = zeros(nHeads, nTokens, width);
+  for (let t = 0; t < nTokens; t++) {
+    for (let head = 0; head < nHeads; head++) {
+      const begin = t * total + head * width;
+      y.data.set(x.data.subarray(begin, begin + width), (head * nTokens + t) * width);
+    }
+  }
+  return y;
+}
+
+/**
+ * Concatenate heads (H, T, W) to (T, H·W).
+ * @param {Tensor} x
+ * @returns {Tensor}
+ */
+export function joinHeads(x) {
+  const [nHeads, nTokens, width] = x.shape;
+  const y = zeros(nTokens, nHeads * width);
+  for (let head = 0; head < nHeads; head++) {
+    for (let t = 0; t < nTokens; t++) {
+      const begin = (head * nTokens + t) * width;
+      y.data.set(x.data.subarray(begin, begin + width), (t * nHeads + head) * width);
+    }
+  }
+  return y;
+}
+
+/** Multi-head attention: MultiHead(Q, K, V) = Concat(head₁ … head_H) W_O (Vaswani 2017, section 3.2.2). */
+export class MultiHeadAttention {
+  /**
+   * @param {Weights} weights
+   * @param {string} path
+   * @param {AttentionSizes} sizes
+   * @param {{norm: string, norm_eps: number, qk_norm: boolean}} config
+   */
+  constructor(weights, path, sizes, config) {
+    this.sizes = sizes;
+    const projection = (/** @type {string} */ name) =>
+      (weights.hasLinear(`${path}.${name}`) ? weights.linear(`${path}.${name}`) : null);
+    this.qkv = projection("qkv_proj"); // one matrix for queries, keys and values
+    this.q = projection("q_proj");
+    this.k = projection("k_proj");
+    this.v = projection("v_proj");
+    this.out = projection("out_proj");
+    /** @type {Layer} */
+    this.qNorm = config.qk_norm ? normOf(weights, `${path}.q_norm`, config) : (x) => x;
+    /** @type {Layer} */
+    this.kNorm = config.qk_norm ? normOf(weights, `${path}.k_norm`, config) : (x) => x;
+  }
+
+  /**
+   * Project `x` (T, D) to query (H, T, K), key (G, T, K) and value (G, T, W).
+   * @param {Tensor} x
+   */
+  projectSelf(x) {
+    const { n_heads, n_kv_heads, d_head, d_value } = this.sizes;
+    if (!this.qkv) return { query: this.projectQuery(x), ...this.projectMemory(x) };
+    const [endOfQuery, endOfKey] = [n_heads * d_head, (n_heads + n_kv_heads) * d_head];
+    const all = linear(x, ...this.qkv);
+    return {
+      query: this.qNorm(splitHeads(columns(all, 0, endOfQuery), n_heads)),
+      key: this.kNorm(splitHeads(columns(all, endOfQuery, endOfKey), n_kv_heads)),
+      value: splitHeads(columns(all, endOfKey, endOfKey + n_kv_heads * d_value), n_kv_heads),
+    };
+  }
+
+  /** @param {Tensor} x */
+  projectQuery(x) {
+    return this.qNorm(splitHeads(linear(x, .../** @type {[Tensor, Tensor | null]} */ (this.q)), this.sizes.n_heads));
+  }
+
+  /**
+   * Project the encoder's output (S, D), once for all steps.
+   * @param {Tensor} memory
+   * @returns {KeysAndValues}
+   */
+  projectMemory(memory) {
+    const [k, v] = /** @type {[Tensor, Tensor | null][]} */ ([this.k, this.v]);
+    const { n_kv_heads } = this.sizes;
+    return {
+      key: this.kNorm(splitHeads(linear(memory, ...k), n_kv_heads)),
+      value: splitHeads(linear(memory, ...v), n_kv_heads),
+    };
+  }
+
+  /**
+   * Attend from `x` (T, D) to itself and to the tokens of the cache; return (T, D) and the new cache.
+   * @param {Tensor} x
+   * @param {{mask: Mask, rotary: {cos: Tensor, sin: Tensor} | null, cache: KeysAndValues | null, tap: Tap}} inputs
+   * @returns {{y: Tensor, cache: KeysAndValues}}
+   */
+  attendSelf(x, { mask, rotary, cache, tap }) {
+    let { query, key, value } = this.projectSelf(x);
+    if (rotary) [query, key] = [applyRotary(query, rotary), applyRotary(key, rotary)];
+    if (cache) [key, value] = [after(cache.key, key), after(cache.value, value)];
+    return { y: this.attend(query, { key, value }, mask, tap), cache: { key, value } };
+  }
+
+  /**
+   * Attend from `x` (T, D) to a projected memory; return (T, D).
+   * @param {Tensor} x
+   * @param {KeysAndValues} memory
+   * @param {Tap} tap
+   */
+  attendCross(x, memory, tap) {
+    return this.attend(this.projectQuery(x), memory, { allowed: null, bias: null }, tap);
+  }
+
+  /** @param {Tensor} query @param {KeysAndValues} memory @param {Mask} mask @param {Tap} tap @returns {Tensor} */
+  attend(query, { key, value }, mask, tap) {
+    tapped(tap, "query", query);
+    tapped(tap, "key", key);
+    tapped(tap, "value", value);
+    const joined = joinHeads(attentionReference(query, key, value, mask, this.sizes.scale, tap));
+    return this.out ? linear(joined, ...this.out) : joined;
+  }
+}

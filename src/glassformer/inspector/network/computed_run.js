@@ -1,0 +1,219 @@
+/**
+ * One run of a network over a text or a pair: its named tensors, and the answers of the panels about it.
+ *
+ * @import { Model, Token } from "../page/types.js"
+ * @import { LayerScores } from "./head_scores.js"
+ * @import { Input, Reading } from "./reading.js"
+ * @import { RecurrentModel } from "./recurrent.js"
+ * @import { Tensor } from "./tensors.js"
+ * @import { Tokenizer } from "./tokenizer.js"
+ * @import { Transformer } from "./transformer.js"
+ *
+ * @typedef {"tokens" | "labels" | "tags" | "number" | "none"} Outputs what the head predicts
+ *
+ * @typedef {{
+ *   model: Model, outputs: Outputs, names: Record<string, string>, margin: number, windows: Record<string, number[]>,
+ *   random_scores: Record<string, LayerScores> | null,
+ * }} Facts
+ * Facts of a model that do not depend on the run: the card, the names of the scores of heads, the windows of each stack, and
+ * the scores of the heads on random tokens (null for a recurrent model).
+ */
+
+import { bestHeads, headOf, headScores, uniformAttention } from "./head_scores.js";
+import { logitsAt } from "./heads.js";
+import { sigmoid } from "./feedforward.js";
+import { allowedPairs } from "./masks.js";
+import { entropyOf, logSoftmax, nAbove, topOf } from "./predictions.js";
+import { range } from "./stacks.js";
+
+const AXES = /** @type {const} */ ({ encoder: ["source", "source"], decoder: ["target", "target"], cross: ["written", "source"] });
+const N_TOP = 10;
+const N_LENS = 5;
+
+/** A run: its input, its named tensors, and its predictions. */
+export class ComputedRun {
+  /**
+   * @param {string} name
+   * @param {Facts} facts
+   * @param {Reading} reading
+   * @param {Transformer | RecurrentModel} network
+   * @param {Input} input
+   * @param {string[]} vocabulary names of all rows of the head, by id
+   */
+  constructor(name, facts, reading, network, input, vocabulary) {
+    this.names = { model: facts.model.id, run: name };
+    this.facts = facts;
+    this.reading = reading;
+    this.network = network;
+    this.input = input;
+    this.vocabulary = vocabulary;
+    /** @type {Map<string, Tensor>} */
+    this.tensors = new Map();
+  }
+
+  /** Run the network, and keep every named tensor. */
+  async compute() {
+    const tap = (/** @type {string} */ name, /** @type {Tensor} */ x) => void this.tensors.set(name, x);
+    const state = /** @type {any} */ (await this.network.start(this.input.sourceIds, tap));
+    await this.network.step(this.input.ids, state, tap);
+  }
+
+  /** @param {string} name @returns {Tensor} */
+  tensor(name) {
+    const tensor = this.tensors.get(name);
+    if (!tensor) throw new Error(`the run has no tensor ${name}`);
+    return tensor;
+  }
+
+  /** Logits of a position; of a head for the whole text, position 0. @param {number} position */
+  logits(position) {
+    return logitsAt(this.tensor("logits"), position);
+  }
+
+  /** The answer to a run: tokens with predictions, and the shapes of the attention. @param {string} unknown @param {number} seconds */
+  answer(unknown, seconds) {
+    const { model } = this.facts;
+    const attention = Object.fromEntries(Object.entries(model.attention).map(([kind, size]) => {
+      const [rows, columns] = AXES[/** @type {keyof typeof AXES} */ (kind)];
+      return [kind, { ...size, rows, columns }];
+    }));
+    const none = { source: [], target: [], written: [], loss: null, n_scored: 0, labels: null, number: null };
+    return { ...this.names, kind: model.kind, ...none, ...this.tokens(), attention, unknown, cut: this.input.note, seconds };
+  }
+
+  /** The tokens of all sides with their predictions. */
+  tokens() {
+    const { reading: { rules, tokenizer, sourceTokenizer }, input: { ids, sourceIds } } = this;
+    if (rules.is_pair) {
+      const [target, written] = [this.plain(tokenizer, ids), this.plain(tokenizer, [...ids.slice(1), rules.end_id])];
+      this.predict(target);
+      const loss = this.score(written, 0);
+      target.slice(1).forEach((token, i) => Object.assign(token, { log_prob: written[i].log_prob, rank: written[i].rank }));
+      return { source: this.plain(sourceTokenizer, sourceIds), target, written, ...loss };
+    }
+    const tokens = this.plain(tokenizer, ids);
+    if (this.facts.model.is_causal) {
+      this.predict(tokens);
+      return { target: tokens, ...this.score(tokens.slice(1), 0) };
+    }
+    return { source: tokens, ...this.ofEncoder(tokens) };
+  }
+
+  /** Add the predictions of a text's encoder to its tokens, or return labels or a number. @param {Token[]} tokens */
+  ofEncoder(tokens) {
+    const { outputs, model } = this.facts;
+    if (outputs === "number") return { number: this.logits(0)[0] };
+    if (outputs === "labels") {
+      const logits = this.logits(0);
+      const logProbs = logSoftmax(logits);
+      return { labels: model.labels.map((name, i) => ({ name, probability: model.is_multi_label ? sigmoid(logits[i]) : Math.exp(logProbs[i]) })) };
+    }
+    if (outputs === "tags") this.predict(tokens, model.labels);
+    if (outputs === "tokens") {
+      this.predict(tokens);
+      tokens.forEach((token, t) => token.id !== this.reading.rules.mask?.id && this.score([token], t));
+    }
+    return {};
+  }
+
+  /** Tokens without predictions; a special token has no bytes. @param {Tokenizer} tokenizer @param {number[]} ids @returns {Token[]} */
+  plain(tokenizer, ids) {
+    return ids.map((id) => {
+      const is_special = tokenizer.special.has(id);
+      const bytes = is_special ? [] : [...tokenizer.pieces[id]];
+      return { id, text: tokenizer.shown(id), bytes, is_special, log_prob: null, rank: null, entropy: null, top: [] };
+    });
+  }
+
+  /** Add the most probable tokens or tags, and the entropy, of each position. @param {Token[]} tokens @param {string[]} names */
+  predict(tokens, names = this.vocabulary) {
+    tokens.forEach((token, t) => {
+      const logProbs = logSoftmax(this.logits(t));
+      Object.assign(token, { top: topOf(logProbs, names, N_TOP), entropy: entropyOf(logProbs) });
+    });
+  }
+
+  /** Add log-probability and rank of each token, given the logits from position `first` on. @param {Token[]} tokens @param {number} first */
+  score(tokens, first) {
+    let sum = 0;
+    tokens.forEach((token, i) => {
+      const logProbs = logSoftmax(this.logits(first + i));
+      Object.assign(token, { log_prob: logProbs[token.id], rank: nAbove(logProbs, token.id) + 1 });
+      sum += logProbs[token.id];
+    });
+    return { loss: tokens.length ? -sum / tokens.length : null, n_scored: tokens.length };
+  }
+
+  /** Attention weights of a layer, (1, H, T, S). @param {string} kind @param {number} layer */
+  weights(kind, layer) {
+    if (this.facts.model.kind === "recurrent") return this.tensor("decoder.cross_attn.weights");
+    const [stack, attention] = kind === "cross" ? ["decoder", "cross_attn"] : [kind, "self_attn"];
+    return this.tensor(`${stack}.blocks.${layer}.${attention}.weights`);
+  }
+
+  /** Ids of the rows and columns of an attention; null for that to a source. @param {string} kind */
+  idsOf(kind) {
+    if (kind === "cross") return null;
+    return kind === "encoder" && this.reading.rules.is_pair ? this.input.sourceIds : this.input.ids;
+  }
+
+  /** Scores of all heads beside those of uniform attention. */
+  scores() {
+    const { model, names, margin, windows, random_scores } = this.facts;
+    const kinds = Object.fromEntries(Object.entries(model.attention).map(([kind, { layers, heads }]) => {
+      const ids = this.idsOf(kind);
+      const ofLayers = range(0, layers).map((layer) => {
+        const weights = this.weights(kind, layer);
+        const [, , rows, columns] = weights.shape;
+        const rules = { causal: kind === "decoder", window: windows[kind]?.[layer] ?? 0 };
+        const allowed = kind === "cross" ? null : allowedPairs(range(0, rows), range(0, columns), rules);
+        const uniform = uniformAttention(rows, columns, (t, s) => allowed === null || allowed[t * columns + s] === 1);
+        return { heads: range(0, heads).map((head) => headScores(headOf(weights, head), ids)), uniform: headScores(uniform, ids) };
+      });
+      return [kind, { heads: ofLayers.map((one) => one.heads), uniform: ofLayers.map((one) => one.uniform) }];
+    }));
+    const best = random_scores ? bestHeads(kinds, random_scores, margin) : [];
+    return { ...this.names, names, margin, best, kinds };
+  }
+
+  /** Weights from the written tokens to the source: of a head, or the mean of a layer. @param {number | null} layer @param {number | null} head */
+  alignment(layer, head) {
+    const { layers, heads } = this.facts.model.attention.cross ?? { layers: 1, heads: 1 };
+    const weights = this.weights("cross", layer ?? layers - (layers >= 4 ? 2 : 1));
+    const [, , rows, columns] = weights.shape;
+    const chosen = head === null ? range(0, heads) : [head];
+    const matrix = range(0, rows).map((t) => range(0, columns).map((s) =>
+      chosen.reduce((sum, i) => sum + headOf(weights, i).at(t, s), 0) / chosen.length));
+    const links = matrix.map((row, t) => [t, row.indexOf(Math.max(...row)), Math.max(...row)]);
+    return { ...this.names, rows: "written", columns: "source", weights: matrix, links };
+  }
+
+  /** The prediction of each layer at each position, by the head of the last one. @param {boolean} norm */
+  lens(norm) {
+    const network = /** @type {Transformer} */ (this.network);
+    const stack = network.decoder ? "decoder" : "encoder";
+    const layers = this.facts.model.attention[stack]?.layers ?? 0;
+    const names = ["embeddings", ...range(0, layers).map((i) => `block ${i}`)];
+    const paths = [`${stack}.embeddings`, ...range(0, layers).map((i) => `${stack}.blocks.${i}.residual`)];
+    const labels = this.labels();
+    const cells = paths.map((path) => {
+      const { shape: [, nTokens, width], data } = this.tensor(path);
+      const logits = network.lens({ shape: [nTokens, width], data }, norm);
+      return range(0, nTokens).map((t) => {
+        const [logProbs, label] = [logSoftmax(logitsAt(logits, t)), labels[t]];
+        const ofLabel = label === null ? { next: null, rank: null } : { next: Math.exp(logProbs[label]), rank: nAbove(logProbs, label) + 1 };
+        return { top: topOf(logProbs, this.vocabulary, N_LENS), ...ofLabel };
+      });
+    });
+    return { ...this.names, layers: names, cells };
+  }
+
+  /** The true token of each position; null where it is unknown. @returns {(number | null)[]} */
+  labels() {
+    const { rules } = this.reading;
+    const { ids } = this.input;
+    if (rules.is_pair) return [...ids.slice(1), rules.end_id];
+    if (this.facts.model.is_causal) return [...ids.slice(1), null];
+    return ids.map((id) => (id === rules.mask?.id ? null : id));
+  }
+}

@@ -1,0 +1,200 @@
+/**
+ * A source of the page that computes: the routes of the server, answered by a network in this browser.
+ *
+ * @import { Bytes } from "../page/source.js"
+ * @import { Example } from "../page/types.js"
+ * @import { Facts } from "./computed_run.js"
+ * @import { Input, Rules } from "./reading.js"
+ * @import { RecurrentConfig } from "./recurrent_stacks.js"
+ * @import { TransformerConfig } from "./transformer.js"
+ * @import { Vocabulary } from "./tokenizer.js"
+ *
+ * @typedef {{
+ *   facts: Facts, config: TransformerConfig | RecurrentConfig, tied: Record<string, string>, rules: Rules,
+ *   vocabularies: {target: Vocabulary, source: Vocabulary | null}, random: {ids: number[], source_ids: number[]} | null,
+ *   check: {ids: number[], source_ids: number[], logits: number[]},
+ * }} WebModel
+ * What the file contains beside the weights. `check` are the last logits of PyTorch for random ids.
+ */
+
+import { ServerError, Source } from "../page/source.js";
+import { ComputedRun } from "./computed_run.js";
+import { thumbnails } from "./head_scores.js";
+import { logitsAt } from "./heads.js";
+import { buildNetwork } from "./network.js";
+import { entropyOf, logSoftmax, topOf } from "./predictions.js";
+import { Prefix, Reading } from "./reading.js";
+import { rowsOf } from "./tensors.js";
+import { TextError } from "./tokenizer.js";
+
+/** What the network computes of a run, and the other routes; panels that need another route are not offered. */
+const ROUTES = ["/thumbnails", "/attention", "/scores", "/alignment", "/lens", "/logits", "/tensor", "/api/run", "/api/next", "/api/model", "/api/vocabulary"];
+/** Number of runs that are kept with all their tensors. */
+const MAX_RUNS = 3;
+const N_NEXT = 50;
+/** Largest difference from PyTorch's logits, × max(1, largest logit). */
+const TOLERANCE = 1e-3;
+
+/**
+ * Compress numbers as the server does.
+ * @param {Float32Array<ArrayBuffer>} values
+ */
+async function packed(values) {
+  const stream = new Blob([values]).stream().pipeThrough(new CompressionStream("deflate"));
+  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  let characters = "";
+  for (const byte of bytes) characters += String.fromCharCode(byte);
+  return { shape: String(values.length), zlib: btoa(characters) };
+}
+
+/** Source whose answers a network computes. */
+export class ComputedSource extends Source {
+  /** @param {WebModel} web @param {Uint8Array<ArrayBuffer>} weights */
+  constructor(web, weights) {
+    super(null);
+    this.web = web;
+    this.network = buildNetwork(web.config, web.tied, weights);
+    this.reading = new Reading(web.rules, web.vocabularies);
+    this.prefix = new Prefix(this.network);
+    const { tokens } = this.reading.tokenizer;
+    /** Names of all rows of the head, by id; a padded table has rows without a token. */
+    this.vocabulary = Array.from({ length: web.config.vocab_size }, (_, id) => (id < tokens.length ? this.reading.tokenizer.shown(id) : `<row ${id}>`));
+    /** @type {Promise<void> | null} */
+    this.checked = null;
+    /** @type {Map<string, ComputedRun>} */
+    this.runs = new Map();
+    this.nRuns = 0;
+  }
+
+  /** @override @param {string} route */
+  answers(route) {
+    return ROUTES.includes(route);
+  }
+
+  /** Throw an error if this browser computes other logits than PyTorch. */
+  async check() {
+    const { ids, source_ids, logits: expected } = this.web.check;
+    const { logits } = await this.network.step(ids, /** @type {any} */ (await this.network.start(source_ids)));
+    const found = logitsAt(logits, rowsOf(logits) - 1);
+    const largest = Math.max(1, ...expected.map(Math.abs));
+    if (expected.some((x, i) => !(Math.abs(x - found[i]) <= TOLERANCE * largest))) {
+      throw new ServerError("This browser computes other numbers than PyTorch: use another browser.", 0);
+    }
+  }
+
+  /** @override @param {string} path @returns {Promise<any>} */
+  async get(path) {
+    const [route = "", query = ""] = path.split("?");
+    const { model } = this.web.facts;
+    const given = new URLSearchParams(query);
+    await (this.checked ??= this.check());
+    if (route === "/api/session") return { model: model.id, folder: "", gallery: null };
+    if (route === "/api/model") return this.#named(given.get("model"), model);
+    if (route === "/api/vocabulary") return { model: model.id, tokens: this.vocabulary };
+    const { run, what } = this.#runOf(route);
+    if (what === "scores") return run.scores();
+    if (what === "lens") return run.lens(given.get("norm") !== "0");
+    if (what === "alignment") return run.alignment(number(given, "layer"), number(given, "head"));
+    throw this.#refused();
+  }
+
+  /** @override @param {string} path @returns {Promise<Bytes>} */
+  async bytes(path) {
+    const [route = "", query = ""] = path.split("?");
+    const given = new URLSearchParams(query);
+    const { run, what } = this.#runOf(route);
+    if (what === "thumbnails") return this.#thumbnails(run, given.get("kind") ?? "");
+    if (what === "attention") {
+      const weights = run.weights(given.get("kind") ?? "", number(given, "layer") ?? 0);
+      const [, heads, rows, columns] = weights.shape;
+      const head = number(given, "head");
+      const part = head === null ? weights.data : weights.data.subarray(head * rows * columns, (head + 1) * rows * columns);
+      return { shape: [head === null ? heads : 1, rows, columns], buffer: Uint16Array.from(part, (x) => Math.round(x * 65535)).buffer };
+    }
+    if (what === "logits" && !given.get("off")) {
+      const logits = run.logits(number(given, "position") ?? 0);
+      return { shape: [logits.length], buffer: /** @type {ArrayBuffer} */ (logits.buffer) };
+    }
+    if (what.startsWith("tensor/")) {
+      const { shape, data } = run.tensor(decodeURIComponent(what.slice("tensor/".length)));
+      return { shape, buffer: /** @type {ArrayBuffer} */ (data.slice().buffer) };
+    }
+    throw this.#refused();
+  }
+
+  /** @override @param {string} path @param {{[name: string]: any}} body @returns {Promise<any>} */
+  async post(path, body) {
+    try {
+      if (path === "/api/run") return await this.#run(body);
+      if (path === "/api/next") return await this.#next(body.ids, body.source_ids ?? []);
+    } catch (error) {
+      throw error instanceof TextError ? new ServerError(error.message, 400) : error;
+    }
+    throw this.#refused();
+  }
+
+  /** @param {{[name: string]: any}} body */
+  async #run(body) {
+    const begin = performance.now();
+    const input = await this.#input(body);
+    const run = new ComputedRun(String(++this.nRuns), this.web.facts, this.reading, this.network, input, this.vocabulary);
+    await run.compute();
+    this.runs.set(run.names.run, run);
+    for (const name of [...this.runs.keys()].slice(0, -MAX_RUNS)) this.runs.delete(name);
+    const { tokenizer, sourceTokenizer } = this.reading;
+    const texts = [[body.text, tokenizer], [body.source, sourceTokenizer], [body.target, tokenizer]];
+    const unknown = texts.map(([text, of]) => (typeof text === "string" ? of.unknownIn(text) : "")).filter(Boolean);
+    return run.answer([...new Set(unknown)].join(" "), (performance.now() - begin) / 1000);
+  }
+
+  /** @param {Example & {random?: boolean}} body @returns {Promise<Input>} */
+  async #input(body) {
+    if (!body.random) return this.reading.input(body, this.network);
+    const { random } = this.web;
+    if (!random) throw this.#refused();
+    return { ids: random.ids, sourceIds: random.source_ids, note: "" };
+  }
+
+  /** @param {number[]} ids @param {number[]} sourceIds */
+  async #next(ids, sourceIds) {
+    const logits = this.reading.allowed(await this.prefix.logits(ids, sourceIds));
+    const logProbs = logSoftmax(logits);
+    return {
+      model: this.web.facts.model.id, top: topOf(logProbs, this.vocabulary, N_NEXT), entropy: entropyOf(logProbs), text: this.reading.tokenizer.decode(ids),
+      logits: await packed(/** @type {Float32Array<ArrayBuffer>} */ (logits)),
+    };
+  }
+
+  /** @param {ComputedRun} run @param {string} kind @returns {Bytes} */
+  #thumbnails(run, kind) {
+    const layers = Array.from({ length: this.web.facts.model.attention[kind]?.layers ?? 0 }, (_, layer) => thumbnails(run.weights(kind, layer)));
+    const pictures = new Uint8Array(layers.reduce((sum, { data }) => sum + data.length, 0));
+    layers.forEach(({ data }, layer) => pictures.set(data, layer * data.length));
+    return { shape: [layers.length, ...(layers[0]?.shape ?? [])], buffer: pictures.buffer };
+  }
+
+  /** @param {string} route @returns {{run: ComputedRun, what: string}} */
+  #runOf(route) {
+    const [, name = "", what = ""] = /^\/api\/run\/([^/]+)\/(.+)$/.exec(route) ?? [];
+    const run = this.runs.get(name);
+    if (what && !run) throw new ServerError("the run is no longer kept: run the text again", 400);
+    if (!run) throw this.#refused();
+    return { run, what };
+  }
+
+  /** @template T @param {string | null} wanted @param {T & {id: string}} model @returns {T} */
+  #named(wanted, model) {
+    if (wanted === null || wanted === model.id) return model;
+    throw new ServerError(`this file has another model than ${wanted}`, 400);
+  }
+
+  #refused() {
+    return new ServerError('This file does not compute this: start "glassformer inspect DIR".', 400);
+  }
+}
+
+/** The integer of a query; null without one. @param {URLSearchParams} given @param {string} name */
+function number(given, name) {
+  const value = given.get(name);
+  return value === null ? null : Number(value);
+}

@@ -1,0 +1,129 @@
+/**
+ * Scores of attention heads, and small pictures of their weights (`inspection/head_scores.py`).
+ *
+ * @import { Tensor } from "./tensors.js"
+ *
+ * @typedef {Record<string, number | null>} Scores of a head, by name; null without a place that defines the score
+ * @typedef {{rows: number, columns: number, at: (t: number, s: number) => number}} Matrix
+ */
+
+/** @typedef {{heads: Scores[][], uniform: Scores[]}} LayerScores of the heads of each layer, and of uniform attention */
+
+/** Scores for which heads are found. */
+const PATTERNS = ["previous", "induction", "duplicate", "first"];
+/** Largest height and width of a thumbnail. */
+const THUMBNAIL = 48;
+
+/**
+ * Return one head of the weights (1, H, T, S).
+ * @param {Tensor} weights
+ * @param {number} head
+ * @returns {Matrix}
+ */
+export function headOf({ shape: [, , rows, columns], data }, head) {
+  return { rows, columns, at: (t, s) => data[(head * rows + t) * columns + s] };
+}
+
+/** Return the mean; null without numbers. @param {number[]} values */
+function mean(values) {
+  return values.length ? values.reduce((sum, x) => sum + x, 0) / values.length : null;
+}
+
+/**
+ * Return the scores of one head: attention to the previous, first, an equal or the next repeated token, and entropy.
+ * @param {Matrix} weights
+ * @param {number[] | null} ids of rows and columns; null for cross-attention, which has entropy and sharpness only
+ * @returns {Scores}
+ */
+export function headScores({ rows, columns, at }, ids) {
+  const tokens = Array.from({ length: rows }, (_, t) => t);
+  const rowOf = (/** @type {number} */ t) => Array.from({ length: columns }, (_, s) => at(t, s));
+  const filled = tokens.map(rowOf).filter((row) => row.some((w) => w > 0));
+  const shape = {
+    entropy: mean(filled.map((row) => row.reduce((sum, w) => (w > 0 ? sum - w * Math.log(w) : sum), 0))) ?? 0,
+    sharpness: mean(filled.map((row) => Math.max(...row))) ?? 0,
+  };
+  if (ids === null) return shape;
+  const earlier = tokens.map((t) => tokens.slice(0, t).filter((s) => ids[s] === ids[t]));
+  const induced = tokens.map((t) => ({ t, after: (earlier[t].findLast((s) => s + 1 < t) ?? -1) + 1 })).filter(({ after }) => after > 0);
+  return {
+    previous: mean(tokens.slice(1).map((t) => at(t, t - 1))),
+    induction: mean(induced.map(({ t, after }) => at(t, after))),
+    duplicate: mean(tokens.filter((t) => earlier[t].length).map((t) => earlier[t].reduce((sum, s) => sum + at(t, s), 0))),
+    first: mean(tokens.slice(1).map((t) => at(t, 0))),
+    ...shape,
+  };
+}
+
+/**
+ * Return equal weights on the keys that a query may see.
+ * @param {number} rows
+ * @param {number} columns
+ * @param {(t: number, s: number) => boolean} isAllowed
+ * @returns {Matrix}
+ */
+export function uniformAttention(rows, columns, isAllowed) {
+  const counts = Array.from({ length: rows }, (_, t) => Array.from({ length: columns }, (_, s) => s).filter((s) => isAllowed(t, s)).length);
+  return { rows, columns, at: (t, s) => (isAllowed(t, s) ? 1 / counts[t] : 0) };
+}
+
+/**
+ * Return small pictures of the heads (1, H, T, S): maxima of weights · 255 in at most 48 × 48 windows.
+ * @param {Tensor} weights
+ * @returns {{shape: number[], data: Uint8Array<ArrayBuffer>}} (H, h, w)
+ */
+export function thumbnails({ shape: [, nHeads, rows, columns], data }) {
+  const [height, width] = [Math.min(rows, THUMBNAIL), Math.min(columns, THUMBNAIL)];
+  const picture = new Uint8Array(nHeads * height * width);
+  const windows = (/** @type {number} */ size, /** @type {number} */ n) =>
+    Array.from({ length: n }, (_, i) => [Math.floor((i * size) / n), Math.ceil(((i + 1) * size) / n)]);
+  let at = 0;
+  for (let head = 0; head < nHeads; head++) {
+    for (const [top, bottom] of windows(rows, height)) {
+      for (const [left, right] of windows(columns, width)) {
+        let largest = 0;
+        for (let t = top; t < bottom; t++) for (let s = left; s < right; s++) largest = Math.max(largest, data[(head * rows + t) * columns + s]);
+        picture[at++] = Math.round(largest * 255);
+      }
+    }
+  }
+  return { shape: [nHeads, height, width], data: picture };
+}
+
+/**
+ * Return (score − uniform) / (1 − uniform): 0 for uniform attention, 1 for a head that always attends there; null without it.
+ * @param {number | null | undefined} score
+ * @param {number | null | undefined} uniform
+ */
+function excess(score, uniform) {
+  return typeof score === "number" && typeof uniform === "number" && uniform < 1 ? (score - uniform) / (1 - uniform) : null;
+}
+
+/**
+ * Return the head with the largest excess of each score, and whether it is found: on the text and on random tokens that
+ * follow twice. The smaller of the excesses on both counts.
+ * @param {Record<string, LayerScores>} text scores by kind of attention
+ * @param {Record<string, LayerScores>} random the scores on random tokens
+ * @param {number} margin smallest excess of a head that is found
+ */
+export function bestHeads(text, random, margin) {
+  /** @type {Map<string, {value: number, kind: string, layer: number, head: number}>} */
+  const best = new Map();
+  for (const [kind, { heads, uniform }] of Object.entries(text)) {
+    heads.forEach((ofLayer, layer) => ofLayer.forEach((own, head) => {
+      for (const name of PATTERNS.filter((one) => one in own && (one !== "induction" || layer > 0))) {
+        const other = random[kind];
+        const both = [excess(own[name], uniform[layer][name]), excess(other.heads[layer][head][name], other.uniform[layer][name])];
+        const value = both.reduce((/** @type {number | null} */ least, x) => (x === null ? least : Math.min(x, least ?? x)), null) ?? -Infinity;
+        if (value > (best.get(name)?.value ?? -Infinity) || !best.has(name)) best.set(name, { value, kind, layer, head });
+      }
+    }));
+  }
+  return PATTERNS.filter((name) => best.has(name)).map((name) => {
+    const { value, kind, layer, head } = /** @type {{value: number, kind: string, layer: number, head: number}} */ (best.get(name));
+    return {
+      name, kind, layer, head, score: text[kind].heads[layer][head][name], uniform: text[kind].uniform[layer][name],
+      random: random[kind].heads[layer][head][name], random_uniform: random[kind].uniform[layer][name], is_found: value >= margin,
+    };
+  });
+}

@@ -1,0 +1,115 @@
+/**
+ * Output heads: logits over tokens or labels, per position or per text, or a vector per text.
+ *
+ * @import { Layer } from "./norms.js"
+ * @import { Tensor } from "./tensors.js"
+ * @import { TransformerConfig } from "./transformer.js"
+ * @import { Weights } from "./weights.js"
+ *
+ * @typedef {(hidden: Tensor) => Tensor} Head
+ */
+
+import { ACTIVATIONS } from "./feedforward.js";
+import { normOf } from "./norms.js";
+import { linear, map, reshaped, rowAt, widthOf, zeros } from "./tensors.js";
+
+/**
+ * Return the function from states (T, D) to logits over the vocabulary (T, V).
+ *
+ * If the projection is narrower than the model, `narrow` or the transform reduces the width first.
+ * @param {Weights} weights
+ * @param {{d_model?: number, scale_logits?: boolean, activation?: string, norm?: string, norm_eps?: number}} config
+ * @returns {Head}
+ */
+export function tokenLogits(weights, { d_model = 1, scale_logits = false, activation = "", norm = "", norm_eps = 0 }) {
+  const projection = weights.get("output.proj.weight");
+  const bias = weights.find("output.bias");
+  const narrow = weights.find("output.narrow.weight");
+  /** @type {Layer} */
+  let transform = (x) => x;
+  if (weights.hasLinear("output.transform.dense")) {
+    const dense = weights.linear("output.transform.dense");
+    const after = normOf(weights, "output.transform.norm", { norm, norm_eps });
+    transform = (x) => after(map(linear(x, ...dense), ACTIVATIONS[activation]));
+  }
+  return (hidden) => {
+    hidden = transform(hidden);
+    if (narrow) hidden = linear(hidden, narrow);
+    if (scale_logits) hidden = map(hidden, (x) => x * d_model ** -0.5);
+    return linear(hidden, projection, bias);
+  };
+}
+
+/**
+ * Pool states (T, D) to (1, D): the first, the last, their mean or their maximum.
+ * @param {Tensor} hidden
+ * @param {string} how
+ * @returns {Tensor}
+ */
+export function pool(hidden, how) {
+  const [nTokens, width] = hidden.shape;
+  if (how === "first") return rowAt(hidden, 0);
+  if (how === "last") return rowAt(hidden, nTokens - 1);
+  const y = zeros(1, width);
+  for (let i = 0; i < width; i++) {
+    let [sum, largest] = [0, -Infinity];
+    for (let t = 0; t < nTokens; t++) {
+      sum += hidden.data[t * width + i];
+      largest = Math.max(largest, hidden.data[t * width + i]);
+    }
+    y.data[i] = how === "max" ? largest : sum / nTokens;
+  }
+  return y;
+}
+
+/**
+ * Return the function from states (T, D) to a vector of the text (1, D): pooling, then a dense layer with an activation.
+ * @param {Weights} weights
+ * @param {{pooling?: string, pooler?: string}} head
+ * @returns {Head}
+ */
+export function sequenceVector(weights, { pooling = "", pooler = "none" }) {
+  if (!(pooler in ACTIVATIONS)) return (hidden) => pool(hidden, pooling); // "none", and "unused": stored, not applied
+  const dense = weights.linear("output.pooler");
+  return (hidden) => map(linear(pool(hidden, pooling), ...dense), ACTIVATIONS[pooler]);
+}
+
+/**
+ * Divide a vector by its L2 norm.
+ * @param {Tensor} x
+ */
+export function normalized(x) {
+  const norm = Math.sqrt(x.data.reduce((sum, value) => sum + value * value, 0));
+  return map(x, (value) => value / Math.max(norm, 1e-12));
+}
+
+/**
+ * Return the head of a Transformer.
+ * @param {Weights} weights
+ * @param {TransformerConfig} config
+ * @returns {Head}
+ */
+export function headOf(weights, config) {
+  const { head } = config;
+  if (head.kind === "tokens") return tokenLogits(weights, config);
+  if (head.kind === "positions" || head.kind === "span") {
+    const proj = weights.linear("output.proj");
+    return (hidden) => linear(hidden, ...proj);
+  }
+  const vector = sequenceVector(weights, head);
+  const alone = (/** @type {Tensor} */ x) => reshaped(x, widthOf(x)); // one answer for the text: without the axis of positions
+  if (head.kind === "vectors") return (hidden) => alone(head.normalize ? normalized(vector(hidden)) : vector(hidden));
+  const proj = weights.linear("output.proj");
+  const [mean, std] = [head.mean ?? 0, head.std || 1];
+  return (hidden) => alone(map(linear(vector(hidden), ...proj), (x) => mean + std * x));
+}
+
+/**
+ * Return the row of a head's output that answers for a position; a head for the whole text has one row.
+ * @param {Tensor} logits
+ * @param {number} position
+ */
+export function logitsAt(logits, position) {
+  const width = widthOf(logits);
+  return logits.data.slice(position * width, (position + 1) * width);
+}

@@ -1,0 +1,11 @@
+/** Page of `glassformer export --to web`: the network of this file answers in place of a server. */
+
+import { fromBase64 } from "../page/decode.js";
+import { start } from "../page/main.js";
+import { ComputedSource } from "./computed_source.js";
+
+/** @param {string} id */
+const textOf = (id) => /** @type {string} */ (document.getElementById(id)?.textContent);
+
+const source = new ComputedSource(JSON.parse(textOf("web-model")), fromBase64(textOf("weights")));
+start(source);

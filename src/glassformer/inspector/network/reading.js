@@ -1,0 +1,135 @@
+/**
+ * What a model reads and writes: a text or a pair as ids with the special tokens around it, a prefix, a target.
+ *
+ * @import { Example } from "../page/types.js"
+ * @import { RecurrentModel } from "./recurrent.js"
+ * @import { Vocabulary } from "./tokenizer.js"
+ * @import { Transformer } from "./transformer.js"
+ *
+ * @typedef {{
+ *   before: number[], after: number[], source_before: number[], source_after: number[], target_before: number[],
+ *   is_pair: boolean, start_id: number, end_id: number, never: number[], max_len: number, source_max_len: number,
+ *   mask: {id: number, token: string} | null, beam: number, max_new_tokens: number, max_ratio: number,
+ * }} Rules
+ * The special tokens around a text, a source and a target; the ids that generation never writes; the limits of a search.
+ *
+ * @typedef {{ids: number[], sourceIds: number[], note: string}} Input
+ */
+
+import { largest } from "./predictions.js";
+import { TextError, Tokenizer, strip } from "./tokenizer.js";
+import { logitsAt } from "./heads.js";
+
+const MASK = "[MASK]";
+
+/** Return ids, or throw an error if there are too many or none. @param {string} what @param {number[]} ids @param {number} longest */
+function checked(what, ids, longest) {
+  if (!ids.length) throw new TextError(`the ${what} is empty: give at least one token`);
+  if (ids.length > longest) throw new TextError(`the ${what} has ${ids.length} tokens and the model reads at most ${longest}: shorten it`);
+  return ids;
+}
+
+/** @param {string} what @param {string} text */
+function requireWords(what, text) {
+  if (strip(text) === "") throw new TextError(`the ${what} is empty: give a text with at least one word`);
+}
+
+/** The tokenizers and the special tokens of a model. */
+export class Reading {
+  /** @param {Rules} rules @param {{target: Vocabulary, source: Vocabulary | null}} vocabularies */
+  constructor(rules, { target, source }) {
+    this.rules = rules;
+    this.tokenizer = new Tokenizer(target);
+    this.sourceTokenizer = source ? new Tokenizer(source) : this.tokenizer;
+  }
+
+  /** Return the ids of a text; `[MASK]` is a mask for a model that fills masks. @param {string} text */
+  textIds(text) {
+    const { before, after, mask } = this.rules;
+    if (!mask || !text.includes(MASK)) return [...before, ...this.tokenizer.encode(text), ...after];
+    const marked = text.replaceAll(MASK, mask.token);
+    const closed = this.tokenizer.scheme === "byte" ? marked.replaceAll(` ${mask.token}`, mask.token) : marked;
+    return [...before, ...this.tokenizer.encode(closed, mask.token), ...after];
+  }
+
+  /** @param {string} text */
+  sourceIds(text) {
+    return [...this.rules.source_before, ...this.sourceTokenizer.encode(strip(text)), ...this.rules.source_after];
+  }
+
+  /** @param {string} text */
+  targetIds(text) {
+    return [this.rules.start_id, ...this.rules.target_before, ...this.tokenizer.encode(text)];
+  }
+
+  /**
+   * Return the ids that the network reads for an input of the page; without a target, the network writes one.
+   * @param {Example} example
+   * @param {Transformer | RecurrentModel} network
+   * @returns {Promise<Input>}
+   */
+  async input({ text = "", ids, source = "", target }, network) {
+    const { is_pair, max_len, source_max_len, beam } = this.rules;
+    if (!is_pair) {
+      if (!ids) requireWords("text", text);
+      return { ids: checked("text", ids ?? this.textIds(text), max_len), sourceIds: [], note: "" };
+    }
+    requireWords("source", source);
+    const sourceIds = checked("source", this.sourceIds(source), source_max_len);
+    if (typeof target === "string") return { ids: checked("target", this.targetIds(target), max_len), sourceIds, note: "" };
+    const written = this.tokenizer.decode(await this.greedy(sourceIds, network));
+    const note = beam > 1 ? `The target is that of a greedy search, and translate searches with a beam of ${beam}.` : "";
+    return { ids: this.targetIds(written).slice(0, max_len), sourceIds, note };
+  }
+
+  /**
+   * Return the ids that follow the start of a target if the most probable one is always taken, up to the end token.
+   * @param {number[]} sourceIds
+   * @param {Transformer | RecurrentModel} network
+   */
+  async greedy(sourceIds, network) {
+    const { start_id, target_before, end_id, max_len, max_new_tokens, max_ratio } = this.rules;
+    const longest = Math.min(max_len, max_new_tokens, max_ratio ? Math.trunc(max_ratio * sourceIds.length) + 10 : Infinity);
+    const written = [...target_before];
+    let [next, state] = [[start_id, ...target_before], /** @type {any} */ (await network.start(sourceIds))];
+    while (written.length < longest) {
+      const after = await network.step(next, state);
+      const [id] = largest(this.allowed(logitsAt(after.logits, next.length - 1)), 1);
+      if (id === end_id) break;
+      written.push(id);
+      [next, state] = [[id], after.state];
+    }
+    return written;
+  }
+
+  /** Exclude the ids that generation never writes. @param {Float32Array} logits */
+  allowed(logits) {
+    for (const id of this.rules.never) logits[id] = -Infinity;
+    return logits;
+  }
+}
+
+/** A network that continues what it has read: the ids of a request usually begin with those of the request before. */
+export class Prefix {
+  /** @param {Transformer | RecurrentModel} network */
+  constructor(network) {
+    this.network = network;
+    /** @type {{ids: number[], source: string, state: any} | null} */
+    this.read = null;
+  }
+
+  /**
+   * Return the logits (V,) after ids.
+   * @param {number[]} ids
+   * @param {number[]} sourceIds
+   */
+  async logits(ids, sourceIds) {
+    const source = sourceIds.join();
+    const known = this.read;
+    const isKnown = known !== null && known.source === source && known.ids.length < ids.length && known.ids.every((id, i) => id === ids[i]);
+    const [begin, state] = isKnown ? [known.ids.length, known.state] : [0, await this.network.start(sourceIds)];
+    const after = await this.network.step(ids.slice(begin), state);
+    this.read = { ids, source, state: after.state };
+    return logitsAt(after.logits, ids.length - begin - 1);
+  }
+}

@@ -1,0 +1,69 @@
+/**
+ * The Transformer in its three kinds, by the stacks it has: encoder, decoder or both.
+ *
+ * @import { TransformerState } from "./stacks.js"
+ * @import { Tap, Tensor } from "./tensors.js"
+ * @import { Weights } from "./weights.js"
+ *
+ * @typedef {{
+ *   n_layers: number, n_heads: number, n_kv_heads: number, d_head: number, d_value: number, d_ff: number, window_pattern: number[],
+ * }} StackConfig
+ *
+ * @typedef {{
+ *   kind: string, vocab_size: number, encoder: StackConfig | null, decoder: StackConfig | null, d_model: number, positions: {kind: string, layout?: string, offset?: number, max_distance?: number},
+ *   norm: string, norm_eps: number, norm_order: string, final_norm: boolean, embedding_norm: boolean, qk_norm: boolean,
+ *   activation: string, attention_scale: number | null, scale_embeddings: boolean, scale_logits: boolean,
+ *   head: {kind: string, pooling?: string, pooler?: string, normalize?: boolean, mean?: number, std?: number},
+ * }} TransformerConfig
+ * The settings that the forward pass reads; the others show in the names and sizes of the weights.
+ */
+
+import { headOf } from "./heads.js";
+import { EMPTY, Stack } from "./stacks.js";
+import { scoped, tapped } from "./tensors.js";
+
+/** Transformer with an encoder (as BERT), a decoder (as GPT), or both with cross-attention (the original). */
+export class Transformer {
+  /** @param {TransformerConfig} config @param {Weights} weights @param {() => Promise<void>} breathe */
+  constructor(config, weights, breathe) {
+    this.encoder = config.encoder && new Stack(weights, "encoder", config, breathe);
+    this.decoder = config.decoder && new Stack(weights, "decoder", config, breathe);
+    this.output = headOf(weights, config);
+  }
+
+  /**
+   * Return the state before the first token of a decoder; encode the source once.
+   * @param {number[]} sourceIds empty for a model without an encoder
+   * @param {Tap} [tap]
+   * @returns {Promise<TransformerState>}
+   */
+  async start(sourceIds, tap = null) {
+    if (!this.encoder || !this.decoder) return EMPTY;
+    const { x: memory } = await this.encoder.step(sourceIds, EMPTY, scoped(tap, "encoder"));
+    const projected = this.decoder.blocks.map(({ crossAttn }) => /** @type {NonNullable<typeof crossAttn>} */ (crossAttn).projectMemory(memory));
+    return { ...EMPTY, memory: projected };
+  }
+
+  /**
+   * Read ids (T,) after those of the state; return the output of the head, and the new state.
+   * @param {number[]} ids
+   * @param {TransformerState} state
+   * @param {Tap} [tap]
+   */
+  async step(ids, state, tap = null) {
+    const [stack, name] = this.decoder ? [this.decoder, "decoder"] : [/** @type {Stack} */ (this.encoder), "encoder"];
+    const after = await stack.step(ids, state, scoped(tap, name));
+    tapped(tap, "hidden", after.x);
+    return { logits: tapped(tap, "logits", this.output(after.x)), state: after.state };
+  }
+
+  /**
+   * Read the residual stream (T, D) as if it came from the last block: the output of the head, after the final norm with `norm`.
+   * @param {Tensor} x
+   * @param {boolean} norm
+   */
+  lens(x, norm) {
+    const stack = /** @type {Stack} */ (this.decoder ?? this.encoder);
+    return this.output(norm && stack.finalNorm ? stack.finalNorm(x) : x);
+  }
+}

@@ -1,0 +1,88 @@
+"""The network in JavaScript equals PyTorch: every named tensor of every configuration, and steps with the cache."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from configs import CONFIGS, RECURRENT, random_inputs, random_model
+from glassformer.config.schema import to_dict
+from glassformer.inspection.capture import STANDARD, capture_tensors
+from glassformer.inspector.web_file import DTYPES, Dtype, stored_weights, tied_names
+from glassformer.models.build import Network
+from inspector.network.node import run_node
+
+NAMES = [*(CONFIGS | RECURRENT)]
+ABSENT = ("q_norm", "k_norm")
+"""Names of `STANDARD` in which the page has no tensor: a norm inside an attention."""
+TOLERANCE = 1e-4
+
+
+def case(name: str, dtype: Dtype, folder: Path) -> tuple[Network, dict[str, Tensor]]:
+    """Write a network, its weights rounded to a dtype, and one input; return both."""
+    network: Network = random_model(name, dtype=torch.float32)
+    inputs = random_inputs(network, n_rows=1)
+    source_ids = inputs.others.get("source_ids", torch.zeros(1, 0, dtype=torch.long))
+    safetensors.torch.save_file(stored_weights(network, dtype), folder / f"{name}-{dtype}.safetensors")
+    settings = {"config": to_dict(network.config), "tied": tied_names(network)}
+    settings |= {"ids": inputs.token_ids[0].tolist(), "source_ids": source_ids[0].tolist()}
+    (folder / f"{name}-{dtype}.json").write_text(json.dumps(settings))
+    given = {"token_ids": inputs.token_ids}
+    if "source_ids" in inputs.others:
+        given["source_ids"] = source_ids
+    return network, given
+
+
+Case = tuple[dict[str, Tensor], dict[str, Tensor]]
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Case]]:
+    """By name and dtype: the tensors of PyTorch and those of JavaScript."""
+    folder = tmp_path_factory.mktemp("networks")
+    expected = {}
+    for name in NAMES:
+        expected[name, "float32"] = capture_tensors(*case(name, "float32", folder), STANDARD)
+    for name in ("llama", "paper", "bahdanau"):
+        for dtype in DTYPES[1:]:
+            expected[name, dtype] = capture_tensors(*case(name, dtype, folder), STANDARD)
+    run_node("run.mjs", folder)
+    found = {}
+    for name, dtype in expected:
+        tensors = json.loads((folder / f"{name}-{dtype}.out.json").read_text())
+        of_case = {key: torch.tensor(x["data"]).reshape(x["shape"]) for key, x in tensors.items()}
+        found[name, dtype] = (expected[name, dtype], of_case)
+    yield found
+
+
+def difference(found: Tensor, expected: Tensor) -> float:
+    """Return the largest difference, relative to the largest number above 1."""
+    assert found.shape == expected.shape
+    return float((found - expected).abs().max()) / max(1.0, float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_tensor_equals_that_of_pytorch(name: str, cases: dict[tuple[str, str], Case]) -> None:
+    expected, found = cases[name, "float32"]
+    named = {key for key in expected if not key.endswith(ABSENT)}
+    assert named - found.keys() == set()
+    assert {key: difference(found[key], expected[key]) for key in named} == pytest.approx(
+        dict.fromkeys(named, 0), abs=TOLERANCE
+    )
+    if found["steps"].numel():
+        assert difference(found["steps"], expected["logits"]) < TOLERANCE
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("name", ["llama", "paper", "bahdanau"])
+def test_rounded_weights_are_those_of_the_rounded_network(
+    name: str, dtype: str, cases: dict[tuple[str, str], Case]
+) -> None:
+    expected, found = cases[name, dtype]
+    assert difference(found["logits"], expected["logits"]) < TOLERANCE
+    exact = cases[name, "float32"][0]["logits"]
+    assert difference(expected["logits"], exact) > TOLERANCE  # the weights are not those of float32

@@ -1,0 +1,107 @@
+"""The exported page in a browser: a text that a visitor types is computed in the page, as Python computes it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import glassformer
+from glassformer.config.run import GenerationConfig
+from glassformer.inference.generation import Generation
+from glassformer.inspection.capture import capture
+from glassformer.model import Model
+from inspector.browsing import TEXT, Open, Visit, close, given_to, hash_of, number
+from inspector.conftest import FAMILIES, OpenModel
+
+OpenWeb = Callable[..., Visit]
+
+
+@pytest.fixture
+def open_web(models: dict[str, Model], visit: Open, tmp_path: Path) -> OpenWeb:
+    """Export a model and open its page from the disk."""
+
+    def open_page(name: str, view: dict[str, Any] | None = None, **options: Any) -> Visit:
+        file = tmp_path / f"{name}.html"
+        glassformer.export(models[name], file, to="web")
+        return visit(file.as_uri() + hash_of(**given_to(models[name]), **(view or {})), **options)
+
+    return open_page
+
+
+def side(model: Model) -> str:
+    """Return the side of the tokens at whose positions the model predicts."""
+    if model.is_seq2seq:
+        return "written"
+    return "target" if model.is_causal_lm else "source"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_typed_text_has_the_predictions_of_python(name: str, models: dict[str, Model], open_web: OpenWeb) -> None:
+    page = open_web(name)
+    boxes = page.page.locator("#input textarea")
+    texts = ("dog red", "hund rot") if models[name].is_seq2seq else ("fgh abc de",)
+    for i, text in enumerate(texts):
+        boxes.nth(i).fill(text)
+    page.page.get_by_role("button", name="Run", exact=True).click()
+    page.settle()
+    given = {"source": texts[0], "target": texts[1]} if models[name].is_seq2seq else {"text": texts[0]}
+    logits = capture(models[name], **given, names=["logits"])["logits"][0]
+    page.page.locator(f'#tokens .token[data-side="{side(models[name])}"]').nth(1).click()
+    page.settle()
+    expected = logits[1].softmax(dim=0).sort(descending=True)
+    rows = page.cells("Next token")[1:]
+    assert rows[0][0] == models[name].tokenizer.tokens([int(expected.indices[0])])[0]
+    assert close(torch.tensor([number(row[1]) for row in rows]), expected.values[: len(rows)])
+
+
+def test_the_panels_show_what_the_server_shows(
+    models: dict[str, Model], open_web: OpenWeb, open_model: OpenModel
+) -> None:
+    """The scores of heads and the logit lens of the page equal those of a server."""
+    for name in ("decoder", "encoder-decoder", "encoder"):
+        web, served = open_web(name), open_model(name)
+        for tab, card in (("Attention", "Heads"), ("Logit lens", "Logit lens")):
+            web.open_tab(tab)
+            served.open_tab(tab)
+            assert web.cells(card) == served.cells(card), (name, tab)
+
+
+def test_generation_is_that_of_python(models: dict[str, Model], open_web: OpenWeb) -> None:
+    """Steps at temperature 0 write the text of `generate`."""
+    page = open_web("decoder", {"panel": "steps", "temperature": 0})
+    for _ in range(6):
+        page.page.get_by_role("button", name="Step", exact=True).click()
+        page.settle()
+    written = page.frame("Step by step").locator(".token").all_inner_texts()
+    model = models["decoder"]
+    settings = model.writer.settings(GenerationConfig(temperature=0, max_new_tokens=6))
+    generation = Generation(model.network, [model.writer.encode(TEXT).ids], settings)
+    ids = [token for step in generation for token in step.values()]
+    assert [text.replace("␣", " ") for text in written] == model.tokenizer.tokens(ids)
+
+
+@pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
+def test_a_target_is_that_of_a_greedy_search(name: str, models: dict[str, Model], open_web: OpenWeb) -> None:
+    page = open_web(name, {"target": "", "source": "dog red"})
+    expected = models[name].translate("dog red", beam=1)
+    ids = models[name].translator.target_ids(expected)
+    assert page.tokens("written").count() == len(ids)
+    assert "The target is that of a greedy search" in page.status()
+    page.open_tab("Attention")
+    shown = page.tokens("written").all_inner_texts()
+    assert [text.replace("␣", " ") for text in shown[:-1]] == models[name].tokenizer.tokens(ids[1:])
+
+
+def test_only_panels_that_the_page_computes_are_offered(open_web: OpenWeb) -> None:
+    tabs = open_web("encoder-decoder").page.locator("#tabs [role=tab]:visible").all_inner_texts()
+    assert tabs == ["Alignment", "Attention", "Logit lens", "Step by step"]
+
+
+def test_a_text_that_the_model_cannot_read_is_refused_in_one_sentence(open_web: OpenWeb) -> None:
+    page = open_web("decoder")
+    page.page.locator("#input textarea").fill("abc " * 40)
+    page.page.get_by_role("button", name="Run", exact=True).click()
+    page.settle()
+    assert "and the model reads at most 32: shorten it" in page.status()
