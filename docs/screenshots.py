@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
 
-from PIL import Image
+from PIL import Image, ImageOps
 from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +31,8 @@ WIDE, PHONE = (1280, 800), (390, 844)
 MAX_BYTES = 150_000
 N_COLOURS = 160
 SETTLE_MS = 1200
+FRAME_MS = 2200
+"""Time of a stage in the animation of the flow."""
 
 REPEATS = Path("runs") / "repeats.jsonl"
 TALKS = Path("runs") / "smollm2"
@@ -59,6 +61,8 @@ class Picture:
 REPEATED = {"text": "blacksmith|blacksmith"}
 DEMO = {"text": "The finally clause is always executed before the"}
 PAIR = {"clean": "blacksmith|black", "corrupted": "blackdmith|black"}
+FLOW = ("repeats", {"text": "blacksmith|bl", "panel": "flow", "flow": "decoder.1.0.tokens"})
+"""Model and view of the animation, at its first stage."""
 PICTURES = [
     Picture("heads", "repeats", {**REPEATED, "panel": "attention"}),
     Picture(
@@ -108,6 +112,8 @@ def main(folders: dict[str, Path]) -> None:
                         page = browser.new_page(viewport={"width": width, "height": height})
                         take(page, address, picture)
                         page.close()
+                if name == FLOW[0]:
+                    take_flow(browser.new_page(viewport={"width": 1280, "height": 800}), address, FLOW[1])
         if TALKS.exists():
             with served("serve", str(TALKS)) as address:
                 take_talk(browser.new_page(viewport={"width": 1280, "height": 640}), address.removesuffix("v1"))
@@ -146,6 +152,23 @@ def take(page: Page, address: str, picture: Picture) -> None:
         page.locator(picture.scroll).first.evaluate("element => element.scrollIntoView()")
         page.wait_for_timeout(SETTLE_MS)
     write(page, OUT / f"inspector-{picture.name}.png")
+
+
+def take_flow(page: Page, address: str, view: dict[str, str | int]) -> None:
+    """Walk through the stages of the flow, and write them as an animation."""
+    page.goto(f"{address}#{urlencode(view).replace('+', '%20')}")
+    page.locator(".flow-picture svg").wait_for()
+    frames = []
+    for _ in range(page.locator(".flow-stages button").count()):
+        page.wait_for_timeout(SETTLE_MS)
+        picture = page.locator(".panel .card").first.screenshot(animations="disabled")
+        frames.append(Image.open(io.BytesIO(picture)).convert("RGB"))
+        page.keyboard.press("ArrowRight")
+    height = max(frame.height for frame in frames)
+    first, *others = (ImageOps.pad(frame, (frame.width, height), color="white", centering=(0, 0)) for frame in frames)
+    path = OUT / "flow.webp"
+    first.save(path, save_all=True, append_images=others, duration=FRAME_MS, loop=0, lossless=True, method=6)
+    print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")
 
 
 def take_talk(page: Page, address: str) -> None:

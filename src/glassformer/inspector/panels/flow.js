@@ -326,7 +326,7 @@ export function createFlow(app) {
       sourceRow = token;
     } else if (hit.column.kind !== "output") store.set({ pos: token });
     const to = stages[hit.stage];
-    if (to && hit.stage !== drawn.drawing.current) go({ stage: to.id });
+    if (to && hit.stage !== drawn.drawing.current && hit.column.kind !== "tokens") go({ stage: to.id });
     else load();
   }
 
