@@ -12,7 +12,7 @@ from glassformer.config.run import GenerationConfig
 from glassformer.inference.generation import Generation
 from glassformer.inspection.capture import capture
 from glassformer.model import Model
-from inspector.browsing import TEXT, Open, Visit, close, given_to, hash_of, number
+from inspector.browsing import SOURCE, TEXT, Open, Visit, close, given_to, hash_of, number
 from inspector.conftest import FAMILIES, OpenModel
 
 OpenWeb = Callable[..., Visit]
@@ -25,7 +25,7 @@ def open_web(models: dict[str, Model], visit: Open, tmp_path: Path) -> OpenWeb:
     def open_page(name: str, view: dict[str, Any] | None = None, **options: Any) -> Visit:
         file = tmp_path / f"{name}.html"
         glassformer.export(models[name], file, to="web")
-        return visit(file.as_uri() + hash_of(**given_to(models[name]), **(view or {})), **options)
+        return visit(file.as_uri() + hash_of(**{**given_to(models[name]), **(view or {})}), **options)
 
     return open_page
 
@@ -84,8 +84,8 @@ def test_generation_is_that_of_python(models: dict[str, Model], open_web: OpenWe
 
 @pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
 def test_a_target_is_that_of_a_greedy_search(name: str, models: dict[str, Model], open_web: OpenWeb) -> None:
-    page = open_web(name, {"target": "", "source": "dog red"})
-    expected = models[name].translate("dog red", beam=1)
+    page = open_web(name, {"target": ""})
+    expected = models[name].translate(SOURCE, beam=1)
     ids = models[name].translator.target_ids(expected)
     assert page.tokens("written").count() == len(ids)
     assert "The target is that of a greedy search" in page.status()

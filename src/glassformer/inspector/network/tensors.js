@@ -64,7 +64,10 @@ export function tapped(tap, name, x) {
  * @param {number} n
  */
 export function dot(a, i, b, j, n) {
-  let [first, second, third, fourth] = [0, 0, 0, 0];
+  let first = 0;
+  let second = 0;
+  let third = 0;
+  let fourth = 0;
   let k = 0;
   for (; k + 3 < n; k += 4) {
     first += a[i + k] * b[j + k];
