@@ -7,6 +7,7 @@ stream (tables, output projections, norms) and modules that read it (queries, ke
 need the same order. A permutation moves the weights and does not change their bits.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -87,7 +88,17 @@ def _filled(config: TransformerConfig, weights: Weights, value: Callable[[str, t
 
 def shapes_of(config: TransformerConfig) -> dict[str, torch.Size]:
     """Return the shape of every tensor of a model with this configuration."""
-    return {name: x.shape for name, x in weights_of(build_model(config, "meta")).items()}
+    return {name: x.shape for name, x in _on_meta(config).items()}
+
+
+def without_values(config: TransformerConfig) -> Weights:
+    """Return the tensors of a model with this configuration, on the meta device."""
+    return dict(_on_meta(config))
+
+
+@functools.lru_cache(maxsize=16)  # every family is asked about the same configuration
+def _on_meta(config: TransformerConfig) -> Weights:
+    return weights_of(build_model(config, "meta"))
 
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "qkv_proj")

@@ -17,12 +17,10 @@ from torch import Tensor
 
 from glassformer.config.transformer import Head, Stack, TransformerConfig, VectorHead
 from glassformer.interop.compatibility import differences, stack_misfits
-from glassformer.interop.equivalent import Recast, Weights, as_it_is, shapes_of
+from glassformer.interop.equivalent import Recast, Weights, as_it_is, shapes_of, without_values
 from glassformer.interop.generation import token_ids
 from glassformer.interop.hf_config import Fields, HFConfig, Settings, written
 from glassformer.interop.vocabulary_files import MERGES, VOCAB, Builder
-from glassformer.models.build import build_model
-from glassformer.store.model_directory import weights_of
 
 Shapes = Mapping[str, Sequence[int]]
 Names = tuple[str, ...]
@@ -279,7 +277,7 @@ class Family:
         if config.head.kind not in kinds:
             misfit = f"model.head.kind: expected {' or '.join(kinds)}, got {config.head.kind}"
             return [misfit, *self.misfits(replace(config, head=next(iter(self.heads.values()))))]
-        config, weights = self.recast(config, weights_of(build_model(config, "meta")))
+        config, weights = self.recast(config, without_values(config))
         stored = [rule for rule in self.table(config) if f"{rule.ours[0]}.weight" in weights]
         names = [f"{name}.weight" for rule in stored for name in rule.theirs]
         hf = HFConfig(token_ids(config) | self.write(config), self.name, names)

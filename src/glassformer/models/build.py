@@ -78,10 +78,14 @@ def build_model(config: ModelConfig | str, device: str | torch.device = "cpu") -
 
 
 class _NothingDrawn(TorchFunctionMode):
-    """Mode that skips drawing a table's weights: the meta device stores no weights, but drawing them takes a second."""
+    """Mode that skips drawing weights: the meta device stores none, but drawing a table's takes a second."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return None if func is nn.init.normal_ else func(*args, **(kwargs or {}))
+        return None if func in DRAWS else func(*args, **(kwargs or {}))
+
+
+DRAWS = (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+"""Functions with which PyTorch's modules draw their weights."""
 
 
 def _transformer(config: c.TransformerConfig) -> Transformer:

@@ -12,7 +12,7 @@ from glassformer.config.run import GenerationConfig
 from glassformer.inference.generation import Generation
 from glassformer.inspection.capture import capture
 from glassformer.model import Model
-from inspector.browsing import TEXT, Open, Visit, close, given_to, hash_of, number
+from inspector.browsing import SOURCE, TEXT, Open, Visit, close, given_to, hash_of, number
 from inspector.conftest import FAMILIES, OpenModel
 
 OpenWeb = Callable[..., Visit]
@@ -25,7 +25,7 @@ def open_web(models: dict[str, Model], visit: Open, tmp_path: Path) -> OpenWeb:
     def open_page(name: str, view: dict[str, Any] | None = None, **options: Any) -> Visit:
         file = tmp_path / f"{name}.html"
         glassformer.export(models[name], file, to="web")
-        return visit(file.as_uri() + hash_of(**given_to(models[name]), **(view or {})), **options)
+        return visit(file.as_uri() + hash_of(**{**given_to(models[name]), **(view or {})}), **options)
 
     return open_page
 
@@ -39,7 +39,7 @@ def side(model: Model) -> str:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_typed_text_has_the_predictions_of_python(name: str, models: dict[str, Model], open_web: OpenWeb) -> None:
-    page = open_web(name)
+    page = open_web(name, {"panel": "attention"})
     boxes = page.page.locator("#input textarea")
     texts = ("dog red", "hund rot") if models[name].is_seq2seq else ("fgh abc de",)
     for i, text in enumerate(texts):
@@ -60,7 +60,7 @@ def test_the_panels_show_what_the_server_shows(
     models: dict[str, Model], open_web: OpenWeb, open_model: OpenModel
 ) -> None:
     """The scores of heads and the logit lens of the page equal those of a server."""
-    for name in ("decoder", "encoder-decoder", "encoder"):
+    for name in FAMILIES[:3]:
         web, served = open_web(name), open_model(name)
         for tab, card in (("Attention", "Heads"), ("Logit lens", "Logit lens")):
             web.open_tab(tab)
@@ -84,19 +84,18 @@ def test_generation_is_that_of_python(models: dict[str, Model], open_web: OpenWe
 
 @pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
 def test_a_target_is_that_of_a_greedy_search(name: str, models: dict[str, Model], open_web: OpenWeb) -> None:
-    page = open_web(name, {"target": "", "source": "dog red"})
-    expected = models[name].translate("dog red", beam=1)
+    page = open_web(name, {"target": "", "panel": "attention"})
+    expected = models[name].translate(SOURCE, beam=1)
     ids = models[name].translator.target_ids(expected)
     assert page.tokens("written").count() == len(ids)
     assert "The target is that of a greedy search" in page.status()
-    page.open_tab("Attention")
     shown = page.tokens("written").all_inner_texts()
     assert [text.replace("␣", " ") for text in shown[:-1]] == models[name].tokenizer.tokens(ids[1:])
 
 
 def test_only_panels_that_the_page_computes_are_offered(open_web: OpenWeb) -> None:
     tabs = open_web("encoder-decoder").page.locator("#tabs [role=tab]:visible").all_inner_texts()
-    assert tabs == ["Alignment", "Attention", "Logit lens", "Step by step"]
+    assert tabs == ["Flow", "Alignment", "Attention", "Logit lens", "Step by step"]
 
 
 def test_a_text_that_the_model_cannot_read_is_refused_in_one_sentence(open_web: OpenWeb) -> None:
@@ -105,3 +104,19 @@ def test_a_text_that_the_model_cannot_read_is_refused_in_one_sentence(open_web: 
     page.page.get_by_role("button", name="Run", exact=True).click()
     page.settle()
     assert "and the model reads at most 32: shorten it" in page.status()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_flow_shows_what_the_server_shows(name: str, open_web: OpenWeb, open_model: OpenModel) -> None:
+    web, served = open_web(name, {"panel": "flow"}), open_model(name, {"panel": "flow"})
+    for _ in range(3):
+        for page in (web, served):
+            page.page.get_by_role("button", name="next →", exact=True).click()
+            page.settle()
+        assert numbers_of(web) == pytest.approx(numbers_of(served), abs=1e-4)
+
+
+def numbers_of(page: Visit) -> list[float]:
+    """Return all numbers of the table of the flow."""
+    texts = [text for row in page.cells("Flow")[1:] for text in row[2].split(" ")]
+    return [number(text) for text in texts]

@@ -88,6 +88,7 @@ export class Block {
 
   /** @param {string} name @param {Tensor} x @param {Tap} tap */
   norm(name, x, tap) {
-    return tapped(tap, name, /** @type {Layer} */ (this.norms.get(name))(x));
+    const norm = /** @type {Layer} */ (this.norms.get(name));
+    return tapped(tap, name, norm(tapped(tap, `${name}.input`, x)));
   }
 }

@@ -157,6 +157,25 @@ export class ComputedRun {
     return kind === "encoder" && this.reading.rules.is_pair ? this.input.sourceIds : this.input.ids;
   }
 
+  /** Names and shapes of the tensors in the order of the computation, and the settings. @param {object} config */
+  flow(config) {
+    const tensors = [...this.tensors].map(([name, { shape }]) => [name, shape.slice(1)]).filter(([name, shape]) => name !== "logits" && shape.length > 1);
+    return { ...this.names, tensors, config };
+  }
+
+  /** Rows of a tensor: the tokens from `first` on, and of an attention one head. @param {string} name @param {number | null} head @param {{first: number, count: number}} rows */
+  part(name, head, { first, count }) {
+    const { shape, data } = this.tensor(name);
+    const [nTokens, width] = shape.slice(-2);
+    const nHeads = data.length / (nTokens * width);
+    const heads = head === null ? range(0, nHeads) : [head];
+    const last = Math.min(nTokens, first + count);
+    const parts = heads.map((i) => data.subarray((i * nTokens + first) * width, (i * nTokens + last) * width));
+    const found = new Float32Array(parts.length * (last - first) * width);
+    parts.forEach((part, i) => found.set(part, i * part.length));
+    return { shape: head === null && shape.length > 3 ? [nHeads, last - first, width] : [last - first, width], data: found };
+  }
+
   /** Scores of all heads beside those of uniform attention. */
   scores() {
     const { model, names, margin, windows, random_scores } = this.facts;

@@ -28,7 +28,7 @@ import { rowsOf } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 
 /** What the network computes of a run, and the other routes; panels that need another route are not offered. */
-const ROUTES = ["/thumbnails", "/attention", "/scores", "/alignment", "/lens", "/logits", "/tensor", "/api/run", "/api/next", "/api/model", "/api/vocabulary"];
+const ROUTES = ["/flow", "/thumbnails", "/attention", "/scores", "/alignment", "/lens", "/logits", "/tensor", "/api/run", "/api/next", "/api/model", "/api/vocabulary"];
 /** Number of runs that are kept with all their tensors. */
 const MAX_RUNS = 3;
 const N_NEXT = 50;
@@ -92,6 +92,7 @@ export class ComputedSource extends Source {
     if (route === "/api/model") return this.#named(given.get("model"), model);
     if (route === "/api/vocabulary") return { model: model.id, tokens: this.vocabulary };
     const { run, what } = this.#runOf(route);
+    if (what === "flow") return run.flow(this.web.config);
     if (what === "scores") return run.scores();
     if (what === "lens") return run.lens(given.get("norm") !== "0");
     if (what === "alignment") return run.alignment(number(given, "layer"), number(given, "head"));
@@ -115,9 +116,10 @@ export class ComputedSource extends Source {
       const logits = run.logits(number(given, "position") ?? 0);
       return { shape: [logits.length], buffer: /** @type {ArrayBuffer} */ (logits.buffer) };
     }
-    if (what.startsWith("tensor/")) {
-      const { shape, data } = run.tensor(decodeURIComponent(what.slice("tensor/".length)));
-      return { shape, buffer: /** @type {ArrayBuffer} */ (data.slice().buffer) };
+    if (what === "tensor") {
+      const rows = { first: number(given, "first") ?? 0, count: number(given, "count") ?? Infinity };
+      const { shape, data } = run.part(given.get("name") ?? "", number(given, "head"), rows);
+      return { shape, buffer: /** @type {ArrayBuffer} */ (data.buffer) };
     }
     throw this.#refused();
   }

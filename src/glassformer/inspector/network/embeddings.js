@@ -2,14 +2,14 @@
  * Embedding layer: token ids to the first hidden states.
  *
  * @import { Layer } from "./norms.js"
- * @import { Tensor } from "./tensors.js"
+ * @import { Tap, Tensor } from "./tensors.js"
  * @import { TransformerConfig } from "./transformer.js"
  * @import { Weights } from "./weights.js"
  */
 
 import { normOf } from "./norms.js";
 import { addedPositions } from "./positions.js";
-import { add, linear, map, rowsAt, widthOf } from "./tensors.js";
+import { add, linear, map, rowsAt, tapped, widthOf } from "./tensors.js";
 
 /** Embedding layer: (tokens · scale + types + positions) → norm → projection. */
 export class Embeddings {
@@ -28,13 +28,14 @@ export class Embeddings {
    * Embed ids (T,) at positions (T,): (T, D). A single text has the token type 0.
    * @param {number[]} ids
    * @param {number[]} positions
+   * @param {Tap} tap receives the rows of the tokens and of the positions
    * @returns {Tensor}
    */
-  forward(ids, positions) {
-    let x = rowsAt(this.tokens, ids);
+  forward(ids, positions, tap) {
+    let x = tapped(tap, "tokens", rowsAt(this.tokens, ids));
     if (this.scale !== 1) x = map(x, (value) => value * this.scale);
     if (this.tokenTypes) x = add(x, rowsAt(this.tokenTypes, ids.map(() => 0)));
-    if (this.positions) x = add(x, this.positions(positions));
+    if (this.positions) x = add(x, tapped(tap, "positions", this.positions(positions)));
     x = this.norm(x);
     return this.projection ? linear(x, this.projection) : x;
   }

@@ -4,14 +4,14 @@
  * Letters: E width of the input, D width of the state, G gates. The state of a layer is a list of vectors (1, D): [h], or
  * [h, c] for an LSTM. The state of several layers is a list of those, bottom layer first.
  *
- * @import { Tensor } from "./tensors.js"
+ * @import { Tap, Tensor } from "./tensors.js"
  * @import { Weights } from "./weights.js"
  *
  * @typedef {Tensor[]} LayerState
  */
 
 import { sigmoid } from "./feedforward.js";
-import { beside, linear, zeros } from "./tensors.js";
+import { add, beside, columns, linear, map, multiply, scoped, tapped, widthOf, zeros, zip } from "./tensors.js";
 
 /**
  * Compute h' = tanh(W x + U h) (Elman 1990).
@@ -20,9 +20,7 @@ import { beside, linear, zeros } from "./tensors.js";
  * @returns {LayerState}
  */
 export function rnnStep(fromInput, fromState) {
-  const hidden = zeros(...fromInput.shape);
-  for (let i = 0; i < hidden.data.length; i++) hidden.data[i] = Math.tanh(fromInput.data[i] + fromState.data[i]);
-  return [hidden];
+  return [map(add(fromInput, fromState), Math.tanh)];
 }
 
 /**
@@ -32,19 +30,22 @@ export function rnnStep(fromInput, fromState) {
  * @param {Tensor} fromInput (1, 3·D)
  * @param {Tensor} fromState (1, 3·D)
  * @param {LayerState} state
+ * @param {Tap} [tap] receives r as "reset", z as "keep" and n as "new"
  * @returns {LayerState}
  */
-export function gruStep(fromInput, fromState, [hidden]) {
-  const width = hidden.data.length;
-  const [x, h] = [fromInput.data, fromState.data];
-  const next = zeros(1, width);
-  for (let i = 0; i < width; i++) {
-    const reset = sigmoid(x[i] + h[i]);
-    const keep = sigmoid(x[width + i] + h[width + i]);
-    const fresh = Math.tanh(x[2 * width + i] + reset * h[2 * width + i]);
-    next.data[i] = fresh + keep * (hidden.data[i] - fresh);
-  }
-  return [next];
+export function gruStep(fromInput, fromState, [hidden], tap = null) {
+  const [ofReset, ofKeep, ofNew] = thirds(fromInput);
+  const [stateReset, stateKeep, stateNew] = thirds(fromState);
+  const reset = tapped(tap, "reset", map(add(ofReset, stateReset), sigmoid));
+  const keep = tapped(tap, "keep", map(add(ofKeep, stateKeep), sigmoid));
+  const fresh = tapped(tap, "new", map(add(ofNew, multiply(reset, stateNew)), Math.tanh));
+  return [add(fresh, multiply(keep, zip(hidden, fresh, (old, next) => old - next)))];
+}
+
+/** Return the three gates of a GRU, which are side by side. @param {Tensor} x */
+function thirds(x) {
+  const width = widthOf(x) / 3;
+  return [0, 1, 2].map((gate) => columns(x, gate * width, (gate + 1) * width));
 }
 
 /**
@@ -54,20 +55,40 @@ export function gruStep(fromInput, fromState, [hidden]) {
  * @param {Tensor} fromInput (1, 4·D)
  * @param {Tensor} fromState (1, 4·D)
  * @param {LayerState} state
+ * @param {Tap} [tap] receives i as "write", f as "keep", g as "new", o as "read" and c' as "cell"
  * @returns {LayerState}
  */
-export function lstmStep(fromInput, fromState, [, cell]) {
-  const width = cell.data.length;
-  const [nextHidden, nextCell] = [zeros(1, width), zeros(1, width)];
-  for (let i = 0; i < width; i++) {
-    const [write, keep, fresh, read] = [0, 1, 2, 3].map((gate) => fromInput.data[gate * width + i] + fromState.data[gate * width + i]);
-    nextCell.data[i] = sigmoid(keep) * cell.data[i] + sigmoid(write) * Math.tanh(fresh);
-    nextHidden.data[i] = sigmoid(read) * Math.tanh(nextCell.data[i]);
-  }
-  return [nextHidden, nextCell];
+export function lstmStep(fromInput, fromState, [, cell], tap = null) {
+  const [sums, width] = [add(fromInput, fromState), widthOf(cell)];
+  const gate = (/** @type {number} */ i, /** @type {string} */ name, /** @type {(x: number) => number} */ f) =>
+    tapped(tap, name, map(columns(sums, i * width, (i + 1) * width), f));
+  const [write, keep] = [gate(0, "write", sigmoid), gate(1, "keep", sigmoid)];
+  const [fresh, read] = [gate(2, "new", Math.tanh), gate(3, "read", sigmoid)];
+  const next = tapped(tap, "cell", add(multiply(keep, cell), multiply(write, fresh)));
+  return [multiply(read, map(next, Math.tanh)), next];
 }
 
-/** Step of each cell, and its number of vectors in a state. @type {Record<string, {step: (x: Tensor, h: Tensor, state: LayerState) => LayerState, parts: number}>} */
+/**
+ * Return a tap that joins the tensors of the steps along T, and passes them on with `flush`: (1, …, 1, ·) → (1, …, T, ·).
+ * @param {Tap} tap
+ */
+export function joining(tap) {
+  /** @type {Map<string, Tensor[]>} */
+  const steps = new Map();
+  return {
+    tap: tap && ((/** @type {string} */ name, /** @type {Tensor} */ x) => void steps.set(name, [...(steps.get(name) ?? []), x])),
+    flush() {
+      for (const [name, parts] of steps) {
+        const shape = parts[0].shape.map((n, axis, all) => (axis === all.length - 2 ? parts.length * n : n));
+        const data = new Float32Array(shape.reduce((product, n) => product * n, 1));
+        parts.forEach((part, t) => data.set(part.data, t * part.data.length));
+        tap?.(name, { shape, data });
+      }
+    },
+  };
+}
+
+/** Step of each cell, and its number of vectors in a state. @type {Record<string, {step: (x: Tensor, h: Tensor, state: LayerState, tap?: Tap) => LayerState, parts: number}>} */
 const CELLS = { rnn: { step: rnnStep, parts: 1 }, gru: { step: gruStep, parts: 1 }, lstm: { step: lstmStep, parts: 2 } };
 
 /** One or several recurrent layers, in one direction or both. */
@@ -92,12 +113,13 @@ export class Cells {
    * Run one step of every layer of cells with one direction.
    * @param {Tensor} x (1, E)
    * @param {LayerState[]} states
+   * @param {Tap} [tap] receives the gates of layer 0 as "0.…"
    * @returns {LayerState[]}
    */
-  step(x, states) {
+  step(x, states, tap = null) {
     return this.layers.map(([{ ofInput, ofState }], layer) => {
       const state = states[layer];
-      const next = this.cell.step(linear(x, ...ofInput), linear(state[0], ...ofState), state);
+      const next = this.cell.step(linear(x, ...ofInput), linear(state[0], ...ofState), state, scoped(tap, String(layer)));
       x = next[0];
       return next;
     });
@@ -108,23 +130,27 @@ export class Cells {
    *
    * With two directions, outputs and last states are concatenated; the backward direction ends at the first token.
    * @param {Tensor} x
+   * @param {Tap} [tap] receives gates and states of each layer and direction, in the order of reading: "0.forward.reset"
    * @returns {{outputs: Tensor, last: LayerState[]}}
    */
-  run(x) {
+  run(x, tap = null) {
     const nTokens = x.shape[0];
-    const last = this.layers.map((directions) => {
+    const last = this.layers.map((directions, layer) => {
       const found = directions.map(({ ofInput, ofState }, direction) => {
         const width = ofState[0].shape[1];
         const projected = linear(x, ...ofInput);
         const outputs = zeros(nTokens, width);
+        const ofSteps = joining(scoped(tap, `${layer}.${direction === 0 ? "forward" : "backward"}`));
         let state = this.zeroState(width);
         for (let step = 0; step < nTokens; step++) {
           const t = direction === 0 ? step : nTokens - 1 - step;
           const gates = projected.shape[1];
           const fromInput = { shape: [1, gates], data: projected.data.subarray(t * gates, (t + 1) * gates) };
-          state = this.cell.step(fromInput, linear(state[0], ...ofState), state);
+          state = this.cell.step(fromInput, linear(state[0], ...ofState), state, ofSteps.tap);
+          tapped(ofSteps.tap, "state", state[0]);
           outputs.data.set(state[0].data, t * width);
         }
+        ofSteps.flush();
         return { outputs, state };
       });
       x = beside(...found.map(({ outputs }) => outputs));

@@ -7,28 +7,9 @@
  */
 
 import { tokenLogits } from "./heads.js";
+import { joining } from "./recurrence.js";
 import { Bridge, RecurrentDecoder, RecurrentEncoder } from "./recurrent_stacks.js";
 import { rowAt, rowsAt, scoped, tapped } from "./tensors.js";
-
-/**
- * Return a tap that joins the tensors of the steps along T, and passes them on with `flush`: (1, …, 1, ·) → (1, …, T, ·).
- * @param {Tap} tap
- */
-function joining(tap) {
-  /** @type {Map<string, Tensor[]>} */
-  const steps = new Map();
-  return {
-    tap: tap && ((/** @type {string} */ name, /** @type {Tensor} */ x) => void steps.set(name, [...(steps.get(name) ?? []), x])),
-    flush() {
-      for (const [name, parts] of steps) {
-        const shape = parts[0].shape.map((n, axis, all) => (axis === all.length - 2 ? parts.length * n : n));
-        const data = new Float32Array(shape.reduce((product, n) => product * n, 1));
-        parts.forEach((part, t) => data.set(part.data, t * part.data.length));
-        tap?.(name, { shape, data });
-      }
-    },
-  };
-}
 
 /** Recurrent encoder-decoder: an encoder reads the source, a bridge maps its last state, a decoder writes a target. */
 export class RecurrentModel {

@@ -47,7 +47,7 @@ export class RecurrentEncoder {
    */
   forward(ids, tap) {
     const x = tapped(tap, "embeddings", rowsAt(this.tokens, ids));
-    const { outputs, last } = this.cells.run(this.reverse ? backwards(x) : x);
+    const { outputs, last } = this.cells.run(this.reverse ? backwards(x) : x, scoped(tap, "cells"));
     return { memory: tapped(tap, "memory", this.reverse ? backwards(outputs) : outputs), last };
   }
 }
@@ -137,7 +137,7 @@ export class RecurrentDecoder {
    */
   advance(embedded, state, tap) {
     const fed = this.fed(state, tap);
-    const layers = this.cells.step(fed ? beside(embedded, fed) : embedded, state.layers);
+    const layers = this.cells.step(fed ? beside(embedded, fed) : embedded, state.layers, scoped(tap, "cells"));
     const hidden = tapped(tap, "hidden", layers[layers.length - 1][0]);
     let [read, context] = [hidden, state.summary];
     if (this.attention.kind === "before") context = /** @type {Tensor} */ (fed);

@@ -62,7 +62,7 @@ export class Stack {
     const [queries, keys] = [range(state.length, state.length + ids.length), range(0, state.length + ids.length)];
     const rotary = this.rotary?.forward(queries) ?? null;
     const bias = this.scoreBias?.forward(queries, keys) ?? null;
-    let x = tapped(tap, "embeddings", this.embeddings.forward(ids, queries));
+    let x = tapped(tap, "embeddings", this.embeddings.forward(ids, queries, scoped(tap, "embeddings")));
     const layers = [];
     for (const [i, block] of this.blocks.entries()) {
       await this.breathe();
@@ -72,7 +72,7 @@ export class Stack {
       x = after.x;
       layers.push(after.cache);
     }
-    if (this.finalNorm) x = tapped(tap, "final_norm", this.finalNorm(x));
+    if (this.finalNorm) x = tapped(tap, "final_norm", this.finalNorm(tapped(tap, "final_norm.input", x)));
     return { x: tapped(tap, "final", x), state: { ...state, layers, length: keys.length } };
   }
 }

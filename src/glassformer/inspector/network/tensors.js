@@ -64,7 +64,10 @@ export function tapped(tap, name, x) {
  * @param {number} n
  */
 export function dot(a, i, b, j, n) {
-  let [first, second, third, fourth] = [0, 0, 0, 0];
+  let first = 0;
+  let second = 0;
+  let third = 0;
+  let fourth = 0;
   let k = 0;
   for (; k + 3 < n; k += 4) {
     first += a[i + k] * b[j + k];
@@ -84,11 +87,11 @@ export function dot(a, i, b, j, n) {
  * @returns {Tensor}
  */
 export function linear(x, weight, bias = null) {
-  const [nOut, nIn] = weight.shape;
+  const [nOut, width] = weight.shape;
   const y = zeros(...x.shape.slice(0, -1), nOut);
   for (let row = 0; row < rowsOf(x); row++) {
     for (let out = 0; out < nOut; out++) {
-      const sum = dot(x.data, row * nIn, weight.data, out * nIn, nIn);
+      const sum = dot(x.data, row * width, weight.data, out * width, width);
       y.data[row * nOut + out] = bias === null ? sum : sum + bias.data[out];
     }
   }
