@@ -1,7 +1,9 @@
 """ONNX graphs of every kind of model give glassformer's logits, also for shapes other than the traced ones."""
 
+import functools
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 import glassformer
 from configs import BERT, CONFIGS, GPT, LLAMA, ONE_WAY, PAPER, TINY, random_inputs, random_model
@@ -69,6 +72,14 @@ CASES: dict[str, ModelConfig] = {
     "bahdanau_one_way": replace(TINY, cell="gru", bidirectional=False, attention=AttendBefore(deep_output=True)),
     "luong_reversed": replace(ONE_WAY, attention=AttendAfter(), reverse_source=True, source_vocab_size=13),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_table_of_operators() -> Iterator[None]:
+    """Let PyTorch make its table of operators of ONNX once: it takes a second, and is equal for every graph."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
+        yield
 
 
 def stored(config: ModelConfig, **others: Any) -> StoredModel:

@@ -246,7 +246,12 @@ def matrices(module: nn.Module) -> dict[str, nn.Parameter]:
 
 def seed_everything(seed: int) -> None:
     """Seed the generators that a module may draw from."""
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(
+            seed
+        )  # the other function takes up to 20 ms for the devices that are missing
     random.seed(seed)
     np.random.seed(seed)
 

@@ -294,8 +294,8 @@ def _seed(seed: int, device: torch.device) -> None:
 def _compiler() -> Iterator[None]:
     """Let floats be constants of the graph, and raise `UserError` for an error of torch.compile.
 
-    With `dynamic=True`, PyTorch traces the network once with floats as variables, finds that none can be one, and
-    traces it a second time.
+    With `dynamic=True`, PyTorch takes floats for variables, finds that they must be constants, and traces the network a
+    second time.
     """
     import torch._dynamo.config  # a slow import (1 s), for compiled runs only
     from torch._dynamo.exc import TorchDynamoException
