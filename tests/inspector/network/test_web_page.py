@@ -24,7 +24,8 @@ def open_web(models: dict[str, Model], visit: Open, tmp_path: Path) -> OpenWeb:
 
     def open_page(name: str, view: dict[str, Any] | None = None, **options: Any) -> Visit:
         file = tmp_path / f"{name}.html"
-        glassformer.export(models[name], file, to="web")
+        if not file.exists():
+            glassformer.export(models[name], file, to="web")
         return visit(file.as_uri() + hash_of(**{**given_to(models[name]), **(view or {})}), **options)
 
     return open_page
@@ -104,6 +105,7 @@ def test_a_text_that_the_model_cannot_read_is_refused_in_one_sentence(open_web: 
     page.page.get_by_role("button", name="Run", exact=True).click()
     page.settle()
     assert "and the model reads at most 32: shorten it" in page.status()
+    assert "the text has an id outside the vocabulary" in open_web("decoder", {"ids": "5,9999"}).status()
 
 
 @pytest.mark.parametrize("name", FAMILIES)
