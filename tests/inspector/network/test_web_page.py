@@ -1,8 +1,8 @@
 """The exported page in a browser: a text that a visitor types is computed in the page, as Python computes it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -14,6 +14,9 @@ from glassformer.inspection.capture import capture
 from glassformer.model import Model
 from inspector.browsing import SOURCE, TEXT, Open, Visit, close, given_to, hash_of, number
 from inspector.conftest import FAMILIES, OpenModel
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext
 
 OpenWeb = Callable[..., Visit]
 
@@ -31,6 +34,14 @@ def open_web(models: dict[str, Model], visit: Open, tmp_path: Path) -> OpenWeb:
     return open_page
 
 
+@pytest.fixture
+def offline(window: "BrowserContext") -> Iterator[None]:
+    """Block the network; `visits` also requires that no page of a file makes a request."""
+    window.set_offline(True)
+    yield
+    window.set_offline(False)
+
+
 def side(model: Model) -> str:
     """Return the side of the tokens at whose positions the model predicts."""
     if model.is_seq2seq:
@@ -38,6 +49,7 @@ def side(model: Model) -> str:
     return "target" if model.is_causal_lm else "source"
 
 
+@pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_typed_text_has_the_predictions_of_python(name: str, models: dict[str, Model], open_web: OpenWeb) -> None:
     page = open_web(name, {"panel": "attention"})
