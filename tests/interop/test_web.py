@@ -11,12 +11,15 @@ import pytest
 import safetensors.torch
 
 from configs import CONFIGS, GPT, LLAMA, RECURRENT
+from glassformer.config.run import InfillingConfig
 from glassformer.config.transformer import SequenceHead, Stack
 from glassformer.errors import UserError
 from glassformer.inspector import web_file
 from glassformer.interop.export import export
+from glassformer.loading import load_model
 from glassformer.store.model_directory import read_model
-from interop.checkpoints import model_directory
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+from interop.checkpoints import VOCAB, model_directory, tiny_tokenizer
 
 
 def part(page: str, name: str) -> str:
@@ -42,6 +45,8 @@ def test_the_file_has_the_weights_and_the_settings(dtype: web_file.Dtype, tmp_pa
     model = json.loads(part(page, "web-model"))
     assert model["config"]["d_model"] == LLAMA.d_model and model["facts"]["model"]["folder"] == ""
     assert str(tmp_path) not in page  # a page that others open does not name folders of this computer
+    with pytest.raises(UserError, match="already exists: name another file"):
+        export(folder, tmp_path / "page.html", "web")
     assert ("the rounded weights change logits by" in "\n".join(said)) == (dtype != "float32")
 
 
@@ -58,11 +63,18 @@ def test_a_setting_that_is_not_followed_is_named(monkeypatch: pytest.MonkeyPatch
     assert [*web_file.unfollowed(LLAMA)] == ["positions", "gated_ff"]
 
 
+def filling(folder: Path) -> Path:
+    """Return a model directory of an encoder-decoder that fills masks."""
+    config = replace(CONFIGS["bart"], vocab_size=VOCAB, decoder_start_id=2, eos_id=3)
+    return model_directory(config, folder, objective=InfillingConfig())
+
+
 REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a head on two stacks": (
         lambda folder: model_directory(replace(CONFIGS["bart"], head=SequenceHead(3)), folder),
         "model.head is sequence, and on an encoder and a decoder the page has only the head tokens",
     ),
+    "a denoiser": (filling, "fills masks with an encoder and a decoder, and the page does not do this"),
     "more parameters": (
         lambda folder: model_directory(replace(GPT, d_model=1024, decoder=Stack(4, 4, d_ff=4096)), folder),
         "and a page computes at most 30,000,000: use `glassformer inspect`",
@@ -78,3 +90,14 @@ def test_other_models_are_refused_in_one_sentence(case: str, tmp_path: Path) -> 
         export(folder, tmp_path / "page.html", "web")
     assert words in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "page.html").exists()
+
+
+def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    """The rules of this one split digits one by one, which no scheme of glassformer does."""
+    description = json.loads(tiny_tokenizer().to_json())
+    digits = {"type": "Digits", "individual_digits": True}
+    description["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, description["pre_tokenizer"]]}
+    tokenizer = Tokenizer.imported(json.dumps(description), {})
+    model = replace(load_model(model_directory(GPT, tmp_path / "model")), tokenizers=Tokenizers(tokenizer))
+    with pytest.raises(UserError, match="has rules that the page does not have"):
+        web_file.require_web(model)

@@ -70,6 +70,8 @@ def export(
     path = checkpoint.find(folder, step)
     if to == "web" and out.suffix != ".html":
         raise UserError(f"{out}: expected the name of an HTML file for the target web, such as {out.stem}.html")
+    if to == "web" and os.path.lexists(out):
+        raise UserError(f"{out} already exists: name another file")
     files.require_new_folder(out, own_paths(folder))
     stored = read_model(path)
     _require_plain(stored.run, folder)

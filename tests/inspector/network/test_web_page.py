@@ -1,8 +1,8 @@
 """The exported page in a browser: a text that a visitor types is computed in the page, as Python computes it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -15,6 +15,9 @@ from glassformer.model import Model
 from inspector.browsing import SOURCE, TEXT, Open, Visit, close, given_to, hash_of, number
 from inspector.conftest import FAMILIES, OpenModel
 
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext
+
 OpenWeb = Callable[..., Visit]
 
 
@@ -24,10 +27,19 @@ def open_web(models: dict[str, Model], visit: Open, tmp_path: Path) -> OpenWeb:
 
     def open_page(name: str, view: dict[str, Any] | None = None, **options: Any) -> Visit:
         file = tmp_path / f"{name}.html"
-        glassformer.export(models[name], file, to="web")
+        if not file.exists():
+            glassformer.export(models[name], file, to="web")
         return visit(file.as_uri() + hash_of(**{**given_to(models[name]), **(view or {})}), **options)
 
     return open_page
+
+
+@pytest.fixture
+def offline(window: "BrowserContext") -> Iterator[None]:
+    """Block the network; `visits` also requires that no page of a file makes a request."""
+    window.set_offline(True)
+    yield
+    window.set_offline(False)
 
 
 def side(model: Model) -> str:
@@ -37,6 +49,7 @@ def side(model: Model) -> str:
     return "target" if model.is_causal_lm else "source"
 
 
+@pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_typed_text_has_the_predictions_of_python(name: str, models: dict[str, Model], open_web: OpenWeb) -> None:
     page = open_web(name, {"panel": "attention"})
@@ -104,6 +117,7 @@ def test_a_text_that_the_model_cannot_read_is_refused_in_one_sentence(open_web: 
     page.page.get_by_role("button", name="Run", exact=True).click()
     page.settle()
     assert "and the model reads at most 32: shorten it" in page.status()
+    assert "the text has an id outside the vocabulary" in open_web("decoder", {"ids": "5,9999"}).status()
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -22,10 +22,12 @@ import { logitsAt } from "./heads.js";
 
 const MASK = "[MASK]";
 
-/** Return ids, or throw an error if there are too many or none. @param {string} what @param {number[]} ids @param {number} longest */
-function checked(what, ids, longest) {
+/** Return ids, or throw an error if there are too many, or none, or an unknown one. @param {string} what @param {number[]} ids @param {number} longest @param {Tokenizer} tokenizer */
+function checked(what, ids, longest, { tokens }) {
   if (!ids.length) throw new TextError(`the ${what} is empty: give at least one token`);
   if (ids.length > longest) throw new TextError(`the ${what} has ${ids.length} tokens and the model reads at most ${longest}: shorten it`);
+  const isOutside = ids.some((id) => tokens[id] === undefined);
+  if (isOutside) throw new TextError(`the ${what} has an id outside the vocabulary, whose ids are 0 to ${tokens.length - 1}`);
   return ids;
 }
 
@@ -72,11 +74,11 @@ export class Reading {
     const { is_pair, max_len, source_max_len, beam } = this.rules;
     if (!is_pair) {
       if (!ids) requireWords("text", text);
-      return { ids: checked("text", ids ?? this.textIds(text), max_len), sourceIds: [], note: "" };
+      return { ids: checked("text", ids ?? this.textIds(text), max_len, this.tokenizer), sourceIds: [], note: "" };
     }
     requireWords("source", source);
-    const sourceIds = checked("source", this.sourceIds(source), source_max_len);
-    if (typeof target === "string") return { ids: checked("target", this.targetIds(target), max_len), sourceIds, note: "" };
+    const sourceIds = checked("source", this.sourceIds(source), source_max_len, this.sourceTokenizer);
+    if (typeof target === "string") return { ids: checked("target", this.targetIds(target), max_len, this.tokenizer), sourceIds, note: "" };
     const written = this.tokenizer.decode(await this.greedy(sourceIds, network));
     const note = beam > 1 ? `The target is that of a greedy search, and translate searches with a beam of ${beam}.` : "";
     return { ids: this.targetIds(written).slice(0, max_len), sourceIds, note };

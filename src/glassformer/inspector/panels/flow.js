@@ -291,7 +291,7 @@ export function createFlow(app) {
       const kind = stage.attention.endsWith("cross_attn") ? "cross" : stack;
       const own = model.attention[kind];
       if (own) found.push(button("Open this head in Attention", () => store.set({ panel: "attention", kind, layer: Math.min(block, own.layers - 1), head: Math.min(head, own.heads - 1) })));
-      if (model.kind !== "recurrent") found.push(button("Switch this head off", () => store.set({ panel: "ablation" })));
+      if (model.kind !== "recurrent" && app.source.answers("/effects")) found.push(button("Switch this head off", () => store.set({ panel: "ablation" })));
     }
     if (model?.has_head_over_tokens && model.kind !== "recurrent" && ["final", "output", "ff"].includes(stage?.id ?? "")) {
       found.push(button("Predictions of all layers", () => store.set({ panel: "lens" })));
