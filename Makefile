@@ -5,7 +5,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 
 # One thread per process, because competing threads are slower. Compiled modules are kept, also where Python keeps none.
 TESTS := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/compiled $(BIN)/python
-IN_PROCESSES := -q --numprocesses auto --dist loadfile --no-loadscope-reorder
+# One process more than cores, because some tests wait for a browser, a server or a disk.
+IN_PROCESSES := -q --numprocesses $(shell $(PYTHON) -c "import os; print(1 + os.cpu_count())") --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo chat course quick test processors faults check page docs screenshots bench gpu clean
 

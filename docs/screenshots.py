@@ -154,7 +154,7 @@ def take(page: Page, address: str, picture: Picture) -> None:
     write(page, OUT / f"inspector-{picture.name}.png")
 
 
-def take_flow(page: Page, address: str, view: dict[str, str | int]) -> None:
+def take_flow(page: Page, address: str, view: dict[str, str]) -> None:
     """Walk through the stages of the flow, and write them as an animation."""
     page.goto(f"{address}#{urlencode(view).replace('+', '%20')}")
     page.locator(".flow-picture svg").wait_for()

@@ -14,7 +14,7 @@ from glassformer.model import Model
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page
 
-WAIT_MS = 180_000
+WAIT_MS = 30_000
 """Bound of every wait for a condition: only a page that hangs reaches it, on a busy machine too."""
 READY = "#tokens .token:visible, #panels .card:visible"
 """Selector of what the page shows when it has loaded."""
@@ -51,8 +51,10 @@ def given_to(model: Model) -> dict[str, Any]:
 
 
 def hash_of(**view: Any) -> str:
-    """Return the part of an address that restores a view."""
-    return "#" + "&".join(f"{key}={quote(str(value), safe='')}" for key, value in view.items())
+    """Return the part of an address that restores a view; without a panel, the panel of the attention."""
+    return "#" + "&".join(
+        f"{key}={quote(str(value), safe='')}" for key, value in {"panel": "attention", **view}.items()
+    )
 
 
 @dataclass

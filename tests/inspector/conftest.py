@@ -94,7 +94,7 @@ def open_model(models: dict[str, Model], serve: Serve, visit: Open) -> OpenModel
 
     def open_page(name: str, view: dict[str, Any] | None = None, *, first_view: bool = False, **options: Any) -> Visit:
         served = serve(Inspector(models[name]))
-        chosen = {} if first_view else {"panel": panels.get(name, "attention")}
+        chosen = {"panel": "" if first_view else panels.get(name, "attention")}
         return visit(served.address + hash_of(**given_to(models[name]), **(chosen | (view or {}))), **options)
 
     return open_page

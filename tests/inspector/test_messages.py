@@ -65,7 +65,7 @@ def test_inspect_begins_with_the_messages(chat: Model, monkeypatch: pytest.Monke
 
 
 def test_the_page_shows_and_restores_a_conversation(chat: Model, serve: Serve, visit: Open) -> None:
-    found = visit(serve(Inspector(chat, [{"messages": ANSWERED}])).address)
+    found = visit(serve(Inspector(chat, [{"messages": ANSWERED}])).address + hash_of())
     page, tokens = found.page, chat.tokenizer.tokens(chat.conversation_encoder.read(ANSWERED))
     assert found.tokens("target").count() == len(tokens)
     assert page.locator(".messages span").all_inner_texts() == ["user", "assistant"]

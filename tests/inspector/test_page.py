@@ -10,9 +10,10 @@ from inspector.conftest import FAMILIES, OpenModel, Serve
 from inspector.direct import Inspector
 
 PANELS = {
-    "decoder": ["Attention", "Logit lens", "Step by step", "Ablation", "Compare", "Patching", "Training"],
-    "encoder": ["Attention", "Logit lens", "Ablation", "Compare", "Patching", "Training"],
+    "decoder": ["Flow", "Attention", "Logit lens", "Step by step", "Ablation", "Compare", "Patching", "Training"],
+    "encoder": ["Flow", "Attention", "Logit lens", "Ablation", "Compare", "Patching", "Training"],
     "encoder-decoder": [
+        "Flow",
         "Alignment",
         "Attention",
         "Logit lens",
@@ -23,8 +24,8 @@ PANELS = {
         "Patching",
         "Training",
     ],
-    "recurrent": ["Alignment", "Attention", "Step by step", "Beam search", "Compare", "Training"],
-    "classifier": ["Attention", "Ablation", "Compare", "Training"],
+    "recurrent": ["Flow", "Alignment", "Attention", "Step by step", "Beam search", "Compare", "Training"],
+    "classifier": ["Flow", "Attention", "Ablation", "Compare", "Training"],
 }
 SIZES = {"desktop": (1280, 800), "phone": (390, 844)}
 NAMELESS = """() => [...document.querySelectorAll("button, input, select, textarea, [role=tab], [role=switch]")]
@@ -52,6 +53,11 @@ def test_each_panel_shows_its_content(open_model: OpenModel, models: dict[str, M
     )
     for title in each_panel(found, name):
         panel = page.locator("#panels")
+        if title == "Flow":
+            assert (
+                panel.locator(".flow-picture svg image").count() > 5
+                and panel.locator(".flow-stages button").count() > 3
+            )
         if title == "Attention":
             for i, size in enumerate(card["attention"].values()):
                 if len(card["attention"]) > 1:
@@ -158,7 +164,7 @@ def test_the_page_follows_the_colour_scheme(open_model: OpenModel, scheme: str) 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_examples_run_with_a_click(models: dict[str, Model], serve: Serve, visit: Open, name: str) -> None:
-    found = visit(serve(Inspector(models[name])).address)
+    found = visit(serve(Inspector(models[name])).address + hash_of())
     first = found.tokens("written" if models[name].is_seq2seq else "target" if name == "decoder" else "source")
     before = first.all_inner_texts()
     with found.page.expect_response("**/api/run"):
@@ -169,7 +175,7 @@ def test_examples_run_with_a_click(models: dict[str, Model], serve: Serve, visit
 
 def test_a_token_with_html_is_text(models: dict[str, Model], serve: Serve, visit: Open) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
-    found = visit(serve(Inspector(models["decoder"], [{"text": evil[:20]}])).address)
+    found = visit(serve(Inspector(models["decoder"], [{"text": evil[:20]}])).address + hash_of())
     before = found.page.locator("script, img").count()
     model = models["decoder"]
     pieces = [evil[i : i + 20] for i in range(0, len(evil), 20)]

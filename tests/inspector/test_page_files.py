@@ -52,7 +52,7 @@ def test_the_single_file_needs_no_server(open_file: OpenFile, models: dict[str, 
     found = open_file(name)
     page = found.page
     assert NEEDS_A_SERVER in found.status()
-    computed = {"Step by step", "Beam search", "Compare", "Patching"}
+    computed = {"Flow", "Step by step", "Beam search", "Compare", "Patching"}
     for tab in page.locator("#tabs [role=tab]:not(.only-narrow)").all():
         title = tab.inner_text()
         assert tab.is_disabled() == (title in computed), title
@@ -123,7 +123,7 @@ def test_a_model_of_the_gallery_is_opened(models: dict[str, Model], serve: Serve
     (tmp_path / "gallery").mkdir()
     (tmp_path / "gallery" / "first").symlink_to(models["decoder"].folder)
     gallery = Gallery(tmp_path / "gallery", {name: str(tmp_path / f"{name}.toml") for name in ("first", "second")})
-    found = visit(serve(Inspector(None, gallery=gallery)).address)
+    found = visit(serve(Inspector(None, gallery=gallery)).address + hash_of())
     found.page.get_by_label("first", exact=True).get_by_role("button", name="Open").click()
     found.tokens("target").first.wait_for()
     assert "tiny" in found.page.title()

@@ -59,7 +59,7 @@ def test_two_tabs_of_a_gallery_keep_their_own_models(
         (tmp_path / "gallery" / name).symlink_to(folder)
     sources = {name: str(tmp_path / f"{name}.toml") for name in ("first", "second")}
     served = serve(Inspector(None, gallery=Gallery(tmp_path / "gallery", sources)))
-    tabs = {name: visit(served.address) for name in sources}
+    tabs = {name: visit(served.address + hash_of()) for name in sources}
     for name, found in tabs.items():
         found.page.get_by_label(name, exact=True).get_by_role("button", name="Open").click()
         found.page.locator("#tokens .token").first.wait_for()

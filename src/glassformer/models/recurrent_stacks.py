@@ -69,7 +69,7 @@ class RecurrentEncoder(nn.Module):
     def forward(self, source_ids: Tensor, source_attention_mask: Tensor | None, tap: Tap | None) -> Encoding:
         """Encode `source_ids` (B, S); `source_attention_mask` (B, S) is True for real tokens, with padding anywhere.
 
-        A tap receives the gates "cells.0.forward.reset" … (B, 1, D) step by step; of rows with padding it receives none.
+        A tap receives the gates "cells.0.forward.reset" … (B, 1, D) step by step, but none of rows with padding.
         """
         x = F.dropout(self.tokens(source_ids), self.embedding_dropout, self.training)
         x = tapped(tap, "embeddings", x)

@@ -62,8 +62,8 @@ def gru_step(from_input: Tensor, from_state: Tensor, state: LayerState, tap: Tap
 def lstm_step(from_input: Tensor, from_state: Tensor, state: LayerState, tap: Tap | None = None) -> LayerState:
     """Compute one LSTM step (Hochreiter 1997, Gers 2000); the gates are in the order i, f, g, o.
 
-    i, f, o = σ(W x + U h); g = tanh(W x + U h); c' = f ∘ c + i ∘ g; h' = o ∘ tanh(c'). A tap receives i as "write", f as
-    "keep", g as "new", o as "read" and c' as "cell".
+    i, f, o = σ(W x + U h); g = tanh(W x + U h); c' = f ∘ c + i ∘ g; h' = o ∘ tanh(c').
+    A tap receives i as "write", f as "keep", g as "new", o as "read" and c' as "cell".
 
     >>> h, c = lstm_step(torch.zeros(1, 4), torch.zeros(1, 4), (torch.zeros(1, 1), torch.ones(1, 1)))
     >>> c
@@ -102,7 +102,7 @@ class Stepper:
         return F.linear(x, self.w_x, self.layers[0][2]).unbind(dim=1)
 
     def __call__(self, projected: Tensor, fed: Tensor | None, states: States, tap: Tap | None = None) -> States:
-        """Run one step of every layer: `projected` (B, G·D), `fed` (B, ·). A tap receives the gates of layer 0 as "0.…"."""
+        """Run one step of every layer: `projected` (B, G·D), `fed` (B, ·); a tap receives the gates as "0.keep" …"""
         from_input = projected if fed is None else projected + F.linear(fed, self.w_fed)
         new: list[LayerState] = []
         for number, ((w_in, w_state, b_in, b_state), state) in enumerate(zip(self.layers, states, strict=True)):

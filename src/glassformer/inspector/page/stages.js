@@ -136,7 +136,8 @@ function embedding(names, config, stack) {
   /** @type {Column[]} */
   const columns = [];
   if (names.has(position ?? "")) {
-    columns.push({ kind: "vector", title: "token", tensor: token }, { kind: "vector", title: "position", tensor: position });
+    if (names.has(token ?? "")) columns.push({ kind: "vector", title: "token", tensor: token }); // a table of both sides has one name
+    columns.push({ kind: "vector", title: "position", tensor: position });
   }
   columns.push({ kind: "vector", title: "x", tensor: sum });
   const rule = names.has(position ?? "")

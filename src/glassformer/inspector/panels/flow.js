@@ -64,7 +64,7 @@ export function createFlow(app) {
   const lines = h("ul", { class: "flow-numbers" });
   const doors = h("div", { class: "row" });
   const card = frame({
-    title: "Flow", explanation: "The way of the text through this model, from left to right. A row is a token, a strip is a vector: blue is positive, orange negative.",
+    title: "Flow", explanation: "How the text becomes a prediction, from left to right. A row is a token, a strip is a vector: blue is positive, orange negative.",
     picture: () => picture(),
   }, h("div", { class: "row" }, stacks.element, blocks.element, heads.element, back, next, play), names, place,
   h("div", { class: "flow-text" }, title, sentence, formula, lines, doors));
