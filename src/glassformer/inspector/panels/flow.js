@@ -234,7 +234,7 @@ export function createFlow(app) {
     const picture = sceneElement(scene);
     picture.removeAttribute("width");
     picture.removeAttribute("height");
-    picture.style.minWidth = `${Math.min(scene.width, 900)}px`;
+    picture.style.minWidth = `${Math.min(scene.width, 1150)}px`;
     picture.style.maxWidth = `${1.15 * scene.width}px`;
     fill(place, picture);
     reveal(scene.width);
@@ -280,7 +280,9 @@ export function createFlow(app) {
     next.disabled = current === stages.length - 1;
     const hasFocus = names.contains(document.activeElement);
     fill(names, ...stages.map((stage, i) => button(stage.title, () => go({ stage: stage.id }), { "aria-pressed": String(i === current), class: "quiet" })));
-    if (hasFocus) /** @type {HTMLElement | undefined} */ (names.children[current])?.focus();
+    const chosen = /** @type {HTMLElement | undefined} */ (names.children[current]);
+    if (chosen) names.scrollLeft = chosen.offsetLeft - names.offsetLeft - 60; // on a phone, they are one line
+    if (hasFocus) chosen?.focus();
   }
 
   /** @param {Stage | undefined} stage @param {{stack: string, block: number, head: number}} now */
