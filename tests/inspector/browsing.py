@@ -14,7 +14,7 @@ from glassformer.model import Model
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page
 
-WAIT_MS = 30_000
+WAIT_MS = 180_000
 """Bound of every wait for a condition: only a page that hangs reaches it, on a busy machine too."""
 READY = "#tokens .token:visible, #panels .card:visible"
 """Selector of what the page shows when it has loaded."""
