@@ -99,7 +99,8 @@ test("a long text is shown in part, around the chosen token", () => {
   const lane = laneOf("target", Array.from({ length: 100 }, String), 50);
   assert.equal(lane.to - lane.from, SHOWN);
   assert.ok(lane.from <= 50 && 50 < lane.to);
-  assert.deepEqual([...rowOf({ values: Float32Array.of(1, 2, 3, 4), columns: 2, first: 7 }, 8)], [3, 4]);
+  const rows = { values: Float32Array.of(1, 2, 3, 4), columns: 2, first: 7 };
+  assert.deepEqual([6, 7, 8, 9].map((token) => [...rowOf(rows, token)]), [[], [1, 2], [3, 4], []], "rows 7 and 8 are loaded");
 });
 
 test("columns do not overlap; a wide picture keeps the current sublayer open", () => {
@@ -126,13 +127,15 @@ test("formulas have the numbers of the token and the key", () => {
   const [query, key] = [[1, 0, 0, 0, 2, 0, 0, 0], [3, 0, 0, 0, 1, 0, 0, 0]];
   const tensors = { [`${here}.query`]: [query, 4], [`${here}.key`]: [key, 4], [`${here}.scores`]: [[1.5, 0.5, 3, 1], 2], [`${here}.weights`]: [[1, 0, 0.8808, 0.1192], 2] };
   const stage = stagesOf(DECODER, { stack: "decoder", block: 0 }).find(({ id }) => id === "self_attn.scores");
-  const given = (row, chosen) => numberLines({
-    stage, row, key: chosen, row_label: "b", key_labels: ["a", "b"], scale: null, bars: [],
-    rows: (name) => ({ values: Float32Array.from(tensors[name][0]), columns: tensors[name][1], first: 0 }),
+  const given = (row, chosen, { scale = null, first = 0 } = {}) => numberLines({
+    stage, row, key: chosen, row_label: "b", key_labels: ["a", "b"], scale, bars: [],
+    rows: (name) => ({ values: Float32Array.from(tensors[name][0]), columns: tensors[name][1], first: name.endsWith("key") ? first : 0 }),
   });
   assert.deepEqual(given(1, 0), [
     "q(b) · k(a) = 2.00·3.00 + 0.00·0.00 + 0.00·0.00 + 0.00·0.00 = 6.000", "score = 6.000 / √4 = 3.000",
     "weight = exp(3.00) / Σ exp(score) over 2 tokens = 1 / 1.135 = 0.881",
   ]);
   assert.equal(given(0, 1).at(-1), "weight = 0: the mask hides this token");
+  assert.equal(given(1, 0, { scale: 0.25 })[1], "score = 6.000 · 0.250 + 1.500 = 3.000", "the rest is the bias of the position");
+  assert.equal(given(1, 0, { first: 1 })[0], "a is outside of the part that is shown: score = 3.000");
 });

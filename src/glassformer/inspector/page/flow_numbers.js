@@ -87,16 +87,26 @@ function scoreLines({ stage, row, key, row_label, key_labels, scale, rows }) {
   if (!queries || !keys || !scores || !weights || key < 0) return [];
   const [q, k] = [rowOf(queries, row), rowOf(keys, key)];
   const [score, weight] = [rowOf(scores, row)[key] ?? NaN, rowOf(weights, row)[key] ?? NaN];
-  const { sum, text } = dotProduct(q, k);
-  const factor = scale ?? 1 / Math.sqrt(q.length);
-  const lines = [`q(${visible(row_label)}) · k(${visible(key_labels[key] ?? "")}) = ${text} = ${fixed(sum, 3)}`];
-  const bias = score - sum * factor;
-  const product = scale === null ? `${fixed(sum, 3)} / √${q.length}` : `${fixed(sum, 3)} · ${fixed(factor, 3)}`;
-  lines.push(Math.abs(bias) > 1e-3 ? `score = ${product} + ${fixed(bias, 3)} = ${fixed(score, 3)}` : `score = ${product} = ${fixed(score, 3)}`);
+  const lines = k.length ? productLines(q, k, scale, score) : [`${visible(key_labels[key] ?? "")} is outside of the part that is shown: score = ${fixed(score, 3)}`];
+  if (k.length) lines[0] = `q(${visible(row_label)}) · k(${visible(key_labels[key] ?? "")}) = ${lines[0]}`;
   if (weight === 0) return [...lines, "weight = 0: the mask hides this token"];
   const all = Array.from(rowOf(scores, row)).filter((_, j) => rowOf(weights, row)[j] !== 0);
   const total = all.reduce((one, x) => one + Math.exp(x - score), 0);
   return [...lines, `weight = exp(${fixed(score, 2)}) / Σ exp(score) over ${all.length} ${all.length === 1 ? "token" : "tokens"} = 1 / ${fixed(total, 3)} = ${fixed(weight, 3)}`];
+}
+
+/**
+ * Return q·k with its sum, and the score with the scale and, if the model has one, the bias of the position.
+ * @param {Float32Array} q
+ * @param {Float32Array} k
+ * @param {number | null} scale in place of 1 / √d
+ * @param {number} score
+ */
+function productLines(q, k, scale, score) {
+  const { sum, text } = dotProduct(q, k);
+  const bias = score - sum * (scale ?? 1 / Math.sqrt(q.length));
+  const product = scale === null ? `${fixed(sum, 3)} / √${q.length}` : `${fixed(sum, 3)} · ${fixed(scale, 3)}`;
+  return [`${text} = ${fixed(sum, 3)}`, `score = ${product}${Math.abs(bias) > 1e-3 ? ` + ${fixed(bias, 3)}` : ""} = ${fixed(score, 3)}`];
 }
 
 /** @param {Numbers} numbers @param {string} tensor */

@@ -62,13 +62,13 @@ export function pooled(values, n) {
 }
 
 /**
- * Return the row of a token.
+ * Return the row of a token; it is empty for a token whose row was not loaded.
  * @param {Rows} rows
  * @param {number} token
  */
 export function rowOf(rows, token) {
-  const begin = (token - rows.first) * rows.columns;
-  return rows.values.subarray(begin, begin + rows.columns);
+  const begin = Math.max(0, token - rows.first) * rows.columns;
+  return rows.values.subarray(begin, token < rows.first ? begin : begin + rows.columns);
 }
 
 /**

@@ -292,8 +292,11 @@ export function createFlow(app) {
     if (stage?.attention && model && Object.keys(model.attention).length) {
       const kind = stage.attention.endsWith("cross_attn") ? "cross" : stack;
       const own = model.attention[kind];
-      if (own) found.push(button("Open this head in Attention", () => store.set({ panel: "attention", kind, layer: Math.min(block, own.layers - 1), head: Math.min(head, own.heads - 1) })));
-      if (model.kind !== "recurrent" && app.source.answers("/effects")) found.push(button("Switch this head off", () => store.set({ panel: "ablation" })));
+      const [layer, chosen] = [Math.min(block, (own?.layers ?? 1) - 1), Math.min(head, (own?.heads ?? 1) - 1)];
+      if (own) found.push(button("Open this head in Attention", () => store.set({ panel: "attention", kind, layer, head: chosen })));
+      if (model.kind !== "recurrent" && app.source.answers("/effects")) {
+        found.push(button("Switch this head off", () => store.set({ panel: "ablation", kind, off: `${kind}.${layer}.${chosen}` })));
+      }
     }
     if (model?.has_head_over_tokens && model.kind !== "recurrent" && ["final", "output", "ff"].includes(stage?.id ?? "")) {
       found.push(button("Predictions of all layers", () => store.set({ panel: "lens" })));
