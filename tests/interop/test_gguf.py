@@ -331,7 +331,7 @@ def test_a_wrong_conversion_is_detected(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_wrong_arguments_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = model_directory(GPT, tmp_path / "ours")
-    with pytest.raises(UserError, match="got bfloat16; only gguf"):
+    with pytest.raises(UserError, match="got bfloat16; only gguf and web have other dtypes"):
         export(folder, tmp_path / "out", "hf", dtype="bfloat16")
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(UserError, match=r"pip install 'glassformer\[export\]'"):

@@ -18,6 +18,7 @@ INNER = {
     "in_order",
     "reading_order",
     "run",
+    "run_by_steps",
     "run_masked",
 }
 INNER |= {"on_tensors", "scoped", "stacked", "tapped", "where"}

@@ -103,6 +103,7 @@ def require_web(model: TrainedModel) -> None:
 def unfollowed(settings: Any, path: str = "") -> Iterator[str]:
     """Yield the dotted names of settings that `network/` does not follow, except those with their default value.
 
+    >>> from glassformer.config.recurrent import RecurrentConfig
     >>> list(unfollowed(RecurrentConfig(vocab_size=9)))
     []
     """

@@ -63,7 +63,10 @@ def export(
         raise UserError(f"unknown export target {to!r}: choose one of {', '.join(get_args(Target))}")
     dtypes = DTYPES.get(to, ("float32",))
     if dtype not in dtypes:
-        raise UserError(f"dtype: expected {' or '.join(dtypes)} for the target {to}, got {dtype}")
+        raise UserError(
+            f"dtype: expected {' or '.join(dtypes)} for the target {to}, got {dtype}; only {' and '.join(DTYPES)} have "
+            "other dtypes"
+        )
     if not isinstance(model, (str, os.PathLike)):
         return _export_loaded(model, out, to, step, dtype)
     folder, out = files.as_path(model, "model"), files.as_path(out, "out")

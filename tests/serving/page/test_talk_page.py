@@ -283,11 +283,12 @@ def test_an_answer_arrives_in_parts_and_stops(serve: Serve, visit: Open, steps: 
 
 @pytest.mark.usefixtures("steps")
 def test_a_server_that_dies_is_reported_beside_what_it_wrote(
-    stop_server: Callable[[], None], serve: Serve, visit: Open
+    stop_server: Callable[[], None], serve: Serve, visit: Open, steps: threading.Semaphore
 ) -> None:
     found = visit(serve("chat"), refusals=True)
     begin_long_answer(found)
-    stop_server()
+    stop_server()  # in the middle of the answer
+    steps.release(200)
     found.until(
         "() => document.querySelector('.problem')?.textContent.includes('ended before the answer was complete')"
     )
