@@ -64,6 +64,7 @@ PAIR = {"clean": "blacksmith|black", "corrupted": "blackdmith|black"}
 FLOW = ("repeats", {"text": "blacksmith|bl", "panel": "flow", "flow": "decoder.1.0.tokens"})
 """Model and view of the animation, at its first stage."""
 PICTURES = [
+    Picture("flow", FLOW[0], {**FLOW[1], "flow": "decoder.1.0.self_attn.scores"}),
     Picture("heads", "repeats", {**REPEATED, "panel": "attention"}),
     Picture(
         "attention",
@@ -158,12 +159,12 @@ def take_flow(page: Page, address: str, view: dict[str, str]) -> None:
     """Walk through the stages of the flow, and write them as an animation."""
     page.goto(f"{address}#{urlencode(view).replace('+', '%20')}")
     page.locator(".flow-picture svg").wait_for()
-    frames = []
-    for _ in range(page.locator(".flow-stages button").count()):
+    stages, frames = page.locator(".flow-stages button"), []
+    for stage in range(stages.count()):
+        stages.nth(stage).click()
         page.wait_for_timeout(SETTLE_MS)
         picture = page.locator(".panel .card").first.screenshot(animations="disabled")
         frames.append(Image.open(io.BytesIO(picture)).convert("RGB"))
-        page.keyboard.press("ArrowRight")
     height = max(frame.height for frame in frames)
     first, *others = (ImageOps.pad(frame, (frame.width, height), color="white", centering=(0, 0)) for frame in frames)
     path = OUT / "flow.webp"
