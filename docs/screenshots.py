@@ -4,8 +4,8 @@
     .venv/bin/python docs/screenshots.py demo=DIR     # use the model in DIR
 
 Each picture shows a model of `MODELS`. A model whose folder is missing is trained first: about three minutes for all on
-two cores. The pictures are `docs/_static/inspector-NAME.png`, and `docs/_static/talk.png` of the server's page, if
-`runs/smollm2` exists (`make chat`).
+two cores. The pictures are `docs/_static/inspector-NAME.png`, `docs/_static/flow.webp`, an animation of the flow, and
+`docs/_static/talk.png` of the server's page, if `runs/smollm2` exists (`make chat`).
 """
 
 import io

@@ -1,21 +1,25 @@
 """The tensors of the flow equal those of `model.trace`, for every family; wrong requests are one sentence."""
 
+import json
 import zlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from configs import CONFIGS, RECURRENT, random_model
+from configs import CONFIGS, RECURRENT, random_inputs, random_model
 from glassformer.config.run import Run
+from glassformer.config.schema import to_dict
 from glassformer.errors import UserError
-from glassformer.inspection.capture import FLOW, capture_tensors
+from glassformer.inspection.capture import FLOW, capture_tensors, tensor_shapes
 from glassformer.inspector.app import Packed
 from glassformer.inspector.shown import Shown
 from glassformer.model import Model
 from inspector.browsing import given_to
 from inspector.direct import Inspector
+from inspector.network.node import run_node
 
 FAMILIES = ["gpt", "llama", "t5", "bart", "bert", "paper", "sandwich", "one_kv_head_wide_value", *RECURRENT]
 EDGES = ["fused_qkv", "rotary_partial_qk_norm", "attention_only", "d_embedding", "token_types", "unequal_stacks"]
@@ -84,5 +88,13 @@ def test_a_wrong_request_is_one_sentence(models: dict[str, Model], given: dict[s
     assert sentence in str(error.value)
 
 
-def test_the_families_are_of_the_table() -> None:
-    assert {*FAMILIES, *EDGES} <= {*CONFIGS, *RECURRENT}
+def test_each_stage_of_each_configuration_has_tensors_of_the_model(tmp_path: Path) -> None:
+    """The page asks only for tensors that the model has, of every stack and block, and leaves no sublayer out."""
+    flows = {}
+    for name in (*CONFIGS, *RECURRENT):
+        network = random_model(name, dtype=torch.float32)
+        inputs = random_inputs(network, n_rows=1)
+        shapes = tensor_shapes(network, {"token_ids": inputs.token_ids, **inputs.others}, FLOW)
+        flows[name] = {"tensors": list(shapes.items()), "config": to_dict(network.config), "formulas": {}}
+    (tmp_path / "flows.json").write_text(json.dumps(flows))
+    run_node("stages.mjs", tmp_path / "flows.json")

@@ -248,10 +248,8 @@ def seed_everything(seed: int) -> None:
     """Seed the generators that a module may draw from."""
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
-    else:
-        torch.default_generator.manual_seed(
-            seed
-        )  # the other function takes up to 20 ms for the devices that are missing
+    else:  # `torch.manual_seed` takes up to 20 ms for the devices that are missing
+        torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)
 

@@ -56,7 +56,7 @@ STANDARD = (
 )
 """Names that `capture` stores by default."""
 FLOW = (*STANDARD, "*.embeddings.tokens", "*.embeddings.positions", "*_norm.input")
-"""Names from which the whole way of the data is drawn: also the parts of an embedding and the inputs of norms."""
+"""Names from which the inspector draws the flow: also the parts of an embedding and the inputs of norms."""
 MAX_BYTES = 2 << 30
 """Largest trace in bytes."""
 _METHODS = ("forward", "hidden", "encode", "step")

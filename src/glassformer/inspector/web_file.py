@@ -35,7 +35,6 @@ from glassformer.tasks.trained_model import TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Dtype = Literal["float32", "bfloat16", "int8"]
-DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16", "int8")
 MAX_PARAMETERS = 30_000_000
 """Largest number of parameters, for which a browser computes a token in a fraction of a second."""
 N_CHECKED = 8

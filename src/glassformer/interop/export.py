@@ -106,7 +106,7 @@ def write_checked(stored: StoredModel, folder: Path, to: Target, dtype: Dtype = 
     """Write the export into an existing, empty folder, or to the file of `web`; return the lines of the report."""
     options = {} if dtype == "float32" else {"dtype": dtype}
     report: list[str] = getattr(import_module(TARGETS[to]), f"write_{to}")(stored, folder, **options)
-    n_named = {"gguf": 2, "ct2": 0, "web": len(stored.generation.end_ids)}.get(to, len(stored.generation.end_ids))
+    n_named = {"gguf": 2, "ct2": 0}.get(to, len(stored.generation.end_ids))
     if unnamed := stored.generation.end_ids[n_named:]:
         ends = ", ".join(map(str, unnamed))
         report.append(

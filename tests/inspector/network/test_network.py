@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import safetensors.torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from configs import CONFIGS, RECURRENT, random_inputs, random_model
 from glassformer.config.schema import to_dict
 from glassformer.inspection.capture import FLOW, capture_tensors
-from glassformer.inspector.web_file import DTYPES, Dtype, stored_weights, tied_names
+from glassformer.inspector.web_file import Dtype, stored_weights, tied_names
 from glassformer.models.build import Network
 from inspector.network.node import run_node
 
@@ -49,7 +50,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, 
     for name in NAMES:
         expected[name, "float32"] = capture_tensors(*case(name, "float32", folder), FLOW)
     for name in ("llama", "paper", "bahdanau"):
-        for dtype in DTYPES[1:]:
+        for dtype in get_args(Dtype)[1:]:
             expected[name, dtype] = capture_tensors(*case(name, dtype, folder), FLOW)
     run_node("run.mjs", folder)
     found = {}
@@ -78,7 +79,7 @@ def test_every_tensor_equals_that_of_pytorch(name: str, cases: dict[tuple[str, s
         assert difference(found["steps"], expected["logits"]) < TOLERANCE
 
 
-@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("dtype", get_args(Dtype)[1:])
 @pytest.mark.parametrize("name", ["llama", "paper", "bahdanau"])
 def test_rounded_weights_are_those_of_the_rounded_network(
     name: str, dtype: str, cases: dict[tuple[str, str], Case]

@@ -21,7 +21,7 @@ function block(path, parts = ["self_attn", "ff"], isPre = true) {
 }
 
 const DECODER = {
-  config: { activation: "gelu", norm: "rmsnorm" },
+  config: { activation: "gelu", norm: "rmsnorm" }, formulas: { decoder: "weights = softmax(q·kᵀ / √d)" },
   tensors: [["decoder.embeddings", [5, 16]], ...block("decoder.blocks.0"), ...block("decoder.blocks.1"), ...block("decoder.blocks.2"), ["decoder.final_norm", [5, 16]], ["decoder.final", [5, 16]], ["hidden", [5, 16]]],
 };
 const ids = (flow, place) => stagesOf(flow, place).map(({ id }) => id);
@@ -66,7 +66,7 @@ test("recurrent cells show their gates; attention comes where it is computed", (
   const gates = ["reset", "keep", "new"].map((name) => [`decoder.cells.0.${name}`, [5, 8]]);
   const attention = ["scores", "weights", "context"].map((name) => [`decoder.cross_attn.${name}`, [1, 5, 4]]);
   const read = [["encoder.embeddings", [4, 8]], ["encoder.cells.0.forward.keep", [4, 8]], ["encoder.cells.0.backward.keep", [4, 8]], ["encoder.memory", [4, 16]], ["decoder.embeddings", [5, 8]]];
-  const of = (names) => ({ config: { cell: "gru", attention: { score: "additive" } }, tensors: [...read, ...names, ["hidden", [5, 8]]] });
+  const of = (names) => ({ config: { cell: "gru" }, formulas: { cross: "weights = softmax(vᵀ tanh(W q + U k))" }, tensors: [...read, ...names, ["hidden", [5, 8]]] });
   const before = of([...attention, ...gates, ["decoder.hidden", [5, 8]]]);
   const after = of([...gates, ["decoder.hidden", [5, 8]], ...attention]);
   assert.deepEqual(ids(before, { stack: "decoder", block: 0 }), ["tokens", "embedding", "alignment", "cell0", "output"]);

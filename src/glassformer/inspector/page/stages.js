@@ -1,9 +1,10 @@
 /**
- * The way of the data through a model as stages, read from the names of its tensors in the order of the computation.
+ * The stages from a text to a prediction, read from the names of its tensors in the order of the computation.
  * A stage has columns; a column is a tensor, and each row of it belongs to a token. No stage depends on the name of a model.
  *
  * @typedef {[name: string, shape: number[]]} Named
- * @typedef {{tensors: Named[], config: Record<string, any>}} Flow
+ * @typedef {{tensors: Named[], config: Record<string, any>, formulas: Record<string, string>}} Flow
+ * `formulas` are those of the attention weights, by the kind of attention.
  *
  * @typedef {"tokens" | "vector" | "add" | "matrix" | "lines" | "fold" | "output"} ColumnKind
  * @typedef {{
@@ -26,8 +27,8 @@ const GATES = /** @type {Record<string, Record<string, string>>} */ ({
   gru: { reset: "r", keep: "z", new: "n" }, lstm: { write: "i", keep: "f", new: "g", read: "o", cell: "c" },
 });
 const CHAPTERS = {
-  tokens: "1, Tokenization", embedding: "2, Embeddings and positions", recurrent: "3, The recurrent encoder-decoder",
-  alignment: "4, Attention is alignment", attention: "5, Attention", block: "6, Layer norm and residual connections",
+  tokens: "1, Text to ids", embedding: "2, Embeddings and positions", recurrent: "3, Sequence to sequence without attention",
+  alignment: "4, Attention is alignment", attention: "5, Attention", block: "6, The block", output: "9, GPT",
 };
 
 /** A table of shapes with questions about them. */
@@ -90,7 +91,7 @@ export function headsOf({ tensors }, attention) {
  */
 export function keyHead({ tensors }, attention, head) {
   const keys = tensors.find(([name]) => name === `${attention}.key`)?.[1]?.[0] ?? 1;
-  return Math.floor((head * keys) / headsOf({ tensors, config: {} }, attention));
+  return Math.floor((head * keys) / headsOf({ tensors, config: {}, formulas: {} }, attention));
 }
 
 /**
@@ -103,8 +104,8 @@ export function stagesOf(flow, { stack, block }) {
   const names = new Names(flow.tensors);
   const n = blocksOf(flow, stack);
   const first = [tokens(), embedding(names, flow.config, stack)];
-  if (!n) return [...first, ...recurrent(names, flow.config, stack), ...(stack === "decoder" ? [output("hidden")] : [])];
-  const stages = [...first, ...blockStages(names, flow.config, stack, block)];
+  if (!n) return [...first, ...recurrent(names, flow, stack), ...(stack === "decoder" ? [output("hidden")] : [])];
+  const stages = [...first, ...blockStages(names, flow, stack, block)];
   const before = folded(0, block);
   const after = folded(block + 1, n);
   if (before) stages[2]?.columns.unshift(before);
@@ -149,15 +150,16 @@ function embedding(names, config, stack) {
   };
 }
 
-/** @param {Names} names @param {Record<string, any>} config @param {string} stack @param {number} block @returns {Stage[]} */
-function blockStages(names, config, stack, block) {
+/** @param {Names} names @param {Flow} flow @param {string} stack @param {number} block @returns {Stage[]} */
+function blockStages(names, flow, stack, block) {
+  const { config } = flow;
   const path = `${stack}.blocks.${block}`;
   const parts = ["self_attn", "cross_attn", "ff"].filter((part) => names.has(`${path}.${part}`));
   return parts.flatMap((part, i) => {
     const [here, norm] = [`${path}.${part}`, `${path}.${part}_norm`];
     const isPre = names.isBefore(norm, here);
     const next = parts[i + 1] ? `${path}.${parts[i + 1]}_norm.input` : `${path}.residual`;
-    const stages = part === "ff" ? feedForward(names, config, path) : attention(names, config, path, part);
+    const stages = part === "ff" ? feedForward(names, config, path) : attention(names, flow, path, part);
     if (isPre) {
       stages.unshift({
         id: `${part}.norm`, title: "Norm", chapter: CHAPTERS.block, formula: config.norm === "rmsnorm" ? "y = x / √(mean(x²) + ε) · w" : "y = (x − mean) / √(variance + ε) · w + b",
@@ -178,21 +180,12 @@ function blockStages(names, config, stack, block) {
 /** @param {Record<string, any>} config @param {boolean} isSelf */
 function positionRule(config, isSelf) {
   if (!isSelf) return "";
-  const kind = positionKind(config);
-  if (kind === "rotary") return " q and k are turned by angles that grow with the position (rotary positions), so that q·k depends on the distance.";
+  if (config.positions?.kind === "rotary") return " q and k are turned by angles that grow with the position (rotary positions), so that q·k depends on the distance.";
   return "";
 }
 
-/** @param {Record<string, any>} config */
-export function positionKind(config) {
-  const positions = config.positions ?? {};
-  if ("base" in positions) return "rotary";
-  if ("n_buckets" in positions) return "relative";
-  return "";
-}
-
-/** @param {Names} names @param {Record<string, any>} config @param {string} path @param {string} part @returns {Stage[]} */
-function attention(names, config, path, part) {
+/** @param {Names} names @param {Flow} flow @param {string} path @param {string} part @returns {Stage[]} */
+function attention(names, { config, formulas }, path, part) {
   const here = `${path}.${part}`;
   const isSelf = part === "self_attn";
   const side = isSelf ? undefined : /** @type {const} */ ("source");
@@ -213,7 +206,7 @@ function attention(names, config, path, part) {
     },
     {
       id: `${part}.scores`, title: isSelf ? "Attention" : "Attention (cross)", chapter: isSelf ? CHAPTERS.attention : CHAPTERS.alignment, attention: here,
-      formula: scoreFormula(config, isSelf), sentence: `The query of a token is compared with the keys ${keys}.${isSelf ? " The mask hides what a token may not see." : ""} The softmax makes weights that sum to 1.`,
+      formula: formulas[isSelf ? path.split(".")[0] ?? "" : "cross"] ?? "", sentence: `The query of a token is compared with the keys ${keys}.${isSelf ? " The mask hides what a token may not see." : ""} The softmax makes weights that sum to 1.`,
       columns: [
         { kind: "matrix", title: "scores", tensor: `${here}.scores`, has_heads: true, rule: "scores", side },
         ...masked(here, isSelf),
@@ -222,7 +215,7 @@ function attention(names, config, path, part) {
     },
     {
       id: `${part}.values`, title: isSelf ? "Values" : "Values (cross)", chapter: CHAPTERS.attention, attention: here, formula: "context = Σ weight · v;  x ← x + W_O [head 0; head 1; …]",
-      sentence: "Each token takes the values of the tokens that it looks at, in the proportion of the weights. The heads are joined, multiplied by W_O, and added to the residual stream.",
+      sentence: "Each token takes the values of the tokens that it looks at, in proportion to the weights. The heads are joined, multiplied by W_O, and added to the residual stream.",
       columns: [
         ...sourceTokens(side),
         { kind: "lines", title: "weight · v", tensor: `${here}.weights`, has_heads: true, side, width: 56 },
@@ -242,14 +235,6 @@ function sourceTokens(side) {
   return side ? [{ kind: "tokens", title: "source", side, width: 74 }] : [];
 }
 
-/** @param {Record<string, any>} config @param {boolean} isSelf */
-function scoreFormula(config, isSelf) {
-  const scale = config.attention_scale;
-  const product = scale === null || scale === undefined ? "q·k / √d" : scale === 1 ? "q·k" : `${Number(scale.toPrecision(3))} · q·k`;
-  const bias = isSelf && positionKind(config) === "relative" ? " + b(distance)" : "";
-  return `score = ${product}${bias};  weight = softmax(score)`;
-}
-
 /** @param {Names} names @param {Record<string, any>} config @param {string} path @returns {Stage[]} */
 function feedForward(names, config, path) {
   const act = config.activation ?? "f";
@@ -265,7 +250,7 @@ function feedForward(names, config, path) {
 function final(names, flow, stack) {
   const hasDecoder = stack === "encoder" && stacksOf(flow).includes("decoder");
   const isNormed = names.has(`${stack}.final_norm`);
-  const target = hasDecoder ? "The decoder reads these vectors: they are the keys and values of its cross-attention." : "The head of the model reads these vectors.";
+  const target = hasDecoder ? "The cross-attention of the decoder makes its keys and values from these vectors." : "The head of the model reads these vectors.";
   return {
     id: "final", title: isNormed ? "Final norm" : "Output of the stack", chapter: CHAPTERS.block, formula: isNormed ? "h = norm(x)" : "h = x",
     sentence: `${isNormed ? "The residual stream is normalised once more. " : ""}${target}`,
@@ -278,14 +263,14 @@ function output(hidden) {
   /** @type {Column[]} */
   const read = hidden ? [{ kind: "vector", title: "h", tensor: hidden }] : [];
   return {
-    id: "output", title: "Prediction", chapter: CHAPTERS.attention, formula: "p = softmax(W h)",
+    id: "output", title: "Prediction", chapter: CHAPTERS.output, formula: "p = softmax(W h)",
     sentence: "The vector of the chosen token gives a score for each possible answer, its logit. The softmax makes probabilities that sum to 1.",
     columns: [...read, { kind: "output", title: "probability", width: 190 }],
   };
 }
 
-/** @param {Names} names @param {Record<string, any>} config @param {string} stack @returns {Stage[]} */
-function recurrent(names, config, stack) {
+/** @param {Names} names @param {Flow} flow @param {string} stack @returns {Stage[]} */
+function recurrent(names, { config, formulas }, stack) {
   const all = [...names.shapes.keys()].filter((name) => name.startsWith(`${stack}.cells.`));
   const layers = [...new Set(all.map((name) => name.split(".").slice(0, -1).join(".")))];
   const cells = layers.map((layer, i) => cellStage(all.filter((name) => name.startsWith(`${layer}.`)), layer, config, i, layers.length));
@@ -297,7 +282,7 @@ function recurrent(names, config, stack) {
     }];
   }
   const hidden = { kind: /** @type {const} */ ("vector"), title: "s", tensor: "decoder.hidden" };
-  const looks = names.has("decoder.cross_attn.weights") ? [alignmentStage(config)] : [];
+  const looks = names.has("decoder.cross_attn.weights") ? [alignmentStage(formulas.cross ?? "")] : [];
   const state = /** @type {Stage} */ (cells.at(-1) ?? { id: "cell", title: "Recurrent step", chapter: CHAPTERS.recurrent, formula: "s = tanh(W y + U s′)", sentence: "The new state is a function of the token and of the state before it.", columns: [] });
   state.columns.push(hidden);
   const steps = [...cells.slice(0, -1), state];
@@ -325,20 +310,17 @@ function cellStage(tensors, layer, config, i, n) {
   };
 }
 
-/** @param {Record<string, any>} config @returns {Stage} */
-function alignmentStage(config) {
-  const formulas = /** @type {Record<string, string>} */ ({
-    additive: "score = vᵀ tanh(W s + U h)", dot: "score = s · h", general: "score = sᵀ W h", scaled_dot: "score = (W s) · (U h) / √d",
-  });
+/** @param {string} formula of the weights @returns {Stage} */
+function alignmentStage(formula) {
   return {
     id: "alignment", title: "Attention", chapter: CHAPTERS.alignment, attention: "decoder.cross_attn",
-    formula: `${formulas[config.attention?.score] ?? "score"};  weight = softmax(score);  context = Σ weight · h`,
-    sentence: "The state of the decoder is compared with each state of the encoder. The weights, which sum to 1, say from where this step reads; the context is the weighted sum.",
+    formula: `${formula};  context = Σ weight · k`,
+    sentence: "The state q of the decoder is compared with each state k of the encoder. The weights, which sum to 1, say from where this step reads; the context is the weighted sum.",
     columns: [
       { kind: "matrix", title: "scores", tensor: "decoder.cross_attn.scores", has_heads: true, rule: "scores", side: "source" },
       { kind: "matrix", title: "weights", tensor: "decoder.cross_attn.weights", has_heads: true, rule: "weights", side: "source", weights: "decoder.cross_attn.weights" },
       ...sourceTokens("source"),
-      { kind: "lines", title: "weight · h", tensor: "decoder.cross_attn.weights", has_heads: true, side: "source", width: 56 },
+      { kind: "lines", title: "weight · k", tensor: "decoder.cross_attn.weights", has_heads: true, side: "source", width: 56 },
       { kind: "vector", title: "context", tensor: "decoder.cross_attn.context", has_heads: true, width: 44 },
     ],
   };

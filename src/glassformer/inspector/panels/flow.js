@@ -1,5 +1,5 @@
 /**
- * Flow: the way from the text to the prediction, drawn with the numbers of this model.
+ * Flow: how the text becomes a prediction, drawn with the numbers of this model.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
  * @import { Picture } from "../page/types.js"
@@ -366,7 +366,7 @@ export function createFlow(app) {
         flow = null;
         chosenKey = -1;
         void latest.use(app.data.json(state.run, "flow"), (value) => {
-          flow = value;
+          flow = { ...value, formulas: state.model?.formulas ?? {} };
           load();
         });
         return;

@@ -1,11 +1,11 @@
-"""Flow: the tensors of a run by name, from which the page draws the way from the text to the prediction."""
+"""Flow: the tensors of a run by name, from which the page draws how the text becomes a prediction."""
 
 import re
-from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
 
+from glassformer.config.schema import to_dict
 from glassformer.errors import UserError
 from glassformer.inspection.capture import FLOW, capture_tensors, tensor_shapes
 from glassformer.inspector.app import Packed, route
@@ -21,7 +21,7 @@ _BLOCK = re.compile(r"(encoder|decoder)\.blocks\.\d+\.")
 def flow(inspector: Inspector, run: str) -> dict[str, Any]:
     """Answer names and shapes of the tensors of a run, in the order of the computation, and the model's settings."""
     shown = inspector.run_of(run)
-    return {**shown.names, "tensors": list(_shapes(shown).items()), "config": asdict(shown.model.config)}
+    return {**shown.names, "tensors": list(_shapes(shown).items()), "config": to_dict(shown.model.config)}
 
 
 def _shapes(shown: Shown) -> dict[str, tuple[int, ...]]:
