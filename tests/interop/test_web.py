@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import safetensors.torch
@@ -29,7 +30,7 @@ def part(page: str, name: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("dtype", web_file.DTYPES)
+@pytest.mark.parametrize("dtype", get_args(web_file.Dtype))
 def test_the_file_has_the_weights_and_the_settings(dtype: web_file.Dtype, tmp_path: Path) -> None:
     folder = model_directory(LLAMA, tmp_path / "model")
     said = export(folder, tmp_path / "page.html", "web", dtype=dtype).said
