@@ -17,11 +17,12 @@ from glassformer.inspector.worker import Worker
 from glassformer.model import Model
 from glassformer.reporting import Outcome
 from inspector.browsing import Open, Visit, given_to, hash_of, visits
-from runs import lineage_runs
+from runs import label_run, label_set_run, lineage_runs
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
 
+LABELS = ("classes", "multi_label", "regression", "tags")
 FAMILIES = ("decoder", "encoder", "encoder-decoder", "recurrent")
 
 
@@ -34,6 +35,17 @@ def models(trained: Outcome, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
     found = {name: glassformer.train(run, place(name) / "run").model for name, run in lineage_runs(place).items()}
     return {"decoder": glassformer.load(trained.folder), **found}
+
+
+@pytest.fixture(scope="session")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+    """One tiny trained model of each kind of label."""
+    found = {}
+    for kind in LABELS:
+        folder = tmp_path_factory.mktemp(kind)
+        run = label_set_run(folder) if kind == "multi_label" else label_run(folder, kind)
+        found[kind] = glassformer.train(run, folder / "run").model
+    return found
 
 
 @dataclass

@@ -10,9 +10,8 @@ from glassformer.inspection.effects import effects
 from glassformer.inspection.measures import measure_of
 from glassformer.model import Model
 from inspector.browsing import Open, Visit, hash_of, number, percents
-from inspector.conftest import Serve
+from inspector.conftest import LABELS, Serve
 from inspector.direct import Inspector
-from runs import label_run, label_set_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
@@ -20,19 +19,7 @@ if TYPE_CHECKING:
 TEXT = "the dog red"
 POSITION = 2
 """Position of "dog", the second word, after the start token."""
-KINDS = ("classes", "multi_label", "regression", "tags")
 OFF = "encoder.0.head.1"
-
-
-@pytest.fixture(scope="module")
-def labelled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
-    """One tiny trained model of each kind of label."""
-    found = {}
-    for kind in KINDS:
-        folder = tmp_path_factory.mktemp(kind)
-        run = label_set_run(folder) if kind == "multi_label" else label_run(folder, kind)
-        found[kind] = glassformer.train(run, folder / "run").model
-    return found
 
 
 def answer_of(model: Model) -> dict[str, float]:
@@ -62,7 +49,7 @@ def shown(place: "Locator", answer: dict[str, float]) -> dict[str, float]:
     return {name: found[name] for name in answer}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_every_answer_has_the_numbers_of_the_verb(labelled: dict[str, Model], kind: str) -> None:
     model = labelled[kind]
     inspector, intact = Inspector(model), answer_of(model)
@@ -79,7 +66,7 @@ def test_every_answer_has_the_numbers_of_the_verb(labelled: dict[str, Model], ki
     assert ablated["after"]["loss"] == pytest.approx(measured.heads("encoder")[0][1], abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_every_panel_shows_the_numbers_of_the_verb(
     labelled: dict[str, Model], serve: Serve, visit: Open, kind: str
 ) -> None:

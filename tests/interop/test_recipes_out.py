@@ -58,7 +58,7 @@ NO_FAMILY = {
     ),
 }
 """Recipe → the setting that no family has."""
-OF_ITS_START = ("sums-preference", "sums-reward")
+OF_ITS_START = ("smollm2-docstrings", "sums-preference", "sums-reward")
 """Recipes whose model is that of `init.path`."""
 
 

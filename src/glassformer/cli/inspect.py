@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from glassformer import files
 from glassformer.cli.inputs_outputs import Stored, TextOrPair, require_output
@@ -17,6 +17,10 @@ from glassformer.inspector.listener import is_loopback
 from glassformer.store import checkpoint
 from glassformer.store.lock import is_locked
 from glassformer.tasks.requirements import require_inputs
+
+if TYPE_CHECKING:
+    from glassformer.inspector.inspector import Inspector
+    from glassformer.tasks.trained_model import TrainedModel
 
 
 def main(
@@ -39,7 +43,8 @@ def main(
             four tiny models, which it trains in runs/gallery on first use.
         port: The port of the server; 0 chooses a free one.
         host: The address to listen on; another one than 127.0.0.1 lets other computers use the model.
-        html: Write the page with the results of this text to one file, which opens without a server, and exit.
+        html: Write the page to one file, which opens without a server, and exit. The file contains the model, and
+            computes any text; of a model that a browser cannot compute, it contains the results of this text.
         wait: If the folder has no model yet, show its training and wait for the first checkpoint.
         no_browser: Print the address, and do not open a browser.
 
@@ -68,8 +73,7 @@ def main(
         from glassformer.inspector import server  # imports torch
     # The model, and the page
     from glassformer.inspector.gallery import Gallery
-    from glassformer.inspector.inspector import FOLDER, Inspector
-    from glassformer.inspector.single_file import single_file
+    from glassformer.inspector.inspector import Inspector
 
     example = {"text": given.text} if given.source is None else {"source": given.source, "target": given.target}
     examples = [] if given.text is given.source is None else [example]
@@ -84,12 +88,29 @@ def main(
     model = None if waits else stored.model(folder)
     inspector = Inspector(model, examples, folder=folder, device=stored.device)
     if html is not None:
-        if model is None or not examples:
-            raise UserError("--html needs a model, and --text TEXT or --source TEXT")
-        files.write_text(html, single_file(inspector, example, FOLDER))
+        if model is None:
+            raise UserError("--html needs a model, and the run has no checkpoint yet")
+        files.write_text(html, page_of(inspector, model))
         print(html)
         return 0
     return server.serve(inspector, host, port, opens_browser=not no_browser)
+
+
+def page_of(inspector: "Inspector", model: "TrainedModel") -> str:
+    """Return the page in one file: with the model, or with the answers for one text if a browser cannot compute it."""
+    from glassformer.inspector.inspector import FOLDER
+    from glassformer.inspector.single_file import single_file
+    from glassformer.inspector.web_file import require_web, web_file
+
+    try:
+        require_web(model)
+    except UserError as reason:
+        if not inspector.examples:
+            raise UserError(f"--html needs --text TEXT or --source TEXT, because {reason}") from None
+        err(f"the file has the answers for this text only, because {reason}")
+        return single_file(inspector, dict(inspector.examples[0]), FOLDER)
+    err("the file contains the model and computes any text")
+    return web_file(model, examples=inspector.examples, curves=True)
 
 
 @contextmanager

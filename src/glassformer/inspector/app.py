@@ -35,7 +35,7 @@ MAX_BODY = 1 << 20
 """Largest body of a request in bytes."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 HEADERS = {
     b"content-security-policy": POLICY.encode(),
@@ -117,10 +117,13 @@ def application(calls: Sequence[Call], folder: Path, hosts: Sequence[str], worke
     async def index(request: Request) -> Response:
         return FileResponse(folder / "page" / "index.html")
 
+    async def two(request: Request) -> Response:
+        return FileResponse(folder / "page" / "two.html")
+
     routes: list[Any] = [Route(call.path, partial(_answer, call, worker), methods=[call.method]) for call in calls]
     routes.append(Mount("/page", StaticFiles(directory=folder / "page")))
     routes.append(Mount("/panels", _Scripts(directory=folder / "panels")))
-    routes.append(Route("/", index))
+    routes += [Route("/", index), Route("/two", two)]
     return Starlette(
         routes=routes,
         lifespan=lifespan,

@@ -6,7 +6,7 @@ The modules compute what the server computes (`network/computed_source.js`); pan
 import base64
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import safetensors.torch
@@ -17,14 +17,17 @@ from glassformer.config.run import BeamConfig
 from glassformer.config.schema import to_dict
 from glassformer.config.transformer import TransformerConfig
 from glassformer.errors import UserError
+from glassformer.inference.answer import Answerer
 from glassformer.inference.classify import Classifier, Tagger
 from glassformer.inference.fill import MaskFiller, mask_token
 from glassformer.inference.text import never_written
 from glassformer.inspection.head_scores import MARGIN, NAMES, random_scores, random_trace
+from glassformer.inspection.measures import predicts_next_token
 from glassformer.inspector import page_data
-from glassformer.inspector.inspector import FOLDER, Inspector
+from glassformer.inspector.inspector import FOLDER, Example, Inspector
 from glassformer.inspector.panels.attention import score_table
 from glassformer.inspector.panels.card import card
+from glassformer.inspector.panels.training import live
 from glassformer.inspector.single_file import with_modules
 from glassformer.kernels.linear import quantize
 from glassformer.models.build import Network
@@ -59,14 +62,20 @@ vectors normal xavier fan_in before after
 """Kinds of settings that the modules of `network/` follow."""
 
 
-def web_file(model: TrainedModel, dtype: Dtype = "float32") -> str:
+def web_file(
+    model: TrainedModel, dtype: Dtype = "float32", *, examples: Sequence[Example] = (), curves: bool = False
+) -> str:
     """Return the page of a model, whose matrices become those of `dtype` (`stored_weights`).
 
+    The page begins with the first of `examples`. With `curves`, it has the log of the run and the name of its folder.
     Raises `UserError` if the modules cannot compute the model.
     """
     require_web(model)
     weights = stored_weights(model.network, dtype)
-    data = json.dumps(web_model(model), ensure_ascii=False).replace("<", "\\u003c")  # no tag ends the script
+    if not curves:
+        model = dataclasses.replace(model, folder=None)
+    inspector = Inspector(model, examples)
+    data = json.dumps(web_model(inspector), ensure_ascii=False).replace("<", "\\u003c")  # no tag ends the script
     stored = base64.b64encode(safetensors.torch.save(weights)).decode()
     scripts = (
         f'<script type="application/json" id="web-model">{data}</script>\n'
@@ -141,12 +150,13 @@ def stored_weights(network: Network, dtype: Dtype) -> dict[str, Tensor]:
     return stored
 
 
-def web_model(model: TrainedModel) -> dict[str, Any]:
+def web_model(inspector: Inspector) -> dict[str, Any]:
     """Return what the page needs beside the weights: `WebModel` of `network/computed_source.js`."""
+    model = inspector.model_of(None)
     network, source = model.network, None
     if model.source_tokenizer is not model.tokenizer:
         source = vocabulary(model.source_tokenizer)
-    random, facts = None, facts_of(model)
+    random, facts = None, facts_of(inspector)
     if isinstance(network, Transformer):
         random = _ids(random_trace(model).inputs)
         facts["random_scores"] = {kind: score_table(layers) for kind, layers in random_scores(model).items()}
@@ -158,11 +168,13 @@ def web_model(model: TrainedModel) -> dict[str, Any]:
         "vocabularies": {"target": vocabulary(model.tokenizer), "source": source},
         "random": random,
         "check": checked_logits(model),
+        "live": None if model.folder is None else live(inspector),
     }
 
 
-def facts_of(model: TrainedModel) -> dict[str, Any]:
+def facts_of(inspector: Inspector) -> dict[str, Any]:
     """Return the facts that the answers contain: the card of the model without what needs a server, and more."""
+    model = inspector.model_of(None)
     windows, outputs, config = {}, "none", model.config
     if isinstance(config, TransformerConfig):
         for name, stack in config.stacks.items():
@@ -174,8 +186,7 @@ def facts_of(model: TrainedModel) -> dict[str, Any]:
         outputs = "number"
     elif isinstance(model.predictor, Classifier | Tagger):
         outputs = "labels" if isinstance(model.predictor, Classifier) else "tags"
-    alone = dataclasses.replace(model, folder=None)
-    of_model = card(Inspector(alone)) | {"has_template": False}
+    of_model = card(inspector) | {"has_template": False}
     return {
         "model": of_model,
         "outputs": outputs,
@@ -183,7 +194,22 @@ def facts_of(model: TrainedModel) -> dict[str, Any]:
         "margin": MARGIN,
         "windows": windows,
         "random_scores": None,
+        "measure": measured(model),
     }
+
+
+def measured(model: TrainedModel) -> str:
+    """Return what an ablation compares: see `measures`, and `Facts` of `computed_run.js`."""
+    predictor = model.predictor
+    if predicts_next_token(model.config):
+        return "loss"
+    if page_data.predicts_tokens(model):
+        return "tokens"
+    if isinstance(predictor, Answerer):
+        return "span"
+    if predictor is None or model.is_regression:
+        return "change"
+    return "each label" if model.is_multi_label else "labels"
 
 
 def tied_names(network: Network) -> dict[str, str]:

@@ -10,7 +10,11 @@ import torch
 import glassformer
 from glassformer.config.run import GenerationConfig
 from glassformer.inference.generation import Generation
+from glassformer.inspection.ablation import Part
 from glassformer.inspection.capture import capture
+from glassformer.inspection.effects import effects
+from glassformer.inspection.measures import measure_of
+from glassformer.inspector.web_file import web_file
 from glassformer.model import Model
 from inspector.browsing import SOURCE, TEXT, Open, Visit, close, given_to, hash_of, number
 from inspector.conftest import FAMILIES, OpenModel
@@ -108,7 +112,7 @@ def test_a_target_is_that_of_a_greedy_search(name: str, models: dict[str, Model]
 
 def test_only_panels_that_the_page_computes_are_offered(open_web: OpenWeb) -> None:
     tabs = open_web("encoder-decoder").page.locator("#tabs [role=tab]:visible").all_inner_texts()
-    assert tabs == ["Flow", "Alignment", "Attention", "Logit lens", "Step by step"]
+    assert tabs == ["Flow", "Alignment", "Attention", "Logit lens", "Step by step", "Ablation"]
 
 
 def test_a_text_that_the_model_cannot_read_is_refused_in_one_sentence(open_web: OpenWeb) -> None:
@@ -134,3 +138,33 @@ def numbers_of(page: Visit) -> list[float]:
     """Return all numbers of the table of the flow."""
     texts = [text for row in page.cells("Flow")[1:] for text in row[2].split(" ")]
     return [number(text) for text in texts]
+
+
+def test_a_page_of_inspect_begins_with_its_text_and_has_the_log(
+    models: dict[str, Model], visit: Open, tmp_path: Path
+) -> None:
+    """The page that `inspect --html` writes: the text, the curves, and an ablation that is computed in the page."""
+    model = models["decoder"]
+    file = tmp_path / "page.html"
+    file.write_text(web_file(model, examples=[{"text": TEXT}], curves=True), "utf-8")
+    page = visit(file.as_uri())
+    assert page.page.locator("#input textarea").input_value() == TEXT
+    page.open_tab("Training")
+    assert page.page.locator("#panels section.frame canvas, #panels section.frame svg").count() > 0
+    page.open_tab("Ablation")
+    page.page.get_by_role("button", name="Measure all").click()
+    page.settle()
+    trace = capture(model, text=TEXT, names=["logits"])
+    found = effects(model.network, trace.inputs, measure_of(model, trace.inputs))
+    shown = [number(x) for x in page.page.locator(".switch").all_inner_texts()]
+    expected = [found.changes[part] for layer in (0, 1) for part in parts_of(layer)]
+    assert shown == pytest.approx(expected, abs=0.006)
+    page.page.locator(".switch").first.click()
+    page.settle()
+    assert "with 1 part off" in page.frame("Parts").inner_text()
+
+
+def parts_of(layer: int) -> list[Part]:
+    """Return the parts of a layer of the decoder, in the order of the page."""
+    heads = [Part("decoder", layer, head) for head in (0, 1)]
+    return [*heads, Part("decoder", layer, feed_forward=True), Part("decoder", layer)]

@@ -5,7 +5,7 @@
  * @import { LayerScores } from "./head_scores.js"
  * @import { Input, Reading } from "./reading.js"
  * @import { RecurrentModel } from "./recurrent.js"
- * @import { Tensor } from "./tensors.js"
+ * @import { Tap, Tensor } from "./tensors.js"
  * @import { Tokenizer } from "./tokenizer.js"
  * @import { Transformer } from "./transformer.js"
  *
@@ -14,9 +14,10 @@
  * @typedef {{
  *   model: Model, outputs: Outputs, names: Record<string, string>, margin: number, windows: Record<string, number[]>,
  *   random_scores: Record<string, LayerScores> | null,
+ *   measure: "loss" | "tokens" | "labels" | "each label" | "span" | "change",
  * }} Facts
- * Facts of a model that do not depend on the run: the card, the names of the scores of heads, the windows of each stack, and
- * the scores of the heads on random tokens (null for a recurrent model).
+ * Facts of a model that do not depend on the run: the card, the names of the scores of heads, the windows of each stack, the
+ * scores of the heads on random tokens (null for a recurrent model), and what an ablation compares.
  */
 
 import { bestHeads, headOf, headScores, uniformAttention } from "./head_scores.js";
@@ -51,11 +52,19 @@ export class ComputedRun {
     this.tensors = new Map();
   }
 
-  /** Run the network, and keep every named tensor. */
-  async compute() {
-    const tap = (/** @type {string} */ name, /** @type {Tensor} */ x) => void this.tensors.set(name, x);
+  /** Run the network, and keep every named tensor. @param {Tap} [change] receives each tensor first, and may change its numbers */
+  async compute(change = null) {
+    const tap = (/** @type {string} */ name, /** @type {Tensor} */ x) => {
+      change?.(name, x);
+      this.tensors.set(name, x);
+    };
     const state = /** @type {any} */ (await this.network.start(this.input.sourceIds, tap));
     await this.network.step(this.input.ids, state, tap);
+  }
+
+  /** Return a run of the same input, which is not computed yet. */
+  again() {
+    return new ComputedRun(this.names.run, this.facts, this.reading, this.network, this.input, this.vocabulary);
   }
 
   /** @param {string} name @returns {Tensor} */

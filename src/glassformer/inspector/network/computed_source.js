@@ -12,12 +12,13 @@
  * @typedef {{
  *   facts: Facts, config: TransformerConfig | RecurrentConfig, tied: Record<string, string>, rules: Rules,
  *   vocabularies: {target: Vocabulary, source: Vocabulary | null}, random: {ids: number[], source_ids: number[]} | null,
- *   check: {ids: number[], source_ids: number[], logits: number[]},
+ *   check: {ids: number[], source_ids: number[], logits: number[]}, live: object | null,
  * }} WebModel
- * What the file contains beside the weights. `check` are the last logits of PyTorch for random ids.
+ * What the file contains beside the weights. `check` are the last logits of PyTorch for random ids, `live` the log of the run.
  */
 
 import { ServerError, Source } from "../page/source.js";
+import { ablate, effects, without } from "./ablation.js";
 import { ComputedRun } from "./computed_run.js";
 import { thumbnails } from "./head_scores.js";
 import { logitsAt } from "./heads.js";
@@ -28,7 +29,7 @@ import { rowsOf } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 
 /** What the network computes of a run, and the other routes; panels that need another route are not offered. */
-const ROUTES = ["/flow", "/thumbnails", "/attention", "/scores", "/alignment", "/lens", "/logits", "/tensor", "/api/run", "/api/next", "/api/model", "/api/vocabulary"];
+const ROUTES = ["/flow", "/thumbnails", "/attention", "/scores", "/alignment", "/lens", "/logits", "/effects", "/tensor", "/api/run", "/api/next", "/api/model", "/api/vocabulary"];
 /** Number of runs that are kept with all their tensors. */
 const MAX_RUNS = 3;
 const N_NEXT = 50;
@@ -66,9 +67,14 @@ export class ComputedSource extends Source {
     this.nRuns = 0;
   }
 
+  /** Settings of a network that has parts to switch off. */
+  get transformer() {
+    return /** @type {TransformerConfig} */ (this.web.config);
+  }
+
   /** @override @param {string} route */
   answers(route) {
-    return ROUTES.includes(route);
+    return ROUTES.includes(route) || (route === "/api/live" && this.web.live !== null);
   }
 
   /** Throw an error if this browser computes other logits than PyTorch. */
@@ -89,12 +95,14 @@ export class ComputedSource extends Source {
     const given = new URLSearchParams(query);
     await (this.checked ??= this.check());
     if (route === "/api/session") return { model: model.id, folder: "", gallery: null };
+    if (route === "/api/live" && this.web.live) return this.web.live;
     if (route === "/api/model") return this.#named(given.get("model"), model);
     if (route === "/api/vocabulary") return { model: model.id, tokens: this.vocabulary };
     const { run, what } = this.#runOf(route);
     if (what === "flow") return run.flow(this.web.config);
     if (what === "scores") return run.scores();
     if (what === "lens") return run.lens(given.get("norm") !== "0");
+    if (what === "effects") return effects(run, this.transformer);
     if (what === "alignment") return run.alignment(number(given, "layer"), number(given, "head"));
     throw this.#refused();
   }
@@ -112,8 +120,10 @@ export class ComputedSource extends Source {
       const part = head === null ? weights.data : weights.data.subarray(head * rows * columns, (head + 1) * rows * columns);
       return { shape: [head === null ? heads : 1, rows, columns], buffer: Uint16Array.from(part, (x) => Math.round(x * 65535)).buffer };
     }
-    if (what === "logits" && !given.get("off")) {
-      const logits = run.logits(number(given, "position") ?? 0);
+    if (what === "logits") {
+      const off = given.get("off") ?? "";
+      const shown = off ? await without(run, this.transformer, { off, mean: given.get("mean") === "1" }) : run;
+      const logits = shown.logits(number(given, "position") ?? 0);
       return { shape: [logits.length], buffer: /** @type {ArrayBuffer} */ (logits.buffer) };
     }
     if (what === "tensor") {
@@ -129,6 +139,8 @@ export class ComputedSource extends Source {
     try {
       if (path === "/api/run") return await this.#run(body);
       if (path === "/api/next") return await this.#next(body.ids, body.source_ids ?? []);
+      const { run, what } = this.#runOf(path);
+      if (what === "ablate") return await ablate(run, this.transformer, { off: body.off, mean: body.mean });
     } catch (error) {
       throw error instanceof TextError ? new ServerError(error.message, 400) : error;
     }

@@ -1,4 +1,4 @@
-"""Comparison: a second checkpoint, or a second model of the same vocabulary."""
+"""Comparison: a second checkpoint, or a second model of the same vocabulary; and any model beside the first."""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from glassformer.inspector.app import route
 from glassformer.inspector.inspector import Inspector
 from glassformer.inspector.panels.card import card
 from glassformer.loading import load_model
+from glassformer.tasks.trained_model import TrainedModel
 
 
 @route("POST", "/api/compare")
@@ -18,14 +19,29 @@ def compare(
     one = inspector.model_of(first)
     if (step is None) == (folder is None):
         raise UserError("give a step or a folder")
-    if folder is not None and not inspector.opens_folders:
-        raise UserError("this server opens no other folder: choose a step, or start `glassformer inspect`")
     if folder is None and one.folder is None:
         raise UserError("the model has no folder with checkpoints")
-    path = Path(folder or str(one.folder))
-    other = load_model(path, step, str(one.device))
+    other = _loaded(inspector, folder or str(one.folder), step, str(one.device))
     for name in ("tokenizer", "source_tokenizer"):
         if getattr(one, name).fingerprint != getattr(other, name).fingerprint:
             raise UserError(f"{other.name} has another {name.replace('_', ' ')}: choose a model of one vocabulary")
-    inspector.compared.add(path)
-    return card(inspector, inspector.keep(other))
+    return _kept(inspector, other)
+
+
+@route("POST", "/api/beside")
+def beside(inspector: Inspector, folder: str) -> dict[str, Any]:
+    """Open any model for the second of two views; answer its facts."""
+    return _kept(inspector, _loaded(inspector, folder, None, inspector.device))
+
+
+def _loaded(inspector: Inspector, folder: str, step: int | None, device: str) -> TrainedModel:
+    """Load a model of a folder; another folder than that of the server needs `opens_folders`."""
+    if step is None and not inspector.opens_folders:
+        raise UserError("this server opens no other folder: choose a step, or start `glassformer inspect`")
+    return load_model(Path(folder), step, device)
+
+
+def _kept(inspector: Inspector, model: TrainedModel) -> dict[str, Any]:
+    if model.folder is not None:
+        inspector.compared.add(model.folder)
+    return card(inspector, inspector.keep(model))

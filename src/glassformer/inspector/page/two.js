@@ -1,0 +1,134 @@
+/**
+ * Two pages side by side: two texts, or two models, in the same panel. Each pane is the page itself; this module gives
+ * both the same view.
+ *
+ * The address has the views of both panes: `#a=VIEW&b=VIEW`, each as in the address of a single page.
+ *
+ * @import { Model, View } from "./types.js"
+ */
+
+import { button, fill, h } from "./dom.js";
+import { Source, withQuery } from "./source.js";
+import { DEFAULTS, decodeHash, encodeHash } from "./state.js";
+import { storedDark, useTheme } from "./theme.js";
+
+const TEXTS = ["text", "ids", "source", "target", "messages", "clean", "corrupted", "answer", "wrong", "prefix"];
+const OWN = ["checkpoint", "step", "folder"];
+const SHARED = Object.keys(DEFAULTS).filter((key) => !TEXTS.includes(key) && !OWN.includes(key));
+
+/**
+ * Return a view that follows another one: with its panel, layer, head and all other choices, and its text if `withText`.
+ * A position of the text is followed with the text.
+ * @param {View} view
+ * @param {View} other
+ * @param {boolean} withText
+ * @returns {View}
+ */
+export function following(view, other, withText) {
+  const keys = [...SHARED.filter((key) => withText || key !== "pos"), ...(withText ? TEXTS : [])];
+  const from = /** @type {Record<string, string | number>} */ (/** @type {unknown} */ (other));
+  return { ...view, ...Object.fromEntries(keys.map((key) => [key, from[key]])) };
+}
+
+/**
+ * Return the views of an address.
+ * @param {string} hash
+ * @returns {[View, View]}
+ */
+export function viewsOf(hash) {
+  const parts = new URLSearchParams(hash.replace(/^#/, ""));
+  return [decodeHash(parts.get("a") ?? ""), decodeHash(parts.get("b") ?? parts.get("a") ?? "")];
+}
+
+/**
+ * Return the address of two views.
+ * @param {View} a
+ * @param {View} b
+ */
+export function addressOf(a, b) {
+  return `#${new URLSearchParams({ a: encodeHash(a), b: encodeHash(b) })}`;
+}
+
+/** A page in a frame. */
+class Pane {
+  /** @param {string} name @param {View} view @param {Source} source @param {(error: unknown) => void} fail */
+  constructor(name, view, source, fail) {
+    this.view = view;
+    this.source = source;
+    this.fail = fail;
+    this.title = h("strong");
+    this.folder = /** @type {HTMLInputElement} */ (h("input", { type: "text", placeholder: "another model: its folder", "aria-label": `Folder of the ${name} model`, spellcheck: "false" }));
+    this.folder.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") void this.open();
+    });
+    this.frame = /** @type {HTMLIFrameElement} */ (h("iframe", { title: `${name} page`, src: `./#${encodeHash(view)}` }));
+    this.element = h("section", { class: "pane", "aria-label": name }, h("div", { class: "pane-bar" }, this.title, this.folder, button("Open", () => void this.open())), this.frame);
+  }
+
+  /** Show another view in the frame. @param {View} view */
+  show(view) {
+    this.view = view;
+    this.frame.contentWindow?.location.replace(`./#${encodeHash(view)}`);
+  }
+
+  /** Open the model of a folder in this pane. */
+  async open() {
+    try {
+      const model = /** @type {Model} */ (await this.source.post("/api/beside", { folder: this.folder.value }));
+      this.show({ ...this.view, checkpoint: model.id });
+      await this.name();
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  /** Write the name of the model. */
+  async name() {
+    if (!this.view.checkpoint) return;
+    const model = /** @type {Model} */ (await this.source.get(withQuery("/api/model", { model: this.view.checkpoint })));
+    this.title.textContent = model.step === null ? model.name : `${model.name}, step ${model.step}`;
+  }
+}
+
+function start() {
+  useTheme(storedDark());
+  const status = /** @type {HTMLElement} */ (document.getElementById("status"));
+  const fail = (/** @type {unknown} */ error) => { status.textContent = error instanceof Error ? error.message : String(error); };
+  const source = new Source(null);
+  const views = viewsOf(location.hash);
+  const panes = ["first", "second"].map((name, i) => new Pane(name, /** @type {View} */ (views[i]), source, fail));
+  const box = (/** @type {string} */ label, /** @type {boolean} */ checked) => {
+    const input = /** @type {HTMLInputElement} */ (h("input", { type: "checkbox", checked }));
+    return { input, element: h("label", { class: "check" }, input, label) };
+  };
+  const [first, second] = views;
+  const sameView = box("same panel, layer and head", true);
+  const sameText = box("same text", TEXTS.every((key) => first[/** @type {keyof View} */ (key)] === second[/** @type {keyof View} */ (key)]) && first.checkpoint !== second.checkpoint);
+
+  /** Read the view of a pane that has changed, and let the other one follow. @param {number} i */
+  function changed(i) {
+    const [pane, other] = [panes[i], panes[1 - i]];
+    if (!pane?.frame.contentWindow || !other) return;
+    const before = pane.view;
+    pane.view = decodeHash(pane.frame.contentWindow.location.hash);
+    if (before.checkpoint !== pane.view.checkpoint) pane.name().catch(fail);
+    if (sameView.input.checked) {
+      const wanted = following(other.view, pane.view, sameText.input.checked);
+      if (encodeHash(wanted) !== encodeHash(other.view)) other.show(wanted);
+    }
+    const [a, b] = panes.map((one) => one.view);
+    if (a && b) history.replaceState(null, "", addressOf(a, b));
+  }
+
+  panes.forEach((pane, i) => pane.frame.addEventListener("load", () => {
+    pane.frame.contentWindow?.addEventListener("view", () => changed(i));
+    changed(i);
+  }));
+  for (const { input } of [sameView, sameText]) input.addEventListener("change", () => changed(0));
+  const alone = button("one page", () => { location.href = `./#${encodeHash(/** @type {Pane} */ (panes[0]).view)}`; }, { class: "quiet" });
+  fill(/** @type {HTMLElement} */ (document.getElementById("header")), h("div", { class: "header-line" },
+    h("h1", {}, h("span", { class: "brand" }, "glassformer"), "side by side"), sameView.element, sameText.element, h("div", { class: "header-buttons" }, alone)));
+  fill(/** @type {HTMLElement} */ (document.getElementById("panes")), ...panes.map((pane) => pane.element));
+}
+
+if (typeof document !== "undefined" && document.body.classList.contains("two")) start();

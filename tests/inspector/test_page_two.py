@@ -1,0 +1,68 @@
+"""Two pages side by side: each shows its own text and model, and both show the same panel."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+
+import glassformer
+from glassformer.model import Model
+from inspector.browsing import TEXT, WAIT_MS, Visit, hash_of, number, visits
+from inspector.conftest import Serve
+from inspector.direct import Inspector
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Locator
+
+OTHER = "fgh abc"
+
+
+def side(page: Visit, title: str, selector: str) -> "Locator":
+    """Return elements of the first or the second page."""
+    return page.page.frame_locator(f'iframe[title="{title} page"]').locator(selector)
+
+
+def loss(page: Visit, title: str) -> float:
+    """Return the loss that a page shows below its text."""
+    return number(re.findall(r"\d+\.\d+", side(page, title, "#tokens").inner_text())[0])
+
+
+@pytest.fixture
+def pair(window: "BrowserContext", serve: Serve, models: dict[str, Model]):  # type: ignore[no-untyped-def]
+    """Open two texts of the decoder side by side."""
+    served = serve(Inspector(models["decoder"]))
+    views = [hash_of(text=text).removeprefix("#") for text in (TEXT, OTHER)]
+    with visits(window, "iframe") as open_page:
+        yield open_page(served.address + f"two#a={quote(views[0])}&b={quote(views[1])}")
+
+
+def test_two_texts_show_the_same_panel_and_two_models_the_same_text(
+    pair: Visit, models: dict[str, Model], tmp_path: Path
+) -> None:
+    for title, text in (("first", TEXT), ("second", OTHER)):
+        tokens = side(pair, title, "#tokens .token")
+        tokens.first.wait_for(timeout=WAIT_MS)
+        assert side(pair, title, "#input textarea").input_value() == text
+    side(pair, "first", '[role="tab"]:text-is("Logit lens")').click()
+    chosen = '[role="tab"][aria-selected="true"]'
+    side(pair, "second", f'{chosen}:text-is("Logit lens")').wait_for(timeout=WAIT_MS)
+    side(pair, "second", '[role="tab"]:text-is("Attention")').click()
+    side(pair, "first", f'{chosen}:text-is("Attention")').wait_for(timeout=WAIT_MS)
+    assert side(pair, "second", "#input textarea").input_value() == OTHER
+
+    other = tmp_path / "other"
+    models["encoder"].save(other)
+    bar = pair.page.locator(".pane-bar").nth(1)
+    bar.locator("input").fill(str(tmp_path / "nothing"))
+    bar.get_by_role("button", name="Open").click()
+    pair.until("() => document.querySelector('#status').textContent.includes('nothing')")
+    pair.page.get_by_label("same text").check()
+    bar.locator("input").fill(str(other))
+    bar.get_by_role("button", name="Open").click()
+    name = glassformer.load(other).run.name
+    pair.until("(name) => document.querySelectorAll('.pane-bar strong')[1].textContent.includes(name)", name)
+    side(pair, "second", "#input textarea").wait_for(timeout=WAIT_MS)
+    assert side(pair, "first", "#input textarea").input_value() == TEXT
+    assert "a=" in pair.page.url and "checkpoint" in pair.page.url
