@@ -1,6 +1,7 @@
 """The first visit in a browser: each question opens a view, and its sentence has the numbers of the model."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,8 @@ from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import capture
 from glassformer.inspection.effects import effects
 from glassformer.inspection.measures import measure_of
+from glassformer.inspector.inspector import FOLDER
+from glassformer.inspector.single_file import single_file
 from glassformer.model import Model
 from inspector.browsing import Open, Visit, given_to, hash_of, number
 from inspector.conftest import OpenModel, Serve
@@ -104,3 +107,14 @@ def test_the_first_visit_is_closed_once_and_opened_again(models: dict[str, Model
     assert second.page.locator("#visit").is_visible()
     bookmark = visit(served.address + hash_of(panel="lens"))
     assert not bookmark.page.locator("#visit").is_visible()
+
+
+def test_a_file_asks_what_its_data_answer(models: dict[str, Model], visit: Open, tmp_path: Path) -> None:
+    model = models["encoder-decoder"]
+    path = tmp_path / "page.html"
+    path.write_text(single_file(Inspector(model), given_to(model), FOLDER), "utf-8")
+    found = visit(path.as_uri())
+    shown = found.page.locator("#visit .questions button").all_inner_texts()
+    assert [question.split(". ", 1)[1] for question in shown] == QUESTIONS["encoder-decoder"]
+    for question in QUESTIONS["encoder-decoder"]:
+        assert re.search(r"\d", ask(found, question)), question

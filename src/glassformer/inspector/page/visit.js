@@ -6,6 +6,7 @@
  * @import { Run } from "./types.js"
  */
 
+import { Latest } from "./app.js";
 import { arrowKeys, button, fill, h } from "./dom.js";
 import { questionsOf } from "./questions.js";
 import { keep, stored } from "./stored.js";
@@ -28,7 +29,7 @@ export function createVisit(app, section) {
   const list = h("div", { class: "questions", role: "group", "aria-label": "Questions" });
   const seen = h("p");
   const means = h("p", { class: "about" });
-  const next = button("next question →", () => void ask(questions()[asked + 1]), { class: "quiet" });
+  const next = button("next question →", () => ask(questions()[asked + 1]), { class: "quiet" });
   const answer = h("div", { class: "visit-answer", "aria-live": "polite" }, seen, means);
   fill(section, h("div", { class: "frame-heading" }, h("h2", {}, "First visit"),
     button("close", () => close(), { class: "quiet", title: "Close the first visit (Escape). The button “help” at the top of the page opens it again." }), intro), list, answer, h("div", { class: "row" }, next, wordList()));
@@ -37,6 +38,7 @@ export function createVisit(app, section) {
     if (event.key === "Escape") close();
   });
 
+  const latest = new Latest(app, section);
   /** The number of the question that is answered, and the run of the answer; −1 without one. */
   let asked = -1;
   /** @type {Run | null} */
@@ -55,25 +57,23 @@ export function createVisit(app, section) {
   }
 
   /** Show the answer to a question, and the view of the answer. @param {Question | undefined} question */
-  async function ask(question) {
+  function ask(question) {
     if (!question) return;
-    section.setAttribute("aria-busy", "true");
-    try {
-      const input = source.isEmbedded ? null : question.input?.(store.state);
-      if (input) await app.use(input);
-      const { run } = store.state;
-      if (!run) return;
-      const found = await question.ask(app, run);
+    void latest.use(answerTo(question), ({ found, run }) => {
       if (store.state.run !== run) return;
       [asked, answered] = [questions().indexOf(question), run];
       done.add(question);
       store.set({ off: "", ...found.view, lit: found.lit, hover: null, across: null });
       write(found);
-    } catch (error) {
-      app.fail(error);
-    } finally {
-      section.removeAttribute("aria-busy");
-    }
+    });
+  }
+
+  /** Run the input of a question, and ask it. @param {Question} question */
+  async function answerTo(question) {
+    const input = source.isEmbedded ? null : question.input?.(store.state);
+    if (input) await app.use(input);
+    const run = /** @type {Run} */ (store.state.run);
+    return { found: await question.ask(app, run), run };
   }
 
   /** @param {Answer} found */
@@ -91,7 +91,7 @@ export function createVisit(app, section) {
     if (answered !== store.state.run) asked = -1;
     const hasFocus = list.contains(document.activeElement);
     number.textContent = `${NUMBERS[all.length]} about this model, one click each.`;
-    fill(list, ...all.map((question, i) => button(`${i + 1}. ${question.title}`, () => void ask(question), {
+    fill(list, ...all.map((question, i) => button(`${i + 1}. ${question.title}`, () => ask(question), {
       "aria-pressed": String(i === asked), class: done.has(question) ? "is-done" : "", tabindex: i === Math.max(0, asked) ? 0 : -1,
     })));
     if (hasFocus) /** @type {HTMLElement | undefined} */ (list.children[Math.max(0, asked)])?.focus();
