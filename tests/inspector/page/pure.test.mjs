@@ -117,6 +117,8 @@ test("CSV quotes commas, quotes, line ends and outer spaces", () => {
 test("invisible characters of a token become visible", () => {
   assert.equal(visible(" a\n\tb"), "␣a↵⇥b");
   assert.equal(visible("\u0000\u200b\u202e"), "␀‹200B›‹202E›");
+  assert.equal(visible("👨\u200d👩"), "👨\u200d👩", "the joiner of an emoji is not a mark");
+  assert.equal(visible("a\u200d"), "a‹200D›");
   assert.equal(visible(""), "∅");
   assert.equal(shortened(" international", 8), "␣intern…");
 });

@@ -1,18 +1,20 @@
 /**
  * Access of the panels to the shared state, the data of a run, and the status line.
  *
- * @import { AttentionPlace, Model, Run, State } from "./types.js"
+ * @import { AttentionPlace, Example, Model, Run, State } from "./types.js"
  * @import { Bytes, Source } from "./source.js"
  * @import { Store } from "./state.js"
  */
 
 import { weights16 } from "./decode.js";
+import { labelsOf } from "./letters.js";
+import { markedPlaces } from "./state.js";
 import { withQuery } from "./source.js";
 
 /**
  * @typedef {{
  *   store: Store, source: Source, data: RunData, fail: (error: unknown) => void, say: (text: string) => void,
- *   submit: () => void, submitRandom: () => void,
+ *   submit: () => void, submitRandom: () => void, use: (example: Example) => Promise<void>,
  * }} App
  *
  * @typedef {{element: HTMLElement, render: (changed: Set<string>) => void}} Panel
@@ -20,7 +22,7 @@ import { withQuery } from "./source.js";
  * @typedef {{
  *   id: string, title: string, create: (app: App) => Panel, exists: (model: Model) => boolean, route?: string, needs_no_run?: boolean,
  * }} Tab
- * A panel with a tab. `route` is part of the request that it cannot do without; `needs_no_run` is true if it is shown before a run.
+ * `use` writes an input into the boxes and runs it. A panel with a tab. `route` is part of the request that it cannot do without; `needs_no_run` is true if it is shown before a run.
  */
 
 const MAX_BYTES = 300e6;
@@ -180,8 +182,8 @@ export function chosenKind(state) {
 export function attentionLabels(run, place) {
   const first = place.first_row ?? 0;
   return {
-    rows: run[place.rows].slice(first).map((token) => token.text),
-    columns: run[place.columns].map((token) => token.text),
+    rows: labelsOf(run[place.rows]).slice(first),
+    columns: labelsOf(run[place.columns]),
   };
 }
 
@@ -194,8 +196,9 @@ export function markedCell(state, where) {
   const group = (/** @type {string} */ side) => (side === "source" ? "source" : "target");
   const find = (/** @type {(import("./types.js").Place | null)[]} */ places, /** @type {string} */ side) =>
     places.find((place) => place && group(place.side) === group(side))?.index ?? -1;
-  const row = find([state.hover, state.across], where.rows);
-  return { row: row < 0 ? -1 : row - (where.first_row ?? 0), column: find([state.across, state.hover], where.columns) };
+  const [hover, across] = markedPlaces(state);
+  const row = find([hover, across], where.rows);
+  return { row: row < 0 ? -1 : row - (where.first_row ?? 0), column: find([across, hover], where.columns) };
 }
 
 /**

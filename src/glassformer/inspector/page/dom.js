@@ -178,8 +178,9 @@ export function arrowKeys(group, selector, columns) {
     const at = items.indexOf(/** @type {HTMLElement} */ (document.activeElement));
     if (at < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
     const row = columns() || 1;
+    const right = getComputedStyle(group).direction === "rtl" ? -1 : 1;
     const moves = /** @type {Record<string, number>} */ ({
-      ArrowRight: at + 1, ArrowLeft: at - 1, ArrowDown: at + row, ArrowUp: at - row, Home: 0, End: items.length - 1,
+      ArrowRight: at + right, ArrowLeft: at - right, ArrowDown: at + row, ArrowUp: at - row, Home: 0, End: items.length - 1,
     });
     const next = moves[event.key];
     if (next === undefined) return;

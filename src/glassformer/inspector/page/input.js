@@ -145,9 +145,7 @@ export function createInput(app, section) {
 
   /** @param {Example} example */
   function use(example) {
-    store.set({ ...textsOf(example), pos: -1 });
-    draw();
-    app.submit();
+    void app.use(example);
   }
 
   /** Write the texts of the state into the boxes. */

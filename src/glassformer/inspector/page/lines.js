@@ -5,6 +5,7 @@
  * @import { Scene, Shape } from "./scene.js"
  */
 
+import { seenOrder } from "./direction.js";
 import { shortened } from "./text.js";
 import { theme } from "./theme.js";
 
@@ -129,14 +130,16 @@ export function alignmentScene(weights, { rows, columns, lines, width }) {
   return { width: full, height: bottom + 56, background: paper, shapes };
 }
 
-/** Centres of texts in one line. @param {string[]} labels */
+/** Centres of texts in one line, in the order of writing. @param {string[]} labels */
 function placed(labels) {
   let x = 16;
   const texts = labels.map((label) => shortened(label, 18));
-  const centres = texts.map((text) => {
-    const width = [...text].length * 7.9 + 14;
+  /** @type {number[]} */
+  const centres = [];
+  for (const i of seenOrder(labels)) {
+    const width = [...(texts[i] ?? "")].length * 7.9 + 14;
     x += width;
-    return x - width / 2;
-  });
+    centres[i] = x - width / 2;
+  }
   return { texts, centres, width: x + 16 };
 }

@@ -6,7 +6,7 @@
  * @import { Store } from "./state.js"
  */
 
-import { mainSide } from "./state.js";
+import { mainSide, markedPlaces } from "./state.js";
 
 /**
  * Return the token of an element.
@@ -47,7 +47,7 @@ export function linkTokens(store) {
     if (found) selectPlace(store, found.hover);
   });
   store.subscribe((changed) => {
-    if (changed.has("hover") || changed.has("across")) markTokens(store);
+    if (["hover", "across", "lit"].some((key) => changed.has(key))) markTokens(store);
   });
 }
 
@@ -58,7 +58,7 @@ export function linkTokens(store) {
  */
 export function selectPlace(store, place) {
   if (place.side === mainSide(store.state) || (place.side === "written" && mainSide(store.state) === "target")) {
-    store.set({ pos: place.index });
+    store.set({ pos: place.index, lit: null });
   }
 }
 
@@ -76,7 +76,7 @@ let marked = [];
  */
 export function markTokens(store) {
   for (const element of marked) element.classList.remove("is-linked");
-  const places = [store.state.hover, store.state.across].filter((place) => place !== null);
+  const places = markedPlaces(store.state).filter((place) => place !== null);
   marked = places.flatMap(({ side, index }) => {
     const sides = side === "source" ? ["source"] : ["target", "written"];
     return sides.flatMap((one) => [...document.querySelectorAll(

@@ -21,6 +21,7 @@ import { Store, decodeHash, encodeHash } from "./state.js";
 import { TABS } from "./tabs.js";
 import { count, fixed } from "./text.js";
 import { storeDark, storedDark, useTheme } from "./theme.js";
+import { createVisit, isVisitClosed } from "./visit.js";
 
 /** @param {string} id @returns {HTMLElement} */
 const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
@@ -40,7 +41,7 @@ function isExpired(error) {
 export function start(source) {
   /** @type {State} */
   const state = {
-    ...decodeHash(location.hash), model: null, run: null, other: null, other_run: null, hover: null, across: null,
+    ...decodeHash(location.hash), model: null, run: null, other: null, other_run: null, hover: null, across: null, lit: null,
     dark: storedDark(), model_step: null, ablated: null, ran: null, is_old: false,
   };
   useTheme(state.dark);
@@ -54,6 +55,11 @@ export function start(source) {
     say: (text) => write("", text, false),
     fail: (error) => failAt("", error),
     submit: () => void run(),
+    use: async (example) => {
+      store.set({ ...textsOf(example), pos: -1 });
+      input.draw();
+      await run();
+    },
     submitRandom: () => void post({ random: true }, null, "The run shows random tokens that follow twice. Press Run to return to your text."),
   };
 
@@ -94,6 +100,7 @@ export function start(source) {
   byId("tokens").append(/** @type {HTMLElement} */ (tokens?.panel.element));
   byId("side").append(/** @type {HTMLElement} */ (next?.panel.element));
   const input = createInput(app, byId("input"));
+  const visit = createVisit(app, byId("visit"));
 
   /** Tabs that the model has. */
   function tabs() {
@@ -136,6 +143,7 @@ export function start(source) {
   function draw() {
     document.body.classList.toggle("is-empty", !store.state.run); // before the panels measure their texts
     for (const { panel, pending } of always) flush(panel, pending, "");
+    visit.draw();
     const tab = chosenTab();
     if (!tab) return;
     if (!store.state.run && !tab.needs_no_run) {
@@ -172,13 +180,14 @@ export function start(source) {
   let isQueued = false;
   /** @param {Set<string>} changed */
   function changedKeys(changed) {
+    if (changed.has("lit")) changed.add("hover").add("across"); // it is marked in their place
     for (const { pending } of [...always, ...opened.values()]) for (const key of changed) pending.add(key);
     if (changed.has("panel") || changed.has("model")) {
       drawTabs();
       drawStatus();
     }
     if (changed.has("model_step") || changed.has("model")) drawNewer();
-    if (changed.has("card")) drawHeader();
+    if (changed.has("card") || changed.has("visit")) drawHeader();
     if (changed.has("is_old")) document.body.classList.toggle("is-old", store.state.is_old);
     if (isQueued) return;
     isQueued = true;
@@ -229,11 +238,14 @@ export function start(source) {
     const cardButton = button("model", () => store.set({ card: store.state.card ? 0 : 1 }), {
       class: "quiet", "aria-pressed": String(Boolean(store.state.card)), "aria-controls": "model-card", title: "Architecture, parameters and training curve",
     });
+    const visitButton = button("help", () => store.set({ visit: store.state.visit ? 0 : 1 }), {
+      class: "quiet", "aria-pressed": String(Boolean(store.state.visit)), "aria-controls": "visit", title: "Questions about the model, answered with one click each, and the words of the page",
+    });
     const galleryButton = isGallery && model ? button("gallery", () => void openGallery(), { class: "quiet", title: "Choose another tiny model" }) : null;
     fill(byId("header"), h("div", { class: "header-line" },
       h("h1", {}, h("span", { class: "brand" }, "glassformer"), model?.name ?? "inspect"),
       h("div", { class: "header-facts" }, ...(model ? summaryFacts(model).map((fact) => h("span", {}, fact)) : [])),
-      h("div", { class: "header-buttons" }, galleryButton, model ? cardButton : null, themeButton)), card?.panel.element);
+      h("div", { class: "header-buttons" }, galleryButton, model ? visitButton : null, model ? cardButton : null, themeButton)), card?.panel.element);
   }
 
   async function openGallery() {
@@ -276,7 +288,7 @@ export function start(source) {
       const result = await source.post("/api/run", { ...body, model: model?.id ?? "" });
       if (number !== lastPost || store.state.model !== model) return;
       messages.clear();
-      store.set({ run: result, ran, hover: null, across: null, other_run: null, ablated: null });
+      store.set({ run: result, ran, hover: null, across: null, lit: null, other_run: null, ablated: null });
       app.say([note, result.cut, result.unknown, result.seconds > 2 ? `The run took ${fixed(result.seconds, 1)} s.` : ""].filter(Boolean).join(" "));
     } catch (error) {
       app.fail(error);
@@ -377,6 +389,7 @@ export function start(source) {
       const { text, source: from, messages } = store.state;
       const first = source.isEmbedded ? source.embeddedBodies("/api/run")[0] : model.examples[0];
       if ((isPair(model) ? from : text || messages) === "" && first) Object.assign(patch, textsOf(first));
+      if (!store.state.panel && !isVisitClosed()) patch.visit = 1; // the first view, not one of a bookmark
       store.set(patch);
       drawHeader();
       input.draw();

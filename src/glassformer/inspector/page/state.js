@@ -14,7 +14,7 @@ export const DEFAULTS = {
   text: "", ids: "", source: "", target: "", messages: "", panel: "", kind: "", layer: -1, head: -1, pos: -1, temperature: 1,
   top_k: 0, top_p: 1, shown: "matrix", all: 0, badge: "best", colour: "log_prob", card: 0, norm: 1, lens: "top",
   align_layer: -1, align_head: -1, off: "", mean: 0, beam: 0, penalty: -1, formula: "", pruned: 1, step: -1, folder: "",
-  clean: "", corrupted: "", answer: "", wrong: "", prefix: "", stack: "", checkpoint: "", flow: "",
+  clean: "", corrupted: "", answer: "", wrong: "", prefix: "", stack: "", checkpoint: "", flow: "", visit: 0, heads: "maps",
 };
 
 /**
@@ -169,6 +169,16 @@ export function shownPosition(state) {
     if (place && isSame(place, side, place.index)) return Math.min(place.index, mainTokens(state).length - 1);
   }
   return selectedPosition(state);
+}
+
+/**
+ * Return the places that are marked in all panels: those under the pointer, or else those that an answer names.
+ * @param {State} state
+ * @returns {[Place | null, Place | null]}
+ */
+export function markedPlaces({ hover, across, lit }) {
+  if (hover || across || !lit) return [hover, across];
+  return [lit.hover, lit.across];
 }
 
 /**

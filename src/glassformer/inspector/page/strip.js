@@ -1,13 +1,16 @@
 /**
- * Strips of tokens with a colour each.
+ * Strips of tokens with a colour each, in the order of writing. A letter that several tokens carry is shown over them.
  *
  * @import { Place } from "./types.js"
  * @import { Rgb } from "./colours.js"
+ * @import { Letters } from "./letters.js"
  * @import { Scene, Shape } from "./scene.js"
  */
 
 import { css, inkOn } from "./colours.js";
+import { directionOf, directionOfText, runsOf, seenOrder } from "./direction.js";
 import { arrowKeys, h } from "./dom.js";
+import { lettersOf, partText } from "./letters.js";
 import { visible } from "./text.js";
 import { theme } from "./theme.js";
 
@@ -30,22 +33,37 @@ export function endsLine(items, i) {
  * @returns {HTMLElement}
  */
 export function tokenStrip(items, label) {
-  const list = h("div", { class: "token-list", role: "group", "aria-label": label });
-  for (const [i, item] of items.entries()) {
-    const element = h("button", {
-      type: "button", class: "token", "data-side": item.place?.side, "data-index": item.place?.index, title: item.title,
-      "aria-label": item.title, dir: "auto", tabindex: i ? -1 : 0, onclick: item.onclick,
-    }, visible(item.text));
-    if (item.colour) {
-      element.style.background = css(item.colour);
-      element.style.color = inkOn(item.colour);
+  const letters = lettersOf(items.map(({ text }) => text));
+  const whole = directionOfText(letters.map(({ text }) => text).join(""));
+  const list = h("div", { class: "token-list", role: "group", "aria-label": label, dir: whole });
+  for (const { direction, from, to } of runsOf(letters.map(({ text }) => directionOf(text)), whole)) {
+    const place = direction === whole ? list : h("span", { dir: direction });
+    for (const { first, n, text } of letters.slice(from, to)) {
+      const buttons = items.slice(first, first + n).map((item, i) => tokenButton(item, n > 1 ? partText(item.text) : item.text, first + i === 0));
+      place.append(n > 1 ? h("span", { class: "letter" }, h("span", { class: "letter-text", dir: "auto" }, visible(text)), h("span", { class: "letter-tokens" }, ...buttons)) : buttons[0] ?? "");
+      if (endsLine(items, first + n - 1)) place.append(h("br"));
     }
-    list.append(element);
-    if (endsLine(items, i)) list.append(h("br"));
+    if (place !== list) list.append(place);
   }
   arrowKeys(list, ".token", () => 0);
   return list;
 }
+
+/** @param {StripItem} item @param {string} text @param {boolean} isFirst */
+function tokenButton({ place, title, colour, onclick }, text, isFirst) {
+  const element = h("button", {
+    type: "button", class: "token", "data-side": place?.side, "data-index": place?.index, title,
+    "aria-label": title, dir: "auto", tabindex: isFirst ? 0 : -1, onclick,
+  }, visible(text));
+  if (colour) {
+    element.style.background = css(colour);
+    element.style.color = inkOn(colour);
+  }
+  return element;
+}
+
+const WIDTH = 900;
+const LINE = 26;
 
 /**
  * Return the scene of some strips.
@@ -53,24 +71,68 @@ export function tokenStrip(items, label) {
  * @returns {Scene}
  */
 export function stripScene(strips) {
-  const { ink, faint, paper, line } = theme();
-  const width = 900;
-  let [x, y] = [12, 12];
+  const { faint, paper } = theme();
+  let y = 12;
   /** @type {Shape[]} */
   const shapes = [];
   for (const { title, items } of strips) {
     if (title) shapes.push({ type: "text", x: 12, y: y + 12, text: title, fill: faint, size: 12 });
     if (title) y += 20;
-    for (const [i, { text, colour }] of items.entries()) {
-      const shown = visible(text);
-      const size = [...shown].length * 7.9 + 8;
-      if (x + size > width - 12) [x, y] = [12, y + 26];
-      shapes.push({ type: "rect", x, y, width: size, height: 22, rx: 3, fill: colour ? css(colour) : paper, stroke: line });
-      shapes.push({ type: "text", x: x + 4, y: y + 15, text: shown, size: 13, fill: colour ? inkOn(colour) : ink, mono: true });
-      x += size + 2;
-      if (endsLine(items, i)) [x, y] = [12, y + 26];
+    const letters = lettersOf(items.map(({ text }) => text));
+    const isRight = directionOfText(letters.map(({ text }) => text).join("")) === "rtl";
+    for (const line of linesOf(letters, items)) {
+      const width = line.reduce((sum, one) => sum + widthOf(one, items) + 2, 0);
+      let x = isRight ? WIDTH - 12 - width : 12;
+      for (const number of seenOrder(line.map(({ text }) => text))) {
+        const one = /** @type {Letters} */ (line[number]);
+        shapes.push(...letterShapes(one, items, x, y));
+        x += widthOf(one, items) + 2;
+      }
+      y += LINE;
     }
-    [x, y] = [12, y + 34];
+    y += 8;
   }
-  return { width, height: y + 4, background: paper, shapes };
+  return { width: WIDTH, height: y + 4, background: paper, shapes };
+}
+
+/** @param {string} text */
+const textWidth = (text) => [...text].length * 7.9 + 8;
+
+/** The width of tokens that carry letters together. @param {Letters} letters @param {StripItem[]} items */
+function widthOf({ first, n, text }, items) {
+  if (n === 1) return textWidth(visible(text));
+  return Math.max(textWidth(visible(text)), items.slice(first, first + n).reduce((sum, item) => sum + textWidth(partText(item.text)), 0));
+}
+
+/** The letters of each line. @param {Letters[]} letters @param {StripItem[]} items */
+function linesOf(letters, items) {
+  /** @type {Letters[][]} */
+  const lines = [[]];
+  let width = 0;
+  for (const one of letters) {
+    const size = widthOf(one, items) + 2;
+    if (width + size > WIDTH - 24 && width) {
+      lines.push([]);
+      width = 0;
+    }
+    lines.at(-1)?.push(one);
+    width += size;
+    if (endsLine(items, one.first + one.n - 1)) {
+      lines.push([]);
+      width = 0;
+    }
+  }
+  return lines;
+}
+
+/** The boxes of the tokens that carry letters together, and the letters. @param {Letters} letters @param {StripItem[]} items @param {number} x @param {number} y @returns {Shape[]} */
+function letterShapes({ first, n, text }, items, x, y) {
+  const { ink, line, paper } = theme();
+  const size = widthOf({ first, n, text }, items) / n;
+  const boxes = items.slice(first, first + n).flatMap(({ colour, text: own }, i) => /** @type {Shape[]} */ ([
+    { type: "rect", x: x + i * size, y, width: size, height: 22, rx: 3, fill: colour ? css(colour) : paper, stroke: line },
+    n > 1 ? { type: "text", x: x + i * size + 4, y: y + 20, text: partText(own), size: 8, fill: colour ? inkOn(colour) : ink, mono: true } : null,
+  ])).filter((shape) => shape !== null);
+  const colour = items[first]?.colour;
+  return [...boxes, { type: "text", x: x + 4, y: y + (n > 1 ? 11 : 15), text: visible(text), size: n > 1 ? 12 : 13, fill: colour ? inkOn(colour) : ink, mono: true }];
 }

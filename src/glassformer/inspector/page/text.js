@@ -2,6 +2,9 @@
 
 const MARKS = /** @type {Record<string, string>} */ ({ " ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍" });
 
+/** Characters that cannot be seen. The joiner between the parts of one emoji is not among them. */
+const UNSEEN = /[\u0000-\u0020\u007f\u00a0\u200b\u200c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]|(?<!\p{Extended_Pictographic}[\ufe0f\u{1f3fb}-\u{1f3ff}]?)\u200d|\u200d(?!\p{Extended_Pictographic})/gu;
+
 /**
  * Return a text with marks in place of spaces, line ends and control characters.
  * @param {string} text
@@ -9,7 +12,7 @@ const MARKS = /** @type {Record<string, string>} */ ({ " ": "␣", "\n": "↵", 
  */
 export function visible(text) {
   if (text === "") return "∅";
-  return text.replace(/[\u0000-\u0020\u007f\u00a0\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g, (character) => {
+  return text.replace(UNSEEN, (character) => {
     const code = character.charCodeAt(0);
     if (MARKS[character]) return /** @type {string} */ (MARKS[character]);
     if (code < 0x20) return String.fromCharCode(0x2400 + code);

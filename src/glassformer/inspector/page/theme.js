@@ -1,5 +1,7 @@
 /** Colours of the current theme, read from the style sheet. */
 
+import { keep, stored } from "./stored.js";
+
 /** @typedef {{ink: string, faint: string, line: string, paper: string, accent: string, second: string}} Theme */
 
 /** @type {Theme | null} */
@@ -25,21 +27,13 @@ function prefersDark() {
 
 /** Return true if the user has chosen the dark colours, or else if the system prefers them. @returns {boolean} */
 export function storedDark() {
-  try {
-    const stored = localStorage.getItem("glassformer-theme");
-    return stored === null ? prefersDark() : stored === "dark";
-  } catch {
-    return prefersDark();
-  }
+  const choice = stored("theme");
+  return choice === null ? prefersDark() : choice === "dark";
 }
 
 /** Keep the choice of the user. @param {boolean} dark */
 export function storeDark(dark) {
-  try {
-    localStorage.setItem("glassformer-theme", dark ? "dark" : "light");
-  } catch {
-    // the browser stores nothing; the theme lasts until the page is closed
-  }
+  keep("theme", dark ? "dark" : "light");
 }
 
 /**

@@ -36,6 +36,7 @@
  * }} Run
  *
  * @typedef {{side: Side, index: number}} Place
+ * @typedef {{hover: Place, across: Place | null} | null} Lit
  *
  * @typedef {{
  *   text: string, ids: string, source: string, target: string, messages: string, panel: string, kind: string, layer: number,
@@ -43,7 +44,7 @@
  *   temperature: number, top_k: number, top_p: number, shown: string, all: number, badge: string, colour: string,
  *   card: number, norm: number, lens: string, align_layer: number, align_head: number, off: string, mean: number,
  *   beam: number, penalty: number, formula: string, pruned: number, step: number, folder: string, clean: string,
- *   corrupted: string, answer: string, wrong: string, prefix: string, stack: string, checkpoint: string, flow: string,
+ *   corrupted: string, answer: string, wrong: string, prefix: string, stack: string, checkpoint: string, flow: string, visit: number, heads: string,
  * }} View
  * `flow` is the place in the flow, such as `decoder.0.2.ff`: stack, block, head and stage.
  * `ids` are the ids of `text` with commas, for a text that has not its usual tokens; empty without them.
@@ -53,9 +54,9 @@
  *
  * @typedef {View & {
  *   model: Model | null, run: Run | null, other: Model | null, other_run: Run | null, hover: Place | null,
- *   across: Place | null, dark: boolean, model_step: number | null, ablated: Ablation | null, ran: Texts | null, is_old: boolean,
+ *   across: Place | null, lit: Lit, dark: boolean, model_step: number | null, ablated: Ablation | null, ran: Texts | null, is_old: boolean,
  * }} State
- * `ran` are the texts of the boxes when the run that is shown began, null for random tokens; `is_old` is true if the boxes have other texts.
+ * `ran` are the texts of the boxes when the run that is shown began, null for random tokens; `lit` are the places that an answer names; `is_old` is true if the boxes have other texts.
  *
  * @typedef {{header: string[], rows: (string | number | null)[][]}} Table
  *

@@ -12,6 +12,7 @@ import { Latest, cellPlaces, markedCell } from "../page/app.js";
 import { fill, h, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
+import { labelsOf } from "../page/letters.js";
 import { alignmentScene, strongest, windowAround } from "../page/lines.js";
 import { markTokens, selectPlace } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
@@ -75,7 +76,7 @@ export function createAlignment(app) {
       found = /** @type {Alignment} */ (value);
       weights = {
         rows: value.weights.length, columns: value.weights[0]?.length ?? 0, values: Float32Array.from(value.weights.flat()),
-        row_labels: run[found.rows].map((token) => token.text), column_labels: run[found.columns].map((token) => token.text),
+        row_labels: labelsOf(run[found.rows]), column_labels: labelsOf(run[found.columns]),
         row_side: found.rows, column_side: found.columns, first_row: 0,
       };
       draw();

@@ -22,6 +22,7 @@ import { arrowKeys, button, choice, fill, h, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { drawThumbnail, gridScene, headGrid, thumbnailOf } from "../page/grid.js";
 import { Heatmap } from "../page/heatmap.js";
+import { headColour, layersScene, placeOf } from "../page/layers.js";
 import { columnScene, strongest, windowAround } from "../page/lines.js";
 import { markTokens, selectPlace } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
@@ -32,6 +33,11 @@ import { fixed, visible } from "../page/text.js";
 export const attentionTab = { id: "attention", title: "Attention", create: createAttention, exists: (model) => Object.keys(model.attention).length > 0 };
 
 const LINE_WINDOW = 120;
+const ABOUT = {
+  maps: "One picture per layer (down) and head (across). In a picture, rows are queries and columns are keys. Select one to open it.",
+  lines: "One place per layer. A line leads from a key (left) to the query that reads it (right): its width is the weight, its colour the head.",
+};
+const TOKENS = /** @type {[string, string][]} */ ([["0", "token under the pointer"], ["1", "all tokens"]]);
 const NAMES = /** @type {Record<string, string>} */ ({ encoder: "encoder", decoder: "decoder", cross: "cross: target to source" });
 
 /** @param {App} app @returns {Panel} */
@@ -46,10 +52,16 @@ export function createAttention(app) {
   const random = button("Show random tokens that follow twice", () => app.submitRandom(), { title: "Run such tokens in place of the text: an induction head shows itself there" });
   const found = h("div", { class: "found" }, foundPlace, random);
   const gridPlace = h("div", { class: "scroll-x" });
+  const looks = choice("All heads as", [["maps", "maps"], ["lines", "lines of all layers"]], (heads) => store.set({ heads }));
+  const ofTokens = choice("Lines of all layers", TOKENS, (all) => store.set({ all: Number(all) }));
+  const legend = h("div", { class: "head-legend", role: "group", "aria-label": "Colours of the heads" });
+  arrowKeys(legend, "button", () => 0);
+  /** The head whose lines are drawn alone. @type {number | undefined} */
+  let onlyHead;
   const gridCard = frame({
-    title: "Heads", explanation: `One picture per layer (down) and head (across). In a picture, rows are queries and columns are keys. Select one to open it.${states}`,
+    title: "Heads", explanation: `${ABOUT.maps}${states}`,
     formula: formula(), picture: () => gridPicture(),
-  }, h("div", { class: "grid-and-found" }, gridPlace, found));
+  }, h("div", { class: "row" }, looks.element, ofTokens.element), legend, h("div", { class: "grid-and-found" }, gridPlace, found));
   gridCard.tools.prepend(badges.element);
 
   const headTitle = h("h3");
@@ -57,7 +69,7 @@ export function createAttention(app) {
   const strip = h("div", { class: "head-strip", role: "group", "aria-label": "Heads of the layer" });
   arrowKeys(strip, ".thumb", () => 0);
   const views = choice("View", [["matrix", "matrix"], ["lines", "lines"]], (shown) => store.set({ shown }));
-  const which = choice("Lines", [["0", "token under the pointer"], ["1", "all tokens"]], (all) => store.set({ all: Number(all) }));
+  const which = choice("Lines", TOKENS, (all) => store.set({ all: Number(all) }));
   const heat = new Heatmap({
     label: "Attention weights", onhover: (row, column) => store.set(cellPlaces(here(), row, column)),
     onleave: () => store.set({ hover: null, across: null }), onselect: (row, column) => selectPlace(store, cellPlaces(here(), row, column).hover),
@@ -106,6 +118,7 @@ export function createAttention(app) {
     const { run } = store.state;
     const kind = chosenKind(store.state);
     if (!run || !kind) return;
+    if ((onlyHead ?? 0) >= here().heads) onlyHead = undefined;
     const thumbnails = app.data.bytes(run, "thumbnails", { kind });
     void gridLatest.use(thumbnails, (value) => {
       grid = { kind, thumbnails: value, scores: grid?.run === run ? grid.scores : null, run };
@@ -126,12 +139,55 @@ export function createAttention(app) {
   function drawGrid() {
     if (!grid) return;
     const focused = [...gridPlace.querySelectorAll(".thumb")].indexOf(/** @type {Element} */ (document.activeElement));
-    fill(gridPlace, headGrid({ ...grid, state: store.state, onopen: (layer, head) => store.set({ layer, head }) }));
+    const isLines = store.state.heads === "lines";
+    ofTokens.element.hidden = legend.hidden = !isLines;
+    badges.element.hidden = isLines;
+    const about = gridCard.element.querySelector(".about")?.firstChild;
+    if (about) about.textContent = `${isLines ? ABOUT.lines : ABOUT.maps}${states}`;
+    if (isLines) drawLayers();
+    else fill(gridPlace, headGrid({ ...grid, state: store.state, onopen: (layer, head) => store.set({ layer, head }) }));
     if (focused >= 0) /** @type {HTMLElement | undefined} */ (gridPlace.querySelectorAll(".thumb")[focused])?.focus();
     drawFound();
     drawStrip();
     markRow();
     gridCard.refresh();
+  }
+
+  /** The scene of the lines of all layers. */
+  function layersPicture() {
+    const { state } = store;
+    if (!grid || !state.run) return null;
+    const place = here();
+    const { rows, columns } = attentionLabels(state.run, place);
+    const [, , nRows = 1, nColumns = 1] = grid.thumbnails.shape;
+    const cell = markedCell(state, place);
+    const isSelf = place.rows === place.columns;
+    const token = cell.row >= 0 ? cell.row : selectedPosition(state);
+    const only = !isSelf && cell.row < 0 && cell.column >= 0 ? { column: placeOf(cell.column, nColumns, columns.length) }
+      : { row: placeOf(token, nRows, rows.length) };
+    const chosen = { ...(state.all ? {} : only), ...(onlyHead === undefined ? {} : { head: onlyHead }) };
+    return layersScene(grid.thumbnails, { side: place.rows, labels: rows }, { side: place.columns, labels: columns }, { chosen, dark: state.dark });
+  }
+
+  function drawLayers() {
+    const scene = layersPicture();
+    if (!scene || !grid) return;
+    const [, heads = 0, nRows = 0] = grid.thumbnails.shape;
+    const isPooled = attentionLabels(grid.run, here()).rows.length > nRows;
+    fill(gridPlace, isPooled ? h("p", { class: "about" }, `The text has more than ${nRows} tokens: each place stands for neighbouring tokens, named by the first, with their largest weight.`) : null, sceneElement(scene));
+    const hasFocus = legend.contains(document.activeElement);
+    fill(legend, ...Array.from({ length: heads }, (_, head) => {
+      const mark = h("span", { class: "head-mark" });
+      mark.style.background = headColour(head, heads, store.state.dark);
+      const one = button(`head ${head}`, () => {
+        onlyHead = onlyHead === head ? undefined : head;
+        drawGrid();
+      }, { class: "quiet", "aria-pressed": String(onlyHead === head), tabindex: head === (onlyHead ?? 0) ? 0 : -1, title: "Only the lines of this head; select it again for all" });
+      one.prepend(mark);
+      return one;
+    }));
+    if (hasFocus) /** @type {HTMLElement | undefined} */ (legend.children[onlyHead ?? 0])?.focus();
+    markTokens(store);
   }
 
   function drawFound() {
@@ -253,7 +309,7 @@ export function createAttention(app) {
     const { kind, thumbnails, scores } = grid;
     const ofKind = scores?.kinds[kind]?.heads ?? [];
     return {
-      name: `heads-${kind}`, scene: () => gridScene(thumbnails, `Attention weights, ${kind}`, store.state.dark), data: () => scores,
+      name: `heads-${kind}`, scene: () => (store.state.heads === "lines" ? layersPicture() : gridScene(thumbnails, `Attention weights, ${kind}`, store.state.dark)), data: () => scores,
       table: () => ({
         header: ["layer.head", ...Object.keys(scores?.names ?? {})],
         rows: ofKind.flatMap((heads, layer) => heads.map((one, head) => [`${layer}.${head}`, ...Object.keys(scores?.names ?? {}).map((name) => one[name] ?? null)])),
@@ -284,6 +340,8 @@ export function createAttention(app) {
       }
       kinds.element.hidden = names.length < 2;
       kinds.write(chosenKind(state) ?? "");
+      looks.write(state.heads === "lines" ? "lines" : "maps");
+      ofTokens.write(String(state.all));
       views.write(state.shown === "lines" ? "lines" : "matrix");
       which.write(String(state.all));
       badges.list.value = state.badge;
@@ -295,7 +353,7 @@ export function createAttention(app) {
         return;
       }
       if (["run", "kind"].some((key) => changed.has(key))) loadGrid();
-      else if (["badge", "dark"].some((key) => changed.has(key))) drawGrid();
+      else if (["badge", "dark", "heads", "all"].some((key) => changed.has(key)) || (changed.has("pos") && state.heads === "lines")) drawGrid();
       if (["run", "kind", "layer", "head", "panel"].some((key) => changed.has(key))) {
         loadHead();
         drawStrip();
@@ -304,6 +362,7 @@ export function createAttention(app) {
         mark();
         markRow();
         if (isOpen() && state.shown === "lines" && !state.all) drawLines();
+        if (!isOpen() && state.heads === "lines" && !state.all) drawLayers();
       }
     },
   };

@@ -13,6 +13,7 @@ import { button, fill, h, select } from "../page/dom.js";
 import { numberLines } from "../page/flow_numbers.js";
 import { ROW, TOP, flowScene, laneOf, placed, rowOf } from "../page/flow_scene.js";
 import { frame } from "../page/frame.js";
+import { labelsOf } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
 import { blocksOf, headsOf, keyHead, stacksOf, stagesOf } from "../page/stages.js";
@@ -142,14 +143,14 @@ export function createFlow(app) {
   function laneFor(stack) {
     const { run } = store.state;
     const side = stack === "encoder" && run?.source.length ? "source" : mainSide(store.state);
-    const labels = (run?.[side] ?? []).map((token) => token.text);
+    const labels = labelsOf(run?.[side] ?? []);
     const row = side === mainSide(store.state) ? selectedPosition(store.state) : Math.min(sourceRow, labels.length - 1);
     return laneOf(side, labels, Math.max(0, row));
   }
 
   /** @returns {Lane} */
   function sourceLane() {
-    const labels = (store.state.run?.source ?? []).map((token) => token.text);
+    const labels = labelsOf(store.state.run?.source ?? []);
     return laneOf("source", labels, Math.max(0, Math.min(sourceRow, labels.length - 1)));
   }
 

@@ -12,6 +12,7 @@ import { Latest } from "../page/app.js";
 import { choice, h, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
+import { labelsOf } from "../page/letters.js";
 import { positionSide, positionTokens, selectedPosition, shownPosition } from "../page/state.js";
 import { percent, visible } from "../page/text.js";
 
@@ -55,7 +56,7 @@ export function createLens(app) {
     if (!lens) return;
     const { layers, cells } = lens;
     const columns = cells[0]?.length ?? 0;
-    const labels = positionTokens(state).map((token) => token.text);
+    const labels = labelsOf(positionTokens(state));
     const values = Float32Array.from(cells.flatMap((row) => row.map((cell) => lensValue(cell, state.lens))));
     const largest = Math.max(1, Math.log10(state.model?.vocab_size ?? 10));
     heat.update({
@@ -85,7 +86,7 @@ export function createLens(app) {
   function picture() {
     if (!lens) return null;
     const { layers, cells } = lens;
-    const labels = positionTokens(store.state).map((token) => token.text);
+    const labels = labelsOf(positionTokens(store.state));
     return {
       name: "logit-lens", scene: () => heat.scene("Logit lens"), data: () => ({ tokens: labels, norm: Boolean(store.state.norm), ...lens }),
       table: () => ({

@@ -69,7 +69,7 @@ export function createTokens(app) {
   const card = frame({
     title: "Tokens", picture: () => picture(store.state),
     explanation: "Hover a token to highlight it in all panels; click it to select its position. Positions count from 0.",
-  }, lists, h("div", { class: "token-foot" }, detail, legend), words());
+  }, lists, h("div", { class: "token-foot" }, detail, legend));
   card.tools.prepend(colours.element);
   card.element.classList.add("tokens");
   const about = card.element.querySelector(".about");
@@ -147,22 +147,6 @@ export function createTokens(app) {
   };
 }
 
-/** Words of the first screen, explained. */
-const WORDS = [
-  ["token", "A piece of text with a number (id), the unit that the model reads and writes."],
-  ["logit", "The score that the model gives to a token of its vocabulary; softmax turns all logits into probabilities."],
-  ["nat", "The unit of −log p with the natural logarithm: 0.69 nats are 1 bit. A probability of 1 costs 0 nats, one of 0.1 costs 2.3."],
-  ["loss, perplexity", "The mean of −log p of the actual tokens, in nats, and its exponential."],
-  ["entropy", "How undecided a prediction is: 0 nats if one token has all probability; largest if all are equal."],
-  ["residual stream", "The vector of a position: the embedding, to which each attention and each feed-forward adds its output."],
-  ["head", "One of the attentions of a layer: its weights say how much each position (query) reads from each other one (key)."],
-];
-
-function words() {
-  return h("details", { class: "words" }, h("summary", { class: "quiet" }, "What do the words mean?"),
-    h("dl", {}, ...WORDS.flatMap(([word, meaning]) => [h("dt", {}, word), h("dd", {}, meaning)])));
-}
-
 /** @param {State} state @returns {Picture | null} */
 function picture(state) {
   if (!state.run) return null;
@@ -180,4 +164,3 @@ function picture(state) {
     scene: () => stripScene(sides.map(([side, title]) => ({ title, items: stripItems(state, side) }))),
   };
 }
-

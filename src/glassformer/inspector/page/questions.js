@@ -1,0 +1,271 @@
+/**
+ * Questions of a first visit. Each has the view that shows its answer, and two sentences: what is seen, with the numbers of
+ * this run, and what it means. Which questions a model has follows from its abilities.
+ *
+ * @import { App } from "./app.js"
+ * @import { Source } from "./source.js"
+ * @import { Example, Lit, Model, Run, State, Token, View } from "./types.js"
+ * @import { Scores } from "../panels/attention.js"
+ * @import { Ablation, Effects } from "../panels/ablation.js"
+ * @import { Alignment } from "../panels/alignment.js"
+ * @import { Lens } from "../panels/lens.js"
+ *
+ * @typedef {{view: Partial<View>, lit: Lit, seen: string, means: string}} Answer
+ * @typedef {{rows: number, columns: number, values: ArrayLike<number>}} Matrix
+ * @typedef {{kind: string, layer: number, head: number}} Head
+ * @typedef {{title: string, routes: string[], exists: (model: Model) => boolean, ask: (app: App, run: Run) => Promise<Answer>, input?: (state: State) => Example | null}} Question
+ * `input` returns the input with which the answer is clear; null keeps the one that is shown.
+ */
+
+import { partOf } from "../panels/ablation.js";
+import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";
+import { fixed, percent, visible } from "./text.js";
+
+/** @type {Question[]} */
+export const QUESTIONS = [
+  { title: "Which token does this one look at?", routes: ["/scores", "/attention"], exists: (model) => selfKind(model.attention) !== null, ask: askReading, input: repeated },
+  { title: "From which source token is this target token?", routes: ["/alignment"], exists: (model) => "cross" in model.attention, ask: askAlignment },
+  { title: "What does the mask hide?", routes: ["/scores", "/attention"], exists: (model) => "decoder" in model.attention, ask: askMask },
+  { title: "What if a head is switched off?", routes: ["/effects"], exists: (model) => model.kind !== "recurrent", ask: askOff },
+  { title: "Why this token?", routes: ["/lens"], exists: (model) => model.has_head_over_tokens && model.kind !== "recurrent", ask: askLayers },
+  { title: "Why this token?", routes: ["/flow"], exists: (model) => model.has_head_over_tokens && model.kind === "recurrent", ask: askScores },
+  { title: "Why this label?", routes: ["/flow"], exists: (model) => model.labels.length > 1 && !model.is_multi_label, ask: askScores },
+];
+
+/**
+ * Return the questions of a model that a source can answer.
+ * @param {Model} model
+ * @param {Source} source
+ */
+export function questionsOf(model, source) {
+  return QUESTIONS.filter(({ exists, routes }) => exists(model) && routes.every((route) => source.answers(route)));
+}
+
+/** The kind of attention of a text to itself; null without one. @param {Record<string, unknown>} attention */
+function selfKind(attention) {
+  return ["decoder", "encoder"].find((kind) => kind in attention) ?? null;
+}
+
+/** @param {string} text */
+const quoted = (text) => `“${visible(text)}”`;
+
+/** Name a token by its position. @param {Token[]} tokens @param {number} index */
+const named = (tokens, index) => `token ${index} ${quoted(tokens[index]?.text ?? "")}`;
+
+/** @param {string} text */
+const capital = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
+
+/** Patterns of heads, the clearest one first: the key at which the head looks from a token (−1 without one), and what that means. */
+export const PATTERNS = [
+  {
+    name: "induction", key: (/** @type {number[]} */ ids, /** @type {number} */ t) => (earlier(ids, t) < 0 ? -1 : earlier(ids, t) + 1),
+    means: "The head has found the same token earlier in the text and reads the token after it, which is the best guess of what comes next: it is called an induction head.",
+  },
+  {
+    name: "duplicate", key: earlier,
+    means: "The head reads the same token at an earlier place: from this, the next layers can know that the token repeats.",
+  },
+  {
+    name: "previous", key: (/** @type {number[]} */ _ids, /** @type {number} */ t) => t - 1,
+    means: "The head reads the token before each token: from this, the next layers can know the order of the text.",
+  },
+  {
+    name: "first", key: (/** @type {number[]} */ _ids, /** @type {number} */ t) => (t ? 0 : -1),
+    means: "The head reads the first token, which adds little: many heads do this where they find nothing to read.",
+  },
+];
+const NO_PATTERN = "The head follows none of the known patterns on this text: it is the one whose weights are largest.";
+
+/** The last earlier position with the same token; −1 without one. @param {number[]} ids @param {number} t */
+function earlier(ids, t) {
+  return t ? ids.lastIndexOf(ids[t] ?? -1, t - 1) : -1;
+}
+
+/**
+ * Return the row and the column of the largest weight on the key of a row; the last one of equal weights.
+ * @param {Matrix} weights
+ * @param {(row: number) => number} keyOf the key of a row; −1 leaves the row out
+ */
+export function clearest({ rows, columns, values }, keyOf) {
+  let best = { row: 0, column: 0, weight: -1 };
+  for (let row = 0; row < rows; row++) {
+    const column = keyOf(row);
+    const weight = values[row * columns + column] ?? -1;
+    if (column >= 0 && weight >= best.weight) best = { row, column, weight };
+  }
+  return best;
+}
+
+/** The column of the largest weight of a row, other than `but`. @param {Matrix} weights @param {number} row @param {number} [but] */
+function largestKey({ columns, values }, row, but = -1) {
+  const weight = (/** @type {number} */ j) => (j === but ? -1 : values[row * columns + j] ?? 0);
+  let best = 0;
+  for (let j = 1; j < columns; j++) if (weight(j) > weight(best)) best = j;
+  return best;
+}
+
+/**
+ * Return the text twice, so that a token has an earlier place; null if the text repeats two tokens already, or is not a text of a decoder.
+ * @param {State} state
+ * @returns {Example | null}
+ */
+export function repeated({ run, model, text }) {
+  if (!run || !model || model.kind !== "decoder" || text === "") return null;
+  const pairs = run.target.slice(1).map(({ id }, i) => `${run.target[i]?.id} ${id}`);
+  if (new Set(pairs).size < pairs.length) return null;
+  const share = Math.min(1, (model.max_len - 2) / (2 * run.target.length));
+  const part = text.slice(0, Math.floor(share * text.length)).trim();
+  return part === "" ? null : { text: `${part} ${part}` };
+}
+
+/** The head of a kind with the largest value. @param {Scores} scores @param {string} kind @param {(sharpness: number) => number} value @returns {Head} */
+function headWith(scores, kind, value) {
+  const all = (scores.kinds[kind]?.heads ?? []).flatMap((heads, layer) => heads.map((one, head) => ({ kind, layer, head, value: value(one.sharpness ?? 0) })));
+  return all.reduce((best, one) => (one.value > best.value ? one : best), all[0] ?? { kind, layer: 0, head: 0, value: 0 });
+}
+
+/** @param {App} app @param {Run} run @returns {Promise<Answer>} */
+async function askReading(app, run) {
+  const scores = /** @type {Scores} */ (await app.data.json(run, "scores"));
+  const found = PATTERNS.flatMap((pattern) => scores.best.filter((one) => one.name === pattern.name && one.is_found && one.kind !== "cross").map((head) => ({ pattern, head })))[0];
+  const { kind, layer, head } = found?.head ?? headWith(scores, selfKind(run.attention) ?? "", (sharpness) => sharpness);
+  const place = /** @type {import("./types.js").AttentionPlace} */ (run.attention[kind]);
+  const tokens = run[place.rows];
+  const ids = tokens.map(({ id }) => id);
+  const weights = await app.data.head(run, kind, layer, head);
+  const { row, column, weight } = clearest(weights, found ? (t) => found.pattern.key(ids, t) : (t) => (t ? largestKey(weights, t, t) : -1));
+  return {
+    view: { panel: "attention", kind, layer, head, shown: "matrix", ...(place.rows === mainSide(app.store.state) ? { pos: row } : {}) },
+    lit: { hover: { side: place.rows, index: row }, across: { side: place.columns, index: column } },
+    seen: `Row ${row} of this attention map is ${named(tokens, row)}: it puts ${percent(weight)} of its weight on ${named(tokens, column)}.`,
+    means: found?.pattern.means ?? NO_PATTERN,
+  };
+}
+
+/** @param {App} app @param {Run} run @returns {Promise<Answer>} */
+async function askAlignment(app, run) {
+  const { weights } = /** @type {Alignment} */ (await app.data.json(run, "alignment"));
+  const matrix = { rows: weights.length, columns: weights[0]?.length ?? 0, values: weights.flat() };
+  const isWord = (/** @type {Token | undefined} */ token) => token !== undefined && !token.is_special;
+  const { row, column, weight } = clearest(matrix, (t) => {
+    const key = largestKey(matrix, t);
+    return isWord(run.written[t]) && isWord(run.source[key]) ? key : -1;
+  });
+  return {
+    view: { panel: "alignment", align_layer: -1, align_head: -1, pos: row },
+    lit: { hover: { side: "written", index: row }, across: { side: "source", index: column } },
+    seen: `${capital(named(run.written, row))} of the target puts ${percent(weight)} of its weight on ${named(run.source, column)} of the source.`,
+    means: "The model has learned by itself which source token it needs for each target token: this table is called an alignment.",
+  };
+}
+
+/** @param {App} app @param {Run} run @returns {Promise<Answer>} */
+async function askMask(app, run) {
+  const scores = /** @type {Scores} */ (await app.data.json(run, "scores"));
+  const { kind, layer, head } = headWith(scores, "decoder", (sharpness) => -sharpness);
+  const { rows, columns, values } = await app.data.head(run, kind, layer, head);
+  const row = Math.floor((rows - 1) / 2);
+  const sum = (/** @type {number} */ from, /** @type {number} */ to) => values.slice(row * columns + from, row * columns + to).reduce((total, x) => total + x, 0);
+  const next = Math.min(row + 1, columns - 1);
+  return {
+    view: { panel: "attention", kind, layer, head, shown: "matrix", pos: row },
+    lit: { hover: { side: "target", index: row }, across: { side: "target", index: next } },
+    seen: `In row ${row}, the weights of tokens 0 to ${row} sum to ${percent(sum(0, row + 1))}, and those of the ${columns - row - 1} later tokens to ${percent(sum(row + 1, columns))}.`,
+    means: "The mask hides all later tokens, because the model has to predict them: the upper right half of the map stays empty.",
+  };
+}
+
+/** @param {App} app @param {Run} run @returns {Promise<Answer>} */
+async function askOff(app, run) {
+  const effects = /** @type {Effects} */ (await app.data.json(run, "effects"));
+  const heads = Object.keys(run.attention).flatMap((kind) => /** @type {number[][]} */ (effects[kind]).flatMap((row, layer) => row.map((effect, head) => ({ kind, layer, head, effect }))));
+  const order = heads.sort((a, b) => b.effect - a.effect);
+  const [most, least] = [order[0], order.at(-1)];
+  if (!most || !least) throw new Error("the model has no heads");
+  const name = (/** @type {Head} */ { kind, layer, head }) => `head ${head} of layer ${layer} (${kind})`;
+  const change = (/** @type {number} */ effect) => {
+    if (effects.measure === "change") return `the output changes by ${fixed(effect, 2)}`;
+    if (effects.measure === "kl") return `the predictions change by ${fixed(effect, 2)} nats`;
+    if (Math.abs(effect) < 0.005) return "the loss stays the same";
+    return `the loss ${effect < 0 ? "falls" : "rises"} by ${fixed(Math.abs(effect), 2)} nats per token`;
+  };
+  const part = `${most.kind}.${most.layer}.${most.head}`;
+  const [side, drop] = [positionSide(app.store.state), app.source.isEmbedded ? null : await largestDrop(app, run, partOf(part))];
+  const index = drop?.index ?? 0;
+  const isAfter = side === "target"; // the token is predicted at the position before it
+  return {
+    view: { panel: "ablation", kind: most.kind, off: app.source.isEmbedded ? "" : part, mean: 0, ...(drop ? { pos: isAfter ? index - 1 : index } : {}) },
+    lit: drop ? { hover: { side, index }, across: null } : null,
+    seen: drop ? `Without ${name(most)}, the probability of ${named(positionTokens(app.store.state), index)} falls from ${percent(drop.before)} to ${percent(drop.after)}.`
+      : `Without ${name(most)}, ${change(most.effect)}.`,
+    means: `Of all heads, this one matters most for this text: without it, ${change(most.effect)}, and without ${name(least)}, ${change(least.effect)}.`,
+  };
+}
+
+/** The token whose probability falls most without a part; null if the run has no probabilities of its tokens. @param {App} app @param {Run} run @param {string} off */
+async function largestDrop(app, run, off) {
+  const [body, path] = [{ off, mean: false }, `/api/run/${run.run}/ablate`];
+  const { before, after } = /** @type {Ablation} */ (await app.data.once(`${path} ${JSON.stringify(body)}`, () => app.source.post(path, body)));
+  const drops = before.positions.map(({ log_prob: was }, index) => {
+    const is = after.positions[index]?.log_prob ?? null;
+    return was === null || is === null ? null : { index, before: Math.exp(was), after: Math.exp(is) };
+  }).filter((drop) => drop !== null);
+  return drops.sort((a, b) => b.before - b.after - a.before + a.after)[0] ?? null;
+}
+
+/** @param {App} app @param {Run} run @returns {Promise<Answer>} */
+async function askLayers(app, run) {
+  const { layers, cells } = /** @type {Lens} */ (await app.data.json(run, "lens", { norm: 1 }));
+  const { state } = app.store;
+  const last = cells.at(-1) ?? [];
+  const actual = [...(run.written.length ? run.written : mainTokens(state).slice(1))].map(({ id }) => id);
+  /** Probability after each layer of the token that the last one predicts at a position; 0 below the table of each layer. @param {number} t */
+  const probabilities = (t) => cells.map((row) => {
+    const predicted = last[t]?.top[0]?.[0];
+    const known = row[t]?.top.find(([id]) => id === predicted)?.[2];
+    return known ?? (run.target.length && predicted === actual[t] ? row[t]?.next : 0) ?? 0;
+  });
+  /** The largest step of these probabilities. @param {number} t */
+  const stepOf = (t) => {
+    const p = probabilities(t);
+    const steps = p.slice(1).map((x, i) => x - (p[i] ?? 0));
+    const size = Math.max(...steps);
+    return { t, size, layer: steps.indexOf(size) + 1, before: p[steps.indexOf(size)] ?? 0, after: p[steps.indexOf(size) + 1] ?? 0 };
+  };
+  const asked = state.model?.mask && state.model.verb === "fill" ? masked(app) : last.map((_cell, t) => t);
+  const step = asked.map(stepOf).reduce((best, one) => (one.size > best.size ? one : best));
+  const [, text = "", p = 0] = last[step.t]?.top[0] ?? [];
+  const relation = run.written.length ? "As" : run.target.length ? "After" : "At";
+  return {
+    view: { panel: "lens", norm: 1, lens: "top", pos: step.t },
+    lit: { hover: { side: positionSide(state), index: step.t }, across: null },
+    seen: `${relation} ${named(positionTokens(state), step.t)}, the model predicts ${quoted(text)} with ${percent(p)}: read before ${layers[step.layer]}, ` +
+      `its probability is ${step.before ? percent(step.before) : "below that of the five best tokens"}, and after it ${percent(step.after)}.`,
+    means: `${capital(layers[step.layer] ?? "")} decides: each layer adds to the vector of the token, and the logit lens reads a prediction from it after each layer.`,
+  };
+}
+
+/** The masked positions, or the last one. @param {App} app */
+function masked({ store: { state } }) {
+  const tokens = mainTokens(state);
+  const found = tokens.flatMap((token, i) => (token.text === state.model?.mask ? [i] : []));
+  return found.length ? found : [tokens.length - 1];
+}
+
+/** @param {App} app @param {Run} run @returns {Promise<Answer>} */
+async function askScores(app, run) {
+  const { state } = app.store;
+  const positions = mainTokens(state).map(({ top }) => top.map(([, name, probability]) => ({ name, probability })));
+  const gap = (/** @type {{probability: number}[]} */ top) => (top[0]?.probability ?? 0) - (top[1]?.probability ?? 0);
+  const t = positions.reduce((best, top, i) => (gap(top) > gap(positions[best] ?? []) ? i : best), 0);
+  const [first, second] = [...(run.labels ?? positions[t] ?? [])].sort((a, b) => b.probability - a.probability);
+  if (!first || !second) throw new Error("the model has one answer only");
+  const where = run.labels ? "" : `${capital(named(positionTokens(state), t))}: `;
+  const logit = Math.log(first.probability / second.probability);
+  return {
+    view: { panel: "flow", flow: `${state.model?.kind === "encoder" ? "encoder" : "decoder"}.0.0.output`, ...(run.labels ? {} : { pos: t }) },
+    lit: run.labels ? null : { hover: { side: positionSide(state), index: t }, across: null },
+    seen: `${where}${quoted(first.name)} has a probability of ${percent(first.probability)}, and the second, ${quoted(second.name)}, of ${percent(second.probability)}: its score (logit) is ${fixed(logit, 2)} higher.`,
+    means: "The model gives each candidate a score, and softmax turns the scores into probabilities: one more point of score means 2.7 times the probability.",
+  };
+}

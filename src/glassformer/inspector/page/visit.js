@@ -1,0 +1,103 @@
+/**
+ * First visit: up to five questions about the open model, answered with one click each.
+ *
+ * @import { App } from "./app.js"
+ * @import { Answer, Question } from "./questions.js"
+ * @import { Run } from "./types.js"
+ */
+
+import { Latest } from "./app.js";
+import { arrowKeys, button, fill, h } from "./dom.js";
+import { questionsOf } from "./questions.js";
+import { keep, stored } from "./stored.js";
+import { wordList } from "./words.js";
+
+const NUMBERS = ["No questions", "One question", "Two questions", "Three questions", "Four questions", "Five questions"];
+
+/** Return true if the person has closed the first visit before. */
+export const isVisitClosed = () => stored("visit") === "closed";
+
+/**
+ * Create the card of the questions in a section of the page.
+ * @param {App} app
+ * @param {HTMLElement} section
+ */
+export function createVisit(app, section) {
+  const { store, source } = app;
+  const number = h("span");
+  const intro = h("p", { class: "about" }, number, h("span", { class: "only-wide" }, " In an attention map, a row is a token that reads, a column is a token that is read, and the colour is the weight."));
+  const list = h("div", { class: "questions", role: "group", "aria-label": "Questions" });
+  const seen = h("p");
+  const means = h("p", { class: "about" });
+  const next = button("next question →", () => ask(questions()[asked + 1]), { class: "quiet" });
+  const answer = h("div", { class: "visit-answer", "aria-live": "polite" }, seen, means);
+  fill(section, h("div", { class: "frame-heading" }, h("h2", {}, "First visit"),
+    button("close", () => close(), { class: "quiet", title: "Close the first visit (Escape). The button “help” at the top of the page opens it again." }), intro), list, answer, h("div", { class: "row" }, next, wordList()));
+  arrowKeys(list, "button", () => 0);
+  section.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") close();
+  });
+
+  const latest = new Latest(app, section);
+  /** The number of the question that is answered, and the run of the answer; −1 without one. */
+  let asked = -1;
+  /** @type {Run | null} */
+  let answered = null;
+  const done = new Set();
+
+  function questions() {
+    const { model } = store.state;
+    return model ? questionsOf(model, source) : [];
+  }
+
+  function close() {
+    keep("visit", "closed");
+    store.set({ visit: 0, lit: null });
+    /** @type {HTMLElement | null} */ (document.querySelector("#header [aria-controls=visit]"))?.focus();
+  }
+
+  /** Show the answer to a question, and the view of the answer. @param {Question | undefined} question */
+  function ask(question) {
+    if (!question) return;
+    void latest.use(answerTo(question), ({ found, run }) => {
+      if (store.state.run !== run) return;
+      [asked, answered] = [questions().indexOf(question), run];
+      done.add(question);
+      store.set({ off: "", ...found.view, lit: found.lit, hover: null, across: null });
+      write(found);
+    });
+  }
+
+  /** Run the input of a question, and ask it. @param {Question} question */
+  async function answerTo(question) {
+    const input = source.isEmbedded ? null : question.input?.(store.state);
+    if (input) await app.use(input);
+    const run = /** @type {Run} */ (store.state.run);
+    return { found: await question.ask(app, run), run };
+  }
+
+  /** @param {Answer} found */
+  function write({ seen: what, means: why }) {
+    draw();
+    [seen.textContent, means.textContent] = [what, why];
+    const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    section.scrollIntoView({ block: "start", behavior: isCalm ? "auto" : "smooth" });
+  }
+
+  function draw() {
+    const all = questions();
+    section.hidden = !store.state.visit || !store.state.run || !all.length;
+    if (section.hidden) return;
+    if (answered !== store.state.run) asked = -1;
+    const hasFocus = list.contains(document.activeElement);
+    number.textContent = `${NUMBERS[all.length]} about this model, one click each.`;
+    fill(list, ...all.map((question, i) => button(`${i + 1}. ${question.title}`, () => ask(question), {
+      "aria-pressed": String(i === asked), class: done.has(question) ? "is-done" : "", tabindex: i === Math.max(0, asked) ? 0 : -1,
+    })));
+    if (hasFocus) /** @type {HTMLElement | undefined} */ (list.children[Math.max(0, asked)])?.focus();
+    answer.hidden = asked < 0;
+    next.hidden = asked < 0 || asked === all.length - 1;
+  }
+
+  return { draw };
+}

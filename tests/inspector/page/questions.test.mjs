@@ -1,0 +1,66 @@
+// Questions of a first visit: which ones a model has, and the sentences from its numbers.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+const PAGE = "../../../src/glassformer/inspector/page";
+const { PATTERNS, QUESTIONS, clearest, questionsOf, repeated } = await import(`${PAGE}/questions.js`);
+const { headColour, layerLines, placeOf, tokenOf, MAX_LINES } = await import(`${PAGE}/layers.js`);
+
+const EVERYTHING = { answers: () => true };
+const DECODER = { kind: "decoder", attention: { decoder: {} }, has_head_over_tokens: true, labels: [], max_len: 32 };
+const tokens = (text) => [...text].map((letter) => ({ id: letter.charCodeAt(0), text: letter }));
+const titles = (model, source = EVERYTHING) => questionsOf(model, source).map(({ title }) => title);
+
+test("the questions follow from the abilities of a model", () => {
+  const [reads, aligned, mask, off, why] = ["Which token does this one look at?", "From which source token is this target token?", "What does the mask hide?", "What if a head is switched off?", "Why this token?"];
+  assert.deepEqual(titles(DECODER), [reads, mask, off, why]);
+  assert.deepEqual(titles({ ...DECODER, kind: "encoder", attention: { encoder: {} } }), [reads, off, why]);
+  assert.deepEqual(titles({ ...DECODER, kind: "encoder-decoder", attention: { encoder: {}, decoder: {}, cross: {} } }), [reads, aligned, mask, off, why]);
+  assert.deepEqual(titles({ ...DECODER, kind: "recurrent", attention: { cross: {} } }), [aligned, why]);
+  const classifier = { ...DECODER, kind: "encoder", attention: { encoder: {} }, has_head_over_tokens: false, labels: ["a", "b"] };
+  assert.deepEqual(titles(classifier), [reads, off, "Why this label?"]);
+  assert.deepEqual(titles(classifier, { answers: (route) => route !== "/flow" && route !== "/effects" }), [reads], "a file has only what it can answer");
+});
+
+test("a pattern names the key at which its head looks", () => {
+  const ids = [5, 6, 7, 5, 6];
+  const keys = Object.fromEntries(PATTERNS.map(({ name, key }) => [name, ids.map((_, t) => key(ids, t))]));
+  assert.deepEqual(keys, { induction: [-1, -1, -1, 1, 2], duplicate: [-1, -1, -1, 0, 1], previous: [-1, 0, 1, 2, 3], first: [-1, 0, 0, 0, 0] });
+  const values = [1, 0, 0, 0.2, 0.8, 0, 0.1, 0.1, 0.8];
+  assert.deepEqual(clearest({ rows: 3, columns: 3, values }, (t) => t - 1), { row: 1, column: 0, weight: 0.2 });
+});
+
+test("an induction head is answered with its token, its weight and its name", async () => {
+  const run = { run: "1", target: tokens("ab|ab"), source: [], written: [], attention: { decoder: { layers: 2, heads: 1, rows: "target", columns: "target" } } };
+  const values = new Float32Array(25);
+  values[3 * 5 + 1] = 0.75; // the second a reads the b after the first one
+  const answers = { scores: { best: [{ name: "previous", kind: "decoder", layer: 0, head: 0, is_found: true }, { name: "induction", kind: "decoder", layer: 1, head: 0, is_found: true }], kinds: {} } };
+  const app = { store: { state: { run, model: DECODER } }, data: { json: async (_run, what) => answers[what], head: async () => ({ rows: 5, columns: 5, values }) } };
+  const found = await QUESTIONS[0].ask(app, run);
+  assert.equal(found.seen, "Row 3 of this attention map is token 3 “a”: it puts 75.0 % of its weight on token 1 “b”.");
+  assert.match(found.means, /induction head/);
+  assert.deepEqual(found.view, { panel: "attention", kind: "decoder", layer: 1, head: 0, shown: "matrix", pos: 3 });
+  assert.deepEqual(found.lit, { hover: { side: "target", index: 3 }, across: { side: "target", index: 1 } });
+});
+
+test("a text without a repetition is asked about twice, as far as it fits", () => {
+  const state = (text, model = DECODER) => ({ model, text, run: { target: tokens(text) } });
+  assert.deepEqual(repeated(state("abc")), { text: "abc abc" });
+  assert.equal(repeated(state("ab|ab")), null);
+  assert.equal(repeated(state("abc", { ...DECODER, kind: "encoder" })), null);
+  assert.ok(repeated(state("abcdefghijklmnopqrstuvwxyz")).text.length <= DECODER.max_len);
+});
+
+test("the lines of all layers are bounded, and each layer has its share", () => {
+  const [layers, heads, n] = [12, 12, 48];
+  const buffer = new Uint8Array(layers * heads * n * n).fill(20).buffer;
+  const thumbnails = { shape: [layers, heads, n, n], buffer };
+  new Uint8Array(buffer)[(5 * heads + 3) * n * n + 7 * n + 2] = 255;
+  const lines = layerLines(thumbnails, {});
+  assert.ok(lines.length <= MAX_LINES && new Set(lines.map(({ layer }) => layer)).size === layers);
+  assert.deepEqual(lines.find(({ weight }) => weight === 1), { layer: 5, head: 3, row: 7, column: 2, weight: 1 });
+  const chosen = layerLines(thumbnails, { row: 7, head: 3 });
+  assert.ok(chosen.length > layers && chosen.every(({ row, head }) => row === 7 && head === 3));
+  assert.equal(new Set(Array.from({ length: 16 }, (_, head) => headColour(head, 16, false))).size, 16);
+  assert.deepEqual([tokenOf(1, 48, 96), placeOf(95, 48, 96), placeOf(2, 5, 5)], [2, 47, 2]);
+});

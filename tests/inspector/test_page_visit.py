@@ -1,0 +1,120 @@
+"""The first visit in a browser: each question opens a view, and its sentence has the numbers of the model."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from glassformer.inspection.attention_maps import alignment, attention_layers
+from glassformer.inspection.capture import capture
+from glassformer.inspection.effects import effects
+from glassformer.inspection.measures import measure_of
+from glassformer.inspector.inspector import FOLDER
+from glassformer.inspector.single_file import single_file
+from glassformer.model import Model
+from inspector.browsing import Open, Visit, given_to, hash_of, number
+from inspector.conftest import OpenModel, Serve
+from inspector.direct import Inspector
+
+READS, ALIGNED, MASK, OFF = (
+    "Which token does this one look at?",
+    "From which source token is this target token?",
+    "What does the mask hide?",
+    "What if a head is switched off?",
+)
+QUESTIONS = {
+    "decoder": [READS, MASK, OFF, "Why this token?"],
+    "encoder": [READS, OFF, "Why this token?"],
+    "encoder-decoder": [READS, ALIGNED, MASK, OFF, "Why this token?"],
+    "recurrent": [ALIGNED, "Why this token?"],
+    "classifier": [READS, OFF, "Why this label?"],
+}
+
+
+def ask(found: Visit, question: str) -> str:
+    """Choose a question; return the sentence of what is seen."""
+    found.page.locator("#visit .questions button", has_text=question).click()
+    found.settle()
+    found.until("() => !document.querySelector('.visit-answer').hidden")
+    return found.page.locator(".visit-answer p").first.inner_text()
+
+
+def percents_of(sentence: str) -> list[float]:
+    return [float(word) / 100 for word in re.findall(r"([\d.]+) %", sentence)]
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_each_question_has_a_view_and_two_sentences(open_model: OpenModel, name: str) -> None:
+    found = open_model(name, first_view=True)
+    shown = found.page.locator("#visit .questions button").all_inner_texts()
+    assert shown == [f"{i}. {question}" for i, question in enumerate(QUESTIONS[name], 1)]
+    panels = {READS: "Attention", ALIGNED: "Alignment", MASK: "Attention", OFF: "Ablation"}
+    last = "Logit lens" if name in ("decoder", "encoder", "encoder-decoder") else "Flow"
+    for question in QUESTIONS[name]:
+        seen = ask(found, question)
+        means = found.page.locator(".visit-answer p").nth(1).inner_text()
+        assert seen.endswith(".") and means.endswith(".") and re.search(r"\d", seen)
+        assert found.page.get_by_role("tab", selected=True).inner_text() == panels.get(question, last)
+        assert "NaN" not in seen + means and "undefined" not in seen + means
+        has_place = name != "classifier" or question == READS  # a prediction of a text has no token
+        assert (found.page.locator("#panels .is-linked, #tokens .is-linked").count() > 0) == has_place, question
+    assert found.page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_the_sentences_have_the_numbers_of_the_model(open_model: OpenModel, models: dict[str, Model]) -> None:
+    found, model = open_model("encoder-decoder", first_view=True), models["encoder-decoder"]
+    trace = capture(model, **given_to(model))
+    places = re.compile(r"oken (\d+) ")
+
+    seen = ask(found, READS)
+    view = found.view()
+    weights = attention_layers(trace, view["kind"])[int(view["layer"])][0, int(view["head"])]
+    row, key = map(int, places.findall(seen))
+    assert percents_of(seen)[0] == pytest.approx(float(weights[row, key]), abs=6e-4)
+
+    seen = ask(found, ALIGNED)
+    row, key = map(int, places.findall(seen))
+    assert percents_of(seen)[0] == pytest.approx(float(alignment(trace)[row, key]), abs=6e-4)
+
+    assert percents_of(ask(found, MASK)) == pytest.approx([1, 0], abs=6e-4)
+
+    ask(found, OFF)
+    changes = effects(model.network, trace.inputs, measure_of(model, trace.inputs))
+    largest = max(float(x) for kind in ("encoder", "decoder", "cross") for row in changes.heads(kind) for x in row)
+    means = found.page.locator(".visit-answer p").nth(1).inner_text()
+    assert number(re.findall(r"by ([\d.]+) nats per token", means)[0]) == pytest.approx(largest, abs=6e-3)
+
+
+def test_the_first_visit_is_closed_once_and_opened_again(models: dict[str, Model], serve: Serve, visit: Open) -> None:
+    served = serve(Inspector(models["decoder"]))
+    first = visit(served.address, width=390, height=844)
+    box = first.page.locator("#panels .card").first.bounding_box()
+    assert box is not None and box["y"] < 600, "the panel is on the first screen"
+    first.page.locator("#visit .questions button").first.focus()
+    first.page.keyboard.press("ArrowRight")
+    first.page.keyboard.press("Enter")
+    first.until("() => document.querySelector('#visit [aria-pressed=true]')?.textContent.startsWith('2.')")
+    first.settle()
+    assert first.page.evaluate("document.documentElement.scrollWidth") <= 390
+    first.page.keyboard.press("Escape")
+    first.settle()
+    assert not first.page.locator("#visit").is_visible()
+    assert first.page.evaluate("document.activeElement.textContent") == "help"
+    second = visit(served.address)
+    assert not second.page.locator("#visit").is_visible(), "closed before"
+    second.page.get_by_role("button", name="help", exact=True).click()
+    second.settle()
+    assert second.page.locator("#visit").is_visible()
+    bookmark = visit(served.address + hash_of(panel="lens"))
+    assert not bookmark.page.locator("#visit").is_visible()
+
+
+def test_a_file_asks_what_its_data_answer(models: dict[str, Model], visit: Open, tmp_path: Path) -> None:
+    model = models["encoder-decoder"]
+    path = tmp_path / "page.html"
+    path.write_text(single_file(Inspector(model), given_to(model), FOLDER), "utf-8")
+    found = visit(path.as_uri())
+    shown = found.page.locator("#visit .questions button").all_inner_texts()
+    assert [question.split(". ", 1)[1] for question in shown] == QUESTIONS["encoder-decoder"]
+    for question in QUESTIONS["encoder-decoder"]:
+        assert re.search(r"\d", ask(found, question)), question
