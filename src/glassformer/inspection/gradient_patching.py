@@ -33,21 +33,21 @@ from glassformer.inspection.patching import (
 from glassformer.models.transformer import Transformer
 from glassformer.nn.linear_layers import Int8Linear
 
-What = Literal["positions", "heads"]
+Parts = Literal["positions", "heads"]
 """The residual stream at each position, or the context of each head."""
-WHATS: tuple[What, ...] = ("positions", "heads")
+PARTS: tuple[Parts, ...] = ("positions", "heads")
 
 
 def patch_pairs(
     network: Transformer,
     pairs: Sequence[Patching],
-    what: What = "positions",
+    parts: Parts = "positions",
     stack: Kind | None = None,
     progress: Progress | None = None,
 ) -> tuple[Restored, Restored]:
     """Return the exact and the estimated shares: means over pairs of runs, with those of each pair.
 
-    One pair is a set of one. Pairs of several lengths need `what="heads"`. `stack` is that of `Places`.
+    One pair is a set of one. Pairs of several lengths need `parts="heads"`. `stack` is that of `Places`.
 
     ```python
     texts = (("The king is here:", "The queen is here:"), ("A man is here:", "A woman is here:"))
@@ -58,7 +58,7 @@ def patch_pairs(
     """
     exact, estimated = list[Restored](), list[Restored]()
     for pair in pairs:
-        places = head_places(network, stack) if what == "heads" else residual_places(network, pair, stack)
+        places = head_places(network, stack) if parts == "heads" else residual_places(network, pair, stack)
         exact.append(patch(network, pair, places))
         estimated.append(estimate(network, pair, places))
         if progress is not None:

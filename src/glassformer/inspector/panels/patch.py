@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from glassformer.errors import UserError
-from glassformer.inspection.gradient_patching import WHATS, patch_pairs, rank_correlation
+from glassformer.inspection.gradient_patching import PARTS, patch_pairs, rank_correlation
 from glassformer.inspection.lens import head_stack
 from glassformer.inspection.patching import Patching, Restored, patching_of
 from glassformer.inspector import page_data
@@ -54,7 +54,7 @@ def patch(
     residual stream, or heads. With more pairs, the shares are means over all pairs.
     """
     chosen = inspector.model_of(model)
-    if parts not in WHATS:
+    if parts not in PARTS:
         raise UserError(f"parts: expected positions or heads, got {parts!r:.40}")
     first, *_ = pairs = _pairs(chosen, texts, more)
     network = chosen.network
