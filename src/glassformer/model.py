@@ -3,7 +3,7 @@
 Its task (`tasks/`) makes the object that does the work of a method (`inference/`).
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,8 +48,10 @@ from glassformer.tasks.trained_model import TrainedModel
 
 if TYPE_CHECKING:
     from glassformer.inspection.ablation import Part
+    from glassformer.inspection.attribution import Attribution
     from glassformer.inspection.capture import Hook, Trace
     from glassformer.inspection.lens import LensCells
+    from glassformer.inspection.strongest import Strongest
 
 OTHER_NAMES = {
     **dict.fromkeys(("num_parameters", "n_parameters"), "model.network.n_parameters()"),
@@ -61,9 +63,11 @@ OTHER_NAMES = {
     **dict.fromkeys(("attentions", "attention_maps", "attention_weights", "get_attention"), "model.attention(text)"),
     **dict.fromkeys(("run_with_hooks", "add_hook", "register_hook"), "with model.hooks({name: function}):"),
     **dict.fromkeys(("lens",), "model.logit_lens(text)"),
+    **dict.fromkeys(("attribution", "direct_logit_attribution", "logit_attrs"), "model.logit_attribution(text)"),
     **dict.fromkeys(("plot_attention", "plot", "heatmap", "visualize"), "glassformer.plot.attention(model, text)"),
     **dict.fromkeys(("patch", "activation_patching"), "glassformer.plot.patching(model, clean, corrupted)"),
     "plot_alignment": "glassformer.plot.alignment(model, source)",
+    **dict.fromkeys(("top_texts", "max_activating", "neurons"), "model.strongest_texts(texts, units)"),
     "dashboard": "model.inspect(text)",
     "head_scores": "glassformer.inspection.find_heads(model, text)",
     **dict.fromkeys(("ablation", "effects"), "with model.ablate(part):, or glassformer.plot.ablation(model, text)"),
@@ -573,6 +577,40 @@ class Model(TrainedModel):
         from glassformer.inspection.lens import NAMES, logit_lens
 
         return logit_lens(self, self.trace(text, source=source, target=target, names=NAMES), norm)
+
+    def logit_attribution(
+        self,
+        text: str | Sequence[int] | None = None,
+        token: str | None = None,
+        against: str | None = None,
+        *,
+        source: str | Sequence[int] | None = None,
+        target: str | Sequence[int] | None = None,
+        position: int | None = None,
+    ) -> "Attribution":
+        """Return the logit of a token as a sum of terms: embedding, each head, biases, each feed-forward.
+
+        The token is by default the one that the model predicts at the position, by default the last; with `against`,
+        the terms are those of the difference of two logits. Raises `UserError` for a recurrent or post-norm model.
+
+            model.logit_attribution("The king is here:", " he", " she")
+        """
+        from glassformer.inspection.attribution import logit_attribution
+        from glassformer.inspection.capture import encoded
+
+        return logit_attribution(self, encoded(self, text, source=source, target=target), token, against, position)
+
+    def strongest_texts(self, texts: Iterable[str | Mapping[str, str]], units: str, k: int = 10) -> "Strongest":
+        """Return the k texts in which each head or neuron of a layer is most active, and a random text as baseline.
+
+        `units` is `decoder.0.head`, `cross.0.head` or `decoder.0.neuron`; texts are read one by one.
+
+            found = model.strongest_texts(open("stories.txt"), "decoder.1.neuron")
+            found.texts(17)[0].tokens, found.baseline(17)
+        """
+        from glassformer.inspection.strongest import strongest
+
+        return strongest(self, texts, units, k)
 
     def hooks(self, hooks: Mapping[str, "Hook"]) -> AbstractContextManager[None]:
         """Call functions with named tensors inside a `with` block, in all methods of this model.

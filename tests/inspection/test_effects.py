@@ -18,14 +18,21 @@ from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.inspection.ablation import Part, ablate, all_parts
 from glassformer.inspection.capture import capture, capture_tensors
-from glassformer.inspection.effects import effects
-from glassformer.inspection.measures import kl_divergence, loss_of, measure_of
+from glassformer.inspection.effects import effects, effects_of_texts, mean_effects
+from glassformer.inspection.measures import Measure, kl_divergence, loss_of, measure_of
+from glassformer.inspection.texts import line_of, validation_texts
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.reporting import Outcome
 from glassformer.tokenization.special_tokens_template import Frame
-from runs import text_run_of
+from runs import pair_run, text_run_of
 
 ATTENDING = [name for name in RECURRENT if all_parts(random_model(name))]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("pairs")
+    return api.load(api.train(pair_run(folder, max_steps=1), folder / "run").folder)
 
 
 def quiet(text: str) -> None:
@@ -157,3 +164,70 @@ def test_the_effects_of_a_trained_masked_model(tmp_path: Path) -> None:
     found = effects(model.network, trace.inputs, measure_of(model, trace.inputs))
     assert found.measure == "kl" and found.before == pytest.approx(0.0, abs=1e-6)
     assert min(found.changes.values()) >= -1e-6
+
+
+@pytest.mark.parametrize("by_mean", [False, True])
+def test_effects_of_texts_are_means_with_the_effects_of_each(trained: Outcome, by_mean: bool) -> None:
+    model = glassformer.load(trained.folder)
+    texts, seen = ["the cat sat", "on the mat it sat", "a b c d"], list[tuple[int, int]]()
+    found = effects_of_texts(model, texts, by_mean=by_mean, progress=lambda *done: seen.append(done))
+    each = []
+    for text in texts:
+        inputs = capture(model, text, names=["logits"]).inputs
+        means = capture_tensors(model.network, inputs) if by_mean else None
+        each.append(effects(model.network, inputs, measure_of(model, inputs), means=means))
+    assert found.n_texts == 3 and seen == [(1, 3), (2, 3), (3, 3)]
+    assert found.before == pytest.approx(np.mean([one.before for one in each]))
+    for part, beside in found.beside_others().items():
+        values = [one.changes[part] for one in each]
+        assert [found.changes[part], beside.own.mean] == pytest.approx([np.mean(values)] * 2)
+        assert beside.own.deviation == pytest.approx(np.std(values, ddof=1))
+        assert beside.own.quartiles == pytest.approx(np.quantile(values, [0.25, 0.5, 0.75]))
+        alike = [x for x in found.changes if (x.head is None, x.feed_forward) == (part.head is None, part.feed_forward)]
+        others = [one.changes[x] for one in each for x in alike if x != part]
+        assert beside.baseline == pytest.approx(np.mean(others))
+        assert not beside.is_beyond, "three texts are too few"
+    one = effects_of_texts(model, texts[:1], by_mean=by_mean)
+    assert one.n_texts == 1 and one.changes == each[0].changes
+    assert all(math.isnan(beside.own.deviation) for beside in one.beside_others().values())
+    with pytest.raises(UserError, match="there is no text: give at least one"):
+        effects_of_texts(model, [])
+
+
+def test_a_head_that_decides_the_prediction_is_beyond_the_others() -> None:
+    """Only head 2 of layer 1 writes: the others have a zero output projection."""
+    network = random_model("gpt")
+    with torch.no_grad():
+        for i, block in enumerate(network.decoder.blocks):
+            matrix = block.self_attn.out_proj.weight.view(16, 4, 4)  # (D, H, W)
+            matrix[:, [h for h in range(4) if (i, h) != (1, 2)]] = 0.0
+    several = []
+    for seed in range(8):
+        ids = torch.randint(19, (1, 9), generator=torch.Generator().manual_seed(seed))
+        with torch.no_grad():
+            best = network(ids)[0].argmax(dim=-1)
+        several.append(effects(network, {"token_ids": ids}, Measure("loss", best)))
+    heads = {part: one for part, one in mean_effects(several).beside_others().items() if part.head is not None}
+    assert [str(part) for part, one in heads.items() if one.is_beyond] == ["decoder.1.head.2"]
+    assert not any(one.is_beyond for one in mean_effects(several[:4]).beside_others().values()), (
+        "four texts are too few"
+    )
+
+
+def test_a_set_of_pairs_and_of_long_texts(pairs: Any, trained: Outcome) -> None:
+    lines = ["red dog sees\tsieht hund rot", "cat sees\tsieht katze"]
+    found = effects_of_texts(pairs, lines, [Part("cross", 0, 0)])
+    sides = [dict(zip(("source", "target"), line.split("\t"), strict=True)) for line in lines]
+    assert found.of_texts == effects_of_texts(pairs, sides, [Part("cross", 0, 0)]).of_texts
+    assert line_of(sides[0]) == lines[0]
+    model = glassformer.load(trained.folder)
+    [one] = effects_of_texts(model, ["a b " * 90], [Part("decoder", 0)]).of_texts
+    assert math.isfinite(one.before), "the end of a long text is cut"
+
+
+def test_validation_texts_are_read_in_the_order_of_the_data(trained: Outcome, pairs: Any) -> None:
+    model = glassformer.load(trained.folder)
+    few, many = validation_texts(model, 2), validation_texts(model, 10_000, 12)
+    assert len(few) == 2 < len(many) and all(set(one) == {"text"} for one in many)
+    assert many[0]["text"] and few[0]["text"].startswith(many[0]["text"][:8])
+    assert set(validation_texts(pairs, 1)[0]) == {"source", "target"}

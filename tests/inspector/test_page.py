@@ -10,22 +10,45 @@ from inspector.conftest import FAMILIES, OpenModel, Serve
 from inspector.direct import Inspector
 
 PANELS = {
-    "decoder": ["Flow", "Attention", "Logit lens", "Step by step", "Ablation", "Compare", "Patching", "Training"],
-    "encoder": ["Flow", "Attention", "Logit lens", "Ablation", "Compare", "Patching", "Training"],
+    "decoder": [
+        "Flow",
+        "Attention",
+        "Logit lens",
+        "Attribution",
+        "Step by step",
+        "Ablation",
+        "Compare",
+        "Patching",
+        "Texts",
+        "Training",
+    ],
+    "encoder": [
+        "Flow",
+        "Attention",
+        "Logit lens",
+        "Attribution",
+        "Ablation",
+        "Compare",
+        "Patching",
+        "Texts",
+        "Training",
+    ],
     "encoder-decoder": [
         "Flow",
         "Alignment",
         "Attention",
         "Logit lens",
+        "Attribution",
         "Step by step",
         "Ablation",
         "Beam search",
         "Compare",
         "Patching",
+        "Texts",
         "Training",
     ],
     "recurrent": ["Flow", "Alignment", "Attention", "Step by step", "Beam search", "Compare", "Training"],
-    "classifier": ["Flow", "Attention", "Ablation", "Compare", "Training"],
+    "classifier": ["Flow", "Attention", "Ablation", "Compare", "Texts", "Training"],
 }
 SIZES = {"desktop": (1280, 800), "phone": (390, 844)}
 NAMELESS = """() => [...document.querySelectorAll("button, input, select, textarea, [role=tab], [role=switch]")]
@@ -92,6 +115,12 @@ def test_each_panel_shows_its_content(open_model: OpenModel, models: dict[str, M
             found.until("() => document.querySelector('#panels').textContent.includes('step 10')")
         if title == "Patching":
             assert panel.locator(".fields textarea").count() == (5 if model.is_seq2seq else 4)
+        if title == "Attribution":
+            terms = model.logit_attribution(**given_to(model), position=0).terms
+            assert len(found.cells("Attribution")) == 1 + len(terms)
+        if title == "Texts":
+            n_layers = sum(size["layers"] for size in card["attention"].values())
+            assert panel.get_by_role("combobox").locator("option").count() >= n_layers
         if title == "Training":
             found.until("() => document.querySelector('.live-facts')?.textContent.includes('not running')")
             assert "20 of 20" in panel.locator(".live-facts").inner_text()

@@ -5,17 +5,32 @@
 
 from glassformer.inspection.ablation import Part, ablate, all_parts
 from glassformer.inspection.attention_maps import Kind, alignment, attention_layers, default_layer
+from glassformer.inspection.attribution import Attribution, Term, attribute, logit_attribution
 from glassformer.inspection.beam_tree import BeamTree, beam_tree
 from glassformer.inspection.capture import STANDARD, Hook, Trace, capture, capture_tensors, model_hooks
-from glassformer.inspection.effects import Effects, effects
+from glassformer.inspection.effects import Effects, effects, effects_of_texts, mean_effects
+from glassformer.inspection.gradient_patching import estimate, patch_pairs, rank_correlation
 from glassformer.inspection.head_scores import find_heads, head_scores, induction_ids, induction_ids_of, trace_scores
 from glassformer.inspection.lens import LensCells, lens, lens_cells, logit_lens
 from glassformer.inspection.measures import Measure, loss_of, measure_of
-from glassformer.inspection.patching import Patching, patch_heads, patch_residual, patching_of
+from glassformer.inspection.patching import (
+    Patching,
+    Restored,
+    head_places,
+    mean_restored,
+    patch_heads,
+    patch_residual,
+    patching_of,
+    residual_places,
+)
+from glassformer.inspection.spread import Beside, Spread
+from glassformer.inspection.strongest import Strongest, strongest
 
 __all__ = [
     "STANDARD",
+    "Attribution",
     "BeamTree",
+    "Beside",
     "Effects",
     "Hook",
     "Kind",
@@ -23,28 +38,43 @@ __all__ = [
     "Measure",
     "Part",
     "Patching",
+    "Restored",
+    "Spread",
+    "Strongest",
+    "Term",
     "Trace",
     "ablate",
     "alignment",
     "all_parts",
     "attention_layers",
+    "attribute",
     "beam_tree",
     "capture",
     "capture_tensors",
     "default_layer",
     "effects",
+    "effects_of_texts",
+    "estimate",
     "find_heads",
+    "head_places",
     "head_scores",
     "induction_ids",
     "induction_ids_of",
     "lens",
     "lens_cells",
+    "logit_attribution",
     "logit_lens",
     "loss_of",
+    "mean_effects",
+    "mean_restored",
     "measure_of",
     "model_hooks",
     "patch_heads",
+    "patch_pairs",
     "patch_residual",
     "patching_of",
+    "rank_correlation",
+    "residual_places",
+    "strongest",
     "trace_scores",
 ]

@@ -22,6 +22,8 @@ from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Hook, model_hooks, network_of
 from glassformer.tasks.trained_model import TrainedModel
 
+MEANS = ("*.context", "*.ff", "*_norm")
+"""Names of the tensors whose means can replace heads and feed-forwards."""
 _PART = re.compile(r"(encoder|decoder|cross)\.(\d+)(?:\.(feed_forward)|\.head\.(\d+))?")
 
 
@@ -201,7 +203,7 @@ def _mean(means: Mapping[str, Tensor] | None, name: str) -> Tensor | None:
     if means is None:
         return None
     if name not in means:
-        raise UserError(f"means has no tensor {name}: capture the trace with names=['*.context', '*.ff', '*_norm']")
+        raise UserError(f"means has no tensor {name}: capture the trace with names={list(MEANS)}")
     mean = means[name].mean(dim=(0, -2))
     return mean[:, None] if mean.ndim == 2 else mean
 

@@ -363,10 +363,11 @@ def encoded(
     *,
     source: str | Sequence[int] | None = None,
     target: str | Sequence[int] | None = None,
+    cuts: bool = False,
 ) -> Trace:
     """Return the trace of `capture` before the run: inputs and tokens, without tensors.
 
-    Raises `UserError` for an ensemble.
+    `cuts` leaves out the end of a text that is too long. Raises `UserError` for an ensemble.
     """
     network_of(model)
     require_inputs(model.network.config, model.name, text=text, source=source, target=target)
@@ -376,8 +377,10 @@ def encoded(
     if isinstance(text, str):
         _require_words("text", text)
         text = _text_ids(model, text)
-    ids = list(text)
-    _check_ids("text", ids, model.tokenizer, model.network.config.max_len)
+    ids, max_len = list(text), model.network.config.max_len
+    if cuts:
+        ids = ids[:max_len]
+    _check_ids("text", ids, model.tokenizer, max_len)
     tokens = model.tokenizer.tokens(ids)
     return Trace({}, {"token_ids": torch.tensor([ids], device=model.device)}, tokens, tokens, [])
 

@@ -1,10 +1,11 @@
 """Effects of parts: the change of a measure when a head, feed-forward or layer is switched off, for each part.
 
-The importance of a head by ablation is that of Michel (2019), section 3.2; `ablation.py` defines "off", and
-`measures.py` the measure.
+The importance of a head by ablation is that of Michel (2019), section 3.2, who takes the mean over a set of texts.
+`ablation.py` defines "off", and `measures.py` the measure. The effects of several texts are their means, with the
+effects of each text beside them; the baseline of a head is the mean over the other heads (`spread.py`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -14,10 +15,14 @@ from torch import Tensor, nn
 
 from glassformer import notebook
 from glassformer.devices import evaluation_mode
-from glassformer.inspection.ablation import Part, ablation_hooks, all_parts
+from glassformer.errors import Progress, UserError
+from glassformer.inspection.ablation import MEANS, Part, ablation_hooks, all_parts
 from glassformer.inspection.attention_maps import Kind
-from glassformer.inspection.capture import Hook, model_hooks
-from glassformer.inspection.measures import Measure
+from glassformer.inspection.capture import Hook, capture_tensors, model_hooks
+from glassformer.inspection.measures import Measure, measure_of
+from glassformer.inspection.spread import Beside, beside_others, mean_of
+from glassformer.inspection.texts import Given, read
+from glassformer.tasks.trained_model import TrainedModel
 
 UNITS = {"loss": "Δ loss, nats per token", "kl": "KL divergence, nats", "change": "change"}
 """Names of the changes, by the name of the measure."""
@@ -28,12 +33,29 @@ Change = TypeVar("Change")
 
 @dataclass(frozen=True)
 class Effects:
-    """Changes of a measure: the value with the part off minus the value of the unchanged network."""
+    """Changes of a measure: the value with the part off minus the value of the unchanged network.
+
+    Over several texts, all numbers are means over the texts.
+    """
 
     measure: str
     before: float
     """Value of the unchanged network; 0 for `kl` and `change`."""
     changes: dict[Part, float]
+    of_texts: tuple["Effects", ...] = ()
+    """Effects of each text, if there are several."""
+
+    @property
+    def n_texts(self) -> int:
+        return max(1, len(self.of_texts))
+
+    def beside_others(self) -> dict[Part, Beside]:
+        """Return the spread of each change over the texts, beside the mean of the other parts of the same type."""
+        texts, found = self.of_texts or (self,), dict[Part, Beside]()
+        for kind in (_HEAD, _FEED_FORWARD, _LAYER):
+            parts = [part for part in self.changes if _type(part) == kind]
+            found |= beside_others({part: [text.changes[part] for text in texts] for part in parts})
+        return found
 
     def heads(self, kind: Kind) -> list[list[float]]:
         """Return the change of each head, one list per layer."""
@@ -77,6 +99,52 @@ class Effects:
             return notebook.table(of_layers, title)
         matrix = notebook.matrix(values, rows, columns, title, limit=limit, has_texts=True)
         return matrix + notebook.table(of_layers, "")
+
+
+_HEAD, _FEED_FORWARD, _LAYER = range(3)
+
+
+def _type(part: Part) -> int:
+    if part.head is not None:
+        return _HEAD
+    return _FEED_FORWARD if part.feed_forward else _LAYER
+
+
+def effects_of_texts(
+    model: TrainedModel,
+    texts: Iterable[Given],
+    parts: Sequence[Part] | None = None,
+    *,
+    by_mean: bool = False,
+    progress: Progress | None = None,
+) -> Effects:
+    """Return the mean effects over texts, with those of each text; one text is a set of one.
+
+    `by_mean` replaces a part by its mean over the positions of the text, in place of zero. Raises `UserError` without
+    a text, and for a text that has no measure, such as one of a single token.
+
+    ```python
+    found = effects_of_texts(model, ["To be, or not to be", "All the world's a stage"])
+    found.beside_others()[Part("decoder", 0, head=3)].is_beyond
+    ```
+    """
+    given, measured = list(texts), list[Effects]()
+    for text in given:
+        inputs, means = read(model, text).inputs, None
+        if by_mean:
+            means = capture_tensors(model.network, inputs, MEANS)
+        measured.append(effects(model.network, inputs, measure_of(model, inputs), parts, means))
+        if progress is not None:
+            progress(len(measured), len(given))
+    return mean_effects(measured)
+
+
+def mean_effects(texts: Sequence[Effects]) -> Effects:
+    """Return the means of the effects of texts on the same parts; those of one text are unchanged."""
+    if not texts:
+        raise UserError("there is no text: give at least one")
+    changes = {part: mean_of(text.changes[part] for text in texts) for part in texts[0].changes}
+    return Effects(texts[0].measure, mean_of(text.before for text in texts), changes, tuple(texts))
 
 
 @torch.no_grad()

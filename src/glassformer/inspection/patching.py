@@ -28,6 +28,7 @@ from glassformer.inspection.capture import Hook, Trace, encoded, model_hooks
 from glassformer.inspection.effects import changed_outputs
 from glassformer.inspection.lens import head_stack, residual_names, token_transformer
 from glassformer.inspection.measures import at_least_fp32, predicts_next_token
+from glassformer.inspection.spread import Beside, beside_others, mean_of
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.trained_model import TrainedModel
 
@@ -82,6 +83,19 @@ class Restored:
     """Logit difference of the corrupted run."""
     columns: list[str] = field(default_factory=list)
     """Names of the positions or heads; empty if they have no names."""
+    of_texts: tuple["Restored", ...] = ()
+    """Shares of each pair of texts, if there are several; the numbers above are then their means."""
+
+    @property
+    def n_texts(self) -> int:
+        return max(1, len(self.of_texts))
+
+    def beside_others(self) -> dict[tuple[int, int], Beside]:
+        """Return the spread of the share of each cell (row, column) over the pairs, beside the mean of the others."""
+        shares = torch.stack([one.shares for one in self.of_texts or (self,)])  # (N, L, C)
+        _, n_rows, n_columns = shares.shape
+        cells = [(i, j) for i in range(n_rows) for j in range(n_columns)]
+        return beside_others({cell: shares[:, cell[0], cell[1]].tolist() for cell in cells})
 
     def _repr_html_(self) -> str:
         """Return the shares as a matrix of layers and positions, or of layers and heads."""
@@ -130,12 +144,8 @@ def patching_of(
         prefix, best = _before_difference(model, traces)
         inputs = [one | {"token_ids": prefix} for one in inputs]
     # The position of the answers.
-    token_ids = inputs[0]["token_ids"][0].tolist()
-    n_positions = len(token_ids)
-    if position is None:
-        position = -1 if predicts_next_token(network.config) else token_ids.index(model.tokenizer.mask_id or 0)
-    elif not -n_positions <= position < n_positions:
-        raise UserError(f"the position is {position} and the input has {n_positions} tokens, counted from 0")
+    n_positions = inputs[0]["token_ids"].shape[1]
+    position = answer_position(model, inputs[0], position)
     # The answers: one token each, by default the most probable one.
     if not best or position not in (-1, n_positions - 1):
         with torch.no_grad(), evaluation_mode(network):
@@ -192,19 +202,46 @@ def answer_id(model: TrainedModel, text: str) -> int:
     return ids[0]
 
 
-def patch_residual(network: Transformer, pair: Patching, stack: Kind | None = None) -> Restored:
-    """Return the restored share for the embeddings and each block, and each position, (L + 1, T).
+def answer_position(model: TrainedModel, inputs: Mapping[str, Tensor], position: int | None = None) -> int:
+    """Return a position of the output, by default the last one, or the first mask of a masked model.
+
+    Raises `UserError` for a position outside the input, and for a masked model without a mask or a position.
+    """
+    token_ids = inputs["token_ids"][0].tolist()
+    if position is not None:
+        if not -len(token_ids) <= position < len(token_ids):
+            raise UserError(f"the position is {position} and the input has {len(token_ids)} tokens, counted from 0")
+        return position
+    if predicts_next_token(model.network.config):
+        return -1
+    if model.tokenizer.mask_id not in token_ids:
+        raise UserError("the text has no [MASK]: add one, or give a position")
+    return int(token_ids.index(model.tokenizer.mask_id))
+
+
+@dataclass(frozen=True)
+class Places:
+    """Places that a patch copies: index r of dimension 1 (a position or a head) of each named tensor."""
+
+    names: dict[str, str]
+    """Name of the tensor of each layer."""
+    columns: list[str]
+    """Names of the positions or heads; empty if they have no names."""
+
+
+def residual_places(network: Transformer, pair: Patching, stack: Kind | None = None) -> Places:
+    """Return the residual stream at each position, after the embeddings and after each block.
 
     `stack` is `encoder` or `decoder`, by default the stack that the head reads.
     """
     stack = stack or head_stack(token_transformer(network, "patching"))
     if {"encoder": network.encoder, "decoder": network.decoder}.get(stack) is None:
         raise UserError(f"this model has no stack {stack}: choose encoder or decoder, as far as the model has them")
-    return _patch(network, pair, residual_names(network, stack), pair.labels(stack))
+    return Places(residual_names(network, stack), pair.labels(stack))
 
 
-def patch_heads(network: Transformer, pair: Patching, kind: Kind | None = None) -> Restored:
-    """Return the restored share for each head of each layer, (L, H), with its context at all positions.
+def head_places(network: Transformer, kind: Kind | None = None) -> Places:
+    """Return the context of each head of each layer, at all positions.
 
     `kind` is the attention, by default the self-attention of the stack that the head reads.
     """
@@ -212,20 +249,46 @@ def patch_heads(network: Transformer, pair: Patching, kind: Kind | None = None) 
     heads = [part for part in all_parts(network) if part.kind == kind and part.head is not None]
     if not heads:
         raise UserError(f"this model has no attention heads of the kind {kind}")
-    paths = {f"block {part.layer}": context_name(network, kind, part.layer) for part in heads}
-    columns = [f"head {part.head}" for part in heads if part.layer == 0]
-    return _patch(network, pair, paths, columns)
+    names = {f"block {part.layer}": context_name(network, kind, part.layer) for part in heads}
+    return Places(names, [f"head {part.head}" for part in heads if part.layer == 0])
+
+
+def patch_residual(network: Transformer, pair: Patching, stack: Kind | None = None) -> Restored:
+    """Return the restored share for the embeddings and each block, and each position, (L + 1, T); see `Places`."""
+    return patch(network, pair, residual_places(network, pair, stack))
+
+
+def patch_heads(network: Transformer, pair: Patching, kind: Kind | None = None) -> Restored:
+    """Return the restored share for each head of each layer, (L, H), with its context at all positions."""
+    return patch(network, pair, head_places(network, kind))
+
+
+def mean_restored(texts: Sequence[Restored]) -> Restored:
+    """Return the means of the shares of several pairs of texts at the same places; those of one pair are unchanged.
+
+    Raises `UserError` if the pairs have different numbers of positions: then only heads can be compared.
+    """
+    if not texts:
+        raise UserError("there is no pair of texts: give at least one")
+    shapes = {tuple(one.shares.shape) for one in texts}
+    if len(shapes) > 1:
+        raise UserError("the pairs have different numbers of tokens: choose heads, or pairs of one length")
+    columns = texts[0].columns
+    if len(texts) > 1 and any(one.columns != columns for one in texts):
+        columns = [str(i) for i in range(len(columns))]
+    shares = torch.stack([one.shares for one in texts]).mean(dim=0)
+    clean, corrupted = mean_of(one.clean for one in texts), mean_of(one.corrupted for one in texts)
+    return Restored(texts[0].layers, shares, clean, corrupted, columns, tuple(texts))
 
 
 @torch.no_grad()
-def _patch(network: Transformer, pair: Patching, paths: Mapping[str, str], columns: list[str]) -> Restored:
-    """Patch index r of dimension 1 (position or head) of each named tensor, for all r; `paths` is {layer: name}."""
+def patch(network: Transformer, pair: Patching, places: Places) -> Restored:
+    """Copy each place of the clean run into the corrupted run, one at a time, and return the restored shares."""
+    paths = list(places.names.values())
     with evaluation_mode(network):
-        clean_logits, clean_tensors = _run(network, pair.clean, paths)
-        corrupted_logits, corrupted_tensors = _run(network, pair.corrupted, paths)
-        clean, corrupted = (float(pair.metric(x)[0]) for x in (clean_logits, corrupted_logits))
-        if clean == corrupted:
-            raise UserError("both runs have the same logit difference: choose other texts or answers")
+        clean_logits, clean_tensors = run_with(network, pair.clean, paths)
+        corrupted_logits, corrupted_tensors = run_with(network, pair.corrupted, paths)
+        clean, corrupted = metrics_of(pair, clean_logits, corrupted_logits)
 
         def shares_of(path: str) -> Tensor:
             clean_tensor = clean_tensors[path]
@@ -240,20 +303,30 @@ def _patch(network: Transformer, pair: Patching, paths: Mapping[str, str], colum
                 row[some] = ((pair.metric(logits).cpu() - corrupted) / (clean - corrupted)).to(row)
             return row
 
-        shares = [shares_of(path) for path in paths.values()]
-    return Restored(list(paths), torch.stack(shares), clean, corrupted, columns)
+        shares = torch.stack([shares_of(path) for path in paths])
+    return Restored(list(places.names), shares, clean, corrupted, places.columns)
 
 
-def _run(
-    network: Transformer, inputs: Mapping[str, Tensor], paths: Mapping[str, str]
+def metrics_of(pair: Patching, clean_logits: Tensor, corrupted_logits: Tensor) -> tuple[float, float]:
+    """Return the logit differences of both runs; raise `UserError` if they are equal, since shares divide by both."""
+    clean, corrupted = (float(pair.metric(x)[0]) for x in (clean_logits, corrupted_logits))
+    if clean == corrupted:
+        raise UserError("both runs have the same logit difference: choose other texts or answers")
+    return clean, corrupted
+
+
+def run_with(
+    network: Transformer, inputs: Mapping[str, Tensor], paths: Sequence[str], hook: Hook | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the logits, and the tensors of `paths` in the precision of the network."""
+    """Return the logits and the named tensors in the precision of the network; a hook may replace them first."""
     tensors: dict[str, Tensor] = {}
 
-    def store(name: str, x: Tensor) -> None:
-        tensors[name] = x
+    def store(name: str, x: Tensor) -> Tensor:
+        replaced = hook(name, x) if hook is not None else None
+        tensors[name] = x if replaced is None else replaced
+        return tensors[name]
 
-    with model_hooks(network, dict.fromkeys(paths.values(), store)):
+    with model_hooks(network, dict.fromkeys(paths, store)):
         return network(**inputs), tensors
 
 

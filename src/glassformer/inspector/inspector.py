@@ -60,7 +60,10 @@ class Inspector:
         """Folders of other models that a page has opened."""
         self.first = ""
         """Model of requests that name none: the one with which the server was started; empty without one."""
+        self.progress = 0, 0
+        """Texts that are done, and all, of the latest work on a set of texts; the worker does one at a time."""
         self._results: dict[str, Any] = {}
+        self._latest: dict[str, tuple[str, Any]] = {}
         if model is not None:
             self.folder = model.folder
             self.first = self.keep(model)
@@ -138,6 +141,17 @@ class Inspector:
             self._results[key] = compute()
         result: Result = self._results[key]
         return result
+
+    def latest(self, kind: str, key: str, compute: Callable[[], Result]) -> Result:
+        """Return the result of this key if it is the latest one of its kind; compute it otherwise."""
+        if kind not in self._latest or self._latest[kind][0] != key:
+            self._latest[kind] = key, compute()
+        result: Result = self._latest[kind][1]
+        return result
+
+    def set_progress(self, done: int, total: int) -> None:
+        """Store how many texts of a set are done."""
+        self.progress = done, total
 
 
 def published_step(folder: Path) -> int | None:

@@ -14,6 +14,7 @@ from glassformer.errors import UserError
 from glassformer.inference.sampling import log_softmax
 from glassformer.inference.text import end_ids_of
 from glassformer.inspection.attention_maps import Kind
+from glassformer.inspection.spread import Beside
 from glassformer.inspector.app import Packed
 from glassformer.tasks.trained_model import TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -65,6 +66,19 @@ def without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     is_nan = {name for name, x in values.items() if isinstance(x, float) and math.isnan(x)}
     return {**values, **dict.fromkeys(is_nan)}
+
+
+def beside(number: Beside) -> dict[str, Any]:
+    """Return a number over texts beside its baseline, with None in place of NaN."""
+    return without_nan(
+        {
+            "mean": number.own.mean,
+            "deviation": number.own.deviation,
+            "quartiles": list(number.own.quartiles),
+            "baseline": number.baseline,
+            "is_beyond": number.is_beyond,
+        }
+    )
 
 
 def top(log_probs: Tensor, names: Sequence[str], n: int = N_TOP) -> list[list[list[Any]]]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from glassformer.errors import UserError
-from glassformer.inspection.ablation import Part, ablate
+from glassformer.inspection.ablation import MEANS, Part, ablate
 from glassformer.inspection.attention_maps import MISSING, Heads, Kind, checked, kind_of
 from glassformer.inspection.capture import Trace, capture_tensors
 from glassformer.inspection.head_scores import LayerScores, Scores, ids_of, score_numbers, uniform_attention
@@ -65,7 +65,7 @@ class Shown:
             network, inputs = self.model.network, self.trace.inputs
             parts, means = [Part.parse(name) for name in off.split(",")], None
             if mean:
-                means = capture_tensors(network, inputs, ["*.context", "*.ff", "*_norm"])
+                means = capture_tensors(network, inputs, MEANS)
             with ablate(network, parts, means):
                 self.ablated = {(off, mean): capture_tensors(network, inputs, ["logits"])["logits"]}
         return self.ablated[off, mean]

@@ -205,6 +205,7 @@ export function start(source) {
     hashTimer = setTimeout(() => {
       history.replaceState(null, "", `#${encodeHash(store.state)}`);
       delete document.body.dataset.unwritten;
+      dispatchEvent(new Event("view")); // for the page around this one; see two.js
     }, 150);
   });
   addEventListener("hashchange", () => {

@@ -7,13 +7,15 @@
 import { ablationTab } from "../panels/ablation.js";
 import { alignmentTab } from "../panels/alignment.js";
 import { attentionTab } from "../panels/attention.js";
+import { attributionTab } from "../panels/attribution.js";
 import { beamTab } from "../panels/beam.js";
 import { compareTab } from "../panels/compare.js";
 import { flowTab } from "../panels/flow.js";
 import { lensTab } from "../panels/lens.js";
 import { patchTab } from "../panels/patch.js";
 import { stepsTab } from "../panels/steps.js";
+import { textsTab } from "../panels/texts.js";
 import { trainingTab } from "../panels/training.js";
 
 /** @type {Tab[]} */
-export const TABS = [flowTab, alignmentTab, attentionTab, lensTab, stepsTab, ablationTab, beamTab, compareTab, patchTab, trainingTab];
+export const TABS = [flowTab, alignmentTab, attentionTab, lensTab, attributionTab, stepsTab, ablationTab, beamTab, compareTab, patchTab, textsTab, trainingTab];

@@ -10,7 +10,7 @@
  *
  * @typedef {{
  *   id: string, name: string, folder: string, kind: ModelKind, verb: string, learned: string, is_causal: boolean,
- *   has_head_over_tokens: boolean, parameters: number, vocab_size: number, max_len: number, step: number | null,
+ *   has_head_over_tokens: boolean, is_additive: boolean, parameters: number, vocab_size: number, max_len: number, step: number | null,
  *   mask: string | null, has_template: boolean, labels: string[], is_multi_label: boolean, attention: Record<string, {layers: number, heads: number}>, formulas: Record<string, string>,
  *   parts: {name: string, parameters: number}[],
  *   architecture: {title: string, rows: [string, string][]}[],
@@ -45,7 +45,9 @@
  *   card: number, norm: number, lens: string, align_layer: number, align_head: number, off: string, mean: number,
  *   beam: number, penalty: number, formula: string, pruned: number, step: number, folder: string, clean: string,
  *   corrupted: string, answer: string, wrong: string, prefix: string, stack: string, checkpoint: string, flow: string, visit: number, heads: string,
+ *   unit: string,
  * }} View
+ * `unit` is a head or a neuron of the panel "Texts", such as `decoder.0.neuron.17`.
  * `flow` is the place in the flow, such as `decoder.0.2.ff`: stack, block, head and stage.
  * `ids` are the ids of `text` with commas, for a text that has not its usual tokens; empty without them.
  *

@@ -2,13 +2,15 @@
  * Ablation: parts of the model are switched off, and the predictions are compared.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { Candidate, Model, Picture, Run } from "../page/types.js"
+ * @import { Candidate, Model, Picture, Run, Table } from "../page/types.js"
+ * @import { Beside } from "./texts.js"
  *
  * @typedef {{log_prob: number | null, top: Candidate[]}} Position
  * @typedef {{loss: number | null, positions: Position[], labels: Run["labels"], number: number | null}} Outcome
  * @typedef {{run: string, measure?: string, before: Outcome, after: Outcome}} Ablation
  * @typedef {{
- *   feed_forward: Record<string, number[]>, layers: Record<string, number[]>, loss: number, measure?: string, [kind: string]: any,
+ *   feed_forward: Record<string, number[]>, layers: Record<string, number[]>, loss: number, measure?: string, n_texts: number,
+ *   beside: Record<string, Beside>, [kind: string]: any,
  * }} Effects
  */
 
@@ -23,6 +25,7 @@ import { NOT_EMBEDDED } from "../page/source.js";
 import { positionSide, positionText, positionTokens, shownPosition } from "../page/state.js";
 import { stripScene, tokenStrip } from "../page/strip.js";
 import { fixed, percent, signed, visible } from "../page/text.js";
+import { spreadCells, spreadHeader, spreadText, textBox, withProgress } from "./texts.js";
 
 /** @type {Tab} */
 export const ablationTab = { id: "ablation", title: "Ablation", create: createAblation, exists: (model) => model.kind !== "recurrent", route: "/effects" };
@@ -70,6 +73,11 @@ export function effectOf(effects, name) {
   return /** @type {number[][] | undefined} */ (effects?.[kind])?.[row]?.[Number(what)] ?? NaN;
 }
 
+/** Return the effects over a set of texts as a table, with their spread and their baseline. @param {Effects} effects @returns {Table} */
+function spreadTable({ beside }) {
+  return { header: ["part", ...spreadHeader], rows: Object.entries(beside).map(([name, one]) => [name, ...spreadCells(one)]) };
+}
+
 /** Return the formula of the effects of a model. @param {Model | null} model */
 function effectFormula(model) {
   if (model?.has_head_over_tokens) return "effect = loss without the part − loss; without targets: KL(before ‖ after)";
@@ -87,11 +95,16 @@ export function createAblation(app) {
   const all = button("all on", () => store.set({ off: "" }), { class: "quiet" });
   const loss = h("p", { class: "about" });
   const measure = button("Measure all", () => void measureAll(), { title: "One run per part: this may take a while" });
+  const box = textBox(app, "texts");
+  const measureSet = button("Measure these texts", () => void measureTexts());
+  const progress = h("span", { class: "about", "aria-live": "polite" });
+  const set = h("details", { class: "more", hidden: isFixed }, h("summary", {}, "a set of texts: means with their spread"), box.element, h("div", { class: "row" }, measureSet, progress));
+  const over = h("p", { class: "about" });
   const card = frame({
     title: "Parts", picture: () => effectPicture(),
     explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers: the text is then run again without them. "Measure all" writes the effect of each part alone on its switch. Large: the part matters for this text.${store.state.model?.is_multi_label ? ` ${KL_OF_LABELS}` : ""}`,
     formula: effectFormula(store.state.model),
-  }, h("div", { class: "row" }, kinds.element, means.element, measure, all), switches, loss);
+  }, h("div", { class: "row" }, kinds.element, means.element, measure, all), set, switches, over, loss);
 
   const strip = h("div");
   const changes = frame({
@@ -107,11 +120,13 @@ export function createAblation(app) {
   const mapLatest = new Latest(app, switches);
   /** @type {Ablation | null} */
   let result = null;
-  /** @type {{run: string, effects: Effects} | null} */
+  /** @type {{run: string | null, effects: Effects} | null} of the text of a run, or of a set of texts */
   let measured = null;
 
   const kind = () => chosenKind(store.state) ?? "";
-  const effects = () => (measured?.run === store.state.run?.run ? measured?.effects ?? null : null);
+  const effects = () => (measured && (measured.run === null || measured.run === store.state.run?.run) ? measured.effects : null);
+  /** Spread of the effect of a part over the texts, beside its baseline. @param {string} name */
+  const spreadOf = (name) => spreadText(effects()?.beside[partOf(name)], effects()?.n_texts ?? 1);
 
   /** Names of the parts of a layer. @param {number} layer */
   function names(layer) {
@@ -141,9 +156,10 @@ export function createAblation(app) {
       grid.append(h("div", { class: "switch-row", role: "row" }, h("span", { class: "grid-label", role: "rowheader" }, layer), ...names(layer).map((name, i) => {
         const isOn = !off.has(name);
         const effect = effectOf(effects(), name);
+        const spread = spreadOf(name);
         const element = h("button", {
-          type: "button", class: "switch", role: "switch", "aria-checked": String(isOn), disabled: isFixed, title: isFixed ? NOT_EMBEDDED : undefined, tabindex: layer + i === 0 ? 0 : -1, onclick: () => toggle(name),
-          "aria-label": `${name.replace(".ff", ".feed-forward").replace(".all", ", whole layer")}${Number.isNaN(effect) ? "" : `, effect ${signed(effect)}`}`,
+          type: "button", class: `switch${spread.endsWith("beyond the baseline") ? " is-beyond" : ""}`, role: "switch", "aria-checked": String(isOn), disabled: isFixed, title: isFixed ? NOT_EMBEDDED : spread ? `${name}: ${signed(effect)}${spread}` : undefined, tabindex: layer + i === 0 ? 0 : -1, onclick: () => toggle(name),
+          "aria-label": `${name.replace(".ff", ".feed-forward").replace(".all", ", whole layer")}${Number.isNaN(effect) ? "" : `, effect ${signed(effect)}${spread}`}`,
         }, isOn ? (Number.isNaN(effect) ? "on" : signed(effect, 2)) : "off");
         if (isOn && !Number.isNaN(effect)) {
           const colour = colourOf(effect, "diverging", range(), state.dark);
@@ -155,6 +171,8 @@ export function createAblation(app) {
     }
     arrowKeys(grid, ".switch", () => columns.length);
     fill(switches, grid);
+    const nTexts = effects()?.n_texts ?? 1;
+    over.textContent = nTexts < 2 ? "" : `Means over ${nTexts} texts. A part with a frame is beyond the baseline: its effect is larger than the mean of the other parts of its type by more than 3 standard errors.`;
     if (focused >= 0) /** @type {HTMLElement | undefined} */ (switches.querySelectorAll(".switch")[focused])?.focus();
     all.disabled = !off.size;
   }
@@ -244,13 +262,26 @@ export function createAblation(app) {
   async function measureAll() {
     const { run } = store.state;
     if (!run) return;
-    measure.disabled = true;
-    await mapLatest.use(app.data.json(run, "effects"), (value) => {
-      measured = { run: run.run, effects: value };
+    await measureBy(run.run, app.data.json(run, "effects"));
+  }
+
+  async function measureTexts() {
+    const body = { model: store.state.model?.id ?? "", lines: box.lines(), mean: Boolean(store.state.mean) };
+    const request = app.data.once(`effects ${JSON.stringify(body)}`, () => app.source.post("/api/effects", body));
+    await measureBy(null, withProgress(app, request, progress));
+    progress.textContent = "";
+  }
+
+  /** @param {string | null} run @param {Promise<Effects>} request */
+  async function measureBy(run, request) {
+    for (const one of [measure, measureSet]) one.disabled = true;
+    await mapLatest.use(request, (value) => {
+      app.say("");
+      measured = { run, effects: value };
       drawSwitches();
       card.refresh();
     });
-    measure.disabled = false;
+    for (const one of [measure, measureSet]) one.disabled = false;
   }
 
   /** @returns {import("../page/heatmap.js").Matrix} */
@@ -281,7 +312,10 @@ export function createAblation(app) {
 
   /** @returns {Picture | null} */
   function effectPicture() {
-    return effects() ? { name: `effects-${kind()}`, scene: () => heatScene(effectMatrix(), `Effects, ${kind()}`), table: () => heatTable(effectMatrix()), data: () => effects() } : null;
+    const shown = effects();
+    if (!shown) return null;
+    const table = () => (shown.n_texts < 2 ? heatTable(effectMatrix()) : spreadTable(shown));
+    return { name: `effects-${kind()}`, scene: () => heatScene(effectMatrix(), `Effects, ${kind()}`), table, data: () => shown };
   }
 
   return {

@@ -4,13 +4,16 @@ from typing import Any
 
 from torch import Tensor
 
+from glassformer.inspection.effects import Effects, effects_of_texts, mean_effects
 from glassformer.inspection.effects import effects as effects_of
 from glassformer.inspection.measures import measure_of
 from glassformer.inspector import page_data
 from glassformer.inspector.app import one_answer, route
 from glassformer.inspector.inspector import Inspector
+from glassformer.inspector.panels.texts import texts_of
 from glassformer.inspector.panels.tokens import tokens_of
 from glassformer.inspector.shown import Shown
+from glassformer.tasks.trained_model import TrainedModel
 
 
 @route("POST", "/api/run/{run}/ablate")
@@ -39,17 +42,33 @@ def _predictions(shown: Shown, logits: Tensor) -> dict[str, Any]:
 
 @route("GET", "/api/run/{run}/effects", embedded=one_answer)
 def effects(inspector: Inspector, run: str) -> dict[str, Any]:
-    """Answer the change of the measure for each head, feed-forward and layer, one at a time."""
+    """Answer the change of the measure for each head, feed-forward and layer, one at a time, on the text of a run."""
     shown = inspector.run_of(run)
     network, inputs = shown.model.network, shown.trace.inputs
-    changes = effects_of(network, inputs, measure_of(shown.model, inputs))
-    kinds = list(page_data.attention_sizes(shown.model))
+    measured = mean_effects([effects_of(network, inputs, measure_of(shown.model, inputs))])
+    return shown.names | _answer(shown.model, measured)
+
+
+@route("POST", "/api/effects")
+def effects_of_set(
+    inspector: Inspector, lines: list[str], mean: bool = False, model: str | None = None
+) -> dict[str, Any]:
+    """Answer the mean change of the measure over texts, one per line, with its spread and its baseline."""
+    chosen, texts = inspector.model_of(model), texts_of(lines)
+    measured = effects_of_texts(chosen, texts, by_mean=mean, progress=inspector.set_progress)
+    return {"model": page_data.model_id(chosen)} | _answer(chosen, measured)
+
+
+def _answer(model: TrainedModel, measured: Effects) -> dict[str, Any]:
+    """Return the mean changes by kind and layer, and each change with its spread beside its baseline."""
+    kinds = list(page_data.attention_sizes(model))
     stacks = [kind for kind in kinds if kind != "cross"]
     return {
-        **shown.names,
-        "measure": changes.measure,
-        "loss": changes.before,
-        **{kind: changes.heads(kind) for kind in kinds},
-        "feed_forward": {stack: changes.feed_forwards(stack) for stack in stacks},
-        "layers": {stack: changes.layers(stack) for stack in stacks},
+        "measure": measured.measure,
+        "loss": measured.before,
+        "n_texts": measured.n_texts,
+        **{kind: measured.heads(kind) for kind in kinds},
+        "feed_forward": {stack: measured.feed_forwards(stack) for stack in stacks},
+        "layers": {stack: measured.layers(stack) for stack in stacks},
+        "beside": {str(part): page_data.beside(one) for part, one in measured.beside_others().items()},
     }

@@ -10,21 +10,19 @@ import torch
 
 from glassformer.config.recurrent import ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.transformer import TransformerConfig
-from glassformer.data.batching import Example
-from glassformer.errors import UserError
 from glassformer.inspection.attention_maps import Kind
+from glassformer.inspection.texts import validation_texts
+from glassformer.inspection.writes import is_additive
 from glassformer.inspector import page_data
 from glassformer.inspector.app import one_answer, route
 from glassformer.inspector.inspector import Inspector
 from glassformer.models.build import build_positions
 from glassformer.store import checkpoint
-from glassformer.tasks.batches import Places
-from glassformer.tasks.task import TrainableTask
 from glassformer.tasks.trained_model import TrainedModel
 from glassformer.training.metrics_log import NAME, read_lines
 
-EXAMPLE = 24
-"""Number of tokens of an example."""
+N_EXAMPLES = 3
+"""Number of inputs from the validation data."""
 SCORES = {
     "additive": "vᵀ tanh(W q + U k)",
     "dot": "q · k",
@@ -41,7 +39,7 @@ def card(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
     """Answer the facts of a model: names, sizes, parts, architecture, curves, checkpoints and examples."""
     chosen = inspector.model_of(model)
     name = page_data.model_id(chosen)
-    own_examples = inspector.once(f"examples of {name}", lambda: examples(chosen))
+    own_examples = inspector.once(f"examples of {name}", lambda: validation_texts(chosen, N_EXAMPLES))
     config, tokenizer, sizes = chosen.config, chosen.tokenizer, page_data.attention_sizes(chosen)
     # What every model has
     facts = {
@@ -54,6 +52,7 @@ def card(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
         "learned": chosen.learned,
         "is_causal": chosen.is_causal_lm,
         "has_head_over_tokens": page_data.predicts_tokens(chosen),
+        "is_additive": page_data.predicts_tokens(chosen) and is_additive(chosen.network),
         "parameters": sum(x.numel() for x in chosen.network.parameters()),
         "vocab_size": tokenizer.vocab_size,
         "max_len": config.max_len,
@@ -131,44 +130,6 @@ def _rows(settings: Any, left_out: Sequence[str]) -> list[list[str]]:
         if field.name not in left_out and value not in (None, 0, False, ()):
             rows.append([field.name, str(getattr(value, "kind", value))])
     return rows
-
-
-def examples(model: TrainedModel, n: int = 3) -> list[dict[str, str]]:
-    """Return inputs from the validation data of the run: beginnings of rows, pairs, or texts with a mask.
-
-    The list is empty if the model was not trained here or its data is gone.
-    """
-    if not isinstance(model.task, TrainableTask):
-        return []
-    try:
-        rows = next(iter(model.task.evaluation(model, Places(), lambda text: None).batches()))
-    except (UserError, StopIteration, OSError):
-        return []
-    inputs = [_example(model, row) for row in rows[:n]]
-    return [one for one in inputs if all(one.values())]
-
-
-def _example(model: TrainedModel, row: Example) -> dict[str, str]:
-    text = model.tokenizer.decode(row.token_ids[:EXAMPLE].tolist()).strip()
-    if row.source_ids is not None:
-        return {"source": model.source_tokenizer.decode(row.source_ids.tolist()).strip(), "target": text}
-    if row.label is None:
-        text = without_first_word(text)  # a window may begin inside a word
-    if model.task.verb != "fill":
-        return {"text": text}
-    words = text.split(" ")
-    words[len(words) // 2] = "[MASK]"
-    side = "source" if model.is_seq2seq else "text"
-    return {side: " ".join(words)}
-
-
-def without_first_word(text: str) -> str:
-    """Return the text after its first space; a text without a space is returned whole.
-
-    >>> without_first_word("tion of an object"), without_first_word("gadb|gadb")
-    ('of an object', 'gadb|gadb')
-    """
-    return text.partition(" ")[2] or text
 
 
 def curves(path: Path) -> dict[str, list[list[float]]] | None:

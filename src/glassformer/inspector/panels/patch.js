@@ -1,13 +1,14 @@
 /**
- * Patching: the residual stream of a clean text replaces that of a corrupted text, one layer and position at a time. An
+ * Patching: the residual stream of a clean text, or a head, replaces that of a corrupted text, one place at a time. An
  * encoder-decoder has two sources in place of the texts, and a map for each of its stacks.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { Picture } from "../page/types.js"
+ * @import { Picture, Table } from "../page/types.js"
+ * @import { Beside } from "./texts.js"
  *
  * @typedef {{
- *   stack: string, tokens_clean: string[], tokens_corrupted: string[], target: string[] | null, layers: string[], map: number[][], clean: number,
- *   corrupted: number, answer: string, wrong: string, unknown: string,
+ *   stack: string, parts: string, n_texts: number, columns: string[], target: string[] | null, layers: string[], map: number[][], estimate: number[][],
+ *   correlation: number | null, beside: Beside[][], clean: number, corrupted: number, answer: string, wrong: string, unknown: string,
  * }} Patching
  */
 
@@ -17,6 +18,7 @@ import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
 import { isPair } from "../page/input.js";
 import { fixed, visible } from "../page/text.js";
+import { spreadCells, spreadHeader, spreadText, textBox, withProgress } from "./texts.js";
 
 /** @type {Tab} */
 export const patchTab = { id: "patch", title: "Patching", create: createPatch, exists: (model) => model.kind !== "recurrent" && model.has_head_over_tokens, route: "/api/patch", needs_no_run: true };
@@ -24,6 +26,19 @@ export const patchTab = { id: "patch", title: "Patching", create: createPatch, e
 /** @typedef {"clean" | "corrupted" | "answer" | "wrong" | "prefix"} Field */
 
 const STACKS = /** @type {[string, string][]} */ ([["encoder", "encoder"], ["decoder", "decoder"]]);
+
+const PARTS = /** @type {[string, string][]} */ ([["positions", "residual stream"], ["heads", "heads"]]);
+const METHODS = /** @type {[string, string][]} */ ([["exact", "exact"], ["estimate", "estimate by the gradient"]]);
+
+/**
+ * Return the shares over a set of pairs as a table, with their spread and their baseline.
+ * @param {Patching} result
+ * @returns {Table}
+ */
+function spreadTable({ layers, columns, beside }) {
+  const rows = beside.flatMap((row, i) => row.map((one, j) => [`${layers[i]}, ${visible(columns[j] ?? "")}`, ...spreadCells(one)]));
+  return { header: ["place", ...spreadHeader], rows };
+}
 
 /** @param {App} app @returns {Panel} */
 export function createPatch(app) {
@@ -56,14 +71,30 @@ export function createPatch(app) {
     if (result) load();
   });
   stacks.element.hidden = !hasPair;
+  let parts = "positions";
+  const kinds = choice("Patched parts", PARTS, (value) => {
+    parts = value;
+    drawChoices();
+    if (result) load();
+  });
+  let method = "exact";
+  const methods = choice("Method", METHODS, (value) => {
+    method = value;
+    drawChoices();
+    draw();
+  });
+  const moreClean = textBox(app, `more clean ${what}s`);
+  const moreCorrupted = textBox(app, `more corrupted ${what}s: line i belongs to line i of the clean ${what}s; an answer may follow its ${what} after a tab`);
+  const more = h("details", { class: "more" }, h("summary", {}, "more pairs: means over a set"), h("div", { class: "pair" }, moreClean.element, moreCorrupted.element));
+  const progress = h("span", { class: "about", "aria-live": "polite" });
   const heat = new Heatmap({ label: "Effect of patching" });
   const facts = h("p", { class: "detail" });
   const unknown = h("p", { class: "unknown" });
   const card = frame({
     title: "Patching", picture: () => picture(),
     explanation: `Which layers and positions carry the difference between two ${what}s. 0: as with the corrupted ${what}. 1: as with the clean ${what}.`,
-    formula: "share = (patched − corrupted) / (clean − corrupted), of logit(answer) − logit(wrong)",
-  }, h("div", { class: "fields" }, ...fields.map(({ element }) => element)), h("div", { class: "row" }, start, stacks.element, facts), unknown, heat.element);
+    formula: "share = (patched − corrupted) / (clean − corrupted), of logit(answer) − logit(wrong); estimate = gradient · (clean − corrupted)",
+  }, h("div", { class: "fields" }, ...fields.map(({ element }) => element)), more, h("div", { class: "row" }, start, kinds.element, stacks.element, methods.element, progress), facts, unknown, heat.element);
   const latest = new Latest(app, card.body);
   /** @type {Patching | null} */
   let result = null;
@@ -94,6 +125,11 @@ export function createPatch(app) {
     load();
   }
 
+  function drawChoices() {
+    kinds.write(parts);
+    methods.write(method);
+  }
+
   function chosenStack() {
     return store.state.stack === "decoder" ? "decoder" : "encoder";
   }
@@ -101,8 +137,12 @@ export function createPatch(app) {
   function load() {
     const { clean, corrupted, answer, wrong, prefix } = store.state;
     const asked = texts();
-    const body = { model: store.state.model?.id ?? "", clean, corrupted, answer: answer || null, wrong: wrong || null, ...(hasPair ? { target: prefix || null, stack: chosenStack() } : {}) };
-    void latest.use(app.data.once(`patch ${JSON.stringify(body)}`, () => app.source.post("/api/patch", body)), (value) => {
+    const body = {
+      model: store.state.model?.id ?? "", clean, corrupted, answer: answer || null, wrong: wrong || null, parts, more_clean: moreClean.lines(), more_corrupted: moreCorrupted.lines(),
+      ...(hasPair ? { target: prefix || null, stack: chosenStack() } : {}),
+    };
+    void latest.use(withProgress(app, app.data.once(`patch ${JSON.stringify(body)}`, () => app.source.post("/api/patch", body)), progress), (value) => {
+      progress.textContent = "";
       app.say("");
       result = value;
       patched = asked;
@@ -115,24 +155,27 @@ export function createPatch(app) {
     heat.element.hidden = !result;
     fill(unknown, result?.unknown ?? "");
     if (!result) return;
-    const { layers, map, tokens_clean: clean, tokens_corrupted: corrupted } = result;
-    const columns = clean.length;
-    const labels = clean.map((token, i) => (token === corrupted[i] ? token : `${token}/${corrupted[i] ?? ""}`));
-    facts.textContent = `answer ${visible(result.answer)}, wrong answer ${visible(result.wrong)}; difference of the logits ` +
+    const { layers, columns: labels, beside, n_texts: nTexts } = result;
+    const columns = labels.length;
+    const isOfHeads = result.parts === "heads";
+    facts.textContent = (nTexts > 1 ? `means over ${nTexts} pairs; of the first: ` : "") + `answer ${visible(result.answer)}, wrong answer ${visible(result.wrong)}; difference of the logits ` +
       `${fixed(result.clean, 2)} (clean), ${fixed(result.corrupted, 2)} (corrupted)` +
-      (result.target ? `; predicted after ${result.target.map(visible).join(" ")}` : "");
-    const values = map.flat();
+      (result.target ? `; predicted after ${result.target.map(visible).join(" ")}` : "") + `; rank correlation of exact and estimate ${fixed(result.correlation, 2)}`;
+    const values = (method === "exact" ? result.map : result.estimate).flat();
+    const other = (method === "exact" ? result.estimate : result.map).flat();
     heat.update({
-      rows: layers.length, columns, values, row_labels: layers, column_labels: labels, row_axis: "layer", plain_rows: true, column_axis: hasPair ? `position in the ${result.stack}` : "position",
+      rows: layers.length, columns, values, row_labels: layers, column_labels: labels, row_axis: "layer", plain_rows: true, plain_columns: isOfHeads,
+      column_axis: isOfHeads ? "head" : hasPair ? `position in the ${result.stack}` : "position",
       scale: "diverging", range: [-1, 1], dark: store.state.dark, cell: [44, 24], cell_text: (row, column) => fixed(values[row * columns + column], 2),
-      describe: (row, column) => `${layers[row]}, position ${column} ${visible(labels[column] ?? "")}: ${fixed(values[row * columns + column], 3)}`,
+      describe: (row, column) => `${layers[row]}, ${isOfHeads ? "" : `position ${column} `}${visible(labels[column] ?? "")}: ${fixed(values[row * columns + column], 3)} (${method}), ` +
+        `${fixed(other[row * columns + column], 3)} (${method === "exact" ? "estimate" : "exact"})${spreadText(beside[row]?.[column], nTexts)}`,
     });
     card.refresh();
   }
 
   /** @returns {Picture | null} */
   function picture() {
-    return result ? { name: "patching", scene: () => heat.scene("Patching"), table: () => heat.table(), data: () => result } : null;
+    return result ? { name: "patching", scene: () => heat.scene("Patching"), table: () => (result && result.n_texts > 1 ? spreadTable(result) : heat.table()), data: () => result } : null;
   }
 
   return {
@@ -142,6 +185,7 @@ export function createPatch(app) {
       for (const { key, input } of fields) if ((changed.has(key) || changed.has("panel")) && document.activeElement !== input) input.value = state[key];
       if (changed.has("panel") && !result && state.clean && state.corrupted && state.clean !== state.corrupted) load();
       stacks.write(chosenStack());
+      drawChoices();
       const given = hasPair ? state.source : state.text;
       if (changed.has("panel") && !state.clean && given) cleanBox.input.value = given;
       drawStart();

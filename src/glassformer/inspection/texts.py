@@ -1,0 +1,83 @@
+"""Sets of texts: those of the run's validation data, of lines, and the inputs that a model reads of each."""
+
+from collections.abc import Mapping
+
+from glassformer.data.batching import Example
+from glassformer.errors import UserError
+from glassformer.inspection.capture import Trace, encoded
+from glassformer.tasks.batches import Places
+from glassformer.tasks.task import TrainableTask
+from glassformer.tasks.trained_model import TrainedModel
+
+Given = str | Mapping[str, str]
+"""A text, or a source and a target by name; a text of an encoder-decoder is its source."""
+N_TOKENS = 24
+"""Number of tokens of a text of the validation data, by default."""
+
+
+def read(model: TrainedModel, given: Given) -> Trace:
+    """Return the inputs and tokens of a text, as `capture` before the run; the end of a too long text is left out."""
+    return encoded(model, **sides_of(model, given), cuts=True)
+
+
+def sides_of(model: TrainedModel, given: Given) -> dict[str, str]:
+    """Return the sides of a text by name. A target may follow its source after a tab."""
+    if not isinstance(given, str):
+        return dict(given)
+    if not model.is_seq2seq:
+        return {"text": given}
+    source, tab, target = given.partition("\t")
+    return {"source": source, "target": target} if tab else {"source": source}
+
+
+def line_of(sides: Mapping[str, str]) -> str:
+    """Return the sides of a text as one line, which `sides_of` reads; line ends become spaces.
+
+    >>> line_of({"source": "a b", "target": "c"})
+    'a b\\tc'
+    """
+    return "\t".join(" ".join(text.split()) for text in sides.values())
+
+
+def validation_texts(model: TrainedModel, n: int, n_tokens: int = N_TOKENS) -> list[dict[str, str]]:
+    """Return n inputs from the validation data of the run: beginnings of rows, pairs, or texts with a mask.
+
+    The list is empty if the model was not trained here or its data is gone, and shorter if the data has fewer rows.
+    """
+    if not isinstance(model.task, TrainableTask):
+        return []
+    found: list[dict[str, str]] = []
+    try:
+        for rows in model.task.evaluation(model, Places(), lambda text: None).batches():
+            for row in rows:
+                sides = _sides_of_row(model, row, n_tokens)
+                if all(sides.values()):
+                    found.append(sides)
+                if len(found) == n:
+                    return found
+    except (UserError, OSError):
+        return found
+    return found
+
+
+def _sides_of_row(model: TrainedModel, row: Example, n_tokens: int) -> dict[str, str]:
+    text = model.tokenizer.decode(row.token_ids[:n_tokens].tolist()).strip()
+    if row.source_ids is not None:
+        return {"source": model.source_tokenizer.decode(row.source_ids.tolist()).strip(), "target": text}
+    if row.label is None:
+        text = without_first_word(text)  # a window may begin inside a word
+    if model.task.verb != "fill":
+        return {"text": text}
+    words = text.split(" ")
+    words[len(words) // 2] = "[MASK]"
+    side = "source" if model.is_seq2seq else "text"
+    return {side: " ".join(words)}
+
+
+def without_first_word(text: str) -> str:
+    """Return the text after its first space; a text without a space is returned whole.
+
+    >>> without_first_word("tion of an object"), without_first_word("gadb|gadb")
+    ('of an object', 'gadb|gadb')
+    """
+    return text.partition(" ")[2] or text

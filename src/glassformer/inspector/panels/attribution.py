@@ -1,0 +1,35 @@
+"""Attribution: the logit of a token as a sum of terms, one per head, feed-forward and bias."""
+
+from dataclasses import asdict
+from typing import Any
+
+from glassformer.inspection.attribution import N_DEVIATIONS, logit_attribution
+from glassformer.inspector import page_data
+from glassformer.inspector.app import one_answer, route
+from glassformer.inspector.inspector import Inspector
+
+
+@route("GET", "/api/run/{run}/attribution", embedded=one_answer)
+def attribution(
+    inspector: Inspector, run: str, position: int | None = None, token: str = "", against: str = ""
+) -> dict[str, Any]:
+    """Answer the terms of the logit of a token at a position, beside their baselines; see `logit_attribution`."""
+    shown = inspector.run_of(run)
+    found = logit_attribution(shown.model, shown.trace, token or None, against or None, position)
+    cells, rows, columns = found.grid()
+    names = page_data.vocabulary(shown.model)
+    other = None
+    if found.against is not None:
+        other = names[found.against]
+    return {
+        **shown.names,
+        "token": names[found.token],
+        "against": other,
+        "position": found.position % shown.trace["logits"].shape[1],
+        "logit": found.logit,
+        "n_deviations": N_DEVIATIONS,
+        "terms": {name: asdict(term) | {"is_beyond": term.is_beyond} for name, term in found.terms.items()},
+        "cells": cells,
+        "rows": rows,
+        "columns": columns,
+    }

@@ -1,0 +1,215 @@
+/**
+ * Texts: a box for a set of texts, and the texts of a set in which a head or a neuron is most active.
+ *
+ * @import { App, Panel, Tab } from "../page/app.js"
+ * @import { Model, Picture } from "../page/types.js"
+ *
+ * @typedef {{mean: number, deviation: number | null, quartiles: [number, number, number], baseline: number | null, is_beyond: boolean}} Beside
+ * A number over a set of texts, beside the mean of the other parts.
+ *
+ * @typedef {{number: number, tokens: string[], activity: (number | null)[], strength: number, is_beyond: boolean}} StrongText
+ * @typedef {{units: string, unit: number, n_units: number, n_texts: number, median: number, high: number, texts: StrongText[]}} Strongest
+ */
+
+import { Latest } from "../page/app.js";
+import { colourOf } from "../page/colours.js";
+import { button, fill, h, select } from "../page/dom.js";
+import { frame } from "../page/frame.js";
+import { pause } from "../page/source.js";
+import { stripScene, tokenStrip } from "../page/strip.js";
+import { fixed, visible } from "../page/text.js";
+
+/** @type {Tab} */
+export const textsTab = { id: "texts", title: "Texts", create: createTexts, exists: (model) => model.kind !== "recurrent", route: "/api/strongest", needs_no_run: true };
+
+const POLL_MS = 500;
+
+/**
+ * Return the lines that have words.
+ * @param {string} text
+ */
+export function linesOf(text) {
+  return text.split(/\r?\n/).filter((line) => line.trim());
+}
+
+/**
+ * Return the parts of a model whose heads or neurons can be chosen, such as "decoder.0.head", in the order of the layers.
+ * @param {Model | null} model
+ * @returns {string[]}
+ */
+export function unitsOf(model) {
+  const places = Object.entries(model?.attention ?? {}).flatMap(([kind, { layers }]) => Array.from({ length: layers }, (_, layer) => ({ kind, layer })));
+  return places.flatMap(({ kind, layer }) => (kind === "cross" ? ["head"] : ["head", "neuron"]).map((what) => `${kind}.${layer}.${what}`));
+}
+
+/**
+ * Return the spread of a number over texts in words, beside its baseline; empty for one text.
+ * @param {Beside | undefined} beside
+ * @param {number} nTexts
+ */
+export function spreadText(beside, nTexts) {
+  if (!beside || nTexts < 2) return "";
+  const [low, middle, high] = beside.quartiles;
+  return `; deviation ${fixed(beside.deviation)}, quartiles ${fixed(low)}, ${fixed(middle)}, ${fixed(high)} over ${nTexts} texts; ` +
+    `mean of the others ${fixed(beside.baseline)}${beside.is_beyond ? "; beyond the baseline" : ""}`;
+}
+
+/** Header of the cells of `spreadCells`. */
+export const spreadHeader = ["mean", "deviation", "25 %", "50 %", "75 %", "mean of the others", "beyond"];
+
+/** Return the cells of a number over a set of texts. @param {Beside} beside @returns {(string | number | null)[]} */
+export function spreadCells({ mean, deviation, quartiles, baseline, is_beyond }) {
+  return [mean, deviation, ...quartiles, baseline, is_beyond ? "yes" : ""];
+}
+
+/**
+ * Create a box for texts, one per line, which are also read from the validation data of the run or from a file.
+ * @param {App} app
+ * @param {string} label
+ */
+export function textBox(app, label) {
+  const area = h("textarea", { rows: 4, spellcheck: "false", placeholder: "one text per line", "aria-label": label, oninput: () => write() });
+  const count = h("span", { class: "about" });
+  const file = h("input", { type: "file", accept: "text/*,.txt,.csv,.tsv", hidden: true, onchange: () => void readFile() });
+  const validation = button("validation texts of the run", () => void readValidation(), { class: "quiet" });
+  const open = button("open a file", () => file.click(), { class: "quiet" });
+  const element = h("div", { class: "text-set" }, h("label", { class: "field wide" }, h("span", {}, label), area), h("div", { class: "row" }, validation, open, file, count));
+  const latest = new Latest(app, element);
+
+  function write() {
+    const n = linesOf(area.value).length;
+    count.textContent = `${n} ${n === 1 ? "text" : "texts"}`;
+  }
+
+  /** @param {string} text */
+  function set(text) {
+    area.value = text;
+    write();
+  }
+
+  async function readFile() {
+    const [chosen] = file.files ?? [];
+    if (chosen) set(await chosen.text());
+    file.value = "";
+  }
+
+  async function readValidation() {
+    const model = app.store.state.model?.id ?? "";
+    await latest.use(app.data.once(`texts of ${model}`, () => app.source.get(`/api/texts?model=${encodeURIComponent(model)}`, model)), ({ lines }) => {
+      if (lines.length) set(lines.join("\n"));
+      else app.say("The validation data of this model is not here: write texts, or open a file.");
+    });
+  }
+
+  write();
+  return { element, area, lines: () => linesOf(area.value) };
+}
+
+/**
+ * Write how many texts are done while a request for a set of texts runs.
+ * @template T
+ * @param {App} app
+ * @param {Promise<T>} request
+ * @param {HTMLElement} place
+ * @returns {Promise<T>}
+ */
+export async function withProgress(app, request, place) {
+  let isDone = false;
+  const finished = request.finally(() => { isDone = true; });
+  void (async () => {
+    for (await pause(POLL_MS); !isDone; await pause(POLL_MS)) {
+      const { done, total } = await app.source.get("/api/progress").catch(() => ({ done: 0, total: 0 }));
+      if (!isDone && total) place.textContent = `${done} of ${total} texts`;
+    }
+  })();
+  return finished;
+}
+
+/** @param {App} app @returns {Panel} */
+export function createTexts(app) {
+  const { store } = app;
+  const { model } = store.state; // another model opens a new panel
+  const all = unitsOf(model);
+  const box = textBox(app, "texts");
+  const parts = select("part", all.map((name) => [name, name.replace(".head", ": heads").replace(".neuron", ": neurons")]), (units) => choose(units, 0));
+  const number = h("input", { type: "number", min: 0, value: 0, "aria-label": "number of the head or neuron", onchange: () => choose(parts.list.value, Number(number.value)) });
+  const start = button("Find", () => load(), { class: "primary" });
+  const progress = h("span", { class: "about", "aria-live": "polite" });
+  const facts = h("p", { class: "detail" });
+  const list = h("ol", { class: "strong-texts" });
+  const card = frame({
+    title: "Strongest texts", picture: () => picture(),
+    explanation: "The texts in which a head or a neuron is most active, with its activity at each token. Head: length of the vector that it adds to the residual stream. Neuron: its value after the activation. The baseline is a random text of the set. The first token of a decoder is left out.",
+    formula: "strength of a text = largest activity of its tokens",
+  }, box.element, h("div", { class: "row" }, parts.element, number, start, progress), facts, list);
+  const latest = new Latest(app, card.body);
+  /** @type {Strongest | null} */
+  let found = null;
+
+  /** @param {string} units @param {number} unit */
+  function choose(units, unit) {
+    store.set({ unit: `${units}.${Math.max(0, Math.trunc(unit) || 0)}` });
+  }
+
+  /** The part and the number that the view names; by default the first. @returns {[string, number]} */
+  function chosen() {
+    const [, units = "", unit = "0"] = /^(.+)\.(\d+)$/.exec(store.state.unit) ?? [];
+    return all.includes(units) ? [units, Number(unit)] : [all[0] ?? "", 0];
+  }
+
+  function load() {
+    const lines = box.lines();
+    const [units, unit] = chosen();
+    const body = { model: store.state.model?.id ?? "", lines, units, unit };
+    void latest.use(withProgress(app, app.data.once(`strongest ${JSON.stringify(body)}`, () => app.source.post("/api/strongest", body)), progress), (value) => {
+      progress.textContent = "";
+      app.say("");
+      found = value;
+      draw();
+    });
+  }
+
+  /** @param {StrongText} text */
+  function items({ tokens, activity }) {
+    const range = /** @type {[number, number]} */ ([0, Math.max(1e-6, found?.texts[0]?.strength ?? 1)]);
+    return tokens.map((token, i) => {
+      const value = activity[i] ?? null;
+      return { text: token, place: null, title: `${visible(token)}: ${fixed(value)}`, colour: value === null ? null : colourOf(Math.max(0, value), "sequential", range, store.state.dark) };
+    });
+  }
+
+  /** @param {StrongText} text */
+  const titleOf = ({ number: place, strength, is_beyond }) => `text ${place + 1}: ${fixed(strength)}${is_beyond ? ", beyond the baseline" : ""}`;
+
+  function draw() {
+    if (!found) return;
+    const { units, unit, n_units: nUnits, n_texts: nTexts, median, high, texts } = found;
+    facts.textContent = `${units} ${unit} of ${nUnits}, ${nTexts} texts. A random text: median ${fixed(median)}, 95 % have at most ${fixed(high)}.`;
+    fill(list, ...texts.map((text) => h("li", {}, h("p", { class: "about" }, titleOf(text)), tokenStrip(items(text), titleOf(text)))));
+    card.refresh();
+  }
+
+  /** @returns {Picture | null} */
+  function picture() {
+    if (!found) return null;
+    const { texts, units, unit, median, high } = found;
+    return {
+      name: `${units}.${unit}`, data: () => found, scene: () => stripScene(texts.map((text) => ({ title: titleOf(text), items: items(text) }))),
+      table: () => ({
+        header: ["text", "strength", "random text: median", "95 %", "tokens"],
+        rows: texts.map(({ number: place, strength, tokens }) => [place + 1, strength, median, high, tokens.map(visible).join(" ")]),
+      }),
+    };
+  }
+
+  return {
+    element: h("div", { class: "panel" }, card.element),
+    render(changed) {
+      const [units, unit] = chosen();
+      parts.list.value = units;
+      number.value = String(unit);
+      if (changed.has("unit") && found) load();
+      else if (changed.has("dark")) draw();
+    },
+  };
+}

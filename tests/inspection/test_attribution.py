@@ -1,0 +1,177 @@
+"""The terms of a logit add up to it, equal products of transformers' weights, and show a head that is switched off."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import glassformer
+from configs import CONFIGS, random_inputs, random_model
+from glassformer.config.transformer import TokenHead
+from glassformer.errors import UserError
+from glassformer.inspection.ablation import ablate
+from glassformer.inspection.attribution import Attribution, Term, attribute
+from glassformer.inspection.capture import capture_tensors
+from glassformer.reporting import Outcome
+from interop.checkpoints import imported
+
+ADDITIVE = [
+    name
+    for name, config in CONFIGS.items()
+    if isinstance(config.head, TokenHead) and not config.head.transform and config.norm_order != "post"
+]
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+TOKEN, AGAINST = 3, 7
+
+
+def inputs_of(network: Any) -> dict[str, Any]:
+    found = random_inputs(network, 1)
+    return {"token_ids": found.token_ids, **found.others}
+
+
+def values(found: Attribution) -> dict[str, float]:
+    return {name: term.value for name, term in found.terms.items()}
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+def test_the_terms_add_up_to_the_logit_of_the_model(name: str) -> None:
+    network = random_model(name)
+    inputs = inputs_of(network)
+    with torch.no_grad():
+        logits = network(**inputs)[0]
+    for position in (-1, 2):
+        one = attribute(network, inputs, TOKEN, position=position)
+        two = attribute(network, inputs, TOKEN, AGAINST, position)
+        assert one.logit == pytest.approx(float(logits[position, TOKEN]), abs=1e-4)
+        assert sum(values(one).values()) == pytest.approx(one.logit, abs=1e-4)
+        assert two.logit == pytest.approx(float(logits[position, TOKEN] - logits[position, AGAINST]), abs=1e-4)
+        assert sum(values(two).values()) == pytest.approx(two.logit, abs=1e-4)
+    stack = network.config.head_stack
+    heads = [term for part, term in values(one).items() if ".head." in part]
+    assert len(heads) == stack.n_layers * stack.n_heads * (2 if network.config.is_encoder_decoder else 1)
+    assert min(abs(term) for term in heads) > 1e-6, "each head writes something"
+
+
+def test_the_grid_has_every_term_of_a_layer() -> None:
+    found = attribute(network := random_model("t5"), inputs_of(network), TOKEN)
+    names, rows, columns = found.grid()
+    assert rows == ["decoder 0", "cross 0", "decoder 1", "cross 1"]
+    assert columns == [*(f"head {i}" for i in range(4)), "bias", "feed-forward"]
+    assert names[2][1] == "decoder.1.head.1" and names[1][4:] == ["cross.0.attention_bias", None]
+    assert {name for row in names for name in row} - {None} == found.terms.keys() - {"embedding", "output_bias"}
+    assert "decoder 1" in found._repr_html_() and "output_bias" in found._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["gpt", "d_embedding"])
+def test_the_baseline_is_the_mean_over_all_tokens(name: str) -> None:
+    network = random_model(name)
+    inputs = inputs_of(network)
+    each = [values(attribute(network, inputs, token)) for token in range(network.config.vocab_size)]
+    one, two = attribute(network, inputs, TOKEN), attribute(network, inputs, TOKEN, AGAINST)
+    for part, term in one.terms.items():
+        of_tokens = torch.tensor([terms[part] for terms in each], dtype=torch.float64)
+        assert term.mean == pytest.approx(float(of_tokens.mean()), abs=1e-5)
+        assert term.deviation == pytest.approx(float(of_tokens.std(unbiased=False)), abs=1e-5)
+        assert two.terms[part].mean == 0
+        assert two.terms[part].deviation == pytest.approx(2**0.5 * term.deviation, abs=1e-5)
+    assert Term(2.1, 0.0, 1.0).is_beyond and Term(-2.1, 0.0, 1.0).is_beyond and not Term(1.9, 0.0, 1.0).is_beyond
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_a_head_that_is_off_changes_its_term_and_later_ones_only(name: str) -> None:
+    """Earlier vectors are unchanged: their terms change by the scale of the final norm alone."""
+    network = random_model(name)
+    inputs, part = inputs_of(network), "decoder.1.head.2"
+
+    def terms_and_scale() -> tuple[dict[str, float], float]:
+        last = capture_tensors(network, inputs, ["decoder.blocks.1.residual"])["decoder.blocks.1.residual"][0, -1]
+        if name == "gpt":
+            last = last - last.mean()
+        return values(attribute(network, inputs, TOKEN)), float(
+            (last.square().mean() + network.config.norm_eps).rsqrt()
+        )
+
+    before, scale = terms_and_scale()
+    with ablate(network, part):
+        after, scale_without = terms_and_scale()
+    is_later = False
+    for term, value in before.items():
+        is_later = is_later or term == part
+        expected = value * scale_without / scale
+        if term == part and name == "llama":
+            assert after[term] == pytest.approx(0.0, abs=1e-6) and abs(value) > 1e-3
+        elif term == part:
+            assert abs(after[term] - expected) > 1e-3
+        elif term == "decoder.1.feed_forward":
+            assert is_later and abs(after[term] - expected) > 1e-3
+        elif term == "output_bias":
+            assert after[term] == pytest.approx(value, abs=1e-5)
+        else:
+            assert after[term] == pytest.approx(expected, abs=1e-4), term
+
+
+@torch.no_grad()
+def test_the_terms_of_gpt2_of_transformers(tmp_path: Path) -> None:
+    """Products of the weights of transformers, with the inputs of its modules from forward hooks."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=290, n_embd=16, n_layer=2, n_head=4, n_positions=40)
+    both, ids = imported(transformers.GPT2LMHeadModel(config), tmp_path), torch.randint(290, (1, 9))
+    theirs, kept = both.theirs.transformer, dict[str, Any]()
+    for name, module in theirs.named_modules():
+        module.register_forward_hook(lambda module, args, output, name=name: kept.update({name: (args[0], output)}))
+    logit = float(both.theirs(ids).logits[0, -1, TOKEN])
+    last, found = kept["ln_f"][0][0, -1], attribute(both.network, {"token_ids": ids}, TOKEN)
+
+    def term(x: torch.Tensor) -> float:
+        normed = (x - x.mean()) / torch.sqrt(last.var(unbiased=False) + theirs.ln_f.eps) * theirs.ln_f.weight
+        return float(normed @ both.theirs.lm_head.weight[TOKEN])
+
+    expected = {"embedding": term(kept["h.0"][0][0, -1])}
+    for i, block in enumerate(theirs.h):
+        matrix, bias = block.attn.c_proj.weight, block.attn.c_attn.bias[32:]  # (H · W, D), (H · W,)
+        without = kept[f"h.{i}.attn.c_proj"][0][0, -1] - bias
+        for head in range(4):
+            own = slice(4 * head, 4 * head + 4)
+            expected[f"decoder.{i}.head.{head}"] = term(without[own] @ matrix[own])
+        expected[f"decoder.{i}.attention_bias"] = term(bias @ matrix + block.attn.c_proj.bias)
+        expected[f"decoder.{i}.feed_forward"] = term(kept[f"h.{i}.mlp"][1][0, -1])
+    expected["output_bias"] = float(theirs.ln_f.bias @ both.theirs.lm_head.weight[TOKEN])
+    assert list(found.terms) == list(expected)
+    assert values(found) == pytest.approx(expected, abs=1e-5, rel=1e-4)
+    assert sum(expected.values()) == pytest.approx(logit, abs=1e-4)
+
+
+def test_a_model_gives_the_terms_of_its_prediction(trained: Outcome) -> None:
+    model = glassformer.load(trained.folder)
+    trace = model.trace("a b c", names=["logits"])
+    best = int(trace["logits"][0, -1].argmax())
+    token = model.tokenizer.decode([best])
+    found = model.logit_attribution("a b c")
+    assert found.token == best and found == model.logit_attribution("a b c", token)
+    assert sum(values(found).values()) == pytest.approx(float(trace["logits"][0, -1, best]), abs=1e-4)
+    earlier = model.logit_attribution("a b c", token, position=1)
+    assert earlier.logit == pytest.approx(float(trace["logits"][0, 1, best]), abs=1e-4)
+    for given, message in (
+        (("a b c", "zqzq"), r"the answer 'zqzq' has \d tokens"),
+        (("a b c", token, token), "both tokens are token"),
+    ):
+        with pytest.raises(UserError, match=message):
+            model.logit_attribution(*given)
+    with pytest.raises(UserError, match="the position is 99"):
+        model.logit_attribution("a b c", token, position=99)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("post_norm", "this model is post-norm, and its norms mix all parts"),
+        ("bert_relative", "the head of this model has a layer with an activation"),
+        ("luong", "this model is recurrent and has no residual stream"),
+        ("gpt_classifier", "this model predicts labels or vectors"),
+    ],
+)
+def test_models_without_a_sum_are_refused(name: str, message: str) -> None:
+    network = random_model(name)
+    with pytest.raises(UserError, match=message):
+        attribute(network, inputs_of(network), TOKEN)
