@@ -1,6 +1,6 @@
 """Two pages side by side: each shows its own text and model, and both show the same panel."""
 
-import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -9,7 +9,7 @@ import pytest
 
 import glassformer
 from glassformer.model import Model
-from inspector.browsing import TEXT, WAIT_MS, Visit, hash_of, number, visits
+from inspector.browsing import TEXT, WAIT_MS, Visit, hash_of, visits
 from inspector.conftest import Serve
 from inspector.direct import Inspector
 
@@ -24,18 +24,13 @@ def side(page: Visit, title: str, selector: str) -> "Locator":
     return page.page.frame_locator(f'iframe[title="{title} page"]').locator(selector)
 
 
-def loss(page: Visit, title: str) -> float:
-    """Return the loss that a page shows below its text."""
-    return number(re.findall(r"\d+\.\d+", side(page, title, "#tokens").inner_text())[0])
-
-
 @pytest.fixture
-def pair(window: "BrowserContext", serve: Serve, models: dict[str, Model]):  # type: ignore[no-untyped-def]
+def pair(window: "BrowserContext", serve: Serve, models: dict[str, Model]) -> Iterator[Visit]:
     """Open two texts of the decoder side by side."""
     served = serve(Inspector(models["decoder"]))
     views = [hash_of(text=text).removeprefix("#") for text in (TEXT, OTHER)]
     with visits(window, "iframe") as open_page:
-        yield open_page(served.address + f"two#a={quote(views[0])}&b={quote(views[1])}")
+        yield open_page(served.address + f"two#a={quote(views[0])}&b={quote(views[1])}", refusals=True)
 
 
 def test_two_texts_show_the_same_panel_and_two_models_the_same_text(

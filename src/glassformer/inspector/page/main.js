@@ -21,6 +21,7 @@ import { Store, decodeHash, encodeHash } from "./state.js";
 import { TABS } from "./tabs.js";
 import { count, fixed } from "./text.js";
 import { storeDark, storedDark, useTheme } from "./theme.js";
+import { addressOf } from "./two.js";
 import { createVisit, isVisitClosed } from "./visit.js";
 
 /** @param {string} id @returns {HTMLElement} */
@@ -243,10 +244,12 @@ export function start(source) {
       class: "quiet", "aria-pressed": String(Boolean(store.state.visit)), "aria-controls": "visit", title: "Questions about the model, answered with one click each, and the words of the page",
     });
     const galleryButton = isGallery && model ? button("gallery", () => void openGallery(), { class: "quiet", title: "Choose another tiny model" }) : null;
+    const canDivide = model && source.answers("/api/beside") && parent === window;
+    const twoButton = canDivide ? button("two pages", () => { location.href = `two${addressOf(store.state, store.state)}`; }, { class: "quiet", title: "Two texts, or two models, side by side in every panel" }) : null;
     fill(byId("header"), h("div", { class: "header-line" },
       h("h1", {}, h("span", { class: "brand" }, "glassformer"), model?.name ?? "inspect"),
       h("div", { class: "header-facts" }, ...(model ? summaryFacts(model).map((fact) => h("span", {}, fact)) : [])),
-      h("div", { class: "header-buttons" }, galleryButton, model ? visitButton : null, model ? cardButton : null, themeButton)), card?.panel.element);
+      h("div", { class: "header-buttons" }, galleryButton, twoButton, model ? visitButton : null, model ? cardButton : null, themeButton)), card?.panel.element);
   }
 
   async function openGallery() {

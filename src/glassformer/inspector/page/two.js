@@ -13,7 +13,7 @@ import { DEFAULTS, decodeHash, encodeHash } from "./state.js";
 import { storedDark, useTheme } from "./theme.js";
 
 const TEXTS = ["text", "ids", "source", "target", "messages", "clean", "corrupted", "answer", "wrong", "prefix"];
-const OWN = ["checkpoint", "step", "folder"];
+const OWN = ["checkpoint", "step", "folder", "visit"];
 const SHARED = Object.keys(DEFAULTS).filter((key) => !TEXTS.includes(key) && !OWN.includes(key));
 
 /**
