@@ -172,7 +172,8 @@ export function createAblation(app) {
     arrowKeys(grid, ".switch", () => columns.length);
     fill(switches, grid);
     const nTexts = effects()?.n_texts ?? 1;
-    over.textContent = nTexts < 2 ? "" : `Means over ${nTexts} texts. A part with a frame is beyond the baseline: its effect is larger than the mean of the other parts of its type by more than 3 standard errors.`;
+    const nBeyond = Object.values(effects()?.beside ?? {}).filter((one) => one.is_beyond).length;
+    over.textContent = nTexts < 2 ? "" : `Means over ${nTexts} texts. ${nBeyond} parts have a frame: they are beyond the baseline. Their effect is larger than the mean of the other parts of their type by more than 3 standard errors.`;
     if (focused >= 0) /** @type {HTMLElement | undefined} */ (switches.querySelectorAll(".switch")[focused])?.focus();
     all.disabled = !off.size;
   }

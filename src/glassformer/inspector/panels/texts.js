@@ -132,7 +132,7 @@ export function createTexts(app) {
   const all = unitsOf(model);
   const box = textBox(app, "texts");
   const parts = select("part", all.map((name) => [name, name.replace(".head", ": heads").replace(".neuron", ": neurons")]), (units) => choose(units, 0));
-  const number = h("input", { type: "number", min: 0, value: 0, "aria-label": "number of the head or neuron", onchange: () => choose(parts.list.value, Number(number.value)) });
+  const number = h("input", { type: "number", min: 0, value: 0, onchange: () => choose(parts.list.value, Number(number.value)) });
   const start = button("Find", () => load(), { class: "primary" });
   const progress = h("span", { class: "about", "aria-live": "polite" });
   const facts = h("p", { class: "detail" });
@@ -141,7 +141,7 @@ export function createTexts(app) {
     title: "Strongest texts", picture: () => picture(),
     explanation: "The texts in which a head or a neuron is most active, with its activity at each token. Head: length of the vector that it adds to the residual stream. Neuron: its value after the activation. The baseline is a random text of the set. The first token of a decoder is left out.",
     formula: "strength of a text = largest activity of its tokens",
-  }, box.element, h("div", { class: "row" }, parts.element, number, start, progress), facts, list);
+  }, box.element, h("div", { class: "row" }, parts.element, h("label", { class: "field" }, h("span", {}, "number"), number), start, progress), facts, list);
   const latest = new Latest(app, card.body);
   /** @type {Strongest | null} */
   let found = null;
