@@ -111,9 +111,15 @@ export async function effects(run, config) {
   const { attention } = run.facts.model;
   const measure = measureOf(run);
   const loss = measure.value(run.tensor("logits"));
-  const change = async (/** @type {string} */ part) => measure.value((await without(run, config, { off: part, mean: false })).tensor("logits")) - loss;
+  /** Effects by type of part. @type {Record<string, Record<string, number>>} */
+  const types = { head: {}, feed_forward: {}, layer: {} };
+  const change = async (/** @type {string} */ part) => {
+    const effect = measure.value((await without(run, config, { off: part, mean: false })).tensor("logits")) - loss;
+    types[part.split(".")[2] ?? "layer"][part] = effect;
+    return effect;
+  };
   /** @type {Record<string, any>} */
-  const found = { ...run.names, measure: measure.name, loss, feed_forward: {}, layers: {} };
+  const found = { ...run.names, measure: measure.name, loss, n_texts: 1, feed_forward: {}, layers: {} };
   for (const [kind, { layers, heads }] of Object.entries(attention)) {
     found[kind] = [];
     for (const layer of range(0, layers)) {
@@ -127,7 +133,21 @@ export async function effects(run, config) {
       for (const layer of range(0, suffix === null ? 0 : layers)) found[name][kind].push(await change(`${kind}.${layer}${suffix}`));
     }
   }
-  return found;
+  return { ...found, beside: Object.assign({}, ...Object.values(types).map(besideOthers)) };
+}
+
+/**
+ * Return each effect on one text beside its baseline, the mean of the other parts of its type. One text has no spread, so no
+ * part is beyond the baseline.
+ * @param {Record<string, number>} effects
+ */
+function besideOthers(effects) {
+  const all = Object.values(effects);
+  const sum = all.reduce((total, x) => total + x, 0);
+  return Object.fromEntries(Object.entries(effects).map(([part, mean]) => {
+    const baseline = all.length > 1 ? (sum - mean) / (all.length - 1) : null;
+    return [part, { mean, deviation: null, quartiles: [mean, mean, mean], baseline, is_beyond: false }];
+  }));
 }
 
 /**

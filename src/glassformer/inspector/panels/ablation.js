@@ -98,7 +98,7 @@ export function createAblation(app) {
   const box = textBox(app, "texts");
   const measureSet = button("Measure these texts", () => void measureTexts());
   const progress = h("span", { class: "about", "aria-live": "polite" });
-  const set = h("details", { class: "more", hidden: isFixed }, h("summary", {}, "a set of texts: means with their spread"), box.element, h("div", { class: "row" }, measureSet, progress));
+  const set = h("details", { class: "more", hidden: !app.source.answers("/api/effects") }, h("summary", {}, "a set of texts: means with their spread"), box.element, h("div", { class: "row" }, measureSet, progress));
   const over = h("p", { class: "about" });
   const card = frame({
     title: "Parts", picture: () => effectPicture(),
