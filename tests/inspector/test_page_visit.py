@@ -16,9 +16,10 @@ from inspector.browsing import Open, Visit, given_to, hash_of, number
 from inspector.conftest import OpenModel, Serve
 from inspector.direct import Inspector
 
-READS, ALIGNED, MASK, OFF = (
+READS, ALIGNED, GATE, MASK, OFF = (
     "Which token does this one look at?",
     "From which source token is this target token?",
+    "What does a gate keep?",
     "What does the mask hide?",
     "What if a head is switched off?",
 )
@@ -26,7 +27,7 @@ QUESTIONS = {
     "decoder": [READS, MASK, OFF, "Why this token?"],
     "encoder": [READS, OFF, "Why this token?"],
     "encoder-decoder": [READS, ALIGNED, MASK, OFF, "Why this token?"],
-    "recurrent": [ALIGNED, "Why this token?"],
+    "recurrent": [ALIGNED, GATE, "Why this token?"],
     "classifier": [READS, OFF, "Why this label?"],
 }
 
@@ -83,6 +84,15 @@ def test_the_sentences_have_the_numbers_of_the_model(open_model: OpenModel, mode
     largest = max(float(x) for kind in ("encoder", "decoder", "cross") for row in changes.heads(kind) for x in row)
     means = found.page.locator(".visit-answer p").nth(1).inner_text()
     assert number(re.findall(r"by ([\d.]+) nats per token", means)[0]) == pytest.approx(largest, abs=6e-3)
+
+
+def test_the_gate_has_the_numbers_of_the_model(open_model: OpenModel, models: dict[str, Model]) -> None:
+    found, model = open_model("recurrent", first_view=True), models["recurrent"]
+    keep = capture(model, **given_to(model), names=["decoder.cells.0.keep"])["decoder.cells.0.keep"][0].mean(dim=-1)
+    shown = percents_of(ask(found, GATE))
+    assert shown == pytest.approx([float(keep.max()), float(keep.min())], abs=6e-4)
+    assert found.page.locator(".flow-text h3").inner_text().endswith("Recurrent step")
+    assert found.view()["pos"] == str(int(keep.argmin()))
 
 
 def test_the_first_visit_is_closed_once_and_opened_again(models: dict[str, Model], serve: Serve, visit: Open) -> None:

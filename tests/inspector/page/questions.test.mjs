@@ -7,7 +7,7 @@ const { PATTERNS, QUESTIONS, clearest, questionsOf, repeated } = await import(`$
 const { headColour, layerLines, placeOf, tokenOf, MAX_LINES } = await import(`${PAGE}/layers.js`);
 
 const EVERYTHING = { answers: () => true };
-const DECODER = { kind: "decoder", attention: { decoder: {} }, has_head_over_tokens: true, labels: [], max_len: 32 };
+const DECODER = { kind: "decoder", attention: { decoder: {} }, has_head_over_tokens: true, labels: [], max_len: 32, architecture: [] };
 const tokens = (text) => [...text].map((letter) => ({ id: letter.charCodeAt(0), text: letter }));
 const titles = (model, source = EVERYTHING) => questionsOf(model, source).map(({ title }) => title);
 
@@ -16,7 +16,9 @@ test("the questions follow from the abilities of a model", () => {
   assert.deepEqual(titles(DECODER), [reads, mask, off, why]);
   assert.deepEqual(titles({ ...DECODER, kind: "encoder", attention: { encoder: {} } }), [reads, off, why]);
   assert.deepEqual(titles({ ...DECODER, kind: "encoder-decoder", attention: { encoder: {}, decoder: {}, cross: {} } }), [reads, aligned, mask, off, why]);
-  assert.deepEqual(titles({ ...DECODER, kind: "recurrent", attention: { cross: {} } }), [aligned, why]);
+  const recurrent = (cell) => ({ ...DECODER, kind: "recurrent", attention: { cross: {} }, architecture: [{ title: "Model", rows: [["cell", cell]] }] });
+  assert.deepEqual(titles(recurrent("rnn")), [aligned, why]);
+  assert.deepEqual(titles(recurrent("lstm")), [aligned, "What does a gate keep?", why]);
   const classifier = { ...DECODER, kind: "encoder", attention: { encoder: {} }, has_head_over_tokens: false, labels: ["a", "b"] };
   assert.deepEqual(titles(classifier), [reads, off, "Why this label?"]);
   assert.deepEqual(titles(classifier, { answers: (route) => route !== "/flow" && route !== "/effects" }), [reads], "a file has only what it can answer");
@@ -37,7 +39,7 @@ test("an induction head is answered with its token, its weight and its name", as
   const answers = { scores: { best: [{ name: "previous", kind: "decoder", layer: 0, head: 0, is_found: true }, { name: "induction", kind: "decoder", layer: 1, head: 0, is_found: true }], kinds: {} } };
   const app = { store: { state: { run, model: DECODER } }, data: { json: async (_run, what) => answers[what], head: async () => ({ rows: 5, columns: 5, values }) } };
   const found = await QUESTIONS[0].ask(app, run);
-  assert.equal(found.seen, "Row 3 of this attention map is token 3 “a”: it puts 75.0 % of its weight on token 1 “b”.");
+  assert.equal(found.seen, "Row 3 of this attention map, in the frame, is token 3 “a”: it puts 75.0 % of its weight on token 1 “b”.");
   assert.match(found.means, /induction head/);
   assert.deepEqual(found.view, { panel: "attention", kind: "decoder", layer: 1, head: 0, shown: "matrix", pos: 3 });
   assert.deepEqual(found.lit, { hover: { side: "target", index: 3 }, across: { side: "target", index: 1 } });

@@ -79,7 +79,7 @@ export function createInput(app, section) {
   /** @param {"text" | "source" | "target" | "messages"} key @param {string} label @param {string} placeholder */
   function box(key, label, placeholder) {
     const area = h("textarea", {
-      rows: 1, placeholder, "aria-label": label, spellcheck: "false", readonly: isFixed, title: isFixed ? NOT_EMBEDDED : `${label}. Ctrl+Enter runs it.`,
+      rows: 1, placeholder, dir: "auto", "aria-label": label, spellcheck: "false", readonly: isFixed, title: isFixed ? NOT_EMBEDDED : `${label}. Ctrl+Enter runs it.`,
       oninput: () => edited(key, area),
       onkeydown: (/** @type {KeyboardEvent} */ event) => {
         if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {

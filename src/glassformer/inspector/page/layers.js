@@ -26,7 +26,7 @@ const TOP = 40;
 const LABEL = 96;
 /** Width of all places together, and the least width of one. */
 const ALL = 560;
-const LEAST_WIDTH = 64;
+const LEAST_WIDTH = 44;
 const GAP = 12;
 
 /**

@@ -6,6 +6,7 @@
  */
 
 const BYTE = /<0x([0-9A-F]{2})>/;
+const BYTES = new RegExp(BYTE, "g");
 /** Largest number of tokens in which the bytes of one character are looked for. */
 const MOST = 8;
 const segmenter = new Intl.Segmenter(undefined, { granularity: "grapheme" });
@@ -93,9 +94,9 @@ export function labelsOf(tokens) {
 }
 
 /**
- * Return what a token with a part of a letter shows below the letter: its bytes, or its own characters.
+ * Return what a token with a part of a letter shows below the letter: its characters, and the bytes of incomplete ones.
  * @param {string} text
  */
 export function partText(text) {
-  return BYTE.test(text) ? bytesOf(text).map((byte) => byte.toString(16).padStart(2, "0").toUpperCase()).join(" ") : text;
+  return text.replaceAll(BYTES, "$1");
 }

@@ -148,7 +148,8 @@ export function start(source) {
     const tab = chosenTab();
     if (!tab) return;
     if (!store.state.run && !tab.needs_no_run) {
-      fill(byId("panels"), h("p", { class: "card empty" }, "Write a text and press Run."));
+      const isReading = byId("input").hasAttribute("aria-busy");
+      fill(byId("panels"), h("p", { class: "card empty" }, isReading ? "The model reads the text." : "Write a text and press Run."));
       return;
     }
     let entry = opened.get(tab.id);
@@ -246,10 +247,12 @@ export function start(source) {
     const galleryButton = isGallery && model ? button("gallery", () => void openGallery(), { class: "quiet", title: "Choose another tiny model" }) : null;
     const canDivide = model && source.answers("/api/beside") && parent === window;
     const twoButton = canDivide ? button("two pages", () => { location.href = `two${addressOf(store.state, store.state)}`; }, { class: "quiet", title: "Two texts, or two models, side by side in every panel" }) : null;
+    const focused = byId("header").querySelector("button:focus")?.getAttribute("title");
     fill(byId("header"), h("div", { class: "header-line" },
       h("h1", {}, h("span", { class: "brand" }, "glassformer"), model?.name ?? "inspect"),
       h("div", { class: "header-facts" }, ...(model ? summaryFacts(model).map((fact) => h("span", {}, fact)) : [])),
       h("div", { class: "header-buttons" }, galleryButton, twoButton, model ? visitButton : null, model ? cardButton : null, themeButton)), card?.panel.element);
+    if (focused) [visitButton, cardButton, themeButton].find((one) => one.title === focused)?.focus();
   }
 
   async function openGallery() {
@@ -288,6 +291,7 @@ export function start(source) {
     const number = ++lastPost;
     lastRun = Date.now();
     byId("input").setAttribute("aria-busy", "true");
+    if (!store.state.run) draw();
     try {
       const result = await source.post("/api/run", { ...body, model: model?.id ?? "" });
       if (number !== lastPost || store.state.model !== model) return;
@@ -298,6 +302,7 @@ export function start(source) {
       app.fail(error);
     } finally {
       if (number === lastPost) byId("input").removeAttribute("aria-busy");
+      if (!store.state.run) draw();
       input.mark();
     }
   }
@@ -393,7 +398,8 @@ export function start(source) {
       const { text, source: from, messages } = store.state;
       const first = source.isEmbedded ? source.embeddedBodies("/api/run")[0] : model.examples[0];
       if ((isPair(model) ? from : text || messages) === "" && first) Object.assign(patch, textsOf(first));
-      if (!store.state.panel && !isVisitClosed()) patch.visit = 1; // the first view, not one of a bookmark
+      if (parent !== window) patch.visit = 0; // two pages side by side
+      else if (!store.state.panel && !isVisitClosed()) patch.visit = 1; // the first view, not one of a bookmark
       store.set(patch);
       drawHeader();
       input.draw();

@@ -18,6 +18,7 @@
  */
 
 import { partOf } from "../panels/ablation.js";
+import { floats } from "./decode.js";
 import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";
 import { fixed, percent, visible } from "./text.js";
 
@@ -25,6 +26,7 @@ import { fixed, percent, visible } from "./text.js";
 export const QUESTIONS = [
   { title: "Which token does this one look at?", routes: ["/scores", "/attention"], exists: (model) => selfKind(model.attention) !== null, ask: askReading, input: repeated },
   { title: "From which source token is this target token?", routes: ["/alignment"], exists: (model) => "cross" in model.attention, ask: askAlignment },
+  { title: "What does a gate keep?", routes: ["/flow", "/tensor"], exists: hasGates, ask: askGate },
   { title: "What does the mask hide?", routes: ["/scores", "/attention"], exists: (model) => "decoder" in model.attention, ask: askMask },
   { title: "What if a head is switched off?", routes: ["/effects"], exists: (model) => model.kind !== "recurrent", ask: askOff },
   { title: "Why this token?", routes: ["/lens"], exists: (model) => model.has_head_over_tokens && model.kind !== "recurrent", ask: askLayers },
@@ -44,6 +46,11 @@ export function questionsOf(model, source) {
 /** The kind of attention of a text to itself; null without one. @param {Record<string, unknown>} attention */
 function selfKind(attention) {
   return ["decoder", "encoder"].find((kind) => kind in attention) ?? null;
+}
+
+/** Return true if the cells of a recurrent model have gates. @param {Model} model */
+function hasGates({ architecture }) {
+  return architecture.some(({ rows }) => rows.some(([name, value]) => name === "cell" && value !== "rnn"));
 }
 
 /** @param {string} text */
@@ -137,7 +144,7 @@ async function askReading(app, run) {
   return {
     view: { panel: "attention", kind, layer, head, shown: "matrix", ...(place.rows === mainSide(app.store.state) ? { pos: row } : {}) },
     lit: { hover: { side: place.rows, index: row }, across: { side: place.columns, index: column } },
-    seen: `Row ${row} of this attention map is ${named(tokens, row)}: it puts ${percent(weight)} of its weight on ${named(tokens, column)}.`,
+    seen: `Row ${row} of this attention map, in the frame, is ${named(tokens, row)}: it puts ${percent(weight)} of its weight on ${named(tokens, column)}.`,
     means: found?.pattern.means ?? NO_PATTERN,
   };
 }
@@ -156,6 +163,20 @@ async function askAlignment(app, run) {
     lit: { hover: { side: "written", index: row }, across: { side: "source", index: column } },
     seen: `${capital(named(run.written, row))} of the target puts ${percent(weight)} of its weight on ${named(run.source, column)} of the source.`,
     means: "The model has learned by itself which source token it needs for each target token: this table is called an alignment.",
+  };
+}
+
+/** @param {App} app @param {Run} run @returns {Promise<Answer>} */
+async function askGate(app, run) {
+  const { shape: [rows = 0, width = 0], buffer } = await app.data.bytes(run, "tensor", { name: "decoder.cells.0.keep", first: 0, count: 64 });
+  const values = floats(buffer);
+  const means = Array.from({ length: rows }, (_, t) => values.subarray(t * width, (t + 1) * width).reduce((sum, x) => sum + x, 0) / width);
+  const [most, least] = [means.indexOf(Math.max(...means)), means.indexOf(Math.min(...means))];
+  return {
+    view: { panel: "flow", flow: "decoder.0.0.cell0", pos: least },
+    lit: { hover: { side: "target", index: least }, across: null },
+    seen: `At ${named(run.target, most)} of the target, the keep gate keeps ${percent(means[most] ?? 0)} of the old state (mean over the cell), and at ${named(run.target, least)} ${percent(means[least] ?? 0)}.`,
+    means: "A gate is a number from 0 to 1 for each number of the state: with it the cell decides, token by token, what it remembers and what it replaces.",
   };
 }
 

@@ -3,7 +3,7 @@
  *
  * @import { App } from "./app.js"
  * @import { Answer, Question } from "./questions.js"
- * @import { Run } from "./types.js"
+ * @import { Model, Run } from "./types.js"
  */
 
 import { Latest } from "./app.js";
@@ -44,6 +44,8 @@ export function createVisit(app, section) {
   /** @type {Run | null} */
   let answered = null;
   const done = new Set();
+  /** The model of the questions that are done. @type {Model | null} */
+  let known = null;
 
   function questions() {
     const { model } = store.state;
@@ -89,6 +91,8 @@ export function createVisit(app, section) {
     section.hidden = !store.state.visit || !store.state.run || !all.length;
     if (section.hidden) return;
     if (answered !== store.state.run) asked = -1;
+    if (known !== store.state.model) done.clear();
+    known = store.state.model;
     const hasFocus = list.contains(document.activeElement);
     number.textContent = `${NUMBERS[all.length]} about this model, one click each.`;
     fill(list, ...all.map((question, i) => button(`${i + 1}. ${question.title}`, () => ask(question), {
