@@ -12,6 +12,8 @@ from glassformer.inspection.effects import effects_of_texts
 from glassformer.inspection.gradient_patching import patch_pairs, rank_correlation
 from glassformer.inspection.patching import patching_of
 from glassformer.inspection.strongest import strongest
+from glassformer.inspector import inspector as inspector_module
+from glassformer.inspector.worker import Worker
 from glassformer.model import Model
 from inspector.browsing import TEXT, Visit, given_to, number
 from inspector.conftest import OpenModel
@@ -63,6 +65,24 @@ def test_effects_over_texts_equal_the_function(models: dict[str, Model], family:
     for given, message in (([" ", ""], "there is no text: write one per line"), (["a"] * 2001, "at most 2,000")):
         with pytest.raises(UserError, match=message):
             inspector.effects_of_set(given)
+
+
+def test_work_on_a_set_of_texts_ends_before_the_deadline(
+    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Worker().deadline > inspector_module.MAX_SECONDS
+    monkeypatch.setattr(inspector_module, "MAX_SECONDS", -1)
+    inspector = Inspector(models["decoder"])
+    message = "1 of 2 texts took 0 s, and a request may take -1: leave texts out"
+    calls = (
+        lambda: inspector.effects_of_set(GIVEN[:2]),
+        lambda: inspector.patch(*PAIR, more_clean=["abd de\ta"], more_corrupted=["abc de\tb"]),
+        lambda: inspector.strongest(GIVEN[:2], "decoder.0.head", 0),
+    )
+    for call in calls:
+        with pytest.raises(UserError, match=message):
+            call()
+    assert inspector.effects_of_set(GIVEN[:1])["n_texts"] == 1, "the last text is always done"
 
 
 @pytest.mark.parametrize("parts", ["positions", "heads"])

@@ -7,12 +7,13 @@ that answer the requests are in `panels/`.
 
 import hashlib
 import json
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from glassformer.errors import UserError
+from glassformer.errors import Progress, UserError
 from glassformer.inspection.capture import Trace
 from glassformer.inspector import page_data
 from glassformer.inspector.gallery import Gallery
@@ -27,6 +28,8 @@ MAX_RUNS = 8
 """Number of runs that are kept; the oldest one is dropped first."""
 MAX_MODELS = 3
 """Number of models that are kept besides the first; the oldest one is dropped first."""
+MAX_SECONDS = 100
+"""Largest time of a request for a set of texts, checked after each text; the worker's deadline is longer."""
 
 Example = Mapping[str, Any]
 """An input of the page: `text`, `source` and `target`, or `messages`."""
@@ -149,9 +152,22 @@ class Inspector:
         result: Result = self._latest[kind][1]
         return result
 
-    def set_progress(self, done: int, total: int) -> None:
-        """Store how many texts of a set are done."""
-        self.progress = done, total
+    def reporting(self) -> Progress:
+        """Return a function that stores how many texts of a set are done.
+
+        It raises `UserError` after `MAX_SECONDS`: a request has a deadline, and later work would keep the next
+        requests waiting.
+        """
+        begin = time.monotonic()
+
+        def report(done: int, total: int) -> None:
+            self.progress = done, total
+            seconds = time.monotonic() - begin
+            if done < total and seconds > MAX_SECONDS:
+                took = f"{done} of {total} texts took {seconds:.0f} s, and a request may take {MAX_SECONDS}"
+                raise UserError(f"{took}: leave texts out, or call the function in Python, which has no limit")
+
+        return report
 
 
 def published_step(folder: Path) -> int | None:

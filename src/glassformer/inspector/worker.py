@@ -46,7 +46,7 @@ class Worker:
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), self.deadline)
         except TimeoutError as error:
-            raise Late(f"no result within {self.deadline:g} seconds: choose a shorter text") from error
+            raise Late(f"no result within {self.deadline:g} seconds: choose a shorter text, or fewer texts") from error
 
     def post(self, job: Callable[..., object], *args: Any) -> None:
         """Let the thread run a job after those that wait; the job handles its own errors.

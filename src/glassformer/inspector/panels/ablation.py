@@ -55,7 +55,7 @@ def effects_of_set(
 ) -> dict[str, Any]:
     """Answer the mean change of the measure over texts, one per line, with its spread and its baseline."""
     chosen, texts = inspector.model_of(model), texts_of(lines)
-    measured = effects_of_texts(chosen, texts, by_mean=mean, progress=inspector.set_progress)
+    measured = effects_of_texts(chosen, texts, by_mean=mean, progress=inspector.reporting())
     return {"model": page_data.model_id(chosen)} | _answer(chosen, measured)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from glassformer.inspection.attribution import N_DEVIATIONS, logit_attribution
+from glassformer.inspection.attribution import logit_attribution
 from glassformer.inspector import page_data
 from glassformer.inspector.app import one_answer, route
 from glassformer.inspector.inspector import Inspector
@@ -27,7 +27,6 @@ def attribution(
         "against": other,
         "position": found.position % shown.trace["logits"].shape[1],
         "logit": found.logit,
-        "n_deviations": N_DEVIATIONS,
         "terms": {name: asdict(term) | {"is_beyond": term.is_beyond} for name, term in found.terms.items()},
         "cells": cells,
         "rows": rows,

@@ -60,7 +60,7 @@ def patch(
     network = chosen.network
     assert isinstance(network, Transformer)  # `patching_of`
     which = page_data.kind_named(stack or head_stack(network), "stack")
-    exact, estimated = patch_pairs(network, pairs, parts, which, inspector.set_progress)
+    exact, estimated = patch_pairs(network, pairs, parts, which, inspector.reporting())
     clean_tokens, corrupted_tokens = first.tokens[which]
     answer, wrong = chosen.tokenizer.tokens([first.answer, first.wrong])
     target = None

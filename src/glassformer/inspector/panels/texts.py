@@ -53,7 +53,7 @@ def strongest_texts(
     chosen, given = inspector.model_of(model), texts_of(lines)
     name = page_data.model_id(chosen)
     key = hashlib.sha256(json.dumps([name, units, given]).encode()).hexdigest()
-    found = inspector.latest("strongest", key, lambda: strongest(chosen, given, units, progress=inspector.set_progress))
+    found = inspector.latest("strongest", key, lambda: strongest(chosen, given, units, progress=inspector.reporting()))
     median, high = found.baseline(unit)
     return {
         "model": name,
