@@ -37,6 +37,8 @@ def test_two_texts_show_the_same_panel_and_two_models_the_same_text(
     pair: Visit, models: dict[str, Model], tmp_path: Path
 ) -> None:
     for title, text in (("first", TEXT), ("second", OTHER)):
+        box = pair.page.locator(f'iframe[title="{title} page"]').bounding_box()
+        assert box is not None and box["height"] > 600, "a page has the height of the window"
         tokens = side(pair, title, "#tokens .token")
         tokens.first.wait_for(timeout=WAIT_MS)
         assert side(pair, title, "#input textarea").input_value() == text
@@ -57,7 +59,7 @@ def test_two_texts_show_the_same_panel_and_two_models_the_same_text(
     bar.locator("input").fill(str(other))
     bar.get_by_role("button", name="Open").click()
     name = glassformer.load(other).run.name
-    pair.until("(name) => document.querySelectorAll('.pane-bar strong')[1].textContent.includes(name)", name)
+    side(pair, "second", f'h1:has-text("{name}")').wait_for(timeout=WAIT_MS)
     side(pair, "second", "#input textarea").wait_for(timeout=WAIT_MS)
     assert side(pair, "first", "#input textarea").input_value() == TEXT
     assert "a=" in pair.page.url and "checkpoint" in pair.page.url

@@ -8,7 +8,7 @@
  */
 
 import { button, fill, h } from "./dom.js";
-import { Source, withQuery } from "./source.js";
+import { Source } from "./source.js";
 import { DEFAULTS, decodeHash, encodeHash } from "./state.js";
 import { storedDark, useTheme } from "./theme.js";
 
@@ -51,18 +51,17 @@ export function addressOf(a, b) {
 
 /** A page in a frame. */
 class Pane {
-  /** @param {string} name @param {View} view @param {Source} source @param {(error: unknown) => void} fail */
-  constructor(name, view, source, fail) {
+  /** @param {string} name @param {View} view @param {Source} source @param {(what: unknown) => void} say shows an error, or the empty text */
+  constructor(name, view, source, say) {
     this.view = view;
     this.source = source;
-    this.fail = fail;
-    this.title = h("strong");
+    this.say = say;
     this.folder = /** @type {HTMLInputElement} */ (h("input", { type: "text", placeholder: "another model: its folder", "aria-label": `Folder of the ${name} model`, spellcheck: "false" }));
     this.folder.addEventListener("keydown", (event) => {
       if (event.key === "Enter") void this.open();
     });
     this.frame = /** @type {HTMLIFrameElement} */ (h("iframe", { title: `${name} page`, src: `./#${encodeHash(view)}` }));
-    this.element = h("section", { class: "pane", "aria-label": name }, h("div", { class: "pane-bar" }, this.title, this.folder, button("Open", () => void this.open())), this.frame);
+    this.element = h("section", { class: "pane", "aria-label": name }, h("div", { class: "pane-bar" }, this.folder, button("Open", () => void this.open())), this.frame);
   }
 
   /** Show another view in the frame. @param {View} view */
@@ -76,42 +75,33 @@ class Pane {
     try {
       const model = /** @type {Model} */ (await this.source.post("/api/beside", { folder: this.folder.value }));
       this.show({ ...this.view, checkpoint: model.id });
-      await this.name();
+      this.say("");
     } catch (error) {
-      this.fail(error);
+      this.say(error);
     }
-  }
-
-  /** Write the name of the model. */
-  async name() {
-    if (!this.view.checkpoint) return;
-    const model = /** @type {Model} */ (await this.source.get(withQuery("/api/model", { model: this.view.checkpoint })));
-    this.title.textContent = model.step === null ? model.name : `${model.name}, step ${model.step}`;
   }
 }
 
 function start() {
   useTheme(storedDark());
   const status = /** @type {HTMLElement} */ (document.getElementById("status"));
-  const fail = (/** @type {unknown} */ error) => { status.textContent = error instanceof Error ? error.message : String(error); };
+  const say = (/** @type {unknown} */ what) => { status.textContent = what instanceof Error ? what.message : String(what); };
   const source = new Source(null);
   const views = viewsOf(location.hash);
-  const panes = ["first", "second"].map((name, i) => new Pane(name, /** @type {View} */ (views[i]), source, fail));
+  const panes = ["first", "second"].map((name, i) => new Pane(name, /** @type {View} */ (views[i]), source, say));
   const box = (/** @type {string} */ label, /** @type {boolean} */ checked) => {
     const input = /** @type {HTMLInputElement} */ (h("input", { type: "checkbox", checked }));
     return { input, element: h("label", { class: "check" }, input, label) };
   };
   const [first, second] = views;
-  const sameView = box("same panel, layer and head", true);
+  const sameView = box("same view", true);
   const sameText = box("same text", TEXTS.every((key) => first[/** @type {keyof View} */ (key)] === second[/** @type {keyof View} */ (key)]) && first.checkpoint !== second.checkpoint);
 
   /** Read the view of a pane that has changed, and let the other one follow. @param {number} i */
   function changed(i) {
     const [pane, other] = [panes[i], panes[1 - i]];
     if (!pane?.frame.contentWindow || !other) return;
-    const before = pane.view;
     pane.view = decodeHash(pane.frame.contentWindow.location.hash);
-    if (before.checkpoint !== pane.view.checkpoint) pane.name().catch(fail);
     if (sameView.input.checked) {
       const wanted = following(other.view, pane.view, sameText.input.checked);
       if (encodeHash(wanted) !== encodeHash(other.view)) other.show(wanted);
