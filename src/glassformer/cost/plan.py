@@ -364,11 +364,17 @@ def _asked(name: str, vocab_size: int) -> int:
 
 
 def full_shape(batch: MicroBatch, config: ModelConfig, context: int | None = None) -> Shape:
-    """Return a full micro-batch: rows of the context length, or as many of them as the token budget allows."""
-    n_tokens = context or batch.row_length or config.max_len
+    """Return a full micro-batch: rows of the context length, or as many of them as the token budget allows.
+
+    No row is longer than the budget (`TokenBudget`).
+    """
+    most = batch.budget or config.max_len
+    n_tokens = context or batch.row_length or min(config.max_len, most)
     if n_tokens > config.max_len or n_tokens < 1:
         raise UserError(f"the context is {n_tokens} and must be from 1 to model.max_len, {config.max_len}")
-    n_source = (context or batch.row_length or config.encoder_max_len) if config.is_encoder_decoder else 0
+    n_source = 0
+    if config.is_encoder_decoder:
+        n_source = context or batch.row_length or min(config.encoder_max_len, most)
     if n_source > config.encoder_max_len:
         raise UserError(f"the context is {n_source} and must be at most model.source_max_len, {config.source_max_len}")
     n_scored = max(1, round(batch.scored_share * n_tokens)) if batch.scored_share < 1 else 0
