@@ -13,6 +13,7 @@ from glassformer.errors import UserError
 from glassformer.inspection.ablation import ablate
 from glassformer.inspection.attribution import Attribution, Term, attribute
 from glassformer.inspection.capture import capture_tensors
+from glassformer.models.transforms import convert
 from glassformer.reporting import Outcome
 from interop.checkpoints import imported
 
@@ -51,6 +52,19 @@ def test_the_terms_add_up_to_the_logit_of_the_model(name: str) -> None:
     heads = [term for part, term in values(one).items() if ".head." in part]
     assert len(heads) == stack.n_layers * stack.n_heads * (2 if network.config.is_encoder_decoder else 1)
     assert min(abs(term) for term in heads) > 1e-6, "each head writes something"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("name", ["gpt", "llama", "d_embedding"])
+def test_the_terms_of_rounded_weights_add_up_to_the_rounded_logit(name: str, dtype: torch.dtype) -> None:
+    network = random_model(name, dtype=torch.float32)
+    inputs = inputs_of(network)
+    convert(network, dtype)
+    found = attribute(network, inputs, TOKEN)
+    assert sum(values(found).values()) == pytest.approx(found.logit, abs=0.05 * max(map(abs, values(found).values())))
+    exact = attribute(random_model(name, dtype=torch.float32), inputs, TOKEN)
+    differences = torch.tensor([values(found)[part] - term for part, term in values(exact).items()])
+    assert float(differences.abs().max()) < 0.1 * max(map(abs, values(exact).values()))
 
 
 def test_the_grid_has_every_term_of_a_layer() -> None:

@@ -192,6 +192,8 @@ def test_effects_of_texts_are_means_with_the_effects_of_each(trained: Outcome, b
     assert all(math.isnan(beside.own.deviation) for beside in one.beside_others().values())
     with pytest.raises(UserError, match="there is no text: give at least one"):
         effects_of_texts(model, [])
+    with pytest.raises(UserError, match=r"text 2: the text is empty"):
+        effects_of_texts(model, [texts[0], " "])
 
 
 def test_a_head_that_decides_the_prediction_is_beyond_the_others() -> None:

@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from configs import RECURRENT, random_model, randomise
 from glassformer import api
 from glassformer.errors import UserError
 from glassformer.inspection.capture import capture
-from glassformer.inspection.strongest import activities, strongest
+from glassformer.inspection.strongest import Strongest, Units, activities, strongest
 from glassformer.model import Model
 from glassformer.reporting import Outcome
 from runs import made_up_text, pair_run
@@ -82,8 +83,15 @@ def test_memory_is_bounded(model: Model, monkeypatch: pytest.MonkeyPatch) -> Non
     module = sys.modules[strongest.__module__]
     monkeypatch.setattr(module, "SAMPLE", 6)
     monkeypatch.setattr(module, "PRUNE_EVERY", 3)
-    seen: list[tuple[int, int]] = []
+    seen, kept, add = list[tuple[int, int]](), list[int](), Strongest.add
+
+    def counted(found: Strongest, *given: Any) -> None:
+        add(found, *given)
+        kept.append(len(found.traces) - len(set(found.numbers.flatten().tolist())))
+
+    monkeypatch.setattr(Strongest, "add", counted)
     found = strongest(model, TEXTS, "decoder.0.head", 2, progress=lambda *done: seen.append(done))
+    assert max(kept) < 3, "at most as many texts that are not needed as are read between two prunings"
     whole = strongest(model, iter(TEXTS), "decoder.0.head", 2)
     assert torch.equal(found.numbers, whole.numbers)
     assert found.traces.keys() == set(found.numbers.flatten().tolist())
@@ -92,6 +100,21 @@ def test_memory_is_bounded(model: Model, monkeypatch: pytest.MonkeyPatch) -> Non
     strengths = torch.stack([direct(model, text, "decoder.0.head").amax(dim=0) for text in TEXTS])
     places = [int((strengths - one).abs().sum(1).argmin()) for one in found.sample]
     assert len(set(places)) == 6 and max(places) >= 6, "a random text of all, not one of the first"
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+def test_rounded_weights_give_nearly_the_same_activity(trained: Outcome, dtype: Any) -> None:
+    exact = glassformer.load(trained.folder)
+    inputs = capture(exact, TEXTS[0], names=["logits"]).inputs
+    rounded = glassformer.load(trained.folder, dtype=dtype)
+    for units in ("decoder.0.head", "decoder.1.neuron"):
+        expected, found = (activities(one.network, inputs, Units.parse(units))[1:] for one in (exact, rounded))
+        assert float((found.float() - expected).abs().max()) < 0.05 * float(expected.abs().max())
+
+
+def test_a_text_has_its_place_in_the_whole_set(model: Model) -> None:
+    found = strongest(model, ["", "a b c", " ", "a b"], "decoder.0.neuron", 2)
+    assert found.n_texts == 2 and {text.number for text in found.texts(0)} == {1, 3}
 
 
 def test_blank_texts_and_texts_of_one_token_are_left_out(model: Model) -> None:

@@ -101,6 +101,7 @@ def test_patching_over_pairs_equals_the_function(models: dict[str, Model], parts
         ({"more_clean": ["a"] * 201, "more_corrupted": ["b"] * 201}, "a request takes at most 200"),
         ({"more_clean": ["a\tb"], "more_corrupted": ["c d\te"]}, r"pair 2: the clean text has \d tokens"),
         ({"parts": "all"}, "parts: expected positions or heads, got 'all'"),
+        ({"stack": "cross", "parts": "heads"}, "stack: expected encoder or decoder, got 'cross'"),
     ):
         with pytest.raises(UserError, match=message):
             Inspector(model).patch(*PAIR, **given)
@@ -122,7 +123,6 @@ def test_strongest_texts_equal_the_function_and_are_searched_once(
         for sent, text in zip(found["texts"], expected.texts(unit), strict=True):
             assert (sent["number"], sent["strength"], sent["tokens"]) == (text.number, text.strength, text.tokens)
             assert sent["activity"][0] is None and sent["activity"][1:] == text.activity[1:]
-            assert sent["is_beyond"] is (text.strength > found["high"])
     inspector.strongest(LINES, "decoder.0.neuron", 0)
     assert searches == ["decoder.1.neuron", "decoder.0.neuron"]
     with pytest.raises(UserError, match="there is no neuron 999"):

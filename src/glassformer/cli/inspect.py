@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -54,6 +55,7 @@ def main(
     """
     # Arguments
     if html is not None:
+        stored = replace(stored, device="cpu")
         require_output(html, [*directories])
         if not directories:
             raise UserError("inspect --html needs a folder")

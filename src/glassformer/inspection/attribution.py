@@ -38,6 +38,7 @@ from glassformer.inspection.lens import head_stack, token_transformer
 from glassformer.inspection.measures import at_least_fp32
 from glassformer.inspection.patching import answer_id, answer_position
 from glassformer.inspection.writes import (
+    dtype_of,
     frozen,
     last_name,
     linear_part,
@@ -167,14 +168,17 @@ def attribute(
     if token == against:
         raise UserError(f"both tokens are token {token}: give two different tokens")
     tensors = capture_tensors(network, inputs, [*written_names(transformer), "logits"])
-    weight = next(transformer.parameters())
-    at = {name: x[0, ..., position, :].to(weight) for name, x in tensors.items()}
-    stack = head_stack(transformer)
+    device, stack = next(transformer.parameters()).device, head_stack(transformer)
+    blocks = getattr(transformer, stack).blocks
+    dtype = dtype_of(blocks if len(blocks) else transformer)
+    exact = torch.promote_types(dtype, torch.float32)
+    at = {name: x[0, ..., position, :].to(device, exact) for name, x in tensors.items()}
     norm = getattr(transformer, stack).final_norm
     with torch.no_grad(), evaluation_mode(network):
-        final, head = frozen(norm, at[last_name(transformer, stack)]), linear_part(transformer.output)
+        final, head = frozen(norm, at[last_name(transformer, stack)]), linear_part(transformer.output, dtype)
         terms = {name: _term(head(final(x)), token, against) for name, x in written(transformer, at)}
-        constant = transformer.head(shift(norm, weight.new_zeros(transformer.config.d_model)))
+        zero = torch.zeros(transformer.config.d_model, dtype=dtype, device=device)
+        constant = transformer.head(shift(norm, zero).to(zero))
         terms["output_bias"] = _term(constant, token, against)
     logits = at["logits"]
     logit = float(logits[token])

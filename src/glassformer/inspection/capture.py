@@ -372,7 +372,7 @@ def encoded(
     network_of(model)
     require_inputs(model.network.config, model.name, text=text, source=source, target=target)
     if source is not None:
-        return _encoded_pair(model, source, target)
+        return _encoded_pair(model, source, target, cuts)
     assert text is not None  # `require_inputs`
     if isinstance(text, str):
         _require_words("text", text)
@@ -391,13 +391,17 @@ def _text_ids(model: TrainedModel, text: str) -> list[int]:
     return model.text_ids(text) if filler is None else filler.ids(text)
 
 
-def _encoded_pair(model: TrainedModel, source: str | Sequence[int], target: str | Sequence[int] | None) -> Trace:
+def _encoded_pair(
+    model: TrainedModel, source: str | Sequence[int], target: str | Sequence[int] | None, cuts: bool
+) -> Trace:
     translator, max_len, filler = model.translator, model.network.config.max_len, None
     if isinstance(source, str):
         _require_words("source", source)
         filler = model.task.filler(model) if MASK in source else None
         source = translator.source_ids(source) if filler is None else filler.ids(source)
     source_ids = list(source)
+    if cuts:
+        source_ids = source_ids[: translator.source_max_len]
     _check_ids("source", source_ids, model.source_tokenizer, translator.source_max_len)
     if target is None and isinstance(filler, WritingFiller):
         target = [translator.start_id, *filler.write(source_ids)][:max_len]
@@ -405,6 +409,8 @@ def _encoded_pair(model: TrainedModel, source: str | Sequence[int], target: str 
         [[best]] = translator.translate_ids([source_ids], translator.beam({}))
         target = translator.target_ids(best.text)[:max_len]
     target_ids = translator.target_ids(target) if isinstance(target, str) else list(target)
+    if cuts:
+        target_ids = target_ids[:max_len]
     _check_ids("target", target_ids, model.tokenizer, max_len)
     written = [*target_ids[1:], translator.end_id]
     inputs = {

@@ -129,11 +129,15 @@ def effects_of_texts(
     ```
     """
     given, measured = list(texts), list[Effects]()
-    for text in given:
-        inputs, means = read(model, text).inputs, None
+    for number, text in enumerate(given, 1):
+        try:
+            inputs, means = read(model, text).inputs, None
+            measure = measure_of(model, inputs)
+        except UserError as error:
+            raise UserError(f"text {number}: {error}") from error
         if by_mean:
             means = capture_tensors(model.network, inputs, MEANS)
-        measured.append(effects(model.network, inputs, measure_of(model, inputs), parts, means))
+        measured.append(effects(model.network, inputs, measure, parts, means))
         if progress is not None:
             progress(len(measured), len(given))
     return mean_effects(measured)

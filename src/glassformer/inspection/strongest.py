@@ -70,7 +70,7 @@ class StrongText:
     """A text, and the activity of one unit at each of its tokens; NaN at a token that is left out."""
 
     number: int
-    """Place of the text in the set, from 0."""
+    """Place of the text in the set, from 0; texts that are left out count."""
     tokens: list[str]
     """Tokens at which the unit is computed: the queries of an attention."""
     activity: list[float]
@@ -115,9 +115,8 @@ class Strongest:
             found.append(StrongText(number, trace.axes(self.units.kind)[0], activity, strength))
         return found
 
-    def add(self, trace: Trace, strength: Tensor, chance: random.Random) -> None:
-        """Take in the strengths (U,) of the next text."""
-        number = self.n_texts
+    def add(self, number: int, trace: Trace, strength: Tensor, chance: random.Random) -> None:
+        """Take in the strengths (U,) of the text with this place in the set."""
         self.n_texts += 1
         # The k largest of each unit
         column, place = strength[:, None], torch.full((len(strength), 1), number)
@@ -171,7 +170,7 @@ def strongest(
             activity = activities(model.network, trace.inputs, wanted).nan_to_num(nan=-math.inf)
             strength = activity.amax(dim=0)
             if bool(strength.isfinite().all()):
-                found.add(trace, strength, chance)
+                found.add(done - 1, trace, strength, chance)
         if progress is not None:
             progress(done, max(total, done))
     if not found.n_texts:
@@ -189,7 +188,7 @@ def activities(network: nn.Module, inputs: Mapping[str, Tensor], units: Units) -
         activity = x[0].clone()
     else:
         attention = require_heads(module)
-        contexts = x[0].to(next(attention.parameters())) - values_bias(attention)[:, None]  # (H, T, W)
+        contexts = x[0].to(next(attention.parameters()).device) - values_bias(attention)[:, None]  # (H, T, W)
         with evaluation_mode(network):
             lengths = [head_output(attention, context, h).norm(dim=-1) for h, context in enumerate(contexts)]
         activity = torch.stack(lengths, dim=1).to("cpu", torch.float32)

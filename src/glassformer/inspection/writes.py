@@ -118,7 +118,8 @@ def values_bias(attention: MultiHeadAttention) -> Tensor:
     projection = attention.qkv_proj if attention.fused_qkv else attention.v_proj
     shape = attention.n_kv_heads, attention.d_value
     if projection.bias is None:
-        of_groups = next(attention.parameters()).new_zeros(shape)
+        weight = next(attention.parameters())
+        of_groups = torch.zeros(shape, dtype=dtype_of(attention), device=weight.device)
     else:
         of_groups = projection.bias[-attention.split_sizes[2] :].view(shape)
     return of_groups.repeat_interleave(attention.n_heads // attention.n_kv_heads, dim=0)
@@ -126,7 +127,13 @@ def values_bias(attention: MultiHeadAttention) -> Tensor:
 
 def output_of(attention: MultiHeadAttention, contexts: Tensor) -> Tensor:
     """Return the output of an attention for the concatenated contexts of its heads: (…, H·W) → (…, D)."""
-    return contexts if attention.out_proj is None else attention.out_proj(contexts)
+    return contexts if attention.out_proj is None else attention.out_proj(contexts.to(dtype_of(attention.out_proj)))
+
+
+def dtype_of(module: nn.Module) -> torch.dtype:
+    """Return the type of the numbers that a module reads: that of its first weight, and bf16 for weights in int8."""
+    weight = next(module.parameters())
+    return weight.dtype if weight.is_floating_point() else torch.bfloat16
 
 
 def head_output(attention: MultiHeadAttention, context: Tensor, head: int) -> Tensor:
@@ -134,16 +141,17 @@ def head_output(attention: MultiHeadAttention, context: Tensor, head: int) -> Te
     contexts = context.new_zeros(*context.shape[:-1], attention.n_heads, attention.d_value)
     contexts[..., head, :] = context
     whole = contexts.flatten(-2)
-    return whole if attention.out_proj is None else linear_part(attention.out_proj)(whole)
+    return whole if attention.out_proj is None else linear_part(attention.out_proj, dtype_of(attention.out_proj))(whole)
 
 
-def linear_part(module: nn.Module) -> Map:
+def linear_part(module: nn.Module, dtype: torch.dtype) -> Map:
     """Return x → module(x) − module(0), the linear part of a module that is linear plus a constant.
 
-    It needs no weight, so it also holds for weights in int8 and with a low-rank update.
+    It needs no weight, so it also holds for weights in int8 and with a low-rank update. The module reads `dtype`.
     """
 
     def linear(x: Tensor) -> Tensor:
+        x = x.to(dtype)
         difference: Tensor = module(x) - module(torch.zeros_like(x))
         return difference
 

@@ -28,6 +28,8 @@ MAX_RUNS = 8
 """Number of runs that are kept; the oldest one is dropped first."""
 MAX_MODELS = 3
 """Number of models that are kept besides the first; the oldest one is dropped first."""
+SHARED_SECONDS = 5
+"""The same where other requests use the model, as below `glassformer serve`."""
 MAX_SECONDS = 100
 """Largest time of a request for a set of texts, checked after each text; the worker's deadline is longer."""
 
@@ -155,16 +157,18 @@ class Inspector:
     def reporting(self) -> Progress:
         """Return a function that stores how many texts of a set are done.
 
-        It raises `UserError` after `MAX_SECONDS`: a request has a deadline, and later work would keep the next
-        requests waiting.
+        It raises `UserError` after `MAX_SECONDS`, or `SHARED_SECONDS` if others use the model: a request has a
+        deadline, and later work would keep the next requests waiting.
         """
         begin = time.monotonic()
+        limit = MAX_SECONDS if self.opens_folders else SHARED_SECONDS
+        self.progress = 0, 0
 
         def report(done: int, total: int) -> None:
             self.progress = done, total
             seconds = time.monotonic() - begin
-            if done < total and seconds > MAX_SECONDS:
-                took = f"{done} of {total} texts took {seconds:.0f} s, and a request may take {MAX_SECONDS}"
+            if done < total and seconds > limit:
+                took = f"{done} of {total} texts took {seconds:.0f} s, and a request may take {limit}"
                 raise UserError(f"{took}: leave texts out, or call the function in Python, which has no limit")
 
         return report

@@ -168,7 +168,7 @@ def web_model(inspector: Inspector) -> dict[str, Any]:
         "vocabularies": {"target": vocabulary(model.tokenizer), "source": source},
         "random": random,
         "check": checked_logits(model),
-        "live": None if model.folder is None else live(inspector),
+        "live": None if model.folder is None else live(inspector) | {"is_running": False, "model_step": model.step},
     }
 
 

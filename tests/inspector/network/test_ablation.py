@@ -61,12 +61,12 @@ def answers(
         asked = {
             "web": web_model(inspector),
             "body": given_to(model),
-            "gets": ["effects"],
+            "gets": ["effects", "effects?mean=1"],
             "posts": [["ablate", one] for one in requests_of(name)],
             "bytes": [path.format(**one) for path, one in bytes_],
         }
         (folder / f"{name}.json").write_text(json.dumps(asked))
-        expected[name] = [inspector.effects(run)]
+        expected[name] = [inspector.effects(run), inspector.effects(run, mean=True)]
         expected[name] += [inspector.ablate(run, **one) for one in requests_of(name)]
         expected[name] += [inspector.logits(run, position=1, **one) for _, one in bytes_]
     run_node("answers.mjs", folder)

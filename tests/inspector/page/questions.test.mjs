@@ -65,4 +65,5 @@ test("the lines of all layers are bounded, and each layer has its share", () => 
   assert.ok(chosen.length > layers && chosen.every(({ row, head }) => row === 7 && head === 3));
   assert.equal(new Set(Array.from({ length: 16 }, (_, head) => headColour(head, 16, false))).size, 16);
   assert.deepEqual([tokenOf(1, 48, 96), placeOf(95, 48, 96), placeOf(2, 5, 5)], [2, 47, 2]);
+  for (const tokens of [48, 50, 96, 100, 128]) for (let place = 0; place < 48; place++) assert.equal(placeOf(tokenOf(place, 48, tokens), 48, tokens), place);
 });

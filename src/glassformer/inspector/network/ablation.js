@@ -9,6 +9,7 @@
  * @typedef {{name: "loss" | "kl" | "change", value: (outputs: Tensor) => number}} Measure
  */
 
+import { ServerError } from "../page/source.js";
 import { logitsAt } from "./heads.js";
 import { logSoftmax } from "./predictions.js";
 import { range } from "./stacks.js";
@@ -74,6 +75,7 @@ function measureOf(run) {
   const { facts: { measure }, input: { ids }, reading: { rules: { mask } } } = run;
   const unchanged = run.tensor("logits");
   const labels = run.labels();
+  if (measure === "loss" && !labels.some((label) => label !== null)) throw new ServerError("the text has one token, and the first token is not scored: give a longer text", 400);
   if (measure === "loss") return { name: "loss", value: (changed) => lossOf(changed, labels) };
   if (measure === "change") return { name: "change", value: (changed) => meanOf(changed.data, (x, i) => Math.abs(x - unchanged.data[i])) };
   if (measure === "each label") return { name: "kl", value: (changed) => ofEachLabel(unchanged.data, changed.data) };
@@ -103,18 +105,19 @@ export async function ablate(run, config, { off, mean }) {
 }
 
 /**
- * Answer the change of the measure for each part, one at a time.
+ * Answer the change of the measure for each part, one at a time; `mean` replaces it by its mean in place of zero.
  * @param {ComputedRun} run
  * @param {TransformerConfig} config
+ * @param {boolean} mean
  */
-export async function effects(run, config) {
+export async function effects(run, config, mean) {
   const { attention } = run.facts.model;
   const measure = measureOf(run);
   const loss = measure.value(run.tensor("logits"));
   /** Effects by type of part. @type {Record<string, Record<string, number>>} */
   const types = { head: {}, feed_forward: {}, layer: {} };
   const change = async (/** @type {string} */ part) => {
-    const effect = measure.value((await without(run, config, { off: part, mean: false })).tensor("logits")) - loss;
+    const effect = measure.value((await without(run, config, { off: part, mean })).tensor("logits")) - loss;
     types[part.split(".")[2] ?? "layer"][part] = effect;
     return effect;
   };

@@ -102,7 +102,7 @@ export class ComputedSource extends Source {
     if (what === "flow") return run.flow(this.web.config);
     if (what === "scores") return run.scores();
     if (what === "lens") return run.lens(given.get("norm") !== "0");
-    if (what === "effects") return effects(run, this.transformer);
+    if (what === "effects") return effects(run, this.transformer, given.get("mean") === "1");
     if (what === "alignment") return run.alignment(number(given, "layer"), number(given, "head"));
     throw this.#refused();
   }

@@ -78,12 +78,12 @@ export function layerLines(thumbnails, chosen) {
 export const tokenOf = (place, places, tokens) => Math.floor((place * tokens) / places);
 
 /**
- * Return the place of a token.
+ * Return the place of a token: the one with the largest first token that is not after it.
  * @param {number} token
  * @param {number} places
  * @param {number} tokens
  */
-export const placeOf = (token, places, tokens) => Math.min(places - 1, Math.floor((token * places) / tokens));
+export const placeOf = (token, places, tokens) => Math.ceil(((token + 1) * places) / tokens) - 1;
 
 /**
  * Return the picture of all layers.

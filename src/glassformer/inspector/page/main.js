@@ -213,9 +213,10 @@ export function start(source) {
   addEventListener("hashchange", () => {
     const view = decodeHash(location.hash);
     const { text, ids, source: from, target, messages, checkpoint } = store.state;
-    store.set({ ...view, checkpoint: view.checkpoint || checkpoint });
+    const isOther = view.checkpoint !== "" && view.checkpoint !== checkpoint;
+    store.set({ ...view, checkpoint: view.checkpoint || checkpoint, ...(isOther ? { run: null, other: null, other_run: null, ablated: null } : {}) });
     input.draw();
-    if (view.checkpoint && view.checkpoint !== checkpoint) void load();
+    if (isOther) void load();
     else if (
       view.text !== text || view.ids !== ids || view.source !== from || view.target !== target || view.messages !== messages
     ) void run();

@@ -168,7 +168,7 @@ async function askAlignment(app, run) {
 
 /** @param {App} app @param {Run} run @returns {Promise<Answer>} */
 async function askGate(app, run) {
-  const { shape: [rows = 0, width = 0], buffer } = await app.data.bytes(run, "tensor", { name: "decoder.cells.0.keep", first: 0, count: 64 });
+  const { shape: [rows = 0, width = 0], buffer } = await app.data.bytes(run, "tensor", { name: "decoder.cells.0.keep", first: 0, count: run.target.length });
   const values = floats(buffer);
   const means = Array.from({ length: rows }, (_, t) => values.subarray(t * width, (t + 1) * width).reduce((sum, x) => sum + x, 0) / width);
   const [most, least] = [means.indexOf(Math.max(...means)), means.indexOf(Math.min(...means))];

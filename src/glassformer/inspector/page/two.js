@@ -61,7 +61,8 @@ class Pane {
       if (event.key === "Enter") void this.open();
     });
     this.frame = /** @type {HTMLIFrameElement} */ (h("iframe", { title: `${name} page`, src: `./#${encodeHash(view)}` }));
-    this.element = h("section", { class: "pane", "aria-label": name }, h("div", { class: "pane-bar" }, this.folder, button("Open", () => void this.open())), this.frame);
+    this.bar = h("div", { class: "pane-bar", hidden: true }, this.folder, button("Open", () => void this.open()));
+    this.element = h("section", { class: "pane", "aria-label": name }, this.bar, this.frame);
   }
 
   /** Show another view in the frame. @param {View} view */
@@ -89,6 +90,9 @@ function start() {
   const source = new Source(null);
   const views = viewsOf(location.hash);
   const panes = ["first", "second"].map((name, i) => new Pane(name, /** @type {View} */ (views[i]), source, say));
+  source.get("/api/session").then(({ opens_folders: opens }) => {
+    for (const { bar } of panes) bar.hidden = !opens;
+  }).catch(say);
   const box = (/** @type {string} */ label, /** @type {boolean} */ checked) => {
     const input = /** @type {HTMLInputElement} */ (h("input", { type: "checkbox", checked }));
     return { input, element: h("label", { class: "check" }, input, label) };

@@ -120,13 +120,16 @@ export function createAblation(app) {
   const mapLatest = new Latest(app, switches);
   /** @type {Ablation | null} */
   let result = null;
-  /** @type {{run: string | null, effects: Effects} | null} of the text of a run, or of a set of texts */
+  /** @type {{run: string | null, mean: number, effects: Effects} | null} of the text of a run, or of a set of texts */
   let measured = null;
 
   const kind = () => chosenKind(store.state) ?? "";
-  const effects = () => (measured && (measured.run === null || measured.run === store.state.run?.run) ? measured.effects : null);
+  const effects = () => (measured && measured.mean === store.state.mean && (measured.run === null || measured.run === store.state.run?.run) ? measured.effects : null);
   /** Spread of the effect of a part over the texts, beside its baseline. @param {string} name */
   const spreadOf = (name) => spreadText(effects()?.beside[partOf(name)], effects()?.n_texts ?? 1);
+
+  /** True if the effect of a part over the texts is beyond its baseline. @param {string} name */
+  const isBeyond = (name) => effects()?.beside[partOf(name)]?.is_beyond ?? false;
 
   /** Names of the parts of a layer. @param {number} layer */
   function names(layer) {
@@ -158,7 +161,7 @@ export function createAblation(app) {
         const effect = effectOf(effects(), name);
         const spread = spreadOf(name);
         const element = h("button", {
-          type: "button", class: `switch${spread.endsWith("beyond the baseline") ? " is-beyond" : ""}`, role: "switch", "aria-checked": String(isOn), disabled: isFixed, title: isFixed ? NOT_EMBEDDED : spread ? `${name}: ${signed(effect)}${spread}` : undefined, tabindex: layer + i === 0 ? 0 : -1, onclick: () => toggle(name),
+          type: "button", class: `switch${isBeyond(name) ? " is-beyond" : ""}`, role: "switch", "aria-checked": String(isOn), disabled: isFixed, title: isFixed ? NOT_EMBEDDED : spread ? `${name}: ${signed(effect)}${spread}` : undefined, tabindex: layer + i === 0 ? 0 : -1, onclick: () => toggle(name),
           "aria-label": `${name.replace(".ff", ".feed-forward").replace(".all", ", whole layer")}${Number.isNaN(effect) ? "" : `, effect ${signed(effect)}${spread}`}`,
         }, isOn ? (Number.isNaN(effect) ? "on" : signed(effect, 2)) : "off");
         if (isOn && !Number.isNaN(effect)) {
@@ -171,11 +174,21 @@ export function createAblation(app) {
     }
     arrowKeys(grid, ".switch", () => columns.length);
     fill(switches, grid);
-    const nTexts = effects()?.n_texts ?? 1;
-    const nBeyond = Object.values(effects()?.beside ?? {}).filter((one) => one.is_beyond).length;
-    over.textContent = nTexts < 2 ? "" : `Means over ${nTexts} texts. ${nBeyond} parts have a frame: they are beyond the baseline. Their effect is larger than the mean of the other parts of their type by more than 3 standard errors.`;
+    over.textContent = overText();
     if (focused >= 0) /** @type {HTMLElement | undefined} */ (switches.querySelectorAll(".switch")[focused])?.focus();
     all.disabled = !off.size;
+  }
+
+  /** Say what the numbers on the switches are. */
+  function overText() {
+    const shown = effects();
+    if (!shown) return "";
+    const by = `Each part alone is replaced by ${store.state.mean ? "its mean over the positions" : "0"}`;
+    if (measured?.run !== null) return `${by}.`;
+    if (shown.n_texts === 1) return `${by}, on the text of the box.`;
+    const layers = store.state.run?.attention[kind()]?.layers ?? 0;
+    const nBeyond = Array.from({ length: layers }, (_, layer) => names(layer)).flat().filter(isBeyond).length;
+    return `${by}. Means over ${shown.n_texts} texts; ${nBeyond} parts have a frame: they are beyond the baseline. Their effect is larger than the mean of the other parts of their type by more than 3 standard errors.`;
   }
 
   /** @returns {[number, number]} */
@@ -263,22 +276,22 @@ export function createAblation(app) {
   async function measureAll() {
     const { run } = store.state;
     if (!run) return;
-    await measureBy(run.run, app.data.json(run, "effects"));
+    await measureBy(run.run, app.data.json(run, "effects", { mean: store.state.mean || undefined }));
   }
 
   async function measureTexts() {
     const body = { model: store.state.model?.id ?? "", lines: box.lines(), mean: Boolean(store.state.mean) };
     const request = app.data.once(`effects ${JSON.stringify(body)}`, () => app.source.post("/api/effects", body));
     await measureBy(null, withProgress(app, request, progress));
-    progress.textContent = "";
   }
 
   /** @param {string | null} run @param {Promise<Effects>} request */
   async function measureBy(run, request) {
+    const { mean } = store.state;
     for (const one of [measure, measureSet]) one.disabled = true;
     await mapLatest.use(request, (value) => {
       app.say("");
-      measured = { run, effects: value };
+      measured = { run, mean, effects: value };
       drawSwitches();
       card.refresh();
     });
@@ -327,7 +340,7 @@ export function createAblation(app) {
       kinds.element.hidden = kindsOf(state).length < 2;
       kinds.write(kind());
       means.write(String(state.mean));
-      if (["run", "kind", "off", "dark"].some((key) => changed.has(key))) drawSwitches();
+      if (["run", "kind", "off", "mean", "dark"].some((key) => changed.has(key))) drawSwitches();
       if (["run", "off", "mean"].some((key) => changed.has(key))) load();
       else if (changed.has("dark")) draw();
       if (["hover", "pos"].some((key) => changed.has(key))) drawTops();

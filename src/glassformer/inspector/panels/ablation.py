@@ -4,6 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
+from glassformer.inspection.ablation import MEANS
+from glassformer.inspection.capture import capture_tensors
 from glassformer.inspection.effects import Effects, effects_of_texts, mean_effects
 from glassformer.inspection.effects import effects as effects_of
 from glassformer.inspection.measures import measure_of
@@ -41,11 +43,16 @@ def _predictions(shown: Shown, logits: Tensor) -> dict[str, Any]:
 
 
 @route("GET", "/api/run/{run}/effects", embedded=one_answer)
-def effects(inspector: Inspector, run: str) -> dict[str, Any]:
-    """Answer the change of the measure for each head, feed-forward and layer, one at a time, on the text of a run."""
+def effects(inspector: Inspector, run: str, mean: bool = False) -> dict[str, Any]:
+    """Answer the change of the measure for each head, feed-forward and layer, one at a time, on the text of a run.
+
+    `mean` replaces a part by its mean over the positions, in place of zero.
+    """
     shown = inspector.run_of(run)
-    network, inputs = shown.model.network, shown.trace.inputs
-    measured = mean_effects([effects_of(network, inputs, measure_of(shown.model, inputs))])
+    network, inputs, means = shown.model.network, shown.trace.inputs, None
+    if mean:
+        means = capture_tensors(network, inputs, MEANS)
+    measured = mean_effects([effects_of(network, inputs, measure_of(shown.model, inputs), means=means)])
     return shown.names | _answer(shown.model, measured)
 
 

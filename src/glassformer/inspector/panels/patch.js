@@ -37,7 +37,7 @@ const METHODS = /** @type {[string, string][]} */ ([["exact", "exact"], ["estima
  */
 function spreadTable({ layers, columns, beside }) {
   const rows = beside.flatMap((row, i) => row.map((one, j) => [`${layers[i]}, ${visible(columns[j] ?? "")}`, ...spreadCells(one)]));
-  return { header: ["place", ...spreadHeader], rows };
+  return { header: ["place", "mean of the exact shares", ...spreadHeader.slice(1)], rows };
 }
 
 /** @param {App} app @returns {Panel} */
@@ -142,7 +142,6 @@ export function createPatch(app) {
       ...(hasPair ? { target: prefix || null, stack: chosenStack() } : {}),
     };
     void latest.use(withProgress(app, app.data.once(`patch ${JSON.stringify(body)}`, () => app.source.post("/api/patch", body)), progress), (value) => {
-      progress.textContent = "";
       app.say("");
       result = value;
       patched = asked;
@@ -168,7 +167,7 @@ export function createPatch(app) {
       column_axis: isOfHeads ? "head" : hasPair ? `position in the ${result.stack}` : "position",
       scale: "diverging", range: [-1, 1], dark: store.state.dark, cell: [44, 24], cell_text: (row, column) => fixed(values[row * columns + column], 2),
       describe: (row, column) => `${layers[row]}, ${isOfHeads ? "" : `position ${column} `}${visible(labels[column] ?? "")}: ${fixed(values[row * columns + column], 3)} (${method}), ` +
-        `${fixed(other[row * columns + column], 3)} (${method === "exact" ? "estimate" : "exact"})${spreadText(beside[row]?.[column], nTexts)}`,
+        `${fixed(other[row * columns + column], 3)} (${method === "exact" ? "estimate" : "exact"})${nTexts > 1 ? `; exact shares${spreadText(beside[row]?.[column], nTexts)}` : ""}`,
     });
     card.refresh();
   }

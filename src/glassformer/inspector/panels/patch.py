@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from glassformer.errors import UserError
+from glassformer.errors import Progress, UserError
 from glassformer.inspection.gradient_patching import PARTS, patch_pairs, rank_correlation
 from glassformer.inspection.lens import head_stack
 from glassformer.inspection.patching import Patching, Restored, patching_of
@@ -56,11 +56,14 @@ def patch(
     chosen = inspector.model_of(model)
     if parts not in PARTS:
         raise UserError(f"parts: expected positions or heads, got {parts!r:.40}")
-    first, *_ = pairs = _pairs(chosen, texts, more)
+    if stack not in (None, "encoder", "decoder"):
+        raise UserError(f"stack: expected encoder or decoder, got {stack!r:.40}")
+    report = inspector.reporting()
+    first, *_ = pairs = _pairs(chosen, texts, more, report)
     network = chosen.network
     assert isinstance(network, Transformer)  # `patching_of`
     which = page_data.kind_named(stack or head_stack(network), "stack")
-    exact, estimated = patch_pairs(network, pairs, parts, which, inspector.reporting())
+    exact, estimated = patch_pairs(network, pairs, parts, which, report)
     clean_tokens, corrupted_tokens = first.tokens[which]
     answer, wrong = chosen.tokenizer.tokens([first.answer, first.wrong])
     target = None
@@ -88,8 +91,8 @@ def patch(
     }
 
 
-def _pairs(model: TrainedModel, texts: Texts, more: More) -> list[Patching]:
-    """Return the runs of all pairs of texts."""
+def _pairs(model: TrainedModel, texts: Texts, more: More, report: Progress) -> list[Patching]:
+    """Return the runs of all pairs of texts; `report` ends work that takes too long."""
     clean, corrupted = more.more_clean, more.more_corrupted
     if len(clean) != len(corrupted):
         raise UserError(f"there are {len(clean)} more clean texts and {len(corrupted)} corrupted ones: give pairs")
@@ -97,8 +100,11 @@ def _pairs(model: TrainedModel, texts: Texts, more: More) -> list[Patching]:
         raise UserError(f"there are {len(clean)} more pairs and a request takes at most {MAX_PAIRS}: leave some out")
     answers = texts.answer or None, texts.wrong or None
     first = patching_of(model, texts.clean, texts.corrupted, *answers, target=texts.target or None)
-    pairs = enumerate(zip(clean, corrupted, strict=True), 2)
-    return [first, *(_pair_of_lines(model, number, *lines) for number, lines in pairs)]
+    pairs = [first]
+    for lines in zip(clean, corrupted, strict=True):
+        report(0, 1 + len(clean))
+        pairs.append(_pair_of_lines(model, 1 + len(pairs), *lines))
+    return pairs
 
 
 def _pair_of_lines(model: TrainedModel, number: int, clean: str, corrupted: str) -> Patching:

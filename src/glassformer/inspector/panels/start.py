@@ -18,11 +18,16 @@ def health(inspector: Inspector) -> dict[str, Any]:
 
 @route("GET", "/api/session")
 def session(inspector: Inspector) -> dict[str, Any]:
-    """Answer the model with which the server was started, the folder, and the models of the gallery."""
+    """Answer the first model, the folder, the models of the gallery, and whether pages may open other folders."""
     gallery = None
     if inspector.gallery is not None:
         gallery = inspector.gallery.list()
-    return {"model": inspector.first or None, "folder": str(inspector.folder or ""), "gallery": gallery}
+    return {
+        "model": inspector.first or None,
+        "folder": str(inspector.folder or ""),
+        "gallery": gallery,
+        "opens_folders": inspector.opens_folders,
+    }
 
 
 @route("POST", "/api/train")

@@ -7,7 +7,7 @@
  * @typedef {{mean: number, deviation: number | null, quartiles: [number, number, number], baseline: number | null, is_beyond: boolean}} Beside
  * A number over a set of texts, beside the mean of the other parts.
  *
- * @typedef {{number: number, tokens: string[], activity: (number | null)[], strength: number, is_beyond: boolean}} StrongText
+ * @typedef {{number: number, tokens: string[], activity: (number | null)[], strength: number}} StrongText
  * @typedef {{units: string, unit: number, n_units: number, n_texts: number, median: number, high: number, texts: StrongText[]}} Strongest
  */
 
@@ -23,6 +23,8 @@ import { fixed, visible } from "../page/text.js";
 export const textsTab = { id: "texts", title: "Texts", create: createTexts, exists: (model) => model.kind !== "recurrent", route: "/api/strongest", needs_no_run: true };
 
 const POLL_MS = 500;
+/** Largest file in bytes, below the largest request of the server. */
+const MAX_FILE = 1e6;
 
 /**
  * Return the lines that have words.
@@ -89,7 +91,8 @@ export function textBox(app, label) {
 
   async function readFile() {
     const [chosen] = file.files ?? [];
-    if (chosen) set(await chosen.text());
+    if (chosen && chosen.size > MAX_FILE) app.say(`${chosen.name} has more than 1 MiB, the most that a request takes: choose a smaller file.`);
+    else if (chosen) set(await chosen.text());
     file.value = "";
   }
 
@@ -115,7 +118,10 @@ export function textBox(app, label) {
  */
 export async function withProgress(app, request, place) {
   let isDone = false;
-  const finished = request.finally(() => { isDone = true; });
+  const finished = request.finally(() => {
+    isDone = true;
+    place.textContent = "";
+  });
   void (async () => {
     for (await pause(POLL_MS); !isDone; await pause(POLL_MS)) {
       const { done, total } = await app.source.get("/api/progress").catch(() => ({ done: 0, total: 0 }));
@@ -162,7 +168,6 @@ export function createTexts(app) {
     const [units, unit] = chosen();
     const body = { model: store.state.model?.id ?? "", lines, units, unit };
     void latest.use(withProgress(app, app.data.once(`strongest ${JSON.stringify(body)}`, () => app.source.post("/api/strongest", body)), progress), (value) => {
-      progress.textContent = "";
       app.say("");
       found = value;
       draw();
@@ -179,7 +184,7 @@ export function createTexts(app) {
   }
 
   /** @param {StrongText} text */
-  const titleOf = ({ number: place, strength, is_beyond }) => `text ${place + 1}: ${fixed(strength)}${is_beyond ? ", beyond the baseline" : ""}`;
+  const titleOf = ({ number: place, strength }) => `text ${place + 1}: ${fixed(strength)}`;
 
   function draw() {
     if (!found) return;

@@ -63,16 +63,10 @@ def strongest_texts(
         "n_texts": found.n_texts,
         "median": median,
         "high": high,
-        "texts": [_answer(text, high) for text in found.texts(unit)],
+        "texts": [_answer(text) for text in found.texts(unit)],
     }
 
 
-def _answer(text: StrongText, high: float) -> dict[str, Any]:
+def _answer(text: StrongText) -> dict[str, Any]:
     activity = [x if x == x else None for x in text.activity]
-    return {
-        "number": text.number,
-        "tokens": text.tokens,
-        "activity": activity,
-        "strength": text.strength,
-        "is_beyond": text.strength > high,
-    }
+    return {"number": text.number, "tokens": text.tokens, "activity": activity, "strength": text.strength}
