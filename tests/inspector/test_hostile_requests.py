@@ -35,6 +35,10 @@ TEXTS = (
     "encoder",
     "cross",
     "average",
+    "heads",
+    "decoder.0.head",
+    "encoder.1.neuron",
+    "cross.0.head",
     "decoder.0.head.0",
     "decoder.0.head.0,,encoder.0",
     "cross.0",
@@ -45,7 +49,19 @@ TEXTS = (
     "%",
     "<script>",
 )
-LISTS = ([], [0], [5, 6, 7], [-1], [10**6], [2**63], [10**40], [1] * 500, [0] * 33)
+LISTS = (
+    ["abc de", "fgh"],
+    ["a" * 50, "", "é🂡"],
+    [],
+    [0],
+    [5, 6, 7],
+    [-1],
+    [10**6],
+    [2**63],
+    [10**40],
+    [1] * 500,
+    [0] * 33,
+)
 LEFT_OUT = {"/api/train"}
 """Routes that start a process."""
 
@@ -69,7 +85,9 @@ def of_type(draw: random.Random, name: str, hint: str, inspector: Inspector) -> 
     """Return a value of the type of an argument, in most cases."""
     for _ in range(40):
         value = value_of(draw, name, inspector)
-        found = "list[int]" if isinstance(value, list) else type(value).__name__
+        found = type(value).__name__
+        if isinstance(value, list):
+            found = "list[str]" if value and isinstance(value[0], str) else "list[int]"
         if found in hint:
             return value
     return value

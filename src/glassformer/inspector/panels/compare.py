@@ -38,7 +38,10 @@ def _loaded(inspector: Inspector, folder: str, step: int | None, device: str) ->
     """Load a model of a folder; another folder than that of the server needs `opens_folders`."""
     if step is None and not inspector.opens_folders:
         raise UserError("this server opens no other folder: choose a step, or start `glassformer inspect`")
-    return load_model(Path(folder), step, device)
+    try:
+        return load_model(Path(folder), step, device)
+    except OSError as error:
+        raise UserError(f"{folder:.200} cannot be read: {error.strerror}") from error
 
 
 def _kept(inspector: Inspector, model: TrainedModel) -> dict[str, Any]:
