@@ -12,6 +12,9 @@ import pytest
 import safetensors.torch
 import torch
 
+from configs import random_model
+from glassformer.config.run import AnsweringConfig
+from glassformer.config.transformer import SpanHead
 from glassformer.inspector.app import Packed
 from glassformer.inspector.web_file import stored_weights, web_model
 from glassformer.model import Model
@@ -25,13 +28,20 @@ OFF = {
     "encoder": ("encoder.0.head.1,encoder.1.feed_forward", "encoder.0"),
     "encoder-decoder": ("encoder.0.head.0,cross.0.head.1,decoder.0.feed_forward", "encoder.0,decoder.0"),
 }
-NAMES = (*OFF, *LABELS)
+NAMES = (*OFF, *LABELS, "span")
 
 
 def requests_of(name: str) -> list[dict[str, Any]]:
     """Return the bodies of the ablations of a model."""
     parts, layers = OFF.get(name, OFF["encoder"])
     return [{"off": parts, "mean": False}, {"off": parts, "mean": True}, {"off": layers, "mean": False}]
+
+
+def span_model(model: Model) -> Model:
+    """Return a model with random weights that marks a span of a text, with the tokenizer of another one."""
+    config = dataclasses.replace(model.config, head=SpanHead())
+    run = dataclasses.replace(model.run, model=config, objective=AnsweringConfig())
+    return dataclasses.replace(model, network=random_model(config, dtype=torch.float32), run=run)
 
 
 def with_large_effects(model: Model) -> Model:
@@ -51,11 +61,11 @@ def answers(
     """By name of the model: the answers of JavaScript and those of the server."""
     folder, expected = tmp_path_factory.mktemp("ablations"), {}
     for name in NAMES:
-        model = with_large_effects((models | labelled)[name])
+        model = with_large_effects((models | labelled | {"span": span_model(models["encoder"])})[name])
         inspector = Inspector(model)
         run = inspector.run(**given_to(model))["run"]
         bytes_ = [("logits?position=1&off={off}&mean={mean:d}", one) for one in requests_of(name)]
-        if name in ("classes", "multi_label", "regression"):
+        if name in ("classes", "multi_label", "regression", "span"):
             bytes_ = []  # these have no logits of a position
         safetensors.torch.save_file(stored_weights(model.network, "float32"), folder / f"{name}.safetensors")
         asked = {
