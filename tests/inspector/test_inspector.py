@@ -412,7 +412,7 @@ def test_patching_of_each_stack_equals_the_function(models: dict[str, Model], st
     assert found["stack"] == stack and found["target"] == model.tokenizer.tokens(model.encode_target("sieht"))
     ids = model.encode_source("red cat sees") if stack == "encoder" else model.encode_target("sieht")
     assert found["tokens_corrupted"] == model.tokenizer.tokens(ids) and len(found["map"][0]) == len(ids)
-    with pytest.raises(UserError, match="this model has no stack cross"):
+    with pytest.raises(UserError, match="stack: expected encoder or decoder, got 'cross'"):
         Inspector(model).patch(*given, target="sieht", stack="cross")
     with pytest.raises(UserError, match="stack: expected encoder, decoder or cross"):
         Inspector(model).patch(*given, target="sieht", stack="both")
