@@ -414,7 +414,7 @@ def test_patching_of_each_stack_equals_the_function(models: dict[str, Model], st
     assert found["tokens_corrupted"] == model.tokenizer.tokens(ids) and len(found["map"][0]) == len(ids)
     with pytest.raises(UserError, match="stack: expected encoder or decoder, got 'cross'"):
         Inspector(model).patch(*given, target="sieht", stack="cross")
-    with pytest.raises(UserError, match="stack: expected encoder, decoder or cross"):
+    with pytest.raises(UserError, match="stack: expected encoder or decoder, got 'both'"):
         Inspector(model).patch(*given, target="sieht", stack="both")
 
 
