@@ -8,6 +8,7 @@ effects of each text beside them; the baseline of a head is the mean over the ot
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import TypeVar
 
 import torch
@@ -20,7 +21,7 @@ from glassformer.inspection.ablation import MEANS, Part, ablation_hooks, all_par
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Hook, capture_tensors, model_hooks
 from glassformer.inspection.measures import Measure, measure_of
-from glassformer.inspection.spread import Beside, beside_others, mean_of
+from glassformer.inspection.spread import Beside, beside_others
 from glassformer.inspection.texts import Given, read
 from glassformer.tasks.trained_model import TrainedModel
 
@@ -147,8 +148,8 @@ def mean_effects(texts: Sequence[Effects]) -> Effects:
     """Return the means of the effects of texts on the same parts; those of one text are unchanged."""
     if not texts:
         raise UserError("there is no text: give at least one")
-    changes = {part: mean_of(text.changes[part] for text in texts) for part in texts[0].changes}
-    return Effects(texts[0].measure, mean_of(text.before for text in texts), changes, tuple(texts))
+    changes = {part: fmean(text.changes[part] for text in texts) for part in texts[0].changes}
+    return Effects(texts[0].measure, fmean(text.before for text in texts), changes, tuple(texts))
 
 
 @torch.no_grad()

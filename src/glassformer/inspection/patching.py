@@ -15,6 +15,7 @@ tracing; the corruption there is noise on the embeddings). The logit difference 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ from glassformer.inspection.capture import Hook, Trace, encoded, model_hooks
 from glassformer.inspection.effects import changed_outputs
 from glassformer.inspection.lens import head_stack, residual_names, token_transformer
 from glassformer.inspection.measures import at_least_fp32, predicts_next_token
-from glassformer.inspection.spread import Beside, beside_others, mean_of
+from glassformer.inspection.spread import Beside, beside_others
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.trained_model import TrainedModel
 
@@ -277,7 +278,7 @@ def mean_restored(texts: Sequence[Restored]) -> Restored:
     if len(texts) > 1 and any(one.columns != columns for one in texts):
         columns = [str(i) for i in range(len(columns))]
     shares = torch.stack([one.shares for one in texts]).mean(dim=0)
-    clean, corrupted = mean_of(one.clean for one in texts), mean_of(one.corrupted for one in texts)
+    clean, corrupted = fmean(one.clean for one in texts), fmean(one.corrupted for one in texts)
     return Restored(texts[0].layers, shares, clean, corrupted, columns, tuple(texts))
 
 

@@ -1,7 +1,7 @@
 """Numbers over a set of texts: mean, standard deviation and quartiles, beside a baseline of the same texts."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -69,9 +69,3 @@ def beside_others(values: Mapping[Name, Sequence[float]]) -> dict[Name, Beside]:
         is_beyond = float(difference.mean()) > N_ERRORS * error
         found[name] = Beside(spread(own.tolist()), float(baseline.mean()), is_beyond)
     return found
-
-
-def mean_of(values: Iterable[float]) -> float:
-    """Return the mean of numbers, of which there is at least one."""
-    numbers = list(values)
-    return sum(numbers) / len(numbers)

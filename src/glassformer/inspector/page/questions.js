@@ -256,7 +256,7 @@ async function askLayers(app, run) {
   const asked = state.model?.mask && state.model.verb === "fill" ? masked(app) : last.map((_cell, t) => t);
   const step = asked.map(stepOf).reduce((best, one) => (one.size > best.size ? one : best));
   const [, text = "", p = 0] = last[step.t]?.top[0] ?? [];
-  const relation = run.written.length ? "As" : run.target.length ? "After" : "At";
+  const relation = run.written.length ? "For" : run.target.length ? "After" : "At";
   return {
     view: { panel: "lens", norm: 1, lens: "top", pos: step.t },
     lit: { hover: { side: positionSide(state), index: step.t }, across: null },

@@ -91,7 +91,7 @@ export function textBox(app, label) {
 
   async function readFile() {
     const [chosen] = file.files ?? [];
-    if (chosen && chosen.size > MAX_FILE) app.say(`${chosen.name} has more than 1 MiB, the most that a request takes: choose a smaller file.`);
+    if (chosen && chosen.size > MAX_FILE) app.say(`${chosen.name} has more than 1 MB, and a request takes no more: choose a smaller file.`);
     else if (chosen) set(await chosen.text());
     file.value = "";
   }
