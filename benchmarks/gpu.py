@@ -58,7 +58,7 @@ class Outcome:
 Launch = Callable[[Part, float], tuple[int | None, list[str]]]
 """(part, limit in seconds) → exit status, or None if the part was stopped; lines of its output."""
 
-TESTS = ("-m", "pytest", "-m", "cuda", "-v", "--numprocesses", "auto", "--maxprocesses", "8", "-p", "no:cacheprovider", "tests/gpu")
+TESTS = ("-m", "pytest", "-m", "cuda", "-v", "-n", "auto", "--maxprocesses", "8", "-p", "no:cacheprovider", "tests/gpu")
 RUN = ("benchmarks/run.py", "--json", "JSON", "--seconds", "SECONDS")
 SIZES = ("--preset", "gpt2", "--batch-size", "16", "--context", "1024", "--precision", "bf16", "--device", "cuda")
 PARTS = (

@@ -66,7 +66,7 @@ def kept_bytes(network: Transformer, ids: Tensor, half: bool) -> int:
         storage = x.untyped_storage()
         if storage._cdata not in own and not (x.dtype == torch.bfloat16 and x.shape in shapes):
             found[storage._cdata] = storage
-        return x
+        return x.detach()  # a tensor that keeps its own graph is never freed
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         loss_of(network, ids, half)
@@ -113,6 +113,8 @@ def main() -> None:
     ids = torch.randint(config.vocab_size, (shape.n_rows, shape.n_tokens + 1), device=device)
     rate = matmul_rate(torch.bfloat16 if half else torch.float32, device)
     measured_kept = kept_bytes(network, ids, half)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     seconds = step_seconds(network, ids, half, train, arguments.steps)
 
     print(

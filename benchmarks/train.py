@@ -125,7 +125,14 @@ def own_step(network: nn.Module, objective: Objective, batches: Sequence[Batch],
     network.to(device)
     config = TrainConfig(precision=how.precision, compile=how.compiled, activation_checkpointing=False)
     optimizer = build_optimizer(network, AdamWConfig(learning_rate=1e-4))
-    step = TrainStep(network, objective, optimizer, config, Host(device), has_one_shape=len(batches) == 1)
+    step = TrainStep(
+        network,
+        objective,
+        optimizer,
+        config,
+        Host(device),
+        has_one_shape=len({batch.token_ids.shape for batch in batches}) == 1,
+    )
     following = cycle(batch.to(device) for batch in batches)
 
     def take() -> None:

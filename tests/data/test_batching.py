@@ -48,7 +48,7 @@ def targets(examples: Iterable[Example]) -> list[int]:
         scored = np.ones(len(example.token_ids), dtype=bool)
         scored[0] = False
         if example.document_ids is not None:
-            scored[1:] &= np.diff(example.document_ids) == 0
+            scored[1:] &= (np.diff(example.document_ids) == 0) & (example.document_ids[1:] >= 0)
         found += example.token_ids[scored].tolist()
     return found
 
@@ -167,10 +167,13 @@ def test_every_packed_epoch_has_every_target_once(lengths: list[int], context: i
     assert sorted(targets(everything)) == every_target_within_documents(lengths)
     for example in everything:
         ids, of = example.token_ids, example.document_ids
-        assert of is not None and len(of) == len(ids) <= context + 1
+        assert of is not None and len(of) == len(ids) == packed.row_length <= context + 1
+        assert (of[np.count_nonzero(of >= 0) :] == -1).all(), "the rest of a row is padding"
+        ids, of = ids[of >= 0], of[of >= 0]
         assert of[0] == 0 and set(np.diff(of)) <= {0, 1}
         inside = np.diff(of) == 0
         assert (np.diff(ids)[inside] == 1).all(), "a document's ids stay in order"
+    assert not everything or any((row.document_ids >= 0).all() for row in everything), "the fullest row has no padding"
     drawn = [row for step in range(2 * packed.n_batches_per_epoch) for row in rows(packed.batch(step))]
     for epoch in range(len(drawn) // packed.n_rows):
         part = drawn[epoch * packed.n_rows : (epoch + 1) * packed.n_rows]

@@ -30,6 +30,7 @@ from glassformer.distributed.ranks import Ranks
 from glassformer.kernels import flex_attention
 from glassformer.models.build import build_model
 from glassformer.objectives.causal import CausalObjective
+from glassformer.objectives.distillation import Distillation
 from glassformer.store import checkpoint
 from glassformer.training.host import Host
 from glassformer.training.optimizers.build import build_optimizer
@@ -52,6 +53,8 @@ def step_on(
 ) -> TrainStep:
     """Return a step in fp32, not compiled, whose results are read later on a GPU, unless `how` replaces this."""
     network.to(device)
+    if isinstance(objective, Distillation):
+        objective.teacher.to(device)  # type: ignore[attr-defined]
     made = build_optimizer(network, optimizer or AdamWConfig(learning_rate=1e-3))
     return step_of(network, made, objective, Host(device, ranks or Ranks()), **how)
 
@@ -192,9 +195,13 @@ def test_the_plan_predicts_the_peak_memory(precision: Any, gpu: torch.device) ->
     assert 0.75 < (torch.cuda.max_memory_allocated() - before) / planned < 1.25
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    ("compiled", "has_one_shape"),
+    [(False, True), (True, True), (True, False)],
+    ids=["eager", "compiled", "compiled for several shapes"],
+)
 def test_packed_rows_use_flex_attention_and_compile_once(
-    compiled: bool, gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+    compiled: bool, has_one_shape: bool, gpu: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other documents compile nothing; losses equal those with the dense mask, within 1 % (bf16)."""
     config = replace(CASES["llama, packed"].config, d_model=64, max_len=1024)
@@ -209,7 +216,7 @@ def test_packed_rows_use_flex_attention_and_compile_once(
         torch._dynamo.reset()
         counters.clear()
         flex_attention._compiled_once.cache_clear()
-        how: dict[str, Any] = {"precision": "bf16", "compile": compiled}
+        how: dict[str, Any] = {"precision": "bf16", "compile": compiled, "has_one_shape": has_one_shape}
         step = step_on(random_model(config, seed=3, dtype=torch.float32), gpu, **how)
         found.append(losses(step, made[:2]))
         n_graphs = counters["stats"]["unique_graphs"]

@@ -32,6 +32,8 @@ from glassformer.tokenization import padding
 Ids = npt.NDArray[np.int64]
 NOT_SCORED = -100
 """Label of a position that is not a target."""
+FILLING = -1
+"""Document of the tokens that fill a packed row: they are neither attended to nor scored."""
 WIDTH_OF_A_BUCKET = 1.1
 """Largest ratio between two lengths in one bucket of `TokenBudget`."""
 
@@ -51,7 +53,7 @@ class Batch:
     source_attention_mask: Tensor | None = None  # (B, S)
     token_types: Tensor | None = None  # (B, T)
     positions: Tensor | None = None  # (B, T)
-    document_ids: Tensor | None = None  # (B, T); a token attends only within its own document
+    document_ids: Tensor | None = None  # (B, T); a token attends only within its own document; -1 = padding
     loss_positions: Tensor | None = None  # (N,) flat indices b · T + t; logits are computed only there
 
     def to(self, device: torch.device | str) -> "Batch":
@@ -140,7 +142,7 @@ class Example:
     """
 
     token_ids: Ids  # (T + 1,), (T,), or the target of a pair
-    document_ids: Ids | None = None  # as token_ids: 0, 1, ... along a packed row; None = one document
+    document_ids: Ids | None = None  # as token_ids: 0, 1, ... along a packed row, -1 = padding; None = one document
     source_ids: Ids | None = None  # (S,) source of a pair; token_ids is the target
     token_types: Ids | None = None  # (T,) token types, in rows of two texts
     label: float | None = None  # label of the row: a class index, a number to predict, or what a reference gave
@@ -235,7 +237,8 @@ class Packed:
     token is a target once. Pieces then go, longest first, to the fullest row that has room for them (best-fit
     decreasing, Ding et al. 2024, "Fewer Truncations Improve Language Modeling"). The packing is computed
     once. A batch can span the end of an epoch, as in `Epochs`. `document_ids` distinguishes the pieces of a
-    row: masks, positions and labels are derived from it.
+    row: masks, positions and labels are derived from it. All batches have one shape: rows are filled to the length of
+    the fullest one, with tokens of the document -1.
     """
 
     def __init__(self, tokens: TokenFile, context: int, batch_size: int, seed: int) -> None:
@@ -245,6 +248,7 @@ class Packed:
         row_of_piece = pack(self.lengths, context + 1)
         self.n_skipped = int((tokens.document_lengths < 2).sum())
         self.n_rows = int(row_of_piece.max(initial=-1)) + 1
+        self.row_length = int(np.bincount(row_of_piece, self.lengths).max(initial=0))
         self._by_row = np.argsort(row_of_piece, kind="stable")
         self._row_starts = np.searchsorted(row_of_piece[self._by_row], np.arange(self.n_rows + 1))
         self._order = EpochOrder(_require_examples(self.n_rows, tokens), batch_size, seed)
@@ -255,8 +259,15 @@ class Packed:
 
     def row(self, index: int) -> Example:
         pieces = self._by_row[self._row_starts[index] : self._row_starts[index + 1]]
-        ids = [_take(self.tokens, self.starts[i], self.lengths[i]) for i in pieces]
-        return Example(np.concatenate(ids), np.repeat(np.arange(len(pieces)), self.lengths[pieces]))
+        ids = np.zeros(self.row_length, np.int64)
+        document_ids = np.full(self.row_length, FILLING)
+        begin = 0
+        for number, piece in enumerate(pieces):
+            end = begin + self.lengths[piece]
+            ids[begin:end] = _take(self.tokens, self.starts[piece], self.lengths[piece])
+            document_ids[begin:end] = number
+            begin = end
+        return Example(ids, document_ids)
 
 
 SamplerOfEpoch = Callable[[int], tuple[Sampler, Path | None]]

@@ -11,7 +11,8 @@ import functools
 import math
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -38,6 +39,17 @@ MIN_TOKENS = 512
 
 _HIDDEN = torch.iinfo(torch.int64).min
 """The document of keys that no query may see."""
+
+
+@contextmanager
+def dense_masks() -> Iterator[None]:
+    """Use dense masks for all packed rows, in a graph with symbolic sizes: PyTorch 2.11 cannot compile its blocks."""
+    global DEVICES
+    before, DEVICES = DEVICES, ()
+    try:
+        yield
+    finally:
+        DEVICES = before
 
 
 def prefers_flex(x: Tensor, widths: tuple[int, int], dropout: float) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from glassformer.data.batching import NOT_SCORED, Batch, Example, pad, padded
+from glassformer.data.batching import FILLING, NOT_SCORED, Batch, Example, pad, padded
 from glassformer.objectives.loss import TokenObjective
 
 
@@ -35,9 +35,10 @@ class CausalObjective(TokenObjective):
         positions = document_ids = None
         if any(e.document_ids is not None for e in examples):
             documents = [_documents(e) for e in examples]
-            document_ids, _ = pad([d[:-1] for d in documents], -1)
-            next_documents, _ = pad([d[1:] for d in documents], -1)
-            labels = labels.masked_fill(document_ids != next_documents, NOT_SCORED)
+            document_ids, _ = pad([d[:-1] for d in documents], FILLING)
+            next_documents, _ = pad([d[1:] for d in documents], FILLING)
+            is_target = (document_ids == next_documents) & (document_ids != FILLING)
+            labels, mask = labels.masked_fill(~is_target, NOT_SCORED), None  # documents keep padding apart
             positions, _ = pad([_positions(d[:-1]) for d in documents], 0)
         return Batch(
             token_ids=token_ids,

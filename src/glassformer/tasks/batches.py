@@ -44,7 +44,7 @@ class TrainingData:
     """Function that computes scores of the current model's outputs, such as BLEU, at each evaluation. It is set only if
     scores are needed. All processes call it and share the work."""
     has_one_shape: bool = False
-    """True if all training batches have the same number of rows and tokens, and no padding."""
+    """True if all training batches have the same number of rows and tokens, and no mask for padding."""
     taught: Distillation | None = None
     """The objective of the training steps if the run has a teacher; all else uses `objective`."""
     can_be_ahead: bool = True

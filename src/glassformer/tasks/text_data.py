@@ -198,7 +198,7 @@ class PreparedText:
                 "valid": self.text.predicted_bytes(splits.valid),
             },
             sample=lambda: task.sample(network, tokenizer, run, next(iter(evaluations["valid"]()))[0], device),
-            has_one_shape=isinstance(sampler, Windows) and not text_objective.changes_lengths,
+            has_one_shape=isinstance(sampler, (Windows, Packed)) and not text_objective.changes_lengths,
         )
 
 

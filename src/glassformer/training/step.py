@@ -14,6 +14,7 @@ from glassformer.devices import autocast_dtype
 from glassformer.distributed.parts import whole
 from glassformer.errors import UserError
 from glassformer.fitting import Fit, doubled, fitted, split
+from glassformer.kernels.flex_attention import dense_masks
 from glassformer.objectives.loss import LossSums, Objective
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.host import Host
@@ -100,7 +101,7 @@ class TrainStep:
 
     With `train.compile`, the loss of a batch is one graph. If batches differ in shape, the sizes are symbolic from the
     first step, and every batch has masks, so later batches need no other graph. With `has_one_shape`, sizes are
-    constants.
+    constants. FlexAttention needs constants, so packed batches of several shapes have dense masks.
     """
 
     def __init__(
@@ -142,8 +143,7 @@ class TrainStep:
 
         self.loss: Callable[[Batch], LossSums] = loss
         if self.compiled:
-            dynamic = None if has_one_shape else True
-            self.loss = torch.compile(loss, dynamic=dynamic)
+            self.loss = torch.compile(loss, dynamic=not has_one_shape)
 
     def __call__(self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None = None) -> StepResult:
         """Take a step and wait for its result; raise `NonFinite` if the loss or the gradient is NaN or Inf."""
@@ -253,6 +253,8 @@ class TrainStep:
             stack.enter_context(self.ranks.synchronised(self.wrapped, is_last))
             if self.compiled:
                 stack.enter_context(_compiler())
+            if self.gives_masks:
+                stack.enter_context(dense_masks())
             with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
                 sums = self.loss(part.to(self.device))
             (sums.total * factor).backward()
