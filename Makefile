@@ -58,7 +58,7 @@ bench: .venv/dev  ## speed of glassformer and other packages; DATA=FOLDER adds M
 	@$(BIN)/python benchmarks/run.py $(if $(DATA),--data $(DATA)) $(if $(JSON),--json $(JSON))
 	@$(BIN)/python benchmarks/plan.py
 
-gpu: .venv/dev  ## the tests and benchmarks that need a GPU, in at most nine minutes; JSON=FILE is the file of results
+gpu: .venv/dev  ## the tests and benchmarks that need a GPU, in at most 13 minutes; JSON=FILE is the file of results
 	@HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/gpu.py $(if $(JSON),--json $(JSON))
 
 .venv/python:

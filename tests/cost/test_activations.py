@@ -40,7 +40,7 @@ def saved_bytes(config: ModelConfig, dtype: torch.dtype, autocast: bool = False,
             found[x.untyped_storage()._cdata] = (
                 x.untyped_storage()
             )  # kept alive, so that no other storage gets its address
-        return x
+        return x.detach()  # a tensor that keeps its own graph is never freed
 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x)
     with hooks, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
