@@ -50,6 +50,7 @@ VERBS = {
     "plan": "estimate memory, FLOPs and time of a run, and choose a layout",
     "presets": "list the named model configurations and their sizes",
     "recipes": "list the recipes, or print one",
+    "course": "write the exercises of the course, and check what you wrote",
 }
 """The built-in verbs: each is the `main` of the module of its name, which is imported when the verb is used."""
 

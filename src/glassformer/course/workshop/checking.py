@@ -1,0 +1,110 @@
+"""Compare what the reader wrote with the solution, and name the mistake if it is known."""
+
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, Literal
+
+from glassformer.course.workshop.comparing import Result, described, different, result_of
+from glassformer.course.workshop.exercise import Exercise, Function
+
+State = Literal["right", "slow", "mistake", "wrong", "endless", "empty"]
+SLOW_RATIO, SLOW_SECONDS = 20, 1.0
+"""A right function is slow if its tests take this many times as long as with the solution, and this long at least."""
+LIMIT_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The state of one exercise."""
+
+    name: str
+    state: State
+    sentence: str = ""
+    """The finding, or the thing to do."""
+    section: str = ""
+    """The page that explains a known mistake."""
+
+    @property
+    def is_written(self) -> bool:
+        return self.state != "empty"
+
+    @property
+    def is_right(self) -> bool:
+        return self.state in ("right", "slow")
+
+    def __str__(self) -> str:
+        more = f" See {self.section}." if self.section else ""
+        return f"{self.name}: {self.state}. {self.sentence}{more}".rstrip()
+
+
+def judged(exercise: Exercise, mine: Function | None, limit: float = LIMIT_SECONDS) -> Verdict:
+    """Test a function; it runs in a thread, which is left alone if it does not end within `limit` seconds."""
+    answers: SimpleQueue[Verdict | BaseException] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            answers.put(_judged(exercise, mine))
+        except BaseException as error:
+            answers.put(error)
+
+    Thread(target=work, daemon=True).start()
+    try:
+        verdict = answers.get(timeout=limit)
+    except Empty:
+        sentence = f"It did not end within {limit:g} seconds: look for a loop whose condition never changes."
+        return Verdict(exercise.name, "endless", sentence)
+    if isinstance(verdict, BaseException):
+        raise verdict
+    return verdict
+
+
+def _judged(exercise: Exercise, mine: Function | None) -> Verdict:
+    if mine is None:
+        return Verdict(exercise.name, "empty", f"{exercise.file}.py has no function {exercise.name}.")
+    cases = exercise.cases()
+    expected, own_seconds = _results(exercise, exercise.solution, cases)
+    found, seconds = _results(exercise, mine, cases)
+    differences = [different(one, other) for one, other in zip(found, expected, strict=True)]
+    if not any(differences):
+        if seconds > max(SLOW_SECONDS, SLOW_RATIO * own_seconds):
+            sentence = f"It is right, and its tests take {seconds:.1f} s, where the solution takes {own_seconds:.2g} s."
+            return Verdict(exercise.name, "slow", sentence)
+        return Verdict(exercise.name, "right")
+    number = next(number for number, where in enumerate(differences) if where)
+    error = found[number].error
+    if isinstance(error, NotImplementedError):
+        return Verdict(exercise.name, "empty", "It is not written yet.")
+    if known := _recognised(exercise, found, cases):
+        return known
+    given = ", ".join(described(x) for x in cases[number])
+    sentence = f"In test {number + 1} of {len(cases)}: {differences[number]}. Given: {given}."
+    if error is not None:
+        sentence += _place_of(error, mine)
+    return Verdict(exercise.name, "wrong", sentence)
+
+
+def _results(exercise: Exercise, function: Function, cases: Sequence[tuple[Any, ...]]) -> tuple[list[Result], float]:
+    began = time.process_time()
+    results = [result_of(function, arguments, exercise.has_gradient) for arguments in cases]
+    return results, time.process_time() - began
+
+
+def _recognised(exercise: Exercise, found: Sequence[Result], cases: Sequence[tuple[Any, ...]]) -> Verdict | None:
+    """Return the known mistake whose results are those found in every test."""
+    for mistake in map(exercise.explained, exercise.mistakes):
+        results, _ = _results(exercise, exercise.with_mistake(mistake), cases)
+        if not any(different(one, other) for one, other in zip(found, results, strict=True)):
+            return Verdict(exercise.name, "mistake", mistake.sentence, mistake.section)
+    return None
+
+
+def _place_of(error: BaseException, mine: Function) -> str:
+    """Return the last line of the reader's file that an error passed."""
+    code = getattr(mine, "__code__", None)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    return f" Line {own[-1].lineno}: {own[-1].line}" if own else ""

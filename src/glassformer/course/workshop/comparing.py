@@ -1,0 +1,142 @@
+"""The result of a function for given arguments, and the first difference between two such results."""
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.course.workshop.exercise import Function
+
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of one call: a value and gradients, or an error."""
+
+    value: Any = None
+    gradients: tuple[Tensor, ...] = ()
+    """Gradients of the sum of the sines of all values, for each tensor of floating-point numbers."""
+    error: BaseException | None = None
+    changed: str = ""
+    """The argument that the function changed, described."""
+
+
+def result_of(function: Function, arguments: Sequence[Any], has_gradient: bool) -> Result:
+    """Call a function with copies of the arguments."""
+    given, leaves = copy.deepcopy(list(arguments)), []
+    if has_gradient:
+        leaves = [x.requires_grad_() for x in given if isinstance(x, Tensor) and x.is_floating_point()]
+    try:
+        value = function(*given)
+        gradients = gradients_of(value, leaves)
+    except Exception as error:
+        return Result(error=error)
+    for number, (now, before) in enumerate(zip(given, arguments, strict=True), 1):
+        if isinstance(now, (Tensor, list, dict)) and difference(now, before):
+            return Result(value, gradients, changed=f"argument {number}")
+    return Result(value, gradients)
+
+
+def gradients_of(value: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the gradients of Σ sin(value) with respect to the leaves; 0 where the value does not depend on them."""
+    if not leaves:
+        return ()
+    found = value if isinstance(value, (tuple, list)) else [value]
+    total = sum(x.sin().sum() for x in found if isinstance(x, Tensor) and x.requires_grad)
+    if not isinstance(total, Tensor):
+        return tuple(torch.zeros_like(leaf) for leaf in leaves)
+    gradients = torch.autograd.grad(total, list(leaves), allow_unused=True)
+    return tuple(
+        torch.zeros_like(leaf) if gradient is None else gradient
+        for leaf, gradient in zip(leaves, gradients, strict=True)
+    )
+
+
+def different(found: Result, expected: Result) -> str:
+    """Return the first difference of two results as a sentence without its full stop; empty if they are equal."""
+    if expected.error is not None:
+        kind = type(expected.error).__name__
+        if found.error is None:
+            return f"there is no error, where {kind} is expected ({expected.error})"
+        if isinstance(found.error, type(expected.error)):
+            return ""
+        return f"it raises {type(found.error).__name__} ({found.error}), where {kind} is expected ({expected.error})"
+    if found.error is not None:
+        return f"it raises {type(found.error).__name__}: {found.error}"
+    if where := difference(found.value, expected.value):
+        return where
+    for place, (own, right) in enumerate(zip(found.gradients, expected.gradients, strict=True), 1):
+        if where := difference(own, right):
+            return f"in the gradient of tensor {place}: {where}"
+    if found.changed != expected.changed:
+        return f"the function changes {found.changed or 'nothing'}: work on a copy of what it is given"
+    return ""
+
+
+def difference(found: Any, expected: Any) -> str:
+    """Return where two values differ first; empty if they are equal, numbers within 1e-4.
+
+    >>> difference(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0]))
+    'at [1]: 2 instead of 3'
+    >>> difference([1, 2], [1, 2, 3])
+    'length 2 instead of 3'
+    """
+    if isinstance(expected, Tensor):
+        return tensor_difference(found, expected)
+    if isinstance(expected, Mapping):
+        if not isinstance(found, Mapping):
+            return f"{described(found)} instead of a dict"
+        for key in [*expected, *found]:
+            if key not in found:
+                return f"the key {key!r} is missing"
+            if key not in expected:
+                return f"the key {key!r} should not be there"
+            if where := difference(found[key], expected[key]):
+                return f"at [{key!r}]: {where}"
+        return ""
+    if isinstance(expected, (list, tuple)):
+        if not isinstance(found, (list, tuple)):
+            return f"{described(found)} instead of a {type(expected).__name__}"
+        if len(found) != len(expected):
+            return f"length {len(found)} instead of {len(expected)}"
+        for place, (own, right) in enumerate(zip(found, expected, strict=True)):
+            if where := difference(own, right):
+                return f"at [{place}]: {where}"
+        return ""
+    if isinstance(expected, float) and isinstance(found, (int, float, Tensor)) and not isinstance(found, bool):
+        number = float(found)
+        if math.isclose(number, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (
+            math.isnan(number) and math.isnan(expected)
+        ):
+            return ""
+        return f"{number:.6g} instead of {expected:.6g}"
+    return "" if found == expected else f"{described(found)} instead of {described(expected)}"
+
+
+def tensor_difference(found: Any, expected: Tensor) -> str:
+    """Return where a tensor differs first: in kind, shape or a number."""
+    if not isinstance(found, Tensor):
+        return f"{described(found)} instead of a tensor"
+    if found.shape != expected.shape:
+        return f"shape {tuple(found.shape)} instead of {tuple(expected.shape)}"
+    if found.dtype.is_floating_point != expected.dtype.is_floating_point:
+        return f"dtype {found.dtype} instead of {expected.dtype}"
+    own, right = (x.detach().double() for x in (found, expected))
+    wrong = ~torch.isclose(own, right, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+    if not wrong.any():
+        return ""
+    place = wrong.nonzero()[0].tolist()
+    return f"at {place}: {own[tuple(place)].item():.6g} instead of {right[tuple(place)].item():.6g}"
+
+
+def described(x: Any) -> str:
+    """Return a value in few words."""
+    if isinstance(x, Tensor):
+        return f"a tensor of shape {tuple(x.shape)}"
+    text = repr(x)
+    return text if len(text) <= 60 else f"{text[:57]}…"

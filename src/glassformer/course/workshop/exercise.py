@@ -1,0 +1,89 @@
+"""An exercise of the workshop: a function that the reader writes, and the mistakes that are known by name."""
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+Function = Callable[..., Any]
+TASK = 'raise NotImplementedError("write this function")'
+"""The body of a stub."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A change of the solution that makes a known mistake."""
+
+    sentence: str
+    """The error, and its correction."""
+    old: str
+    """An excerpt of the solution, which occurs once in it."""
+    new: str
+    """Its replacement."""
+    section: str = ""
+    """The section of the documentation that explains it; by default that of the exercise."""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A function to write: its solution, the arguments of its tests, and its known mistakes."""
+
+    solution: Function
+    section: str
+    """The section of the course that explains it."""
+    cases: Callable[[], Sequence[tuple[Any, ...]]]
+    """Make the arguments of each test; they are the same in every call."""
+    mistakes: tuple[Mistake, ...] = ()
+    has_gradient: bool = False
+    """True if the gradients with respect to the tensors of floating-point numbers are compared too."""
+
+    @property
+    def name(self) -> str:
+        return self.solution.__name__
+
+    @property
+    def file(self) -> str:
+        """Name of the reader's file, and of the module of the solution."""
+        return self.solution.__module__.rsplit(".", 1)[1]
+
+    def source(self) -> str:
+        """Return the solution as text."""
+        return textwrap.dedent(inspect.getsource(self.solution))
+
+    def with_mistake(self, mistake: Mistake) -> Function:
+        """Return the solution with a mistake; raise `ValueError` if its excerpt does not occur exactly once."""
+        source = self.source()
+        if source.count(mistake.old) != 1:
+            raise ValueError(f"{self.name} contains {mistake.old!r} {source.count(mistake.old)} times")
+        names = dict(vars(sys.modules[self.solution.__module__]))
+        exec(compile(source.replace(mistake.old, mistake.new), f"<{self.name} with a mistake>", "exec"), names)
+        function: Function = names[self.name]
+        return function
+
+    def explained(self, mistake: Mistake) -> Mistake:
+        """Return the mistake with the section that explains it."""
+        return replace(mistake, section=mistake.section or self.section)
+
+
+def stubs(module_source: str) -> str:
+    r"""Return the source of a module without the bodies of its functions; docstrings stay.
+
+    >>> print(stubs('import math\n\n\ndef half(x: float) -> float:\n    \"\"\"Return x / 2.\"\"\"\n    return x / 2\n'))
+    import math
+    <BLANKLINE>
+    <BLANKLINE>
+    def half(x: float) -> float:
+        \"\"\"Return x / 2.\"\"\"
+        raise NotImplementedError("write this function")
+    <BLANKLINE>
+    """
+    lines = module_source.splitlines()
+    for node in reversed(ast.parse(module_source).body):
+        if isinstance(node, ast.FunctionDef):
+            docstring = node.body[0]
+            assert docstring.end_lineno is not None and node.end_lineno is not None
+            lines[docstring.end_lineno : node.end_lineno] = [textwrap.indent(TASK, "    ")]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,123 @@
+"""Chapter 1: byte-pair encoding."""
+
+from glassformer.course.workshop.exercise import Exercise, Mistake
+from glassformer.course.workshop.solutions.ch01_tokens import (
+    count_pairs,
+    encode,
+    learn_merges,
+    merge_pair,
+    most_frequent_pair,
+)
+
+SECTION = "course/01-text-to-ids"
+TEXT = {"low": 5, "lower": 2, "newest": 6, "widest": 3, "banana": 4, "aaa": 1}
+TIES = {"ba": 2, "ab": 2, "bb": 2, "cc": 1}
+MERGES = [("e", "s"), ("es", "t"), ("l", "o"), ("lo", "w"), ("n", "e"), ("ne", "w"), ("a", "n"), ("an", "an")]
+
+EXERCISES = (
+    Exercise(
+        count_pairs,
+        SECTION,
+        lambda: [({tuple(word): n for word, n in TEXT.items()},), ({("lo", "w"): 3, ("lo",): 9},), ({},)],
+        (
+            Mistake(
+                "Each word counts once: add the number of its occurrences in the text instead of 1.",
+                "counts.get(pair, 0) + n",
+                "counts.get(pair, 0) + 1",
+            ),
+            Mistake(
+                "A pair that occurs twice in a word counts once: go over the places, and not over a set of pairs.",
+                "in pairwise(word)",
+                "in set(pairwise(word))",
+            ),
+            Mistake(
+                "The last pair of each word is missing: a word of n symbols has n - 1 pairs.",
+                "in pairwise(word)",
+                "in pairwise(word[:-1])",
+            ),
+            Mistake("A count replaces the count of the words before it: add to it.", "counts.get(pair, 0) + n", "n"),
+        ),
+    ),
+    Exercise(
+        most_frequent_pair,
+        SECTION,
+        lambda: [
+            ({("l", "o"): 7, ("o", "w"): 7, ("e", "r"): 2},),
+            ({("o", "w"): 7, ("l", "o"): 7, ("e", "r"): 9},),
+            ({("z", "a"): 3, ("b", "z"): 3, ("b", "c"): 3},),
+        ],
+        (
+            Mistake(
+                "Of pairs with equal counts you take the one that was inserted first, so the vocabulary depends on the "
+                "order of the text: break ties by the alphabet.",
+                "(-counts[pair], pair)",
+                "-counts[pair]",
+                "course/12-classical-mistakes",
+            ),
+            Mistake(
+                "Of pairs with equal counts you take the last one in alphabetical order; the rule is the first one.",
+                "min(counts, key=lambda pair: (-counts[pair], pair))",
+                "max(counts, key=lambda pair: (counts[pair], pair))",
+            ),
+            Mistake("This is the pair with the smallest count: change the sign.", "-counts[pair]", "counts[pair]"),
+        ),
+    ),
+    Exercise(
+        merge_pair,
+        SECTION,
+        lambda: [
+            (("l", "o", "l", "o"), ("l", "o")),
+            (("a", "a", "a"), ("a", "a")),
+            (("a", "a", "a", "a", "b"), ("a", "a")),
+            (("n", "e", "w"), ("e", "n")),
+            (("an", "a", "n"), ("a", "n")),
+            ((), ("a", "n")),
+        ],
+        (
+            Mistake(
+                "A symbol is used by two occurrences: after a merge, continue after both of its symbols.",
+                "            i += 2\n",
+                "            i += 1\n",
+            ),
+            Mistake(
+                "Only the first occurrence is merged: continue until the end of the word.",
+                "            i += 2\n",
+                "            i += 2\n            return (*merged, *symbols[i:])\n",
+            ),
+        ),
+    ),
+    Exercise(
+        learn_merges,
+        SECTION,
+        lambda: [(TEXT, 1), (TEXT, 9), (TIES, 3), ({"ab": 1}, 5), ({}, 2)],
+        (
+            Mistake(
+                "The pairs are counted in the text without the merges: count again after each merge.",
+                "split = {merge_pair(word, pair): n for word, n in split.items()}",
+                "counts.pop(pair)",
+            ),
+            Mistake(
+                "Words are counted once each: keep the numbers of their occurrences.",
+                "{tuple(word): n for word, n in words.items()}",
+                "{tuple(word): 1 for word in words}",
+            ),
+        ),
+    ),
+    Exercise(
+        encode,
+        SECTION,
+        lambda: [(word, MERGES) for word in ("newest", "lowest", "banana", "low", "xyz", "", "wow")],
+        (
+            Mistake(
+                "The merges are applied in the wrong order: begin with the one that was learned first.",
+                "for pair in merges:",
+                "for pair in reversed(merges):",
+            ),
+            Mistake(
+                "The symbols are not the joined text of the word: return the symbols, and not the word itself.",
+                "return list(symbols)",
+                "return [word]",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,258 @@
+"""Chapter 5: scaled dot-product attention, masks and heads."""
+
+import torch
+
+from glassformer.course.workshop.exercise import Exercise, Mistake
+from glassformer.course.workshop.exercises.draws import mask, normal
+from glassformer.course.workshop.solutions.ch05_attention import (
+    attention,
+    causal_and_padding_mask,
+    causal_mask,
+    join_heads,
+    masked_softmax,
+    multi_head_attention,
+    split_heads,
+)
+
+SECTION = "course/05-attention"
+MISTAKES = "course/12-classical-mistakes"
+
+
+def padded() -> torch.Tensor:
+    """Two rows of five tokens; the second has padding at the left, so its first queries have no key."""
+    return torch.tensor([[True] * 5, [False, False, True, True, True], [True, True, True, False, False]])
+
+
+def softmax_cases() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    scores, allowed = normal(2, 4, 5), mask(2, 4, 5, seed=1)
+    allowed[0, 2] = False
+    scores[1, 1] = 0.0
+    low = torch.tensor([[-1e12, -2e12, 0.0], [-3e4, -3e4, 1.0]])
+    return [(scores, allowed), (low, torch.tensor([[True, True, False], [True, True, False]]))]
+
+
+def attention_cases() -> list[tuple[torch.Tensor, ...]]:
+    allowed = mask(2, 3, 4, 6, seed=3) | torch.eye(4, 6, dtype=torch.bool)
+    query, key, value = normal(2, 3, 4, 8), normal(2, 3, 6, 8, seed=1), normal(2, 3, 6, 5, seed=2)
+    return [(query, key, value, allowed), (3 * query, key, value, torch.ones_like(allowed))]
+
+
+def heads_cases() -> list[tuple[object, ...]]:
+    w = {name: normal(6, 6, seed=number) for number, name in enumerate("qkvo", 4)}
+    x, memory, allowed = normal(2, 3, 6), normal(2, 4, 6, seed=1), mask(2, 1, 3, 4, seed=9)
+    return [(x, memory, w, 2, allowed), (x, memory, w, 3, allowed), (x, x, w, 2, causal_mask(3)[None, None])]
+
+
+EXERCISES = (
+    Exercise(
+        causal_mask,
+        SECTION,
+        lambda: [(1,), (5,)],
+        (
+            Mistake(
+                "The mask has True where a query may NOT attend: here, True means that it may.", ".tril()", ".triu(1)"
+            ),
+            Mistake("A token cannot attend to itself: the diagonal is allowed.", ".tril()", ".tril(-1)"),
+            Mistake("Each token sees the future: queries are rows, and keys are columns.", ".tril()", ".triu()"),
+        ),
+    ),
+    Exercise(
+        causal_and_padding_mask,
+        SECTION,
+        lambda: [(padded(),), (padded()[:1],)],
+        (
+            Mistake(
+                "The mask of padding replaces the causal mask, so tokens see the future: join both with &.",
+                "causal_mask(n_tokens) & is_token[:, None, None, :]",
+                "is_token[:, None, None, :].expand(-1, 1, n_tokens, -1)",
+                MISTAKES,
+            ),
+            Mistake(
+                "Padding is hidden on the axis of the queries: it must be hidden on that of the keys, the last one.",
+                "is_token[:, None, None, :]",
+                "is_token[:, None, :, None]",
+                MISTAKES,
+            ),
+            Mistake("Joined with |, each mask permits what the other forbids: use &.", ") & is_token", ") | is_token"),
+            Mistake(
+                "Padding is forgotten: a query attends to keys that are no tokens.",
+                "causal_mask(n_tokens) & is_token[:, None, None, :]",
+                "causal_mask(n_tokens).expand(len(is_token), 1, -1, -1)",
+            ),
+        ),
+    ),
+    Exercise(
+        masked_softmax,
+        SECTION,
+        softmax_cases,
+        (
+            Mistake(
+                "The polarity is inverted: the allowed keys are hidden. True means that a query may attend.",
+                'hidden = scores.masked_fill(~allowed, float("-inf"))\n    is_empty = ~allowed.any',
+                'hidden = scores.masked_fill(allowed, float("-inf"))\n    is_empty = allowed.all',
+                MISTAKES,
+            ),
+            Mistake(
+                "Keys are hidden where the score is 0 after a multiplication by the mask, so a real score of 0 is "
+                "hidden too: use the mask itself.",
+                'scores.masked_fill(~allowed, float("-inf"))',
+                '(scores * allowed).masked_fill(scores * allowed == 0, float("-inf"))',
+                MISTAKES,
+            ),
+            Mistake(
+                "The hidden keys get a finite score such as -1e9, which very low scores fall below: use -inf.",
+                'float("-inf")',
+                "-1e9",
+                MISTAKES,
+            ),
+            Mistake(
+                "The hidden keys get a finite score such as -1e4, which low scores fall below: use -inf.",
+                'float("-inf")',
+                "-1e4",
+                MISTAKES,
+            ),
+            Mistake(
+                "A query without any allowed key gives NaN: 0 / 0. Give it zeros, before the softmax and after it.",
+                "hidden.masked_fill(is_empty, 0.0).softmax(dim=-1)\n    return weights.masked_fill(is_empty, 0.0)",
+                "hidden.softmax(dim=-1)\n    return weights",
+                MISTAKES,
+            ),
+            Mistake(
+                "The weights are right, and the gradient of a query without any allowed key is NaN: replace its scores "
+                "before the softmax, because a later replacement leaves the NaN in the backward pass.",
+                'scores.masked_fill(~allowed, float("-inf"))\n'
+                "    is_empty = ~allowed.any(dim=-1, keepdim=True)\n"
+                "    weights = hidden.masked_fill(is_empty, 0.0).softmax(dim=-1)",
+                'scores + torch.zeros_like(scores).masked_fill(~allowed, float("-inf"))\n'
+                "    is_empty = ~allowed.any(dim=-1, keepdim=True)\n"
+                "    weights = hidden.softmax(dim=-1)",
+                MISTAKES,
+            ),
+            Mistake(
+                "A query without any allowed key attends to all keys equally: its weights must be zeros.",
+                "    return weights.masked_fill(is_empty, 0.0)",
+                "    return weights",
+                MISTAKES,
+            ),
+            Mistake(
+                "The weights of the keys are set to 0 after the softmax, so the others do not add up to 1: hide the "
+                "scores before the softmax.",
+                'hidden = scores.masked_fill(~allowed, float("-inf"))\n'
+                "    is_empty = ~allowed.any(dim=-1, keepdim=True)\n"
+                "    weights = hidden.masked_fill(is_empty, 0.0).softmax(dim=-1)\n"
+                "    return weights.masked_fill(is_empty, 0.0)",
+                "return scores.softmax(dim=-1).masked_fill(~allowed, 0.0)",
+            ),
+        ),
+        has_gradient=True,
+    ),
+    Exercise(
+        attention,
+        SECTION,
+        attention_cases,
+        (
+            Mistake(
+                "The scores are not divided by √K, the root of the width of a key.",
+                " / math.sqrt(query.shape[-1])",
+                "",
+                MISTAKES,
+            ),
+            Mistake(
+                "The scores are divided by K instead of its root.",
+                "math.sqrt(query.shape[-1])",
+                "query.shape[-1]",
+            ),
+            Mistake(
+                "The scores are multiplied by √K: divide by it.",
+                "/ math.sqrt(query.shape[-1])",
+                "* math.sqrt(query.shape[-1])",
+            ),
+            Mistake(
+                "The scores are divided by the root of the width of the values: take the width of the keys.",
+                "math.sqrt(query.shape[-1])",
+                "math.sqrt(value.shape[-1])",
+            ),
+            Mistake(
+                "The scores are divided by the root of the number of keys, which is another axis.",
+                "math.sqrt(query.shape[-1])",
+                "math.sqrt(key.shape[-2])",
+            ),
+            Mistake(
+                "The mask is ignored: hide the keys that are not allowed.",
+                "masked_softmax(scores, allowed)",
+                "scores.softmax(dim=-1)",
+                MISTAKES,
+            ),
+        ),
+        has_gradient=True,
+    ),
+    Exercise(
+        split_heads,
+        SECTION,
+        lambda: [(normal(2, 3, 8), 4), (normal(1, 5, 6), 1), (normal(2, 3, 8), 3)],
+        (
+            Mistake(
+                "A view (B, H, T, …) cuts across the tokens, so a head mixes numbers of several tokens: split the last "
+                "axis first, and then exchange T and H.",
+                "x.view(n_rows, n_tokens, n_heads, width // n_heads).transpose(1, 2)",
+                "x.view(n_rows, n_heads, n_tokens, width // n_heads)",
+            ),
+            Mistake(
+                "The numbers of a head must be neighbours: head 0 has the first K numbers, and not every H-th.",
+                "x.view(n_rows, n_tokens, n_heads, width // n_heads).transpose(1, 2)",
+                "x.view(n_rows, n_tokens, width // n_heads, n_heads).permute(0, 3, 1, 2)",
+            ),
+            Mistake(
+                "The axis of the heads comes before that of the tokens: exchange them.",
+                ".transpose(1, 2)",
+                "",
+            ),
+        ),
+    ),
+    Exercise(
+        join_heads,
+        SECTION,
+        lambda: [(normal(2, 4, 3, 2),), (normal(1, 1, 5, 3),)],
+        (
+            Mistake(
+                "Without an exchange of H and T, the numbers of different tokens are mixed.",
+                "x.transpose(1, 2).reshape",
+                "x.reshape",
+            ),
+        ),
+    ),
+    Exercise(
+        multi_head_attention,
+        SECTION,
+        heads_cases,
+        (
+            Mistake(
+                "Keys and values come from the queries' text: in cross-attention, they come from the memory.",
+                'key = split_heads(memory @ w["k"], n_heads)\n'
+                '    value = split_heads(memory @ w["v"], n_heads)\n'
+                "    return",
+                'key = split_heads(x @ w["k"], n_heads)\n    value = split_heads(x @ w["v"], n_heads)\n'
+                "    allowed = allowed[..., : x.shape[1]]\n    return",
+            ),
+            Mistake(
+                "The keys are reshaped with the number of queries: the memory has a length of its own.",
+                'key = split_heads(memory @ w["k"], n_heads)',
+                'key = (memory @ w["k"]).view(len(x), x.shape[1], n_heads, -1).transpose(1, 2)',
+                MISTAKES,
+            ),
+            Mistake('The last matrix, w["o"], is missing.', ' @ w["o"]', ""),
+            Mistake(
+                "The scores are divided by the root of the width of the model: each head has its own, smaller width.",
+                'query = split_heads(x @ w["q"], n_heads)',
+                'query = split_heads(x @ w["q"], n_heads) / math.sqrt(n_heads)',
+                MISTAKES,
+            ),
+            Mistake(
+                "All heads share one softmax: there is only one head. Split the width before the scores.",
+                "join_heads(attention(query, key, value, allowed))",
+                "join_heads(attention(*(join_heads(y)[:, None] for y in (query, key, value)), allowed))",
+            ),
+        ),
+        has_gradient=True,
+    ),
+)

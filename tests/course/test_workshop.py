@@ -1,0 +1,162 @@
+"""The workshop: solutions pass, stubs are empty, every known mistake is recognised, and other errors are described."""
+
+import importlib
+import inspect
+import re
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from glassformer.course.workshop import checking
+from glassformer.course.workshop.checking import judged
+from glassformer.course.workshop.comparing import difference
+from glassformer.course.workshop.exercise import Exercise, Mistake, stubs
+from glassformer.course.workshop.folder import PROGRESS, check, start
+from glassformer.course.workshop.registry import every_exercise, exercise_of
+from glassformer.course.workshop.solutions import names
+from glassformer.errors import UserError
+from glassformer.nn.attention_functions import attention_reference
+from glassformer.nn.masks import Mask
+
+EXERCISES = every_exercise()
+MISTAKES = [(exercise, mistake) for exercise in EXERCISES.values() for mistake in exercise.mistakes]
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_solution_is_right_and_its_stub_is_empty(name: str) -> None:
+    exercise = EXERCISES[name]
+    assert judged(exercise, exercise.solution).state == "right"
+    names: dict[str, object] = {}
+    exec(stubs(inspect.getsource(inspect.getmodule(exercise.solution))), names)  # type: ignore[arg-type]
+    assert names[name].__doc__ == exercise.solution.__doc__
+    assert judged(exercise, names[name]).state == "empty"  # type: ignore[arg-type]
+    assert judged(exercise, None).state == "empty"
+
+
+@pytest.mark.parametrize(
+    ("exercise", "mistake"), MISTAKES, ids=[f"{exercise.name}: {mistake.new[:30]}" for exercise, mistake in MISTAKES]
+)
+def test_a_known_mistake_is_named(exercise: Exercise, mistake: Mistake) -> None:
+    """Two mistakes of one exercise have different results in its tests, so the sentence is that of the right one."""
+    verdict = judged(exercise, exercise.with_mistake(mistake))
+    assert (verdict.state, verdict.sentence) == ("mistake", mistake.sentence)
+    page, _, anchor = verdict.section.partition("#")
+    text = (DOCS / f"{page}.md").read_text("utf-8")
+    assert not anchor or f"({anchor})=" in text or anchor in headings(text)
+
+
+def headings(text: str) -> set[str]:
+    """Return the anchors of the headings of a page."""
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in re.findall(r"^#+ (.*)$", text, re.M)}
+
+
+def test_every_function_of_a_solution_is_an_exercise() -> None:
+    assert names() == {exercise.name: exercise.file for exercise in EXERCISES.values()}
+    for file in {exercise.file for exercise in EXERCISES.values()}:
+        module = importlib.import_module(f"glassformer.course.workshop.solutions.{file}")
+        own = [name for name, x in vars(module).items() if inspect.isfunction(x) and x.__module__ == module.__name__]
+        assert own == [exercise.name for exercise in EXERCISES.values() if exercise.file == file]
+
+
+# Answers
+
+
+def half(numbers: list[float]) -> list[float]:
+    """Return each number divided by 2."""
+    return [x / 2 for x in numbers]
+
+
+HALF = Exercise(
+    half,
+    "course/index",
+    lambda: [([1.0, 3.0],), ([],)],
+    (Mistake("You multiply.", "x / 2", "x * 2"), Mistake("You double the last.", "x / 2", "x")),
+)
+
+
+def slow_half(numbers: list[float]) -> list[float]:
+    until = time.process_time() + 0.2
+    while time.process_time() < until:
+        pass
+    return half(numbers)
+
+
+def half_in_place(numbers: list[float]) -> list[float]:
+    numbers[:] = half(numbers)
+    return numbers
+
+
+def broken(numbers: list[float]) -> list[float]:
+    return [numbers[len(numbers)]]
+
+
+def test_empty_wrong_slow_and_endless_functions_get_different_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "SLOW_SECONDS", 0.1)
+    assert judged(HALF, half).state == "right"
+    slow = judged(HALF, slow_half)
+    assert slow.state == "slow" and slow.is_right and "where the solution takes" in slow.sentence
+    assert judged(HALF, lambda x: [y * 2 for y in x]).sentence == "You multiply."
+    assert judged(HALF, lambda x: [y / 3 for y in x]).sentence == (
+        "In test 1 of 2: at [0]: 0.333333 instead of 0.5. Given: [1.0, 3.0]."
+    )
+    assert "the function changes argument 1: work on a copy" in judged(HALF, half_in_place).sentence
+    sentence = judged(HALF, broken).sentence
+    assert "it raises IndexError" in sentence and sentence.endswith("return [numbers[len(numbers)]]")
+    endless = judged(HALF, lambda x: time.sleep(2), limit=0.05)  # type: ignore[func-returns-value]
+    assert endless.state == "endless" and "did not end within 0.05 seconds" in endless.sentence
+
+
+def test_differences_name_the_place() -> None:
+    x = torch.tensor([[1.0, 2.0]])
+    assert difference(x, x + 1e-6) == ""
+    assert difference(x.mT, x) == "shape (2, 1) instead of (1, 2)"
+    assert difference(x.long(), x) == "dtype torch.int64 instead of torch.float32"
+    assert difference(x * torch.nan, x) == "at [0, 0]: nan instead of 1"
+    assert difference({"a": 1}, {"a": 1, "b": 2}) == "the key 'b' is missing"
+    assert difference(None, 1.0) == "None instead of 1.0"
+    assert difference(3, [3]) == "3 instead of a list"
+
+
+# The folder
+
+
+def test_a_folder_is_filled_checked_and_remembered(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    paths = start(folder)
+    assert {path.stem for path in paths} == {exercise.file for exercise in EXERCISES.values()}
+    with pytest.raises(UserError, match="exists already: choose another folder"):
+        start(folder)
+    assert check(folder).n_right == 0
+    path = folder / "ch05_attention.py"
+    written = path.read_text("utf-8")
+    path.write_text(written + "\n" + EXERCISES["causal_mask"].source().replace(".tril()", ".triu(1)"), "utf-8")
+    progress = check(folder, ["causal_mask"])
+    assert progress.states["causal_mask"] == "mistake" and "May NOT attend".lower() in str(progress).lower()
+    path.write_text(written + "\n" + EXERCISES["causal_mask"].source(), "utf-8")
+    assert check(folder, ["causal_mask"]).n_right == 1
+    assert check(folder, ["split_heads"]).n_right == 1, "the states of the others are kept"
+    (folder / PROGRESS).write_text("{", "utf-8")
+    assert check(folder, ["split_heads"]).n_right == 0
+    path.write_text("def causal_mask(:\n", "utf-8")
+    with pytest.raises(UserError, match=r"ch05_attention.py, line 1: .*; correct it"):
+        check(folder)
+    path.write_text("import nothing_of_this_name\n", "utf-8")
+    with pytest.raises(UserError, match="cannot be imported: ModuleNotFoundError"):
+        check(folder)
+    with pytest.raises(UserError, match="no exercise 'causal_mas'; did you mean causal_mask"):
+        exercise_of("causal_mas")
+
+
+# Solutions equal the package
+
+
+def test_attention_equals_the_reference() -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 3, n, 4) for n in (5, 7, 7))
+    allowed = torch.rand(2, 1, 5, 7) < 0.6
+    found = EXERCISES["attention"].solution(query, key, value, allowed)
+    expected = attention_reference(query, key, value, Mask(pairs=allowed[:, 0]))
+    torch.testing.assert_close(found, expected[0])
