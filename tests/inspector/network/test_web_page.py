@@ -14,6 +14,7 @@ from glassformer.inspection.ablation import Part
 from glassformer.inspection.capture import capture
 from glassformer.inspection.effects import effects
 from glassformer.inspection.measures import measure_of
+from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.inspector.web_file import web_file
 from glassformer.model import Model
 from inspector.browsing import SOURCE, TEXT, Open, Visit, close, given_to, hash_of, number
@@ -76,13 +77,27 @@ def test_a_typed_text_has_the_predictions_of_python(name: str, models: dict[str,
 def test_the_panels_show_what_the_server_shows(
     models: dict[str, Model], open_web: OpenWeb, open_model: OpenModel
 ) -> None:
-    """The scores of heads and the logit lens of the page equal those of a server."""
+    """The scores of heads, the logit lens and the terms of a logit on the page equal those of a server."""
     for name in FAMILIES[:3]:
         web, served = open_web(name), open_model(name)
-        for tab, card in (("Attention", "Heads"), ("Logit lens", "Logit lens")):
+        for tab, card in (("Attention", "Heads"), ("Logit lens", "Logit lens"), ("Attribution", "Largest terms")):
             web.open_tab(tab)
             served.open_tab(tab)
             assert web.cells(card) == served.cells(card), (name, tab)
+
+
+def test_two_texts_are_patched_in_the_page(models: dict[str, Model], open_web: OpenWeb) -> None:
+    page = open_web("decoder", {"panel": "patch"})
+    texts = ("abc de", "abd de", "a", "b")
+    for i, text in enumerate(texts):
+        page.page.locator(".fields textarea").nth(i).fill(text)
+    page.page.get_by_role("button", name="Patch", exact=True).click()
+    page.settle()
+    expected = patch_residual(models["decoder"].network, patching_of(models["decoder"], *texts))
+    assert close(page.numbers("Patching"), expected.shares)
+    shown = page.frame("Patching").inner_text()
+    assert f"{expected.clean:.2f} (clean)" in shown.replace("−", "-")
+    assert "this file computes no gradients" in shown and "rank correlation" not in shown
 
 
 def test_generation_is_that_of_python(models: dict[str, Model], open_web: OpenWeb) -> None:
@@ -112,7 +127,16 @@ def test_a_target_is_that_of_a_greedy_search(name: str, models: dict[str, Model]
 
 def test_only_panels_that_the_page_computes_are_offered(open_web: OpenWeb) -> None:
     tabs = open_web("encoder-decoder").page.locator("#tabs [role=tab]:visible").all_inner_texts()
-    assert tabs == ["Flow", "Alignment", "Attention", "Logit lens", "Step by step", "Ablation"]
+    assert tabs == [
+        "Flow",
+        "Alignment",
+        "Attention",
+        "Logit lens",
+        "Attribution",
+        "Step by step",
+        "Ablation",
+        "Patching",
+    ]
 
 
 def test_a_text_that_the_model_cannot_read_is_refused_in_one_sentence(open_web: OpenWeb) -> None:

@@ -12,8 +12,14 @@
 import { ServerError } from "../page/source.js";
 import { logitsAt } from "./heads.js";
 import { logSoftmax } from "./predictions.js";
+import { besideOthers } from "./spread.js";
 import { range } from "./stacks.js";
 import { widthOf } from "./tensors.js";
+
+/** The tensor that the feed-forward of a block adds to the residual stream. @param {string} block @param {TransformerConfig} config */
+export function feedForwardName(block, config) {
+  return `${block}.${config.norm_order === "sandwich" ? "ff_out_norm" : "ff"}`;
+}
 
 /**
  * Return a tap that switches parts off: it changes the tensors that it receives. A head's context and the output of a
@@ -33,7 +39,7 @@ export function ablating(parts, config, means) {
     if (what === "head") {
       const name = `${block}.${kind === "cross" ? "cross_attn" : "self_attn"}.context`;
       replaced.set(name, [...(replaced.get(name) ?? []), Number(head)]);
-    } else if (what === "feed_forward") replaced.set(`${block}.${config.norm_order === "sandwich" ? "ff_out_norm" : "ff"}`, null);
+    } else if (what === "feed_forward") replaced.set(feedForwardName(block, config), null);
     else skipped.add(`${block}.residual`);
   }
   /** Input of the block that is computed. @type {Tensor | null} */
@@ -114,11 +120,11 @@ export async function effects(run, config, mean) {
   const { attention } = run.facts.model;
   const measure = measureOf(run);
   const loss = measure.value(run.tensor("logits"));
-  /** Effects by type of part. @type {Record<string, Record<string, number>>} */
+  /** Effects by type of part. @type {Record<string, Record<string, number[]>>} */
   const types = { head: {}, feed_forward: {}, layer: {} };
   const change = async (/** @type {string} */ part) => {
     const effect = measure.value((await without(run, config, { off: part, mean })).tensor("logits")) - loss;
-    types[part.split(".")[2] ?? "layer"][part] = effect;
+    types[part.split(".")[2] ?? "layer"][part] = [effect];
     return effect;
   };
   /** @type {Record<string, any>} */
@@ -137,20 +143,6 @@ export async function effects(run, config, mean) {
     }
   }
   return { ...found, beside: Object.assign({}, ...Object.values(types).map(besideOthers)) };
-}
-
-/**
- * Return each effect on one text beside its baseline, the mean of the other parts of its type. One text has no spread, so no
- * part is beyond the baseline.
- * @param {Record<string, number>} effects
- */
-function besideOthers(effects) {
-  const all = Object.values(effects);
-  const sum = all.reduce((total, x) => total + x, 0);
-  return Object.fromEntries(Object.entries(effects).map(([part, mean]) => {
-    const baseline = all.length > 1 ? (sum - mean) / (all.length - 1) : null;
-    return [part, { mean, deviation: null, quartiles: [mean, mean, mean], baseline, is_beyond: false }];
-  }));
 }
 
 /**

@@ -65,6 +65,24 @@ export class Reading {
   }
 
   /**
+   * Return sentences about the parts of texts that become the unknown token.
+   * @param {(string | null | undefined)[]} sources
+   * @param {(string | null | undefined)[]} others
+   */
+  unknown(sources, others) {
+    const ofSources = sources.map((text) => this.sourceTokenizer.unknownIn(text ?? ""));
+    const ofOthers = others.map((text) => this.tokenizer.unknownIn(text ?? ""));
+    return [...new Set([...ofSources, ...ofOthers])].filter(Boolean).join(" ");
+  }
+
+  /** Return the id of an answer. @param {string} text */
+  answerId(text) {
+    const ids = this.tokenizer.encode(text);
+    if (ids.length === 1) return ids[0];
+    throw new TextError(`the answer '${text}' has ${ids.length} tokens: give one token, with its leading space if it begins a word`);
+  }
+
+  /**
    * Return the ids that the network reads for an input of the page; without a target, the network writes one.
    * @param {Example} example
    * @param {Transformer | RecurrentModel} network
