@@ -77,6 +77,11 @@ export class ComputedRun {
     return tensor;
   }
 
+  /** Number of numbers of all tensors. */
+  get size() {
+    return [...this.tensors.values()].reduce((sum, { data }) => sum + data.length, 0);
+  }
+
   /** Logits of a position; of a head for the whole text, position 0. @param {number} position */
   logits(position) {
     return logitsAt(this.tensor("logits"), position);

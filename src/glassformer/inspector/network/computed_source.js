@@ -33,8 +33,9 @@ import { TextError } from "./tokenizer.js";
 
 /** What the network computes of a run, and the other routes; panels that need another route are not offered. */
 const ROUTES = ["/flow", "/thumbnails", "/attention", "/scores", "/alignment", "/lens", "/attribution", "/logits", "/effects", "/tensor", "/api/run", "/api/next", "/api/model", "/api/vocabulary", "/api/patch"];
-/** Number of runs that are kept with all their tensors. */
-const MAX_RUNS = 3;
+/** Number of runs that are kept with all their tensors, as far as these have no more numbers together (256 MB). */
+const MAX_RUNS = 8;
+const MAX_NUMBERS = 64e6;
 const N_NEXT = 50;
 /** Largest difference from PyTorch's logits, × max(1, largest logit). */
 const TOLERANCE = 1e-3;
@@ -185,7 +186,11 @@ export class ComputedSource extends Source {
     const run = this.#newRun(String(++this.nRuns), input);
     await run.compute();
     this.runs.set(run.names.run, run);
-    for (const name of [...this.runs.keys()].slice(0, -MAX_RUNS)) this.runs.delete(name);
+    let numbers = 0;
+    for (const [i, [name, { size }]] of [...this.runs].reverse().entries()) {
+      numbers += size;
+      if (i && (i >= MAX_RUNS || numbers > MAX_NUMBERS)) this.runs.delete(name);
+    }
     return run.answer(this.reading.unknown([body.source], [body.text, body.target]), (performance.now() - begin) / 1000);
   }
 
