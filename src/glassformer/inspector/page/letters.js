@@ -94,6 +94,15 @@ export function labelsOf(tokens) {
 }
 
 /**
+ * Return the label of a token that comes after others: one that completes a letter is named by the letter, such as `ש·2/2`.
+ * @param {{text: string}[]} before
+ * @param {string} text
+ */
+export function labelAfter(before, text) {
+  return BYTE.test(text) ? labelsOf([...before.slice(-MOST), { text }]).at(-1) ?? text : text;
+}
+
+/**
  * Return what a token with a part of a letter shows below the letter: its characters, and the bytes of incomplete ones.
  * @param {string} text
  */
