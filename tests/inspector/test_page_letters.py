@@ -1,5 +1,7 @@
 """Letters of every script in a browser: whole over their tokens, in the order of writing."""
 
+import unicodedata
+
 import pytest
 
 from glassformer.inspection.capture import capture
@@ -69,9 +71,10 @@ def after_d7(text: str) -> str:
     if not text.startswith("<0x") or len(text) != len("<0xD7>"):
         return text
     try:
-        return bytes([0xD7, int(text[3:5], 16)]).decode() + "·2/2"
+        letter = bytes([0xD7, int(text[3:5], 16)]).decode()
     except UnicodeDecodeError:
         return text
+    return text if unicodedata.category(letter) == "Cn" else f"{letter}·2/2"
 
 
 def test_bytes_that_are_no_text_stay_bytes(models: dict[str, Model], serve: Serve, visit: Open) -> None:

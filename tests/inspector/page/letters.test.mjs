@@ -41,6 +41,7 @@ test("a predicted token that completes a letter is named by it", () => {
   assert.equal(labelAfter(before, "<0xA6>"), "\u65e6·3/3");
   assert.equal(labelAfter(before, "x"), "x");
   assert.equal(labelAfter(before.slice(0, 2), "<0xA5>"), "<0xA5>", "a byte that completes nothing");
+  assert.equal(labelAfter([{ text: "<0xD7>" }], "<0xAB>"), "<0xAB>", "no letter has these bytes");
   assert.equal(labelAfter([], "<0xD7>"), "<0xD7>", "the first byte of many letters");
 });
 

@@ -99,7 +99,9 @@ export function labelsOf(tokens) {
  * @param {string} text
  */
 export function labelAfter(before, text) {
-  return BYTE.test(text) ? labelsOf([...before.slice(-MOST), { text }]).at(-1) ?? text : text;
+  if (!BYTE.test(text)) return text;
+  const label = labelsOf([...before.slice(-MOST), { text }]).at(-1) ?? text;
+  return /\p{Cn}/u.test(label) ? text : label; // a number of Unicode that is no letter yet
 }
 
 /**
