@@ -75,6 +75,26 @@ def patches_of(model: Model, family: str) -> list[dict[str, Any]]:
     return [one, *with_target]
 
 
+def sets_of(family: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return requests about a set of texts: path, name of the function, and body."""
+    lines = [*TEXTS[family], "fgh de abc" if family == "decoder" else TEXTS[family][0][::-1], "a " * 50]
+    if family == "encoder-decoder":
+        lines = ["red dog sees\tsieht hund rot", "red cat sees\tsieht katze", "dog red"]
+    kinds = {"encoder-decoder": ("encoder.0.head", "decoder.0.neuron", "cross.0.head")}.get(
+        family, (f"{family}.1.head", f"{family}.0.neuron")
+    )
+    effects = [
+        {"lines": [*lines, *lines[:2]], "mean": False},
+        {"lines": lines, "mean": True},
+        {"lines": [], "mean": False},
+    ]
+    units = [{"lines": lines, "units": kind, "unit": unit} for kind in kinds for unit in (1, 0, 999)]
+    return [
+        *(("/api/effects", "effects_of_set", body) for body in effects),
+        *(("/api/strongest", "strongest_texts", body) for body in units),
+    ]
+
+
 @pytest.fixture(scope="module")
 def answers(
     models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory
@@ -93,16 +113,20 @@ def answers(
         queries, patches = [], patches_of(model, family)
         if inspector.model()["is_additive"]:
             queries = attributions_of(model)
+        sets = [] if name in ADDITIVE else sets_of(family)
+        if name in ADDITIVE:
+            patches = [body for body in patches if "answer" in body and not body["more_clean"]][:4]
         write_requests(
             folder,
             name,
             inspector,
             given_to(model),
             gets=[f"attribution?{urlencode(query)}" for query in queries],
-            posts=[["/api/patch", body] for body in patches],
+            posts=[*(["/api/patch", body] for body in patches), *([path, body] for path, _, body in sets)],
         )
         expected[name] = [answered(inspector.attribution, run=run, **query) for query in queries]
         expected[name] += [answered(inspector.patch, **body) for body in patches]
+        expected[name] += [answered(getattr(inspector, function), **body) for _, function, body in sets]
     run_node("answers.mjs", folder)
     yield {name: (json.loads((folder / f"{name}.out.json").read_text()), expected[name]) for name in NAMES}
 
@@ -116,6 +140,6 @@ def test_attribution_and_patching_equal_those_of_the_server(
     require_equal(found, [one | without if "map" in one else one for one in expected])
     assert any("terms" in one for one in expected) or name not in ADDITIVE
     maps = [one for one in expected if "map" in one]
-    assert any(one["n_texts"] == 6 for one in maps) or ADDITIVE.get(name) != "decoder"
+    assert any(one["n_texts"] == 6 for one in maps) or name not in ("decoder", "encoder")
     shares = [share for one in maps for row in one["map"] for share in row]
     assert sum(abs(share) > 1e-2 for share in shares) > len(shares) / 4, "many places restore a part"

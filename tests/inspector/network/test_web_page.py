@@ -12,9 +12,10 @@ from glassformer.config.run import GenerationConfig
 from glassformer.inference.generation import Generation
 from glassformer.inspection.ablation import Part
 from glassformer.inspection.capture import capture
-from glassformer.inspection.effects import effects
+from glassformer.inspection.effects import effects, effects_of_texts
 from glassformer.inspection.measures import measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
+from glassformer.inspection.strongest import strongest
 from glassformer.inspector.web_file import web_file
 from glassformer.model import Model
 from inspector.browsing import SOURCE, TEXT, Open, Visit, close, given_to, hash_of, number
@@ -100,6 +101,30 @@ def test_two_texts_are_patched_in_the_page(models: dict[str, Model], open_web: O
     assert "this file computes no gradients" in shown and "rank correlation" not in shown
 
 
+def test_a_file_of_the_visitor_is_searched_in_the_page(
+    models: dict[str, Model], open_web: OpenWeb, tmp_path: Path
+) -> None:
+    """Strongest texts and effects over the texts of a file equal the functions of Python."""
+    lines = ["abc de", "fgh abc", "de fgh de", "c fgh", "ab ab ab"]
+    (tmp_path / "texts.txt").write_text("\n".join(lines))
+    page, model = open_web("decoder", {"panel": "texts", "unit": "decoder.1.neuron.3"}), models["decoder"]
+    page.page.locator("input[type=file]:not([webkitdirectory])").first.set_input_files(tmp_path / "texts.txt")
+    page.page.get_by_role("button", name="Find", exact=True).click()
+    page.settle()
+    expected = strongest(model, lines, "decoder.1.neuron").texts(3)
+    rows = page.cells("Strongest texts")[1:]
+    assert [int(row[0]) for row in rows] == [text.number + 1 for text in expected]
+    assert [number(row[1]) for row in rows] == pytest.approx([text.strength for text in expected], abs=1e-3)
+    page.open_tab("Ablation")
+    page.page.locator("details.more summary:visible").click()
+    page.page.locator("details.more textarea:visible").fill("\n".join(lines))
+    page.page.get_by_role("button", name="Measure these texts").click()
+    page.settle()
+    changes = effects_of_texts(model, lines).changes
+    shown = [number(x) for x in page.page.locator(".switch").all_inner_texts()]
+    assert shown == pytest.approx([changes[part] for layer in (0, 1) for part in parts_of(layer)], abs=0.006)
+
+
 def test_generation_is_that_of_python(models: dict[str, Model], open_web: OpenWeb) -> None:
     """Steps at temperature 0 write the text of `generate`."""
     page = open_web("decoder", {"panel": "steps", "temperature": 0})
@@ -136,6 +161,7 @@ def test_only_panels_that_the_page_computes_are_offered(open_web: OpenWeb) -> No
         "Step by step",
         "Ablation",
         "Patching",
+        "Texts",
     ]
 
 

@@ -111,7 +111,7 @@ function writtenBy(run, network, config, position) {
  * @param {Tensor} valueBias of all heads, (1, H·W)
  * @param {number} head
  */
-function headOutput({ out, sizes }, context, valueBias, head) {
+export function headOutput({ out, sizes }, context, valueBias, head) {
   const width = widthOf(context);
   const contexts = zeros(1, sizes.n_heads * width);
   for (let i = 0; i < width; i++) contexts.data[head * width + i] = context.data[i] - valueBias.data[head * width + i];

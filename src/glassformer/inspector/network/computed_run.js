@@ -181,6 +181,11 @@ export class ComputedRun {
     return ids.map((id) => tokenizer.shown(id));
   }
 
+  /** The tokens that the decoder of a pair predicts. */
+  writtenNames() {
+    return [...this.input.ids.slice(1), this.reading.rules.end_id].map((id) => this.reading.tokenizer.shown(id));
+  }
+
   /** Names and shapes of the tensors in the order of the computation, and the settings. @param {object} config */
   flow(config) {
     const tensors = [...this.tensors].map(([name, { shape }]) => [name, shape.slice(1)]).filter(([name, shape]) => name !== "logits" && shape.length > 1);

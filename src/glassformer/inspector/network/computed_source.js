@@ -6,6 +6,7 @@
  * @import { Facts } from "./computed_run.js"
  * @import { Request } from "./patching.js"
  * @import { Input, Rules } from "./reading.js"
+ * @import { Active } from "./strongest.js"
  * @import { RecurrentConfig } from "./recurrent_stacks.js"
  * @import { Transformer, TransformerConfig } from "./transformer.js"
  * @import { Vocabulary } from "./tokenizer.js"
@@ -19,7 +20,7 @@
  */
 
 import { ServerError, Source } from "../page/source.js";
-import { ablate, effects, without } from "./ablation.js";
+import { ablate, effects, measured, without } from "./ablation.js";
 import { attribution } from "./attribution.js";
 import { ComputedRun } from "./computed_run.js";
 import { thumbnails } from "./head_scores.js";
@@ -28,11 +29,12 @@ import { buildNetwork } from "./network.js";
 import { entropyOf, logSoftmax, topOf } from "./predictions.js";
 import { patch } from "./patching.js";
 import { Prefix, Reading } from "./reading.js";
+import { activeUnits, strongestTexts } from "./strongest.js";
 import { rowsOf } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 
 /** What the network computes of a run, and the other routes; panels that need another route are not offered. */
-const ROUTES = ["/flow", "/thumbnails", "/attention", "/scores", "/alignment", "/lens", "/attribution", "/logits", "/effects", "/tensor", "/api/run", "/api/next", "/api/model", "/api/vocabulary", "/api/patch"];
+const ROUTES = ["/flow", "/thumbnails", "/attention", "/scores", "/alignment", "/lens", "/attribution", "/logits", "/effects", "/tensor", "/api/run", "/api/next", "/api/model", "/api/vocabulary", "/api/patch", "/api/effects", "/api/strongest"];
 /** Number of runs that are kept with all their tensors, as far as these have no more numbers together (256 MB). */
 const MAX_RUNS = 8;
 const MAX_NUMBERS = 64e6;
@@ -80,6 +82,8 @@ export class ComputedSource extends Source {
     this.nRuns = 0;
     /** How many texts of the latest set are done, and their number. */
     this.progress = { done: 0, total: 0 };
+    /** Units of the latest set of texts. @type {{key: string, texts: Active[]} | null} */
+    this.active = null;
   }
 
   /** Settings of a network that has parts to switch off. */
@@ -132,7 +136,7 @@ export class ComputedSource extends Source {
     if (what === "attribution") {
       return attribution(run, this.transformer, { position: number(given, "position"), token: given.get("token") ?? "", against: given.get("against") ?? "" });
     }
-    if (what === "effects") return effects(run, this.transformer, given.get("mean") === "1");
+    if (what === "effects") return { ...run.names, ...effects([await measured(run, this.transformer, given.get("mean") === "1")], model.attention, this.transformer) };
     if (what === "alignment") return run.alignment(number(given, "layer"), number(given, "head"));
     throw this.#refused();
   }
@@ -172,6 +176,8 @@ export class ComputedSource extends Source {
   /** @param {string} path @param {{[name: string]: any}} body @returns {Promise<any>} */
   async #post(path, body) {
     if (path === "/api/run") return this.#run(body);
+    if (path === "/api/effects") return this.#effectsOfSet(body.lines, body.mean);
+    if (path === "/api/strongest") return this.#strongest(body.lines, body.units, body.unit);
     if (path === "/api/patch") return this.#patch(/** @type {any} */ (body));
     if (path === "/api/next") return this.#next(body.ids, body.source_ids ?? []);
     const { run, what } = this.#runOf(path);
@@ -201,10 +207,50 @@ export class ComputedSource extends Source {
 
   /** @param {Request} request */
   async #patch(request) {
-    const report = (/** @type {number} */ done, /** @type {number} */ total) => { this.progress = { done, total }; };
+    const report = (/** @type {number} */ done, /** @type {number} */ total) => void (this.progress = { done, total });
     const network = /** @type {Transformer} */ (this.network);
     const found = await patch({ network, reading: this.reading, newRun: (input) => this.#newRun("", input), report }, request);
     return { model: this.web.facts.model.id, ...found };
+  }
+
+  /**
+   * Run each text of a set, and use the run.
+   * @template T
+   * @param {string[]} lines
+   * @param {(run: ComputedRun, number: number) => Promise<T> | T} use
+   * @returns {Promise<T[]>}
+   */
+  async #ofTexts(lines, use) {
+    if (!lines.length) throw new ServerError("there is no text: write one per line", 400);
+    const found = [];
+    for (const [number, line] of lines.entries()) {
+      this.progress = { done: number, total: lines.length };
+      try {
+        const run = this.#newRun("", await this.reading.lineInput(line, this.network));
+        await run.compute();
+        found.push(await use(run, number));
+      } catch (error) {
+        throw error instanceof TextError ? new TextError(`text ${number + 1}: ${error.message}`) : error;
+      }
+    }
+    return found;
+  }
+
+  /** @param {string[]} lines @param {boolean} mean */
+  async #effectsOfSet(lines, mean) {
+    const { id, attention } = this.web.facts.model;
+    const texts = await this.#ofTexts(lines, (run) => measured(run, this.transformer, mean));
+    return { model: id, ...effects(texts, attention, this.transformer) };
+  }
+
+  /** @param {string[]} lines @param {string} units @param {number} unit */
+  async #strongest(lines, units, unit) {
+    const key = JSON.stringify([lines, units]);
+    if (this.active?.key !== key) {
+      const texts = await this.#ofTexts(lines, (run, number) => activeUnits(run, number, units));
+      this.active = { key, texts: texts.filter((text) => text !== null) };
+    }
+    return { model: this.web.facts.model.id, ...strongestTexts(this.active.texts, units, unit) };
   }
 
   /** @param {Example & {random?: boolean}} body @returns {Promise<Input>} */

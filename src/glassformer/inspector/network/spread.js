@@ -22,7 +22,7 @@ function deviationOf(values) {
 }
 
 /** The number that a share of the values do not exceed, linear between two values. @param {number[]} values @param {number} share */
-function quantile(values, share) {
+export function quantile(values, share) {
   const sorted = [...values].sort((a, b) => a - b);
   const at = share * (sorted.length - 1);
   const [low, high] = [sorted[Math.floor(at)], sorted[Math.ceil(at)]];
