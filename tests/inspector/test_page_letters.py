@@ -1,7 +1,10 @@
 """Letters of every script in a browser: whole over their tokens, in the order of writing."""
 
+import unicodedata
+
 import pytest
 
+from glassformer.inspection.capture import capture
 from glassformer.model import Model
 from inspector.browsing import Open, Visit, hash_of
 from inspector.conftest import OpenModel, Serve
@@ -47,6 +50,31 @@ def test_a_part_of_a_letter_is_named_by_the_letter(open_model: OpenModel, panel:
     else:
         [named, *_] = found.cells("Head" if panel == "attention" else "Logit lens")
     assert "ש·1/2" in " ".join(named) and "ש·2/2" in " ".join(named)
+
+
+def test_a_predicted_part_of_a_letter_is_named_by_the_letter(
+    models: dict[str, Model], serve: Serve, visit: Open
+) -> None:
+    """After the first byte of ש, each second byte that gives a letter is named by that letter."""
+    model = models["decoder"]
+    trace = capture(model, text="ש", names=["logits"])
+    position = trace.target.index("<0xD7>")
+    found = visit(serve(Inspector(model)).address + hash_of(text="ש", pos=position))
+    shown = [row[0] for row in found.cells("Next token")[1:]]
+    raw = model.tokenizer.tokens(trace["logits"][0, position].argsort(descending=True)[: len(shown)].tolist())
+    assert shown == [after_d7(text) for text in raw]
+    assert any(label.endswith("·2/2") for label in shown)
+
+
+def after_d7(text: str) -> str:
+    """Return the label of a token after the byte D7."""
+    if not text.startswith("<0x") or len(text) != len("<0xD7>"):
+        return text
+    try:
+        letter = bytes([0xD7, int(text[3:5], 16)]).decode()
+    except UnicodeDecodeError:
+        return text
+    return text if unicodedata.category(letter) == "Cn" else f"{letter}·2/2"
 
 
 def test_bytes_that_are_no_text_stay_bytes(models: dict[str, Model], serve: Serve, visit: Open) -> None:

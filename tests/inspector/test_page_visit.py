@@ -6,30 +6,46 @@ from pathlib import Path
 import pytest
 
 from glassformer.inspection.attention_maps import alignment, attention_layers
+from glassformer.inspection.attribution import logit_attribution
 from glassformer.inspection.capture import capture
 from glassformer.inspection.effects import effects
 from glassformer.inspection.measures import measure_of
 from glassformer.inspector.inspector import FOLDER
 from glassformer.inspector.single_file import single_file
 from glassformer.model import Model
-from inspector.browsing import Open, Visit, given_to, hash_of, number
+from inspector.browsing import SOURCE, TARGET, Open, Visit, given_to, hash_of, number
 from inspector.conftest import OpenModel, Serve
 from inspector.direct import Inspector
+from inspector.network.answers import with_large_effects
 
-READS, ALIGNED, GATE, MASK, OFF = (
+READS, ALIGNED, GATE, MASK, OFF, WHY, PART, LEFT_OUT, SURE, UNEXPECTED = (
     "Which token does this one look at?",
     "From which source token is this target token?",
     "What does a gate keep?",
     "What does the mask hide?",
     "What if a head is switched off?",
+    "Why this token?",
+    "Which part writes this token?",
+    "What if a word is left out?",
+    "How sure is the model?",
+    "Which token did the model not expect?",
 )
 QUESTIONS = {
-    "decoder": [READS, MASK, OFF, "Why this token?"],
-    "encoder": [READS, OFF, "Why this token?"],
-    "encoder-decoder": [READS, ALIGNED, MASK, OFF, "Why this token?"],
-    "recurrent": [ALIGNED, GATE, "Why this token?"],
-    "classifier": [READS, OFF, "Why this label?"],
+    "decoder": [READS, MASK, OFF, WHY, PART],
+    "encoder": [READS, OFF, WHY, LEFT_OUT, SURE],
+    "encoder-decoder": [READS, ALIGNED, MASK, OFF, WHY],
+    "recurrent": [ALIGNED, GATE, LEFT_OUT, SURE, UNEXPECTED],
+    "classifier": [READS, OFF, LEFT_OUT, SURE],
 }
+PANELS = {
+    READS: "Attention",
+    ALIGNED: "Alignment",
+    MASK: "Attention",
+    OFF: "Ablation",
+    WHY: "Logit lens",
+    PART: "Attribution",
+}
+"""Panel of the answer; those of the other answers are in the flow."""
 
 
 def ask(found: Visit, question: str) -> str:
@@ -49,15 +65,14 @@ def test_each_question_has_a_view_and_two_sentences(open_model: OpenModel, name:
     found = open_model(name, first_view=True)
     shown = found.page.locator("#visit .questions button").all_inner_texts()
     assert shown == [f"{i}. {question}" for i, question in enumerate(QUESTIONS[name], 1)]
-    panels = {READS: "Attention", ALIGNED: "Alignment", MASK: "Attention", OFF: "Ablation"}
-    last = "Logit lens" if name in ("decoder", "encoder", "encoder-decoder") else "Flow"
     for question in QUESTIONS[name]:
         seen = ask(found, question)
         means = found.page.locator(".visit-answer p").nth(1).inner_text()
         assert seen.endswith(".") and means.endswith(".") and re.search(r"\d", seen)
-        assert found.page.get_by_role("tab", selected=True).inner_text() == panels.get(question, last)
+        panel = "Alignment" if question == LEFT_OUT and name == "recurrent" else PANELS.get(question, "Flow")
+        assert found.page.get_by_role("tab", selected=True).inner_text() == panel
         assert "NaN" not in seen + means and "undefined" not in seen + means
-        has_place = name != "classifier" or question == READS  # a prediction of a text has no token
+        has_place = name != "classifier" or question in (READS, LEFT_OUT)  # a prediction of a text has no token
         assert (found.page.locator("#panels .is-linked, #tokens .is-linked").count() > 0) == has_place, question
     assert found.page.evaluate("document.documentElement.scrollWidth") <= 1280
 
@@ -93,6 +108,54 @@ def test_the_gate_has_the_numbers_of_the_model(open_model: OpenModel, models: di
     assert shown == pytest.approx([float(keep.max()), float(keep.min())], abs=6e-4)
     assert found.page.locator(".flow-text h3").inner_text().endswith("Recurrent step")
     assert found.view()["pos"] == str(int(keep.argmin()))
+
+
+def test_a_word_that_is_left_out_changes_the_probability_of_the_model(
+    models: dict[str, Model], serve: Serve, visit: Open
+) -> None:
+    model = with_large_effects(models["recurrent"])
+    found = visit(serve(Inspector(model)).address + hash_of(**given_to(model), panel=""))
+    seen = ask(found, LEFT_OUT)
+    words = SOURCE.split(" ")
+    target_ids = capture(model, source=SOURCE, target=TARGET).inputs["token_ids"][0, 1:].tolist()
+
+    def probabilities(source: str) -> list[float]:
+        logits = capture(model, source=source, target=TARGET, names=["logits"])["logits"][0]
+        ids = [*target_ids, model.translator.end_id]
+        return [float(row.softmax(0)[i]) for row, i in zip(logits, ids, strict=True)]
+
+    before = probabilities(SOURCE)
+    after = {word: probabilities(" ".join(one for one in words if one != word)) for word in words}
+    falls = {(word, t): x - y for word in words for t, (x, y) in enumerate(zip(before, after[word], strict=True))}
+    word, t = max(falls, key=lambda key: falls[key])
+    assert f"Without “{word}”, the probability of token {t} " in seen
+    assert percents_of(seen) == pytest.approx([before[t], after[word][t]], abs=6e-4)
+
+
+def test_the_part_that_writes_a_token_has_the_largest_term(open_model: OpenModel, models: dict[str, Model]) -> None:
+    found, model = open_model("decoder", first_view=True), models["decoder"]
+    seen = ask(found, PART)
+    trace = capture(model, text=found.page.locator("#input textarea").input_value())
+    position = int(found.view()["pos"])
+    expected = logit_attribution(model, trace, position=position)
+    term = max(expected.terms.values(), key=lambda one: one.value - one.mean)
+    shown = [number(x) for x in re.findall(r"(?:is|gives|and) ([−\d.]+)", seen)]
+    assert shown == pytest.approx([expected.logit, term.value, term.mean], abs=6e-3)
+
+
+def test_an_unexpected_token_has_the_smallest_probability(open_model: OpenModel, models: dict[str, Model]) -> None:
+    found, model = open_model("recurrent", first_view=True), models["recurrent"]
+    trace = capture(model, **given_to(model), names=["logits"])
+    ids = [*trace.inputs["token_ids"][0, 1:].tolist(), model.translator.end_id]
+    rows = trace["logits"][0].softmax(-1)
+    chosen = [float(row[i]) for row, i in zip(rows, ids, strict=True)]
+    t = chosen.index(min(chosen))
+    assert percents_of(ask(found, UNEXPECTED)) == pytest.approx([chosen[t], float(rows[t].max())], abs=6e-4)
+    seen = ask(found, SURE)
+    best = rows.topk(2).values
+    is_end = rows.argmax(-1) == model.translator.end_id
+    surest = int((best[:, 0] - best[:, 1] - is_end.float()).argmax())
+    assert percents_of(seen) == pytest.approx(best[surest].tolist(), abs=6e-4)
 
 
 def test_the_first_visit_is_closed_once_and_opened_again(models: dict[str, Model], serve: Serve, visit: Open) -> None:

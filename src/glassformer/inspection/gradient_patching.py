@@ -10,6 +10,7 @@ for the residual stream, where d is large and norms bend the metric. So it is sh
 rank correlation of both (Spearman 1904).
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -94,7 +95,7 @@ def _requiring_gradient(name: str, x: Tensor) -> Tensor:
 
 
 def rank_correlation(exact: Restored, estimated: Restored) -> float:
-    """Return Spearman's rank correlation of two maps; NaN if one is constant.
+    """Return Spearman's rank correlation of two maps; NaN if one is constant, or if fewer than two cells are left.
 
     Cells in which both are exactly 0 are left out: there, both runs have equal tensors, and nothing is estimated.
 
@@ -103,8 +104,13 @@ def rank_correlation(exact: Restored, estimated: Restored) -> float:
     >>> one, other = (Restored(["a"], x, 1.0, 0.0) for x in shares)
     >>> round(rank_correlation(one, other), 3)
     0.5
+    >>> nothing = Restored(["a"], torch.zeros(1, 4), 1.0, 0.0)
+    >>> rank_correlation(nothing, nothing)
+    nan
     """
     differs = (exact.shares != 0) | (estimated.shares != 0)
+    if int(differs.sum()) < 2:
+        return math.nan
     ranks = [_ranks(restored.shares[differs]) for restored in (exact, estimated)]
     return float(torch.corrcoef(torch.stack(ranks))[0, 1])
 

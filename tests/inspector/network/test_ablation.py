@@ -1,26 +1,21 @@
 """Ablation in JavaScript equals that of the server, for every lineage and every kind of label."""
 
-import copy
 import dataclasses
 import json
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
-import safetensors.torch
 import torch
 
 from configs import random_model
 from glassformer.config.run import AnsweringConfig
 from glassformer.config.transformer import SpanHead
-from glassformer.inspector.app import Packed
-from glassformer.inspector.web_file import stored_weights, web_model
 from glassformer.model import Model
 from inspector.browsing import given_to
 from inspector.conftest import LABELS
 from inspector.direct import Inspector
+from inspector.network.answers import require_equal, with_large_effects, write_requests
 from inspector.network.node import run_node
 
 OFF = {
@@ -44,16 +39,6 @@ def span_model(model: Model) -> Model:
     return dataclasses.replace(model, network=random_model(config, dtype=torch.float32), run=run)
 
 
-def with_large_effects(model: Model) -> Model:
-    """Return a model with random numbers added to the weights, so that no part has a small effect by chance."""
-    network = copy.deepcopy(model.network)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for x in network.parameters():
-            x.add_(torch.randn(x.shape, generator=generator), alpha=0.2)
-    return dataclasses.replace(model, network=network)
-
-
 @pytest.fixture(scope="module")
 def answers(
     models: dict[str, Model], labelled: dict[str, Model], tmp_path_factory: pytest.TempPathFactory
@@ -67,38 +52,14 @@ def answers(
         bytes_ = [("logits?position=1&off={off}&mean={mean:d}", one) for one in requests_of(name)]
         if name in ("classes", "multi_label", "regression", "span"):
             bytes_ = []  # these have no logits of a position
-        safetensors.torch.save_file(stored_weights(model.network, "float32"), folder / f"{name}.safetensors")
-        asked = {
-            "web": web_model(inspector),
-            "body": given_to(model),
-            "gets": ["effects", "effects?mean=1"],
-            "posts": [["ablate", one] for one in requests_of(name)],
-            "bytes": [path.format(**one) for path, one in bytes_],
-        }
-        (folder / f"{name}.json").write_text(json.dumps(asked))
+        gets, posts = ["effects", "effects?mean=1"], [["ablate", one] for one in requests_of(name)]
+        paths = [path.format(**one) for path, one in bytes_]
+        write_requests(folder, name, inspector, given_to(model), gets=gets, posts=posts, bytes=paths)
         expected[name] = [inspector.effects(run), inspector.effects(run, mean=True)]
         expected[name] += [inspector.ablate(run, **one) for one in requests_of(name)]
         expected[name] += [inspector.logits(run, position=1, **one) for _, one in bytes_]
     run_node("answers.mjs", folder)
     yield {name: (json.loads((folder / f"{name}.out.json").read_text()), expected[name]) for name in NAMES}
-
-
-def require_equal(found: Any, expected: Any, where: str = "") -> None:
-    """Compare two answers, numbers within 1e-4; the name of the run and of the model may differ."""
-    if isinstance(expected, Packed):
-        expected = np.frombuffer(zlib.decompress(expected.data), "<f4").tolist()
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys(), where
-        for key in expected.keys() - {"run", "model"}:
-            require_equal(found[key], expected[key], f"{where}.{key}")
-    elif isinstance(expected, (list, tuple)):
-        assert len(found) == len(expected), where
-        for i, (x, y) in enumerate(zip(found, expected, strict=True)):
-            require_equal(x, y, f"{where}[{i}]")
-    elif isinstance(expected, float):
-        assert found == pytest.approx(expected, abs=1e-4, rel=1e-4), where
-    else:
-        assert found == expected, where
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,8 +12,10 @@ from glassformer.config.run import GenerationConfig
 from glassformer.inference.generation import Generation
 from glassformer.inspection.ablation import Part
 from glassformer.inspection.capture import capture
-from glassformer.inspection.effects import effects
+from glassformer.inspection.effects import effects, effects_of_texts
 from glassformer.inspection.measures import measure_of
+from glassformer.inspection.patching import patch_residual, patching_of
+from glassformer.inspection.strongest import strongest
 from glassformer.inspector.web_file import web_file
 from glassformer.model import Model
 from inspector.browsing import SOURCE, TEXT, Open, Visit, close, given_to, hash_of, number
@@ -76,13 +78,51 @@ def test_a_typed_text_has_the_predictions_of_python(name: str, models: dict[str,
 def test_the_panels_show_what_the_server_shows(
     models: dict[str, Model], open_web: OpenWeb, open_model: OpenModel
 ) -> None:
-    """The scores of heads and the logit lens of the page equal those of a server."""
+    """The scores of heads, the logit lens and the terms of a logit on the page equal those of a server."""
     for name in FAMILIES[:3]:
         web, served = open_web(name), open_model(name)
-        for tab, card in (("Attention", "Heads"), ("Logit lens", "Logit lens")):
+        for tab, card in (("Attention", "Heads"), ("Logit lens", "Logit lens"), ("Attribution", "Largest terms")):
             web.open_tab(tab)
             served.open_tab(tab)
             assert web.cells(card) == served.cells(card), (name, tab)
+
+
+def test_two_texts_are_patched_in_the_page(models: dict[str, Model], open_web: OpenWeb) -> None:
+    page = open_web("decoder", {"panel": "patch"})
+    texts = ("abc de", "abd de", "a", "b")
+    for i, text in enumerate(texts):
+        page.page.locator(".fields textarea").nth(i).fill(text)
+    page.page.get_by_role("button", name="Patch", exact=True).click()
+    page.settle()
+    expected = patch_residual(models["decoder"].network, patching_of(models["decoder"], *texts))
+    assert close(page.numbers("Patching"), expected.shares)
+    shown = page.frame("Patching").inner_text()
+    assert f"{expected.clean:.2f} (clean)" in shown.replace("−", "-")
+    assert "this file computes no gradients" in shown and "rank correlation" not in shown
+
+
+def test_a_file_of_the_visitor_is_searched_in_the_page(
+    models: dict[str, Model], open_web: OpenWeb, tmp_path: Path
+) -> None:
+    """Strongest texts and effects over the texts of a file equal the functions of Python."""
+    lines = ["abc de", "fgh abc", "de fgh de", "c fgh", "ab ab ab"]
+    (tmp_path / "texts.txt").write_text("\n".join(lines))
+    page, model = open_web("decoder", {"panel": "texts", "unit": "decoder.1.neuron.3"}), models["decoder"]
+    page.page.locator("input[type=file]:not([webkitdirectory])").first.set_input_files(tmp_path / "texts.txt")
+    page.page.get_by_role("button", name="Find", exact=True).click()
+    page.settle()
+    expected = strongest(model, lines, "decoder.1.neuron").texts(3)
+    rows = page.cells("Strongest texts")[1:]
+    assert [int(row[0]) for row in rows] == [text.number + 1 for text in expected]
+    assert [number(row[1]) for row in rows] == pytest.approx([text.strength for text in expected], abs=1e-3)
+    page.open_tab("Ablation")
+    page.page.locator("details.more summary:visible").click()
+    page.page.locator("details.more textarea:visible").fill("\n".join(lines))
+    page.page.get_by_role("button", name="Measure these texts").click()
+    page.settle()
+    changes = effects_of_texts(model, lines).changes
+    shown = [number(x) for x in page.page.locator(".switch").all_inner_texts()]
+    assert shown == pytest.approx([changes[part] for layer in (0, 1) for part in parts_of(layer)], abs=0.006)
 
 
 def test_generation_is_that_of_python(models: dict[str, Model], open_web: OpenWeb) -> None:
@@ -112,7 +152,17 @@ def test_a_target_is_that_of_a_greedy_search(name: str, models: dict[str, Model]
 
 def test_only_panels_that_the_page_computes_are_offered(open_web: OpenWeb) -> None:
     tabs = open_web("encoder-decoder").page.locator("#tabs [role=tab]:visible").all_inner_texts()
-    assert tabs == ["Flow", "Alignment", "Attention", "Logit lens", "Step by step", "Ablation"]
+    assert tabs == [
+        "Flow",
+        "Alignment",
+        "Attention",
+        "Logit lens",
+        "Attribution",
+        "Step by step",
+        "Ablation",
+        "Patching",
+        "Texts",
+    ]
 
 
 def test_a_text_that_the_model_cannot_read_is_refused_in_one_sentence(open_web: OpenWeb) -> None:

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 const PAGE = "../../../src/glassformer/inspector/page";
-const { labelsOf, lettersOf, partText } = await import(`${PAGE}/letters.js`);
+const { labelAfter, labelsOf, lettersOf, partText } = await import(`${PAGE}/letters.js`);
 const { directionOf, directionOfText, runsOf, seenOrder } = await import(`${PAGE}/direction.js`);
 
 /** The readable tokens of a text that is cut into single bytes. */
@@ -33,6 +33,16 @@ test("a token with a part of a letter is named by the letter", () => {
   assert.deepEqual(labelsOf(["e", "\u0301"].map((text) => ({ text }))), ["e", "\u0301"]);
   assert.equal(partText("<0xD7>"), "D7");
   assert.equal(partText("b<0xE6><0x97>"), "bE697");
+});
+
+test("a predicted token that completes a letter is named by it", () => {
+  const before = bytesOf("abש日").slice(0, -1).map((text) => ({ text }));
+  assert.equal(labelAfter(before, "<0xA5>"), "日·3/3");
+  assert.equal(labelAfter(before, "<0xA6>"), "\u65e6·3/3");
+  assert.equal(labelAfter(before, "x"), "x");
+  assert.equal(labelAfter(before.slice(0, 2), "<0xA5>"), "<0xA5>", "a byte that completes nothing");
+  assert.equal(labelAfter([{ text: "<0xD7>" }], "<0xAB>"), "<0xAB>", "no letter has these bytes");
+  assert.equal(labelAfter([], "<0xD7>"), "<0xD7>", "the first byte of many letters");
 });
 
 test("tokens are seen in the order of writing", () => {

@@ -4,24 +4,29 @@ import { test } from "node:test";
 
 const PAGE = "../../../src/glassformer/inspector/page";
 const { PATTERNS, QUESTIONS, clearest, questionsOf, repeated } = await import(`${PAGE}/questions.js`);
+const { beginsOfWords, wordsOf } = await import(`${PAGE}/output_questions.js`);
 const { headColour, layerLines, placeOf, tokenOf, MAX_LINES } = await import(`${PAGE}/layers.js`);
 
 const EVERYTHING = { answers: () => true };
-const DECODER = { kind: "decoder", attention: { decoder: {} }, has_head_over_tokens: true, labels: [], max_len: 32, architecture: [] };
+const DECODER = { kind: "decoder", attention: { decoder: {} }, has_head_over_tokens: true, is_additive: true, labels: [], max_len: 32, architecture: [] };
 const tokens = (text) => [...text].map((letter) => ({ id: letter.charCodeAt(0), text: letter }));
 const titles = (model, source = EVERYTHING) => questionsOf(model, source).map(({ title }) => title);
 
 test("the questions follow from the abilities of a model", () => {
-  const [reads, aligned, mask, off, why] = ["Which token does this one look at?", "From which source token is this target token?", "What does the mask hide?", "What if a head is switched off?", "Why this token?"];
-  assert.deepEqual(titles(DECODER), [reads, mask, off, why]);
-  assert.deepEqual(titles({ ...DECODER, kind: "encoder", attention: { encoder: {} } }), [reads, off, why]);
+  const [reads, aligned, gate, mask, off, why] = ["Which token does this one look at?", "From which source token is this target token?", "What does a gate keep?", "What does the mask hide?", "What if a head is switched off?", "Why this token?"];
+  const [part, leftOut, sure, unexpected] = ["Which part writes this token?", "What if a word is left out?", "How sure is the model?", "Which token did the model not expect?"];
+  assert.deepEqual(titles(DECODER), [reads, mask, off, why, part]);
+  assert.deepEqual(titles({ ...DECODER, is_additive: false }), [reads, mask, off, why, sure]);
+  const encoder = { ...DECODER, kind: "encoder", verb: "fill", attention: { encoder: {} } };
+  assert.deepEqual(titles(encoder), [reads, off, why, leftOut, sure]);
   assert.deepEqual(titles({ ...DECODER, kind: "encoder-decoder", attention: { encoder: {}, decoder: {}, cross: {} } }), [reads, aligned, mask, off, why]);
-  const recurrent = (cell) => ({ ...DECODER, kind: "recurrent", attention: { cross: {} }, architecture: [{ title: "Model", rows: [["cell", cell]] }] });
-  assert.deepEqual(titles(recurrent("rnn")), [aligned, why]);
-  assert.deepEqual(titles(recurrent("lstm")), [aligned, "What does a gate keep?", why]);
-  const classifier = { ...DECODER, kind: "encoder", attention: { encoder: {} }, has_head_over_tokens: false, labels: ["a", "b"] };
-  assert.deepEqual(titles(classifier), [reads, off, "Why this label?"]);
-  assert.deepEqual(titles(classifier, { answers: (route) => route !== "/flow" && route !== "/effects" }), [reads], "a file has only what it can answer");
+  const recurrent = (cell) => ({ ...DECODER, kind: "recurrent", is_additive: false, attention: { cross: {} }, architecture: [{ title: "Model", rows: [["cell", cell]] }] });
+  assert.deepEqual(titles(recurrent("rnn")), [aligned, leftOut, sure, unexpected]);
+  assert.deepEqual(titles(recurrent("lstm")), [aligned, gate, leftOut, sure, unexpected]);
+  const classifier = { ...encoder, verb: "classify", has_head_over_tokens: false, labels: ["a", "b"] };
+  assert.deepEqual(titles(classifier), [reads, off, leftOut, sure]);
+  assert.deepEqual(titles(classifier, { answers: (route) => route !== "/flow" && route !== "/effects" }), [reads, leftOut], "a file has only what it can answer");
+  assert.deepEqual(titles(classifier, { isEmbedded: true, answers: () => true }), [reads, off, sure], "embedded data has no other texts");
 });
 
 test("a pattern names the key at which its head looks", () => {
@@ -51,6 +56,15 @@ test("a text without a repetition is asked about twice, as far as it fits", () =
   assert.equal(repeated(state("ab|ab")), null);
   assert.equal(repeated(state("abc", { ...DECODER, kind: "encoder" })), null);
   assert.ok(repeated(state("abcdefghijklmnopqrstuvwxyz")).text.length <= DECODER.max_len);
+});
+
+test("a word is left out with the space before or after it, and begins at its first token", () => {
+  assert.deepEqual(wordsOf("a [MASK] bc").map(({ text, rest }) => [text, rest]), [["a", "[MASK] bc"], ["bc", "a [MASK] "]]);
+  assert.deepEqual(wordsOf("abc").map(({ text, rest }) => [text, rest]), [["a", "bc"], ["b", "ac"], ["c", "ab"]]);
+  const token = (text, is_special = false) => ({ bytes: [...new TextEncoder().encode(text)], is_special });
+  assert.deepEqual(beginsOfWords([token("ab"), token("c"), token(" d"), token("e")], 2), [0, 2]);
+  assert.deepEqual(beginsOfWords([token("", true), token("ab "), token("", true), token("cd ")], 2), [1, 3]);
+  assert.equal(beginsOfWords([token("", true), token("b ")], 2), null, "an unknown word has no bytes");
 });
 
 test("the lines of all layers are bounded, and each layer has its share", () => {

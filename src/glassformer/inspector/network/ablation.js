@@ -2,6 +2,7 @@
  * Ablation: a run without some parts of the network, and the change of its measure. The rules are those of
  * `inspection/ablation.py` and `inspection/measures.py`.
  *
+ * @import { Model } from "../page/types.js"
  * @import { ComputedRun } from "./computed_run.js"
  * @import { Tap, Tensor } from "./tensors.js"
  * @import { TransformerConfig } from "./transformer.js"
@@ -9,11 +10,17 @@
  * @typedef {{name: "loss" | "kl" | "change", value: (outputs: Tensor) => number}} Measure
  */
 
-import { ServerError } from "../page/source.js";
 import { logitsAt } from "./heads.js";
 import { logSoftmax } from "./predictions.js";
+import { besideOthers } from "./spread.js";
 import { range } from "./stacks.js";
 import { widthOf } from "./tensors.js";
+import { TextError } from "./tokenizer.js";
+
+/** The tensor that the feed-forward of a block adds to the residual stream. @param {string} block @param {TransformerConfig} config */
+export function feedForwardName(block, config) {
+  return `${block}.${config.norm_order === "sandwich" ? "ff_out_norm" : "ff"}`;
+}
 
 /**
  * Return a tap that switches parts off: it changes the tensors that it receives. A head's context and the output of a
@@ -33,7 +40,7 @@ export function ablating(parts, config, means) {
     if (what === "head") {
       const name = `${block}.${kind === "cross" ? "cross_attn" : "self_attn"}.context`;
       replaced.set(name, [...(replaced.get(name) ?? []), Number(head)]);
-    } else if (what === "feed_forward") replaced.set(`${block}.${config.norm_order === "sandwich" ? "ff_out_norm" : "ff"}`, null);
+    } else if (what === "feed_forward") replaced.set(feedForwardName(block, config), null);
     else skipped.add(`${block}.residual`);
   }
   /** Input of the block that is computed. @type {Tensor | null} */
@@ -75,7 +82,7 @@ function measureOf(run) {
   const { facts: { measure }, input: { ids }, reading: { rules: { mask } } } = run;
   const unchanged = run.tensor("logits");
   const labels = run.labels();
-  if (measure === "loss" && !labels.some((label) => label !== null)) throw new ServerError("the text has one token, and the first token is not scored: give a longer text", 400);
+  if (measure === "loss" && !labels.some((label) => label !== null)) throw new TextError("the text has one token, and the first token is not scored: give a longer text");
   if (measure === "loss") return { name: "loss", value: (changed) => lossOf(changed, labels) };
   if (measure === "change") return { name: "change", value: (changed) => meanOf(changed.data, (x, i) => Math.abs(x - unchanged.data[i])) };
   if (measure === "each label") return { name: "kl", value: (changed) => ofEachLabel(unchanged.data, changed.data) };
@@ -105,52 +112,61 @@ export async function ablate(run, config, { off, mean }) {
 }
 
 /**
- * Answer the change of the measure for each part, one at a time; `mean` replaces it by its mean in place of zero.
+ * @typedef {{measure: Measure["name"], loss: number, changes: Map<string, number>}} Measured
+ * The measure of a text, and its change without each part alone.
+ */
+
+/**
+ * Return the change of the measure for each part, one at a time; `mean` replaces it by its mean in place of zero.
  * @param {ComputedRun} run
  * @param {TransformerConfig} config
  * @param {boolean} mean
+ * @returns {Promise<Measured>}
  */
-export async function effects(run, config, mean) {
-  const { attention } = run.facts.model;
+export async function measured(run, config, mean) {
   const measure = measureOf(run);
   const loss = measure.value(run.tensor("logits"));
-  /** Effects by type of part. @type {Record<string, Record<string, number>>} */
-  const types = { head: {}, feed_forward: {}, layer: {} };
-  const change = async (/** @type {string} */ part) => {
-    const effect = measure.value((await without(run, config, { off: part, mean })).tensor("logits")) - loss;
-    types[part.split(".")[2] ?? "layer"][part] = effect;
-    return effect;
-  };
-  /** @type {Record<string, any>} */
-  const found = { ...run.names, measure: measure.name, loss, n_texts: 1, feed_forward: {}, layers: {} };
-  for (const [kind, { layers, heads }] of Object.entries(attention)) {
-    found[kind] = [];
-    for (const layer of range(0, layers)) {
-      found[kind].push([]);
-      for (const head of range(0, heads)) found[kind][layer].push(await change(`${kind}.${layer}.head.${head}`));
-    }
-    if (kind === "cross") continue;
-    const parts = { feed_forward: config[/** @type {"encoder" | "decoder"} */ (kind)]?.d_ff ? ".feed_forward" : null, layers: "" };
-    for (const [name, suffix] of Object.entries(parts)) {
-      found[name][kind] = [];
-      for (const layer of range(0, suffix === null ? 0 : layers)) found[name][kind].push(await change(`${kind}.${layer}${suffix}`));
-    }
+  const changes = new Map();
+  const { heads, ...others } = partsOf(run.facts.model.attention, config);
+  for (const part of [heads, ...Object.values(others)].flatMap((kinds) => Object.values(kinds).flat(2))) {
+    changes.set(part, measure.value((await without(run, config, { off: part, mean })).tensor("logits")) - loss);
   }
-  return { ...found, beside: Object.assign({}, ...Object.values(types).map(besideOthers)) };
+  return { measure: measure.name, loss, changes };
 }
 
 /**
- * Return each effect on one text beside its baseline, the mean of the other parts of its type. One text has no spread, so no
- * part is beyond the baseline.
- * @param {Record<string, number>} effects
+ * The parts of a model by kind and layer: heads, feed-forwards and layers.
+ * @param {Model["attention"]} attention
+ * @param {TransformerConfig} config
  */
-function besideOthers(effects) {
-  const all = Object.values(effects);
-  const sum = all.reduce((total, x) => total + x, 0);
-  return Object.fromEntries(Object.entries(effects).map(([part, mean]) => {
-    const baseline = all.length > 1 ? (sum - mean) / (all.length - 1) : null;
-    return [part, { mean, deviation: null, quartiles: [mean, mean, mean], baseline, is_beyond: false }];
-  }));
+function partsOf(attention, config) {
+  const kinds = Object.entries(attention);
+  const stacks = kinds.filter(([kind]) => kind !== "cross");
+  const hasFeedForward = (/** @type {string} */ kind) => Boolean(config[/** @type {"encoder" | "decoder"} */ (kind)]?.d_ff);
+  return {
+    heads: Object.fromEntries(kinds.map(([kind, { layers, heads }]) => [kind, range(0, layers).map((layer) => range(0, heads).map((head) => `${kind}.${layer}.head.${head}`))])),
+    feed_forward: Object.fromEntries(stacks.map(([kind, { layers }]) => [kind, range(0, hasFeedForward(kind) ? layers : 0).map((layer) => `${kind}.${layer}.feed_forward`)])),
+    layers: Object.fromEntries(stacks.map(([kind, { layers }]) => [kind, range(0, layers).map((layer) => `${kind}.${layer}`)])),
+  };
+}
+
+/**
+ * Answer the means of the changes over texts, each beside the mean of the other parts of its type.
+ * @param {Measured[]} texts
+ * @param {Model["attention"]} attention
+ * @param {TransformerConfig} config
+ */
+export function effects(texts, attention, config) {
+  const { heads, feed_forward: feedForward, layers } = partsOf(attention, config);
+  const ofType = (/** @type {Record<string, string[] | string[][]>} */ kinds) =>
+    besideOthers(Object.fromEntries(Object.values(kinds).flat(2).map((part) => [part, texts.map(({ changes }) => changes.get(part) ?? NaN)])));
+  const beside = { ...ofType(heads), ...ofType(feedForward), ...ofType(layers) };
+  const means = (/** @type {string[]} */ parts) => parts.map((part) => beside[part].mean);
+  const byKind = (/** @type {Record<string, string[]>} */ kinds) => Object.fromEntries(Object.entries(kinds).map(([kind, parts]) => [kind, means(parts)]));
+  return {
+    measure: texts[0].measure, loss: meanOf(texts, ({ loss }) => loss), n_texts: texts.length,
+    ...Object.fromEntries(Object.entries(heads).map(([kind, ofLayers]) => [kind, ofLayers.map(means)])), feed_forward: byKind(feedForward), layers: byKind(layers), beside,
+  };
 }
 
 /**

@@ -133,6 +133,19 @@ export class MultiHeadAttention {
     return this.attend(this.projectQuery(x), memory, { allowed: null, bias: null }, tap);
   }
 
+  /** The bias of the values of each head, (1, H·W); zeros without one. A key-value head serves several heads. */
+  valueBias() {
+    const { n_heads, n_kv_heads, d_value } = this.sizes;
+    const [, bias = null] = this.qkv ?? this.v ?? [];
+    const found = zeros(1, n_heads * d_value);
+    const ofGroups = bias?.data.subarray(bias.data.length - n_kv_heads * d_value);
+    for (let head = 0; ofGroups && head < n_heads; head++) {
+      const group = Math.floor((head * n_kv_heads) / n_heads);
+      found.data.set(ofGroups.subarray(group * d_value, (group + 1) * d_value), head * d_value);
+    }
+    return found;
+  }
+
   /** @param {Tensor} query @param {KeysAndValues} memory @param {Mask} mask @param {Tap} tap @returns {Tensor} */
   attend(query, { key, value }, mask, tap) {
     tapped(tap, "query", query);

@@ -20,12 +20,14 @@
  * scores of the heads on random tokens (null for a recurrent model), and what an ablation compares.
  */
 
+import { pause } from "../page/source.js";
 import { bestHeads, headOf, headScores, uniformAttention } from "./head_scores.js";
 import { logitsAt } from "./heads.js";
 import { sigmoid } from "./feedforward.js";
 import { allowedPairs } from "./masks.js";
 import { entropyOf, logSoftmax, nAbove, topOf } from "./predictions.js";
 import { range } from "./stacks.js";
+import { TextError } from "./tokenizer.js";
 
 const AXES = /** @type {const} */ ({ encoder: ["source", "source"], decoder: ["target", "target"], cross: ["written", "source"] });
 const N_TOP = 10;
@@ -54,6 +56,7 @@ export class ComputedRun {
 
   /** Run the network, and keep every named tensor. @param {Tap} [change] receives each tensor first, and may change its numbers */
   async compute(change = null) {
+    await pause(0); // the page answers between two runs
     const tap = (/** @type {string} */ name, /** @type {Tensor} */ x) => {
       change?.(name, x);
       this.tensors.set(name, x);
@@ -72,6 +75,11 @@ export class ComputedRun {
     const tensor = this.tensors.get(name);
     if (!tensor) throw new Error(`the run has no tensor ${name}`);
     return tensor;
+  }
+
+  /** Number of numbers of all tensors. */
+  get size() {
+    return [...this.tensors.values()].reduce((sum, { data }) => sum + data.length, 0);
   }
 
   /** Logits of a position; of a head for the whole text, position 0. @param {number} position */
@@ -166,6 +174,18 @@ export class ComputedRun {
     return kind === "encoder" && this.reading.rules.is_pair ? this.input.sourceIds : this.input.ids;
   }
 
+  /** The tokens that a stack reads. @param {string} stack */
+  namesOf(stack) {
+    const { reading: { rules, tokenizer, sourceTokenizer }, input: { ids, sourceIds } } = this;
+    if (stack === "encoder" && rules.is_pair) return sourceIds.map((id) => sourceTokenizer.shown(id));
+    return ids.map((id) => tokenizer.shown(id));
+  }
+
+  /** The tokens that the decoder of a pair predicts. */
+  writtenNames() {
+    return [...this.input.ids.slice(1), this.reading.rules.end_id].map((id) => this.reading.tokenizer.shown(id));
+  }
+
   /** Names and shapes of the tensors in the order of the computation, and the settings. @param {object} config */
   flow(config) {
     const tensors = [...this.tensors].map(([name, { shape }]) => [name, shape.slice(1)]).filter(([name, shape]) => name !== "logits" && shape.length > 1);
@@ -219,12 +239,9 @@ export class ComputedRun {
   /** The prediction of each layer at each position, by the head of the last one. @param {boolean} norm */
   lens(norm) {
     const network = /** @type {Transformer} */ (this.network);
-    const stack = network.decoder ? "decoder" : "encoder";
-    const layers = this.facts.model.attention[stack]?.layers ?? 0;
-    const names = ["embeddings", ...range(0, layers).map((i) => `block ${i}`)];
-    const paths = [`${stack}.embeddings`, ...range(0, layers).map((i) => `${stack}.blocks.${i}.residual`)];
+    const places = network.headStack.residuals();
     const labels = this.labels();
-    const cells = paths.map((path) => {
+    const cells = places.map(([, path]) => {
       const { shape: [, nTokens, width], data } = this.tensor(path);
       const logits = network.lens({ shape: [nTokens, width], data }, norm);
       return range(0, nTokens).map((t) => {
@@ -233,7 +250,16 @@ export class ComputedRun {
         return { top: topOf(logProbs, this.vocabulary, N_LENS), ...ofLabel };
       });
     });
-    return { ...this.names, layers: names, cells };
+    return { ...this.names, layers: places.map(([name]) => name), cells };
+  }
+
+  /** The position of an answer: the last one, or the first mask of a masked model. */
+  answerPosition() {
+    const { facts: { measure }, input: { ids }, reading: { rules: { mask } } } = this;
+    if (measure === "loss") return ids.length - 1;
+    const position = ids.findIndex((id) => id === mask?.id);
+    if (position < 0) throw new TextError("the text has no [MASK]: add one");
+    return position;
   }
 
   /** The true token of each position; null where it is unknown. @returns {(number | null)[]} */

@@ -4,9 +4,11 @@
  * @import { Bytes } from "../page/source.js"
  * @import { Example } from "../page/types.js"
  * @import { Facts } from "./computed_run.js"
+ * @import { Request } from "./patching.js"
  * @import { Input, Rules } from "./reading.js"
+ * @import { Active } from "./strongest.js"
  * @import { RecurrentConfig } from "./recurrent_stacks.js"
- * @import { TransformerConfig } from "./transformer.js"
+ * @import { Transformer, TransformerConfig } from "./transformer.js"
  * @import { Vocabulary } from "./tokenizer.js"
  *
  * @typedef {{
@@ -18,20 +20,24 @@
  */
 
 import { ServerError, Source } from "../page/source.js";
-import { ablate, effects, without } from "./ablation.js";
+import { ablate, effects, measured, without } from "./ablation.js";
+import { attribution } from "./attribution.js";
 import { ComputedRun } from "./computed_run.js";
 import { thumbnails } from "./head_scores.js";
 import { logitsAt } from "./heads.js";
 import { buildNetwork } from "./network.js";
 import { entropyOf, logSoftmax, topOf } from "./predictions.js";
+import { patch } from "./patching.js";
 import { Prefix, Reading } from "./reading.js";
+import { activeUnits, strongestTexts } from "./strongest.js";
 import { rowsOf } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 
 /** What the network computes of a run, and the other routes; panels that need another route are not offered. */
-const ROUTES = ["/flow", "/thumbnails", "/attention", "/scores", "/alignment", "/lens", "/logits", "/effects", "/tensor", "/api/run", "/api/next", "/api/model", "/api/vocabulary"];
-/** Number of runs that are kept with all their tensors. */
-const MAX_RUNS = 3;
+const ROUTES = ["/flow", "/thumbnails", "/attention", "/scores", "/alignment", "/lens", "/attribution", "/logits", "/effects", "/tensor", "/api/run", "/api/next", "/api/model", "/api/vocabulary", "/api/patch", "/api/effects", "/api/strongest"];
+/** Number of runs that are kept with all their tensors, as far as these have no more numbers together (256 MB). */
+const MAX_RUNS = 8;
+const MAX_NUMBERS = 64e6;
 const N_NEXT = 50;
 /** Largest difference from PyTorch's logits, × max(1, largest logit). */
 const TOLERANCE = 1e-3;
@@ -46,6 +52,15 @@ async function packed(values) {
   let characters = "";
   for (const byte of bytes) characters += String.fromCharCode(byte);
   return { shape: String(values.length), zlib: btoa(characters) };
+}
+
+/** Wait for an answer; a text that the model cannot read is refused as a server refuses it. @param {Promise<any>} answer */
+async function answered(answer) {
+  try {
+    return await answer;
+  } catch (error) {
+    throw error instanceof TextError ? new ServerError(error.message, 400) : error;
+  }
 }
 
 /** Source whose answers a network computes. */
@@ -65,11 +80,20 @@ export class ComputedSource extends Source {
     /** @type {Map<string, ComputedRun>} */
     this.runs = new Map();
     this.nRuns = 0;
+    /** How many texts of the latest set are done, and their number. */
+    this.progress = { done: 0, total: 0 };
+    /** Units of the latest set of texts. @type {{key: string, texts: Active[]} | null} */
+    this.active = null;
   }
 
   /** Settings of a network that has parts to switch off. */
   get transformer() {
     return /** @type {TransformerConfig} */ (this.web.config);
+  }
+
+  /** @override */
+  get hasGradients() {
+    return false;
   }
 
   /** @override @param {string} route */
@@ -90,6 +114,11 @@ export class ComputedSource extends Source {
 
   /** @override @param {string} path @returns {Promise<any>} */
   async get(path) {
+    return answered(this.#get(path));
+  }
+
+  /** @param {string} path @returns {Promise<any>} */
+  async #get(path) {
     const [route = "", query = ""] = path.split("?");
     const { model } = this.web.facts;
     const given = new URLSearchParams(query);
@@ -97,12 +126,17 @@ export class ComputedSource extends Source {
     if (route === "/api/session") return { model: model.id, folder: "", gallery: null };
     if (route === "/api/live" && this.web.live) return this.web.live;
     if (route === "/api/model") return this.#named(given.get("model"), model);
+    if (route === "/api/progress") return this.progress;
+    if (route === "/api/texts") return { model: model.id, lines: [] }; // the file has no data
     if (route === "/api/vocabulary") return { model: model.id, tokens: this.vocabulary };
     const { run, what } = this.#runOf(route);
     if (what === "flow") return run.flow(this.web.config);
     if (what === "scores") return run.scores();
     if (what === "lens") return run.lens(given.get("norm") !== "0");
-    if (what === "effects") return effects(run, this.transformer, given.get("mean") === "1");
+    if (what === "attribution") {
+      return attribution(run, this.transformer, { position: number(given, "position"), token: given.get("token") ?? "", against: given.get("against") ?? "" });
+    }
+    if (what === "effects") return { ...run.names, ...effects([await measured(run, this.transformer, given.get("mean") === "1")], model.attention, this.transformer) };
     if (what === "alignment") return run.alignment(number(given, "layer"), number(given, "head"));
     throw this.#refused();
   }
@@ -136,14 +170,18 @@ export class ComputedSource extends Source {
 
   /** @override @param {string} path @param {{[name: string]: any}} body @returns {Promise<any>} */
   async post(path, body) {
-    try {
-      if (path === "/api/run") return await this.#run(body);
-      if (path === "/api/next") return await this.#next(body.ids, body.source_ids ?? []);
-      const { run, what } = this.#runOf(path);
-      if (what === "ablate") return await ablate(run, this.transformer, { off: body.off, mean: body.mean });
-    } catch (error) {
-      throw error instanceof TextError ? new ServerError(error.message, 400) : error;
-    }
+    return answered(this.#post(path, body));
+  }
+
+  /** @param {string} path @param {{[name: string]: any}} body @returns {Promise<any>} */
+  async #post(path, body) {
+    if (path === "/api/run") return this.#run(body);
+    if (path === "/api/effects") return this.#effectsOfSet(body.lines, body.mean);
+    if (path === "/api/strongest") return this.#strongest(body.lines, body.units, body.unit);
+    if (path === "/api/patch") return this.#patch(/** @type {any} */ (body));
+    if (path === "/api/next") return this.#next(body.ids, body.source_ids ?? []);
+    const { run, what } = this.#runOf(path);
+    if (what === "ablate") return ablate(run, this.transformer, { off: body.off, mean: body.mean });
     throw this.#refused();
   }
 
@@ -151,14 +189,68 @@ export class ComputedSource extends Source {
   async #run(body) {
     const begin = performance.now();
     const input = await this.#input(body);
-    const run = new ComputedRun(String(++this.nRuns), this.web.facts, this.reading, this.network, input, this.vocabulary);
+    const run = this.#newRun(String(++this.nRuns), input);
     await run.compute();
     this.runs.set(run.names.run, run);
-    for (const name of [...this.runs.keys()].slice(0, -MAX_RUNS)) this.runs.delete(name);
-    const { tokenizer, sourceTokenizer } = this.reading;
-    const texts = [[body.text, tokenizer], [body.source, sourceTokenizer], [body.target, tokenizer]];
-    const unknown = texts.map(([text, of]) => (typeof text === "string" ? of.unknownIn(text) : "")).filter(Boolean);
-    return run.answer([...new Set(unknown)].join(" "), (performance.now() - begin) / 1000);
+    let numbers = 0;
+    for (const [i, [name, { size }]] of [...this.runs].reverse().entries()) {
+      numbers += size;
+      if (i && (i >= MAX_RUNS || numbers > MAX_NUMBERS)) this.runs.delete(name);
+    }
+    return run.answer(this.reading.unknown([body.source], [body.text, body.target]), (performance.now() - begin) / 1000);
+  }
+
+  /** @param {string} name @param {Input} input */
+  #newRun(name, input) {
+    return new ComputedRun(name, this.web.facts, this.reading, this.network, input, this.vocabulary);
+  }
+
+  /** @param {Request} request */
+  async #patch(request) {
+    const report = (/** @type {number} */ done, /** @type {number} */ total) => void (this.progress = { done, total });
+    const network = /** @type {Transformer} */ (this.network);
+    const found = await patch({ network, reading: this.reading, newRun: (input) => this.#newRun("", input), report }, request);
+    return { model: this.web.facts.model.id, ...found };
+  }
+
+  /**
+   * Run each text of a set, and use the run.
+   * @template T
+   * @param {string[]} lines
+   * @param {(run: ComputedRun, number: number) => Promise<T> | T} use
+   * @returns {Promise<T[]>}
+   */
+  async #ofTexts(lines, use) {
+    if (!lines.length) throw new ServerError("there is no text: write one per line", 400);
+    const found = [];
+    for (const [number, line] of lines.entries()) {
+      this.progress = { done: number, total: lines.length };
+      try {
+        const run = this.#newRun("", await this.reading.lineInput(line, this.network));
+        await run.compute();
+        found.push(await use(run, number));
+      } catch (error) {
+        throw error instanceof TextError ? new TextError(`text ${number + 1}: ${error.message}`) : error;
+      }
+    }
+    return found;
+  }
+
+  /** @param {string[]} lines @param {boolean} mean */
+  async #effectsOfSet(lines, mean) {
+    const { id, attention } = this.web.facts.model;
+    const texts = await this.#ofTexts(lines, (run) => measured(run, this.transformer, mean));
+    return { model: id, ...effects(texts, attention, this.transformer) };
+  }
+
+  /** @param {string[]} lines @param {string} units @param {number} unit */
+  async #strongest(lines, units, unit) {
+    const key = JSON.stringify([lines, units]);
+    if (this.active?.key !== key) {
+      const texts = await this.#ofTexts(lines, (run, number) => activeUnits(run, number, units));
+      this.active = { key, texts: texts.filter((text) => text !== null) };
+    }
+    return { model: this.web.facts.model.id, ...strongestTexts(this.active.texts, units, unit) };
   }
 
   /** @param {Example & {random?: boolean}} body @returns {Promise<Input>} */

@@ -5,7 +5,7 @@
  * @import { Weights } from "./weights.js"
  */
 
-import { rowsOf, widthOf, zeros } from "./tensors.js";
+import { map, multiply, rowsOf, widthOf, zeros } from "./tensors.js";
 
 /**
  * Compute y = (x - mean) / √(variance + eps) · weight + bias (Ba 2016, equations 3 and 4).
@@ -62,4 +62,26 @@ export function rmsNorm(x, weight, eps) {
 export function normOf(weights, path, { norm, norm_eps }) {
   const [weight, bias] = [weights.find(`${path}.weight`), weights.find(`${path}.bias`)];
   return norm === "rmsnorm" ? (x) => rmsNorm(x, weight, norm_eps) : (x) => layerNorm(x, weight, bias, norm_eps);
+}
+
+/**
+ * Return a norm as a linear map and a shift, with the scale that it has at `x` (1, D): norm(x) = map(x) + shift.
+ * @param {Weights} weights
+ * @param {string} path
+ * @param {{norm: string, norm_eps: number}} config
+ * @param {Tensor} x
+ */
+export function frozenNorm(weights, path, { norm, norm_eps }, x) {
+  const [weight, bias] = [weights.find(`${path}.weight`), weights.find(`${path}.bias`)];
+  const centred = (/** @type {Tensor} */ v) => {
+    const mean = norm === "rmsnorm" ? 0 : v.data.reduce((sum, value) => sum + value, 0) / widthOf(v);
+    return map(v, (value) => value - mean);
+  };
+  const square = centred(x).data.reduce((sum, value) => sum + value ** 2, 0) / widthOf(x);
+  const scale = 1 / Math.sqrt(square + norm_eps);
+  const scaled = (/** @type {Tensor} */ v) => map(centred(v), (value) => value * scale);
+  return {
+    map: (/** @type {Tensor} */ v) => (weight ? multiply(scaled(v), weight) : scaled(v)),
+    shift: bias ?? zeros(1, widthOf(x)),
+  };
 }

@@ -23,7 +23,7 @@ import { logitsAt } from "./heads.js";
 const MASK = "[MASK]";
 
 /** Return ids, or throw an error if there are too many, or none, or an unknown one. @param {string} what @param {number[]} ids @param {number} longest @param {Tokenizer} tokenizer */
-function checked(what, ids, longest, { tokens }) {
+function required(what, ids, longest, { tokens }) {
   if (!ids.length) throw new TextError(`the ${what} is empty: give at least one token`);
   if (ids.length > longest) throw new TextError(`the ${what} has ${ids.length} tokens and the model reads at most ${longest}: shorten it`);
   const isOutside = ids.some((id) => tokens[id] === undefined);
@@ -65,13 +65,34 @@ export class Reading {
   }
 
   /**
+   * Return sentences about the parts of texts that become the unknown token.
+   * @param {(string | null | undefined)[]} sources
+   * @param {(string | null | undefined)[]} others
+   */
+  unknown(sources, others) {
+    const ofSources = sources.map((text) => this.sourceTokenizer.unknownIn(text ?? ""));
+    const ofOthers = others.map((text) => this.tokenizer.unknownIn(text ?? ""));
+    return [...new Set([...ofSources, ...ofOthers])].filter(Boolean).join(" ");
+  }
+
+  /** Return the id of an answer. @param {string} text */
+  answerId(text) {
+    const ids = this.tokenizer.encode(text);
+    if (ids.length === 1) return ids[0];
+    throw new TextError(`the answer '${text}' has ${ids.length} tokens: give one token, with its leading space if it begins a word`);
+  }
+
+  /**
    * Return the ids that the network reads for an input of the page; without a target, the network writes one.
    * @param {Example} example
    * @param {Transformer | RecurrentModel} network
+   * @param {boolean} [cuts] leaves out the end of a text that is too long
    * @returns {Promise<Input>}
    */
-  async input({ text = "", ids, source = "", target }, network) {
+  async input({ text = "", ids, source = "", target }, network, cuts = false) {
     const { is_pair, max_len, source_max_len, beam } = this.rules;
+    const checked = (/** @type {string} */ what, /** @type {number[]} */ all, /** @type {number} */ longest, /** @type {Tokenizer} */ tokenizer) =>
+      required(what, cuts ? all.slice(0, longest) : all, longest, tokenizer);
     if (!is_pair) {
       if (!ids) requireWords("text", text);
       return { ids: checked("text", ids ?? this.textIds(text), max_len, this.tokenizer), sourceIds: [], note: "" };
@@ -82,6 +103,16 @@ export class Reading {
     const written = this.tokenizer.decode(await this.greedy(sourceIds, network));
     const note = beam > 1 ? `The target is that of a greedy search, and translate searches with a beam of ${beam}.` : "";
     return { ids: this.targetIds(written).slice(0, max_len), sourceIds, note };
+  }
+
+  /**
+   * Return the ids of a line of a set of texts; a target may follow its source after a tab.
+   * @param {string} line
+   * @param {Transformer | RecurrentModel} network
+   */
+  lineInput(line, network) {
+    const [source, target = null] = line.split("\t");
+    return this.input(this.rules.is_pair ? { source, target } : { text: line }, network, true);
   }
 
   /**

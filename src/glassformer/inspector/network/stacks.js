@@ -37,6 +37,7 @@ export class Stack {
    */
   constructor(weights, name, config, breathe) {
     const stack = /** @type {StackConfig} */ (config[name]);
+    this.name = name;
     this.causal = name === "decoder";
     this.breathe = breathe;
     this.embeddings = new Embeddings(weights, `${name}.embeddings`, config);
@@ -50,6 +51,16 @@ export class Stack {
     this.scoreBias = null;
     if (kind === "alibi") this.scoreBias = new AlibiBias(weights, `${name}.score_bias`);
     if (kind === "relative") this.scoreBias = new RelativeBias(weights, `${name}.score_bias`, max_distance, !this.causal);
+  }
+
+  /** Names of the residual stream after the embeddings and after each block, with those of the tensors. @returns {[string, string][]} */
+  residuals() {
+    return [["embeddings", `${this.name}.embeddings`], ...this.blocks.map((_, i) => /** @type {[string, string]} */ ([`block ${i}`, `${this.name}.blocks.${i}.residual`]))];
+  }
+
+  /** Names of the blocks, with those of the contexts of their heads. @returns {[string, string][]} */
+  contexts() {
+    return this.blocks.map((_, i) => [`block ${i}`, `${this.name}.blocks.${i}.self_attn.context`]);
   }
 
   /**

@@ -29,6 +29,12 @@ export class Transformer {
     this.encoder = config.encoder && new Stack(weights, "encoder", config, breathe);
     this.decoder = config.decoder && new Stack(weights, "decoder", config, breathe);
     this.output = headOf(weights, config);
+    this.weights = weights;
+  }
+
+  /** The stack that the head reads: its name, its blocks and its final norm. */
+  get headStack() {
+    return /** @type {Stack} */ (this.decoder ?? this.encoder);
   }
 
   /**
@@ -51,8 +57,7 @@ export class Transformer {
    * @param {Tap} [tap]
    */
   async step(ids, state, tap = null) {
-    const [stack, name] = this.decoder ? [this.decoder, "decoder"] : [/** @type {Stack} */ (this.encoder), "encoder"];
-    const after = await stack.step(ids, state, scoped(tap, name));
+    const after = await this.headStack.step(ids, state, scoped(tap, this.headStack.name));
     tapped(tap, "hidden", after.x);
     return { logits: tapped(tap, "logits", this.output(after.x)), state: after.state };
   }
@@ -63,7 +68,7 @@ export class Transformer {
    * @param {boolean} norm
    */
   lens(x, norm) {
-    const stack = /** @type {Stack} */ (this.decoder ?? this.encoder);
-    return this.output(norm && stack.finalNorm ? stack.finalNorm(x) : x);
+    const { finalNorm } = this.headStack;
+    return this.output(norm && finalNorm ? finalNorm(x) : x);
   }
 }

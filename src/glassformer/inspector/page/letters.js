@@ -94,6 +94,17 @@ export function labelsOf(tokens) {
 }
 
 /**
+ * Return the label of a token that comes after others: one that completes a letter is named by the letter, such as `ש·2/2`.
+ * @param {{text: string}[]} before
+ * @param {string} text
+ */
+export function labelAfter(before, text) {
+  if (!BYTE.test(text)) return text;
+  const label = labelsOf([...before.slice(-MOST), { text }]).at(-1) ?? text;
+  return /\p{Cn}/u.test(label) ? text : label; // a number of Unicode that is no letter yet
+}
+
+/**
  * Return what a token with a part of a letter shows below the letter: its characters, and the bytes of incomplete ones.
  * @param {string} text
  */

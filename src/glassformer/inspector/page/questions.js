@@ -13,14 +13,17 @@
  * @typedef {{view: Partial<View>, lit: Lit, seen: string, means: string}} Answer
  * @typedef {{rows: number, columns: number, values: ArrayLike<number>}} Matrix
  * @typedef {{kind: string, layer: number, head: number}} Head
- * @typedef {{title: string, routes: string[], exists: (model: Model) => boolean, ask: (app: App, run: Run) => Promise<Answer>, input?: (state: State) => Example | null}} Question
- * `input` returns the input with which the answer is clear; null keeps the one that is shown.
+ * @typedef {{title: string, routes: string[], exists: (model: Model) => boolean, ask: (app: App, run: Run) => Promise<Answer>, input?: (state: State) => Example | null, asks_new_texts?: boolean}} Question
+ * `input` returns the input with which the answer is clear; null keeps the one that is shown. `asks_new_texts` is true if the
+ * answer needs runs of other texts, which a file with embedded data does not have.
  */
 
 import { partOf } from "../panels/ablation.js";
 import { floats } from "./decode.js";
+import { askLeftOut, askParts, askScores, askSurprise, askedPositions, withMask } from "./output_questions.js";
+import { capital, named, quoted } from "./sentences.js";
 import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";
-import { fixed, percent, visible } from "./text.js";
+import { fixed, percent } from "./text.js";
 
 /** @type {Question[]} */
 export const QUESTIONS = [
@@ -30,17 +33,28 @@ export const QUESTIONS = [
   { title: "What does the mask hide?", routes: ["/scores", "/attention"], exists: (model) => "decoder" in model.attention, ask: askMask },
   { title: "What if a head is switched off?", routes: ["/effects"], exists: (model) => model.kind !== "recurrent", ask: askOff },
   { title: "Why this token?", routes: ["/lens"], exists: (model) => model.has_head_over_tokens && model.kind !== "recurrent", ask: askLayers },
-  { title: "Why this token?", routes: ["/flow"], exists: (model) => model.has_head_over_tokens && model.kind === "recurrent", ask: askScores },
-  { title: "Why this label?", routes: ["/flow"], exists: (model) => model.labels.length > 1 && !model.is_multi_label, ask: askScores },
+  { title: "Which part writes this token?", routes: ["/attribution"], exists: (model) => model.kind === "decoder" && model.is_additive, ask: askParts },
+  { title: "What if a word is left out?", routes: ["/api/run"], exists: (model) => model.kind === "recurrent" || (model.kind === "encoder" && (model.verb === "fill" || hasClasses(model))), ask: askLeftOut, input: withMask, asks_new_texts: true },
+  { title: "How sure is the model?", routes: ["/flow"], exists: (model) => model.has_head_over_tokens || (model.labels.length > 1 && !model.is_multi_label), ask: askScores },
+  { title: "Which token did the model not expect?", routes: ["/flow"], exists: (model) => model.has_head_over_tokens, ask: askSurprise },
 ];
 
+/** Largest number of questions of a model. */
+export const MAX_QUESTIONS = 5;
+
 /**
- * Return the questions of a model that a source can answer.
+ * Return the first questions of a model that a source can answer.
  * @param {Model} model
  * @param {Source} source
  */
 export function questionsOf(model, source) {
-  return QUESTIONS.filter(({ exists, routes }) => exists(model) && routes.every((route) => source.answers(route)));
+  const isAnswered = (/** @type {Question} */ { routes, asks_new_texts: asksNew }) => routes.every((route) => source.answers(route)) && !(asksNew && source.isEmbedded);
+  return QUESTIONS.filter((question) => question.exists(model) && isAnswered(question)).slice(0, MAX_QUESTIONS);
+}
+
+/** Return true if the labels of a model are those of a text. @param {Model} model */
+function hasClasses({ labels, verb }) {
+  return labels.length > 1 && verb === "classify";
 }
 
 /** The kind of attention of a text to itself; null without one. @param {Record<string, unknown>} attention */
@@ -52,15 +66,6 @@ function selfKind(attention) {
 function hasGates({ architecture }) {
   return architecture.some(({ rows }) => rows.some(([name, value]) => name === "cell" && value !== "rnn"));
 }
-
-/** @param {string} text */
-const quoted = (text) => `“${visible(text)}”`;
-
-/** Name a token by its position. @param {Token[]} tokens @param {number} index */
-const named = (tokens, index) => `token ${index} ${quoted(tokens[index]?.text ?? "")}`;
-
-/** @param {string} text */
-const capital = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
 
 /** Patterns of heads, the clearest one first: the key at which the head looks from a token (−1 without one), and what that means. */
 export const PATTERNS = [
@@ -253,8 +258,7 @@ async function askLayers(app, run) {
     const size = Math.max(...steps);
     return { t, size, layer: steps.indexOf(size) + 1, before: p[steps.indexOf(size)] ?? 0, after: p[steps.indexOf(size) + 1] ?? 0 };
   };
-  const asked = state.model?.mask && state.model.verb === "fill" ? masked(app) : last.map((_cell, t) => t);
-  const step = asked.map(stepOf).reduce((best, one) => (one.size > best.size ? one : best));
+  const step = askedPositions(state).map(stepOf).reduce((best, one) => (one.size > best.size ? one : best));
   const [, text = "", p = 0] = last[step.t]?.top[0] ?? [];
   const relation = run.written.length ? "For" : run.target.length ? "After" : "At";
   return {
@@ -263,30 +267,5 @@ async function askLayers(app, run) {
     seen: `${relation} ${named(positionTokens(state), step.t)}, the model predicts ${quoted(text)} with ${percent(p)}: read before ${layers[step.layer]}, ` +
       `its probability is ${step.before ? percent(step.before) : "below that of the five best tokens"}, and after it ${percent(step.after)}.`,
     means: `${capital(layers[step.layer] ?? "")} decides: each layer adds to the vector of the token, and the logit lens reads a prediction from it after each layer.`,
-  };
-}
-
-/** The masked positions, or the last one. @param {App} app */
-function masked({ store: { state } }) {
-  const tokens = mainTokens(state);
-  const found = tokens.flatMap((token, i) => (token.text === state.model?.mask ? [i] : []));
-  return found.length ? found : [tokens.length - 1];
-}
-
-/** @param {App} app @param {Run} run @returns {Promise<Answer>} */
-async function askScores(app, run) {
-  const { state } = app.store;
-  const positions = mainTokens(state).map(({ top }) => top.map(([, name, probability]) => ({ name, probability })));
-  const gap = (/** @type {{probability: number}[]} */ top) => (top[0]?.probability ?? 0) - (top[1]?.probability ?? 0);
-  const t = positions.reduce((best, top, i) => (gap(top) > gap(positions[best] ?? []) ? i : best), 0);
-  const [first, second] = [...(run.labels ?? positions[t] ?? [])].sort((a, b) => b.probability - a.probability);
-  if (!first || !second) throw new Error("the model has one answer only");
-  const where = run.labels ? "" : `${capital(named(positionTokens(state), t))}: `;
-  const logit = Math.log(first.probability / second.probability);
-  return {
-    view: { panel: "flow", flow: `${state.model?.kind === "encoder" ? "encoder" : "decoder"}.0.0.output`, ...(run.labels ? {} : { pos: t }) },
-    lit: run.labels ? null : { hover: { side: positionSide(state), index: t }, across: null },
-    seen: `${where}${quoted(first.name)} has a probability of ${percent(first.probability)}, and the second, ${quoted(second.name)}, of ${percent(second.probability)}: its score (logit) is ${fixed(logit, 2)} higher.`,
-    means: "The model gives each candidate a score, and softmax turns the scores into probabilities: one more point of score means 2.7 times the probability.",
   };
 }

@@ -76,6 +76,11 @@ export class Source {
     return this.embedded !== null;
   }
 
+  /** True if the answers contain what needs gradients. */
+  get hasGradients() {
+    return true;
+  }
+
   /**
    * Return the bodies of the embedded answers to a POST route.
    * @param {string} path

@@ -110,6 +110,15 @@ export function mainTokens(state) {
 }
 
 /**
+ * Return the tokens before the prediction of a position; the position of an encoder is that of the predicted token.
+ * @param {State} state
+ * @param {number} position
+ */
+export function tokensBefore(state, position) {
+  return mainTokens(state).slice(0, state.run?.target.length ? position + 1 : position);
+}
+
+/**
  * Return the side whose positions have predictions.
  * @param {State} state
  * @returns {"source" | "target"}

@@ -20,9 +20,10 @@ import { colourOf, css, inkOn } from "../page/colours.js";
 import { arrowKeys, button, choice, fill, h } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { heatScene, heatTable } from "../page/heatmap.js";
+import { labelAfter } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
 import { NOT_EMBEDDED } from "../page/source.js";
-import { positionSide, positionText, positionTokens, shownPosition } from "../page/state.js";
+import { positionSide, positionText, positionTokens, shownPosition, tokensBefore } from "../page/state.js";
 import { stripScene, tokenStrip } from "../page/strip.js";
 import { fixed, percent, signed, visible } from "../page/text.js";
 import { spreadCells, spreadHeader, spreadText, textBox, withProgress } from "./texts.js";
@@ -264,12 +265,13 @@ export function createAblation(app) {
   function drawTops() {
     if (!result) return;
     const position = shownPosition(store.state);
+    const read = tokensBefore(store.state, position);
     const heading = tops.element.querySelector("h2");
     if (heading) heading.textContent = headingOf(result.after, position);
     for (const [place, outcome] of /** @type {const} */ ([[before, result.before], [after, result.after]])) {
       const best = outcome.labels?.map(({ name, probability }) => /** @type {const} */ ([0, name, probability])) ?? outcome.positions[position]?.top ?? [];
       if (outcome.number !== null) fill(place, h("p", { class: "number" }, fixed(outcome.number, 4)));
-      else fill(place, barList(best.map(([, text, p]) => ({ label: text, value: p, text: percent(p) }))));
+      else fill(place, barList(best.map(([, text, p]) => ({ label: labelAfter(read, text), value: p, text: percent(p) }))));
     }
   }
 

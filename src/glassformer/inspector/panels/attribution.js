@@ -6,7 +6,7 @@
  *
  * @typedef {{value: number, mean: number, deviation: number, is_beyond: boolean}} Term
  * @typedef {{
- *   token: string, against: string | null, position: number, logit: number, terms: Record<string, Term>, cells: (string | null)[][],
+ *   model: string, run: string, token: string, against: string | null, position: number, logit: number, terms: Record<string, Term>, cells: (string | null)[][],
  *   rows: string[], columns: string[],
  * }} Attribution
  */

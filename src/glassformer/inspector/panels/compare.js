@@ -11,8 +11,9 @@ import { colourOf } from "../page/colours.js";
 import { button, choice, fill, h, keepHeight, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap, pixelImage } from "../page/heatmap.js";
+import { labelAfter } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
-import { mainSide, mainTokens, positionText, shownPosition } from "../page/state.js";
+import { mainSide, mainTokens, positionText, shownPosition, tokensBefore } from "../page/state.js";
 import { stripScene, tokenStrip } from "../page/strip.js";
 import { fixed, percent, signed, visible } from "../page/text.js";
 import { shownSides } from "./tokens.js";
@@ -180,7 +181,8 @@ export function createCompare(app) {
     const second = state.other_run?.[mainSide(state)][position]?.top ?? [];
     const texts = new Map([...first, ...second].map(([id, text]) => [id, text]));
     const of = (/** @type {import("../page/types.js").Candidate[]} */ top, /** @type {number} */ id) => top.find(([one]) => one === id)?.[2];
-    return [...texts].map(([id, text]) => bar(text, of(second, id), of(first, id))).sort((a, b) => b.value + b.before - a.value - a.before).slice(0, 12);
+    const before = tokensBefore(state, position);
+    return [...texts].map(([id, text]) => bar(labelAfter(before, text), of(second, id), of(first, id))).sort((a, b) => b.value + b.before - a.value - a.before).slice(0, 12);
   }
 
   /** A bar of two probabilities; one that is not among the ten largest is unknown. @param {string} label @param {number | undefined} second @param {number | undefined} first */

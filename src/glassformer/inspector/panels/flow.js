@@ -13,11 +13,11 @@ import { button, fill, h, select } from "../page/dom.js";
 import { numberLines } from "../page/flow_numbers.js";
 import { ROW, TOP, flowScene, laneOf, placed, rowOf } from "../page/flow_scene.js";
 import { frame } from "../page/frame.js";
-import { labelsOf } from "../page/letters.js";
+import { labelAfter, labelsOf } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
 import { blocksOf, headsOf, keyHead, stacksOf, stagesOf } from "../page/stages.js";
-import { mainSide, mainTokens, selectedPosition } from "../page/state.js";
+import { mainSide, mainTokens, selectedPosition, tokensBefore } from "../page/state.js";
 import { fixed, visible } from "../page/text.js";
 
 /** @type {Tab} */
@@ -136,7 +136,9 @@ export function createFlow(app) {
   function bars() {
     const { run } = store.state;
     if (run?.labels) return run.labels.map(({ name, probability }) => ({ label: name, value: probability }));
-    return (mainTokens(store.state)[selectedPosition(store.state)]?.top ?? []).map(([, label, value]) => ({ label, value }));
+    const position = selectedPosition(store.state);
+    const before = tokensBefore(store.state, position);
+    return (mainTokens(store.state)[position]?.top ?? []).map(([, text, value]) => ({ label: labelAfter(before, text), value }));
   }
 
   /** @param {string} stack @returns {Lane} */

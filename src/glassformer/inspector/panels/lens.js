@@ -12,8 +12,8 @@ import { Latest } from "../page/app.js";
 import { choice, h, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
-import { labelsOf } from "../page/letters.js";
-import { positionSide, positionTokens, selectedPosition, shownPosition } from "../page/state.js";
+import { labelAfter, labelsOf } from "../page/letters.js";
+import { positionSide, positionTokens, selectedPosition, shownPosition, tokensBefore } from "../page/state.js";
 import { percent, visible } from "../page/text.js";
 
 /** @type {Tab} */
@@ -64,16 +64,19 @@ export function createLens(app) {
       column_axis: state.run?.written.length ? "token to be predicted" : state.run?.target.length ? "token; its column predicts the next one" : "token",
       scale: "sequential", range: state.lens === "rank" ? [0, largest] : [0, 1], dark: state.dark, cell: [66, 24],
       unit: state.lens === "rank" ? "log₁₀ rank" : "",
-      cell_text: (row, column) => (state.lens === "rank" ? String(cells[row]?.[column]?.rank ?? "") : cells[row]?.[column]?.top[0]?.[1] ?? ""),
+      cell_text: (row, column) => (state.lens === "rank" ? String(cells[row]?.[column]?.rank ?? "") : label(column, cells[row]?.[column]?.top[0]?.[1] ?? "")),
       describe: (row, column) => describe(layers[row] ?? "", column, labels[column] ?? "", cells[row]?.[column]),
     });
     mark();
     card.refresh();
   }
 
+  /** A predicted token, named by the letter that it completes. @param {number} position @param {string} text */
+  const label = (position, text) => labelAfter(tokensBefore(store.state, position), text);
+
   /** @param {string} layer @param {number} position @param {string} token @param {LensCell | undefined} cell */
   function describe(layer, position, token, cell) {
-    const top = (cell?.top ?? []).map(([, text, p]) => `${visible(text)} ${percent(p)}`).join(", ");
+    const top = (cell?.top ?? []).map(([, text, p]) => `${visible(label(position, text))} ${percent(p)}`).join(", ");
     const actual = cell && cell.next !== null ? `; actual token ${percent(cell.next)}, rank ${cell.rank}` : "";
     return `${layer}, position ${position} ${visible(token)}: ${top}${actual}`;
   }

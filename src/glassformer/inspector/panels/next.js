@@ -11,9 +11,10 @@ import { button, fill, h, keepHeight, slider } from "../page/dom.js";
 import { floats } from "../page/decode.js";
 import { frame } from "../page/frame.js";
 import { Latest } from "../page/app.js";
+import { labelAfter } from "../page/letters.js";
 import { descending, entropy, probabilities, softmax } from "../page/sampling.js";
 import { partsOff } from "./ablation.js";
-import { mainSide, mainTokens, positionText, shownPosition } from "../page/state.js";
+import { mainSide, mainTokens, positionText, shownPosition, tokensBefore } from "../page/state.js";
 import { count, fixed, percent } from "../page/text.js";
 
 const SHOWN = 15;
@@ -171,7 +172,7 @@ export function createNext(app) {
     const { ablated, run } = state;
     const ofParts = ablated?.run === run?.run ? ablated?.after.positions[position]?.top : [];
     return ((offBeside(state) ? ofParts : mainTokens(state)[position]?.top) ?? []).map(([id, text, probability]) => ({
-      label: text, value: probability, text: percent(probability), is_marked: id === chosen, title: `id ${id}`,
+      label: labelAfter(tokensBefore(state, position), text), value: probability, text: percent(probability), is_marked: id === chosen, title: `id ${id}`,
     }));
   }
 
@@ -187,7 +188,7 @@ export function createNext(app) {
     facts.textContent = `${count(kept)} of ${count(logits.length)} tokens can be chosen; entropy ${fixed(entropy(shaped), 2)} nats` +
       ` (${fixed(entropy(before), 2)} before).`;
     return descending(before).slice(0, SHOWN).map((id) => ({
-      label: names[id] ?? `id ${id}`, value: shaped[id] ?? 0, before: before[id] ?? 0,
+      label: labelAfter(tokensBefore(state, position), names[id] ?? `id ${id}`), value: shaped[id] ?? 0, before: before[id] ?? 0,
       text: rulesText(state) ? `${percent(before[id] ?? 0)} → ${percent(shaped[id] ?? 0)}` : percent(before[id] ?? 0),
       is_marked: id === chosen, title: `id ${id}; logit ${fixed(logits[id], 2)}; before the rules ${percent(before[id] ?? 0)}`,
     }));

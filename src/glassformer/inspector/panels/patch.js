@@ -7,9 +7,10 @@
  * @import { Beside } from "./texts.js"
  *
  * @typedef {{
- *   stack: string, parts: string, n_texts: number, columns: string[], target: string[] | null, layers: string[], map: number[][], estimate: number[][],
- *   correlation: number | null, beside: Beside[][], clean: number, corrupted: number, answer: string, wrong: string, unknown: string,
+ *   model: string, stack: string, parts: string, n_texts: number, tokens_clean: string[], tokens_corrupted: string[], columns: string[],
+ *   target: string[] | null, layers: string[], map: number[][], estimate: number[][] | null, correlation: number | null, beside: Beside[][], clean: number, corrupted: number, answer: string, wrong: string, unknown: string,
  * }} Patching
+ * `estimate` and `correlation` are null if the source computes no gradients.
  */
 
 import { Latest } from "../page/app.js";
@@ -83,6 +84,8 @@ export function createPatch(app) {
     drawChoices();
     draw();
   });
+  methods.element.hidden = !app.source.hasGradients;
+  const withoutGradients = h("p", { class: "about", hidden: app.source.hasGradients }, 'The estimate by the gradient (attribution patching) needs "glassformer inspect DIR": this file computes no gradients.');
   const moreClean = textBox(app, `more clean ${what}s`);
   const moreCorrupted = textBox(app, `more corrupted ${what}s: line i belongs to line i of the clean ${what}s; an answer may follow its ${what} after a tab`);
   const more = h("details", { class: "more" }, h("summary", {}, "more pairs: means over a set"), h("div", { class: "pair" }, moreClean.element, moreCorrupted.element));
@@ -93,8 +96,8 @@ export function createPatch(app) {
   const card = frame({
     title: "Patching", picture: () => picture(),
     explanation: `Which layers and positions carry the difference between two ${what}s. 0: as with the corrupted ${what}. 1: as with the clean ${what}.`,
-    formula: "share = (patched − corrupted) / (clean − corrupted), of logit(answer) − logit(wrong); estimate = gradient · (clean − corrupted)",
-  }, h("div", { class: "fields" }, ...fields.map(({ element }) => element)), more, h("div", { class: "row" }, start, kinds.element, stacks.element, methods.element, progress), facts, unknown, heat.element);
+    formula: "share = (patched − corrupted) / (clean − corrupted), of logit(answer) − logit(wrong)" + (app.source.hasGradients ? "; estimate = gradient · (clean − corrupted)" : ""),
+  }, h("div", { class: "fields" }, ...fields.map(({ element }) => element)), more, h("div", { class: "row" }, start, kinds.element, stacks.element, methods.element, progress), withoutGradients, facts, unknown, heat.element);
   const latest = new Latest(app, card.body);
   /** @type {Patching | null} */
   let result = null;
@@ -159,15 +162,17 @@ export function createPatch(app) {
     const isOfHeads = result.parts === "heads";
     facts.textContent = (nTexts > 1 ? `means over ${nTexts} pairs; of the first: ` : "") + `answer ${visible(result.answer)}, wrong answer ${visible(result.wrong)}; difference of the logits ` +
       `${fixed(result.clean, 2)} (clean), ${fixed(result.corrupted, 2)} (corrupted)` +
-      (result.target ? `; predicted after ${result.target.map(visible).join(" ")}` : "") + `; rank correlation of exact and estimate ${fixed(result.correlation, 2)}`;
-    const values = (method === "exact" ? result.map : result.estimate).flat();
-    const other = (method === "exact" ? result.estimate : result.map).flat();
+      (result.target ? `; predicted after ${result.target.map(visible).join(" ")}` : "") + (result.estimate ? `; rank correlation of exact and estimate ${fixed(result.correlation, 2)}` : "");
+    const { map, estimate } = result;
+    const [shown, other] = method === "estimate" && estimate ? [estimate, map] : [map, estimate];
+    const values = shown.flat();
+    const others = other?.flat();
     heat.update({
       rows: layers.length, columns, values, row_labels: layers, column_labels: labels, row_axis: "layer", plain_rows: true, plain_columns: isOfHeads,
       column_axis: isOfHeads ? "head" : hasPair ? `position in the ${result.stack}` : "position",
       scale: "diverging", range: [-1, 1], dark: store.state.dark, cell: [44, 24], cell_text: (row, column) => fixed(values[row * columns + column], 2),
-      describe: (row, column) => `${layers[row]}, ${isOfHeads ? "" : `position ${column} `}${visible(labels[column] ?? "")}: ${fixed(values[row * columns + column], 3)} (${method}), ` +
-        `${fixed(other[row * columns + column], 3)} (${method === "exact" ? "estimate" : "exact"})${nTexts > 1 ? `; exact shares${spreadText(beside[row]?.[column], nTexts)}` : ""}`,
+      describe: (row, column) => `${layers[row]}, ${isOfHeads ? "" : `position ${column} `}${visible(labels[column] ?? "")}: ${fixed(values[row * columns + column], 3)} (${method})` +
+        `${others ? `, ${fixed(others[row * columns + column], 3)} (${method === "exact" ? "estimate" : "exact"})` : ""}${nTexts > 1 ? `; exact shares${spreadText(beside[row]?.[column], nTexts)}` : ""}`,
     });
     card.refresh();
   }

@@ -13,6 +13,7 @@ import { tokenColour } from "../page/colours.js";
 import { floats, fromBase64, inflate } from "../page/decode.js";
 import { button, choice, fill, h, slider } from "../page/dom.js";
 import { frame } from "../page/frame.js";
+import { labelAfter } from "../page/letters.js";
 import { choose, probabilities, softmax } from "../page/sampling.js";
 import { pause } from "../page/source.js";
 import { selectedPosition } from "../page/state.js";
@@ -213,8 +214,9 @@ export function createSteps(app) {
     const top = next?.top ?? [];
     const shaped = next ? probabilities(next.values, sampling) : [];
     const chosen = branch().tokens[at]?.id;
+    const before = [...(store.state.run?.target.slice(0, prompt().length) ?? []), ...branch().tokens.slice(0, at)];
     return top.slice(0, 12).map((candidate) => ({
-      label: candidate[1], value: shaped[candidate[0]] ?? 0, before: candidate[2], text: percent(shaped[candidate[0]] ?? 0), is_marked: candidate[0] === chosen,
+      label: labelAfter(before, candidate[1]), value: shaped[candidate[0]] ?? 0, before: candidate[2], text: percent(shaped[candidate[0]] ?? 0), is_marked: candidate[0] === chosen,
       title: `id ${candidate[0]}; probability ${percent(candidate[2])} before the sampling rules. Select it to continue with it.`,
       onclick: () => take(candidate),
     }));

@@ -8,7 +8,7 @@
  * A number over a set of texts, beside the mean of the other parts.
  *
  * @typedef {{number: number, tokens: string[], activity: (number | null)[], strength: number}} StrongText
- * @typedef {{units: string, unit: number, n_units: number, n_texts: number, median: number, high: number, texts: StrongText[]}} Strongest
+ * @typedef {{model: string, units: string, unit: number, n_units: number, n_texts: number, median: number, high: number, texts: StrongText[]}} Strongest
  */
 
 import { Latest } from "../page/app.js";

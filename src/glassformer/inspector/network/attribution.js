@@ -1,0 +1,152 @@
+/**
+ * Direct logit attribution: the logit of a token as a sum of terms, one for each part that writes to the residual stream. The
+ * rules are those of `inspection/attribution.py` and `inspection/writes.py`.
+ *
+ * @import { MultiHeadAttention } from "./attention.js"
+ * @import { ComputedRun } from "./computed_run.js"
+ * @import { Tensor } from "./tensors.js"
+ * @import { Transformer, TransformerConfig } from "./transformer.js"
+ * @import { Attribution, Term } from "../panels/attribution.js"
+ *
+ * @typedef {{name: string, vector: Tensor}} Written what a part adds to the residual stream at the position, (1, D)
+ */
+
+import { ServerError } from "../page/source.js";
+import { feedForwardName } from "./ablation.js";
+import { logitsAt } from "./heads.js";
+import { frozenNorm } from "./norms.js";
+import { largest } from "./predictions.js";
+import { range } from "./stacks.js";
+import { add, linear, rowAt, widthOf, zeros } from "./tensors.js";
+
+/** A term is beyond its baseline if it differs from the mean by more than this many standard deviations. */
+const N_DEVIATIONS = 2;
+
+/**
+ * Answer the terms of the logit of a token at a position, or of the difference of the logits of two tokens.
+ * @param {ComputedRun} run
+ * @param {TransformerConfig} config
+ * @param {{position: number | null, token: string, against: string}} what the token is by default the prediction
+ * @returns {Attribution}
+ */
+export function attribution(run, config, { position, token, against }) {
+  const network = /** @type {Transformer} */ (run.network);
+  const at = position ?? run.answerPosition();
+  const logits = run.logits(at);
+  const chosen = token ? run.reading.answerId(token) : largest(logits, 1)[0];
+  const other = against ? run.reading.answerId(against) : null;
+  if (chosen === other) throw new ServerError(`both tokens are token ${chosen}: give two different tokens`, 400);
+  const terms = termsOf(run, network, config, at, chosen, other);
+  return {
+    ...run.names, token: run.vocabulary[chosen], against: other === null ? null : run.vocabulary[other], position: at,
+    logit: logits[chosen] - (other === null ? 0 : logits[other]), terms, ...gridOf(Object.keys(terms)),
+  };
+}
+
+/**
+ * Return the terms in the order of the computation. With the final norm at the scale that it has at the last residual stream,
+ * norm and head are one linear map plus a constant.
+ * @param {ComputedRun} run
+ * @param {Transformer} network
+ * @param {TransformerConfig} config
+ * @param {number} position
+ * @param {number} token
+ * @param {number | null} against
+ */
+function termsOf(run, network, config, position, token, against) {
+  const { name, blocks } = network.headStack;
+  const last = blocks.length ? `${name}.blocks.${blocks.length - 1}.residual` : `${name}.embeddings`;
+  const at = (/** @type {string} */ tensor) => rowAt(run.tensor(tensor), position);
+  const none = zeros(1, config.d_model);
+  const final = config.final_norm ? frozenNorm(network.weights, `${name}.final_norm`, config, at(last)) : { map: same, shift: none };
+  const parts = writtenBy(run, network, config, position);
+  const read = zeros(parts.length + 2, config.d_model);
+  [...parts.map(({ vector }) => final.map(vector)), final.shift, none].forEach((vector, i) => read.data.set(vector.data, i * config.d_model));
+  const outputs = network.output(read);
+  const ofNothing = logitsAt(outputs, parts.length + 1);
+  /** @type {Record<string, Term>} */
+  const terms = {};
+  parts.forEach((part, i) => { terms[part.name] = termOf(logitsAt(outputs, i).map((x, id) => x - ofNothing[id]), token, against); });
+  return { ...terms, output_bias: termOf(logitsAt(outputs, parts.length), token, against) };
+}
+
+/**
+ * Return the vectors that the parts write at a position; their sum is the last residual stream.
+ * @param {ComputedRun} run
+ * @param {Transformer} network
+ * @param {TransformerConfig} config
+ * @param {number} position
+ * @returns {Written[]}
+ */
+function writtenBy(run, network, config, position) {
+  const { name: stack, blocks } = network.headStack;
+  const at = (/** @type {string} */ tensor) => rowAt(run.tensor(tensor), position);
+  const found = [{ name: "embedding", vector: at(`${stack}.embeddings`) }];
+  for (const [layer, { selfAttn, crossAttn, ff }] of blocks.entries()) {
+    const path = `${stack}.blocks.${layer}`;
+    const attentions = /** @type {[string, string, MultiHeadAttention | null][]} */ ([[stack, "self_attn", selfAttn], ["cross", "cross_attn", crossAttn]]);
+    for (const [kind, name, attention] of attentions) {
+      if (!attention) continue;
+      const norm = config.norm_order === "sandwich" ? frozenNorm(network.weights, `${path}.${name}_out_norm`, config, at(`${path}.${name}_out_norm.input`)) : null;
+      const through = norm?.map ?? same;
+      const valueBias = attention.valueBias();
+      const contexts = run.tensor(`${path}.${name}.context`);
+      const [, nHeads, nTokens] = contexts.shape;
+      for (const head of range(0, nHeads)) {
+        const context = rowAt(contexts, head * nTokens + position);
+        found.push({ name: `${kind}.${layer}.head.${head}`, vector: through(headOutput(attention, context, valueBias, head)) });
+      }
+      const bias = through(attention.out ? linear(valueBias, ...attention.out) : valueBias);
+      found.push({ name: `${kind}.${layer}.attention_bias`, vector: norm ? add(bias, norm.shift) : bias });
+    }
+    if (ff) found.push({ name: `${stack}.${layer}.feed_forward`, vector: at(feedForwardName(path, config)) });
+  }
+  return found;
+}
+
+/**
+ * Return (context − value bias) W_O of one head, without a bias: (1, D).
+ * @param {MultiHeadAttention} attention
+ * @param {Tensor} context (1, W)
+ * @param {Tensor} valueBias of all heads, (1, H·W)
+ * @param {number} head
+ */
+export function headOutput({ out, sizes }, context, valueBias, head) {
+  const width = widthOf(context);
+  const contexts = zeros(1, sizes.n_heads * width);
+  for (let i = 0; i < width; i++) contexts.data[head * width + i] = context.data[i] - valueBias.data[head * width + i];
+  return out ? linear(contexts, out[0]) : contexts;
+}
+
+/**
+ * Return the term of a part from what it adds to all logits, beside mean and standard deviation over the vocabulary.
+ * @param {Float32Array} logits
+ * @param {number} token
+ * @param {number | null} against
+ * @returns {Term}
+ */
+export function termOf(logits, token, against) {
+  const mean = logits.reduce((sum, x) => sum + x, 0) / logits.length;
+  const deviation = Math.sqrt(logits.reduce((sum, x) => sum + (x - mean) ** 2, 0) / logits.length);
+  const term = against === null ? { value: logits[token], mean, deviation } : { value: logits[token] - logits[against], mean: 0, deviation: Math.SQRT2 * deviation };
+  return { ...term, is_beyond: Math.abs(term.value - term.mean) > N_DEVIATIONS * term.deviation };
+}
+
+/** The terms of each layer, one row per attention: heads, bias, feed-forward; null for a part that a row does not have. @param {string[]} names */
+function gridOf(names) {
+  const ofLayers = names.filter((name) => name.includes("."));
+  const rows = [...new Set(ofLayers.map((name) => name.split(".", 2).join(" ")))];
+  const heads = ofLayers.flatMap((name) => (name.includes(".head.") ? [Number(name.split(".")[3])] : []));
+  const parts = [...range(0, Math.max(-1, ...heads) + 1).map((head) => `head.${head}`), "attention_bias", "feed_forward"];
+  const columns = parts.filter((part) => ofLayers.some((name) => name.endsWith(`.${part}`)));
+  const words = /** @type {Record<string, string>} */ ({ attention_bias: "bias", feed_forward: "feed-forward" });
+  return {
+    cells: rows.map((row) => columns.map((part) => `${row.replace(" ", ".")}.${part}`).map((name) => (names.includes(name) ? name : null))),
+    rows, columns: columns.map((part) => words[part] ?? part.replace(".", " ")),
+  };
+}
+
+/** @param {Tensor} x */
+function same(x) {
+  return x;
+}

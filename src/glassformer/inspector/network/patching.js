@@ -1,0 +1,159 @@
+/**
+ * Activation patching: a place of a clean run is copied into a corrupted run, one place at a time. The rules are those of
+ * `inspection/patching.py`; the estimate by the gradient is left out, because these networks compute no gradients.
+ *
+ * @import { ComputedRun } from "./computed_run.js"
+ * @import { Input, Reading } from "./reading.js"
+ * @import { Tensor } from "./tensors.js"
+ * @import { Transformer } from "./transformer.js"
+ * @import { Patching } from "../panels/patch.js"
+ *
+ * @typedef {{clean: string, corrupted: string, answer?: string | null, wrong?: string | null, target?: string | null}} Texts
+ * @typedef {Texts & {parts: "positions" | "heads", stack?: "encoder" | "decoder", more_clean: string[], more_corrupted: string[]}} Request
+ *
+ * @typedef {{clean: ComputedRun, corrupted: ComputedRun, position: number, answer: number, wrong: number, note: string}} Pair
+ * Two runs with inputs of equal shape, and the tokens that they predict at a position.
+ *
+ * @typedef {{
+ *   network: Transformer, reading: Reading, newRun: (input: Input) => ComputedRun, report: (done: number, total: number) => void,
+ * }} Tools
+ */
+
+import { ServerError } from "../page/source.js";
+import { largest } from "./predictions.js";
+import { besideOthers, meanOf } from "./spread.js";
+import { range } from "./stacks.js";
+
+/**
+ * Answer the share that each place restores: means over the pairs of a request.
+ * @param {Tools} tools
+ * @param {Request} request
+ * @returns {Promise<Omit<Patching, "model">>}
+ */
+export async function patch(tools, { parts, stack, more_clean, more_corrupted, ...texts }) {
+  const { network, reading, report } = tools;
+  if (more_clean.length !== more_corrupted.length) {
+    throw new ServerError(`there are ${more_clean.length} more clean texts and ${more_corrupted.length} corrupted ones: give pairs`, 400);
+  }
+  const chosen = network[stack ?? network.headStack.name] ?? network.headStack;
+  const places = parts === "heads" ? chosen.contexts() : chosen.residuals();
+  const total = 1 + more_clean.length;
+  const first = await pairOf(tools, texts);
+  const ofPairs = [await sharesOf(first, places)];
+  let columns = columnsOf(first, parts, chosen.name);
+  for (const [i, clean] of more_clean.entries()) {
+    report(i + 1, total);
+    const pair = await pairOfLines(tools, i + 2, clean, more_corrupted[i]);
+    ofPairs.push(await sharesOf(pair, places));
+    if (columnsOf(pair, parts, chosen.name).join("\n") !== columns.join("\n")) columns = columns.map((_, place) => String(place));
+  }
+  if (ofPairs.some(({ rows }) => rows[0].length !== columns.length)) {
+    throw new ServerError("the pairs have different numbers of tokens: choose heads, or pairs of one length", 400);
+  }
+  const { clean, corrupted } = first;
+  const cells = Object.fromEntries(places.flatMap((_, row) => columns.map((_name, column) => [`${row} ${column}`, ofPairs.map(({ rows }) => rows[row][column])])));
+  const beside = besideOthers(cells);
+  const besideRows = places.map((_, row) => columns.map((_name, column) => beside[`${row} ${column}`]));
+  return {
+    unknown: [reading.unknown([texts.clean, texts.corrupted], [texts.answer, texts.wrong, texts.target]), first.note].filter(Boolean).join(" "),
+    stack: chosen.name, parts, n_texts: total, tokens_clean: clean.namesOf(chosen.name), tokens_corrupted: corrupted.namesOf(chosen.name),
+    columns, target: reading.rules.is_pair ? clean.namesOf("decoder") : null, layers: places.map(([name]) => name),
+    map: besideRows.map((row) => row.map(({ mean }) => mean)), estimate: null, correlation: null, beside: besideRows,
+    clean: meanOf(ofPairs.map((one) => one.clean)), corrupted: meanOf(ofPairs.map((one) => one.corrupted)),
+    answer: reading.tokenizer.shown(first.answer), wrong: reading.tokenizer.shown(first.wrong),
+  };
+}
+
+/** The names of the patched places of a pair: tokens, or `clean/corrupted` where the runs differ, or heads. @param {Pair} pair @param {string} parts @param {string} stack */
+function columnsOf({ clean, corrupted }, parts, stack) {
+  if (parts === "heads") return range(0, clean.facts.model.attention[stack]?.heads ?? 0).map((head) => `head ${head}`);
+  const others = corrupted.namesOf(stack);
+  return clean.namesOf(stack).map((name, i) => (name === others[i] ? name : `${name}/${others[i]}`));
+}
+
+/** A pair of lines; an answer may follow its text after a tab. @param {Tools} tools @param {number} number @param {string} cleanLine @param {string} corruptedLine */
+async function pairOfLines(tools, number, cleanLine, corruptedLine) {
+  const [[clean, answer], [corrupted, wrong]] = [cleanLine, corruptedLine].map((line) => line.split("\t"));
+  try {
+    return await pairOf(tools, { clean, corrupted, answer, wrong });
+  } catch (error) {
+    throw new ServerError(`pair ${number}: ${/** @type {Error} */ (error).message}`, 400);
+  }
+}
+
+/**
+ * Return the two runs of two texts, or of two sources with one target prefix; see `patching_of`.
+ * @param {Tools} tools
+ * @param {Texts} texts
+ * @returns {Promise<Pair>}
+ */
+async function pairOf({ network, reading, newRun }, { clean, corrupted, answer, wrong, target }) {
+  const { is_pair: isPair, end_id: end } = reading.rules;
+  /** @type {Input[]} */
+  const inputs = [];
+  for (const text of [clean, corrupted]) inputs.push(await reading.input(isPair ? { source: text, target: target || null } : { text }, network));
+  requireEqualLengths(isPair ? "source" : "text", inputs.map(({ ids, sourceIds }) => (isPair ? sourceIds : ids)));
+  /** @type {number[]} */
+  let best = [];
+  if (isPair && !target) {
+    const [one, other] = inputs.map(({ ids }) => [...ids.slice(1), end]);
+    const at = one.findIndex((id, i) => other[i] !== undefined && id !== other[i]);
+    if (at < 0) throw new ServerError("the model writes one target for both sources: give a target prefix, or change another word", 400);
+    best = [one[at], other[at]];
+    for (const input of inputs) input.ids = inputs[0].ids.slice(0, at + 1);
+  }
+  const runs = inputs.map(newRun);
+  const position = runs[0].answerPosition();
+  for (const run of runs) await run.compute();
+  if (!best.length) best = runs.map((run) => largest(run.logits(position), 1)[0]);
+  if (answer) best[0] = reading.answerId(answer);
+  if (wrong) best[1] = reading.answerId(wrong);
+  if (best[0] === best[1]) throw new ServerError(`the answer and the wrong answer are both '${reading.tokenizer.shown(best[0])}': give two different tokens`, 400);
+  return { clean: runs[0], corrupted: runs[1], position, answer: best[0], wrong: best[1], note: inputs[0].note };
+}
+
+/** @param {string} what @param {number[][]} ids */
+function requireEqualLengths(what, [clean, corrupted]) {
+  if (clean.join() === corrupted.join()) throw new ServerError(`the clean and the corrupted ${what} have equal tokens: change at least one word`, 400);
+  if (clean.length !== corrupted.length) {
+    throw new ServerError(`the clean ${what} has ${clean.length} tokens and the corrupted ${what} ${corrupted.length}: choose words with equal numbers of tokens`, 400);
+  }
+}
+
+/**
+ * Return the restored share of each place, a row for each layer, and the logit differences of both runs.
+ * @param {Pair} pair
+ * @param {[string, string][]} places name of each layer, and of its tensor
+ */
+async function sharesOf({ clean, corrupted, position, answer, wrong }, places) {
+  const metric = (/** @type {ComputedRun} */ run) => {
+    const logits = run.logits(position);
+    return logits[answer] - logits[wrong];
+  };
+  const [ofClean, ofCorrupted] = [metric(clean), metric(corrupted)];
+  if (ofClean === ofCorrupted) throw new ServerError("both runs have the same logit difference: choose other texts or answers", 400);
+  /** @type {number[][]} */
+  const rows = [];
+  for (const [, name] of places) {
+    /** @type {number[]} */
+    const row = [];
+    for (const index of range(0, clean.tensor(name).shape[1])) {
+      const from = part(clean.tensor(name), index);
+      if (part(corrupted.tensor(name), index).every((x, i) => x === from[i])) { // a copy of equal numbers restores nothing
+        row.push(0);
+        continue;
+      }
+      const patched = corrupted.again();
+      await patched.compute((one, x) => one === name && part(x, index).set(from));
+      row.push((metric(patched) - ofCorrupted) / (ofClean - ofCorrupted));
+    }
+    rows.push(row);
+  }
+  return { rows, clean: ofClean, corrupted: ofCorrupted };
+}
+
+/** The numbers of a position (1, T, D) or of a head (1, H, T, W), in place. @param {Tensor} x @param {number} index */
+function part({ shape, data }, index) {
+  const size = data.length / shape[1];
+  return data.subarray(index * size, (index + 1) * size);
+}

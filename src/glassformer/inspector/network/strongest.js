@@ -1,0 +1,70 @@
+/**
+ * Strongest texts: the texts of a set in which a head or a neuron is most active. The rules are those of
+ * `inspection/strongest.py`; here the baseline is over all texts.
+ *
+ * @import { ComputedRun } from "./computed_run.js"
+ * @import { Transformer } from "./transformer.js"
+ * @import { Strongest } from "../panels/texts.js"
+ *
+ * @typedef {{number: number, tokens: string[], units: Float32Array[]}} Active
+ * A text of the set: its place, its tokens, and the activity of each unit at each token; NaN at a token that is left out.
+ */
+
+import { ServerError } from "../page/source.js";
+import { headOutput } from "./attribution.js";
+import { quantile } from "./spread.js";
+import { range } from "./stacks.js";
+import { rowAt } from "./tensors.js";
+
+const N_TEXTS = 10;
+
+/**
+ * Return the activity of all heads of an attention, or of all neurons of a feed-forward, in a run; null for a text of a
+ * decoder with one token.
+ * @param {ComputedRun} run
+ * @param {number} number place of the text in its set
+ * @param {string} units such as `decoder.0.head`
+ * @returns {Active | null}
+ */
+export function activeUnits(run, number, units) {
+  const network = /** @type {Transformer} */ (run.network);
+  const [kind, layer, what] = units.split(".");
+  const stack = kind === "encoder" ? "encoder" : "decoder";
+  const block = network[stack]?.blocks[Number(layer)];
+  const attention = kind === "cross" ? block?.crossAttn : block?.selfAttn;
+  if (!block || !attention || (what === "neuron" && !block.ff)) throw new ServerError(`this model has no ${units}: choose another part`, 400);
+  const path = `${stack}.blocks.${layer}`;
+  const x = run.tensor(what === "neuron" ? `${path}.ff.activations` : `${path}.${kind === "cross" ? "cross_attn" : "self_attn"}.context`);
+  const [nTokens, width] = x.shape.slice(-2);
+  const valueBias = attention.valueBias();
+  const lengthAt = (/** @type {number} */ head, /** @type {number} */ t) =>
+    Math.hypot(...headOutput(attention, rowAt(x, head * nTokens + t), valueBias, head).data);
+  const activityAt = what === "neuron" ? (/** @type {number} */ neuron, /** @type {number} */ t) => x.data[t * width + neuron] : lengthAt;
+  const first = kind === "decoder" ? 1 : 0; // the first token can attend only to itself
+  if (nTokens <= first) return null;
+  const all = range(0, what === "neuron" ? width : x.shape[1]).map((unit) =>
+    Float32Array.from({ length: nTokens }, (_, t) => (t < first ? NaN : activityAt(unit, t))));
+  return { number, tokens: kind === "cross" ? run.writtenNames() : run.namesOf(stack), units: all };
+}
+
+/**
+ * Answer the strongest texts of a unit, and median and 95 % quantile of a text of the set.
+ * @param {Active[]} texts
+ * @param {string} units
+ * @param {number} unit
+ * @returns {Omit<Strongest, "model">}
+ */
+export function strongestTexts(texts, units, unit) {
+  if (!texts.length) throw new ServerError("there is no text of two tokens or more: give at least one", 400);
+  const nUnits = texts[0].units.length;
+  if (!(unit < nUnits)) throw new ServerError(`there is no ${units.split(".")[2]} ${unit}: the model has ${nUnits}, counted from 0`, 400);
+  const found = texts.map(({ number, tokens, units: all }) => {
+    const activity = [...all[unit]].map((x) => (Number.isNaN(x) ? null : x));
+    return { number, tokens, activity, strength: Math.max(...activity.map((x) => x ?? -Infinity)) };
+  });
+  const strengths = found.map(({ strength }) => strength);
+  return {
+    units, unit, n_units: nUnits, n_texts: texts.length, median: quantile(strengths, 0.5), high: quantile(strengths, 0.95),
+    texts: found.sort((a, b) => b.strength - a.strength).slice(0, N_TEXTS),
+  };
+}

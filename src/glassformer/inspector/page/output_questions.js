@@ -1,0 +1,175 @@
+/**
+ * Answers to the questions of a first visit about the output of a model: how sure it is, which part writes the output, which
+ * word of the input it needs, and which token it did not expect.
+ *
+ * @import { App } from "./app.js"
+ * @import { Answer } from "./questions.js"
+ * @import { Example, Place, Run, State, Token } from "./types.js"
+ * @import { Attribution } from "../panels/attribution.js"
+ *
+ * @typedef {{name: string, p: number, index: number}} Said
+ * A token or a label of the output, its probability, and its position; −1 for a label.
+ *
+ * @typedef {{said: Said, word: Word, after: number | null}} Loss
+ * @typedef {{text: string, number: number, rest: string}} Word a word, its place among the words, and the input without it
+ */
+
+import { capital, named, partWords, quoted } from "./sentences.js";
+import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";
+import { fixed, percent } from "./text.js";
+
+/** Largest number of words that are left out, one run each; the server keeps eight runs. */
+const MAX_WORDS = 6;
+/** The mask in a text, whatever the token of the model is. */
+const MASK = "[MASK]";
+
+/** The positions that are asked about: the masks of a model that fills masks, or all. @param {State} state */
+export function askedPositions(state) {
+  const tokens = mainTokens(state);
+  const masks = state.model?.verb === "fill" ? tokens.flatMap(({ text }, i) => (text === state.model?.mask ? [i] : [])) : [];
+  return masks.length ? masks : tokens.map((_, i) => i);
+}
+
+/** The asked position whose best candidate is furthest above the second; the end of the text comes last. @param {State} state */
+function surest(state) {
+  const tokens = mainTokens(state);
+  const isEnd = (/** @type {number} */ t) => state.model?.end_ids.includes(tokens[t]?.top[0]?.[0] ?? -1);
+  const gap = (/** @type {number} */ t) => (isEnd(t) ? -1 : 0) + (tokens[t]?.top[0]?.[2] ?? 0) - (tokens[t]?.top[1]?.[2] ?? 0);
+  return askedPositions(state).reduce((best, t) => (gap(t) > gap(best) ? t : best));
+}
+
+/** The place in the flow at which the scores are computed. @param {State} state */
+function outputPlace({ model }) {
+  return `${model?.kind === "encoder" ? "encoder" : "decoder"}.0.0.output`;
+}
+
+/** @param {App} app @param {Run} run @returns {Promise<Answer>} */
+export async function askScores({ store: { state } }, run) {
+  const t = surest(state);
+  const candidates = run.labels ?? mainTokens(state)[t]?.top.map(([, name, probability]) => ({ name, probability })) ?? [];
+  const [first, second] = [...candidates].sort((a, b) => b.probability - a.probability);
+  if (!first || !second) throw new Error("the model has one answer only");
+  const where = run.labels ? "" : `${capital(named(positionTokens(state), t))}: `;
+  const logit = Math.log(first.probability / second.probability);
+  return {
+    view: { panel: "flow", flow: outputPlace(state), ...(run.labels ? {} : { pos: t }) },
+    lit: run.labels ? null : { hover: { side: positionSide(state), index: t }, across: null },
+    seen: `${where}${quoted(first.name)} has a probability of ${percent(first.probability)}, and the second, ${quoted(second.name)}, of ${percent(second.probability)}: its score (logit) is ${fixed(logit, 2)} higher.`,
+    means: "The model gives each candidate a score, and softmax turns the scores into probabilities: one more point of score means 2.7 times the probability.",
+  };
+}
+
+/** @param {App} app @param {Run} run @returns {Promise<Answer>} */
+export async function askParts({ data, source, store: { state } }, run) {
+  const query = source.isEmbedded ? {} : { position: surest(state) };
+  const { token, position, logit, terms } = /** @type {Attribution} */ (await data.json(run, "attribution", query));
+  const [[name, term] = ["", null]] = Object.entries(terms).sort(([, a], [, b]) => b.value - b.mean - a.value + a.mean);
+  if (!term) throw new Error("the logit has no terms");
+  const relation = mainSide(state) === "target" ? "After" : "At";
+  return {
+    view: { panel: "attribution", pos: position, answer: "", wrong: "" },
+    lit: { hover: { side: mainSide(state), index: position }, across: null },
+    seen: `${relation} ${named(mainTokens(state), position)}, the score (logit) of ${quoted(token)} is ${fixed(logit, 2)}: ${partWords(name)} gives ${fixed(term.value, 2)} of it, and ${fixed(term.mean, 2)} to a token on average.`,
+    means: "Each head and each feed-forward adds a vector, and the output reads the sum: so the score of a token is a sum too, with one term for each part.",
+  };
+}
+
+/**
+ * Return the words of a text but its masks, or its letters if it is one word, each with the text without it.
+ * @param {string} text
+ * @returns {Word[]}
+ */
+export function wordsOf(text) {
+  const words = [...text.matchAll(/\S+/gu)];
+  const found = words.length > 1 ? words : [...text.matchAll(/\S/gu)];
+  return found.filter(([word]) => !word.includes(MASK)).map((match, number) => {
+    const [before, after] = [text.slice(0, match.index), text.slice(match.index + match[0].length)];
+    return { text: match[0], number, rest: before === "" || /\s$/u.test(before) ? before + after.replace(/^\s/u, "") : before + after };
+  });
+}
+
+/**
+ * Return the token with which each word begins; null if the tokens do not have the words, because one is unknown.
+ * @param {Token[]} tokens
+ * @param {number} nWords
+ */
+export function beginsOfWords(tokens, nWords) {
+  const decoder = new TextDecoder();
+  /** @type {number[]} */
+  const begins = [];
+  let text = "";
+  tokens.forEach(({ bytes, is_special }, i) => {
+    text += is_special ? " " : decoder.decode(Uint8Array.from(bytes), { stream: true });
+    const n = text.trim().split(/\s+/u).length;
+    while (text.trim() !== "" && begins.length < n) begins.push(i);
+  });
+  return begins.length === nWords ? begins : null;
+}
+
+/** What a run says: the tokens that it scores, its most probable label, or its best candidate for the mask. @param {Run} run @param {string | null} mask @returns {Said[]} */
+function saidBy(run, mask) {
+  if (run.written.length) return run.written.map(({ log_prob: logProb }, index) => ({ name: named(run.written, index), p: Math.exp(logProb ?? -Infinity), index }));
+  if (run.labels) return run.labels.map(({ name, probability }) => ({ name: quoted(name), p: probability, index: -1 }));
+  const index = run.source.findIndex(({ text }) => text === mask);
+  return (run.source[index]?.top ?? []).map(([, text, p]) => ({ name: quoted(text), p, index }));
+}
+
+/** Return the text with a mask in place of its middle word, for a model that fills masks and a text without one. @param {State} state @returns {Example | null} */
+export function withMask({ model, text }) {
+  if (model?.verb !== "fill" || text.includes(MASK)) return null;
+  const words = text.split(/\s+/u);
+  return { text: words.map((word, i) => (i === Math.floor(words.length / 2) ? MASK : word)).join(" ") };
+}
+
+/** @param {App} app @param {Run} run @returns {Promise<Answer>} */
+export async function askLeftOut(app, run) {
+  const { store: { state }, source } = app;
+  const { model, ran } = state;
+  const isPair = run.written.length > 0;
+  const text = isPair ? ran?.source : ran?.text;
+  if (!model || !text || ran?.messages) throw new Error("the tokens are not those of a text: run a text first");
+  const words = wordsOf(text);
+  if (words.length < (model.verb === "fill" ? 1 : 2)) throw new Error("the text has one word: run a text of several words");
+  const target = isPair ? ran?.target || new TextDecoder().decode(Uint8Array.from(run.written.flatMap(({ bytes }) => bytes))) : null;
+  const before = isPair ? saidBy(run, null) : saidBy(run, model.mask).sort((a, b) => b.p - a.p).slice(0, 1);
+  /** @type {Loss[]} */
+  const losses = [];
+  for (const word of words.slice(0, MAX_WORDS)) {
+    const body = { model: model.id, ...(isPair ? { source: word.rest, target } : { text: word.rest }) };
+    const changed = /** @type {Run} */ (await app.data.once(`run ${JSON.stringify(body)}`, () => source.post("/api/run", body)));
+    const after = saidBy(changed, model.mask);
+    losses.push(...before.map((said) => ({ said, word, after: after.find(({ name }) => name === said.name)?.p ?? null })));
+  }
+  const fall = (/** @type {Loss} */ { said, after }) => said.p - (after ?? 0);
+  const most = losses.reduce((best, one) => (fall(one) > fall(best) ? one : best));
+  const ofSame = losses.filter(({ said }) => said === most.said);
+  const least = ofSame.reduce((best, one) => (fall(one) < fall(best) ? one : best));
+  const change = (/** @type {Loss} */ { said, after }) => {
+    const [was, is] = [percent(said.p), after === null ? "less than that of the ten best" : percent(after)];
+    return was === is ? `stays at ${was}` : `changes from ${was} to ${is}`;
+  };
+  const begin = beginsOfWords(run.source, words.length)?.[most.word.number];
+  const word = begin === undefined ? null : /** @type {Place} */ ({ side: "source", index: begin });
+  return {
+    view: isPair && "cross" in run.attention ? { panel: "alignment", align_layer: -1, align_head: -1, pos: most.said.index } : { panel: "flow", flow: outputPlace(state), ...(most.said.index < 0 ? {} : { pos: most.said.index }) },
+    lit: isPair ? { hover: { side: "written", index: most.said.index }, across: word } : word && { hover: word, across: null },
+    seen: `Without ${quoted(most.word.text)}, the probability of ${most.said.name} ${change(most)}.`,
+    means: `Each of ${Math.min(words.length, MAX_WORDS)} words was left out once, and the model read the rest: this word matters most for ${most.said.name}; without ${quoted(least.word.text)}, the probability ${change(least)}.`,
+  };
+}
+
+/** @param {App} app @param {Run} run @returns {Promise<Answer>} */
+export async function askSurprise({ store: { state } }, run) {
+  const tokens = positionTokens(state);
+  const scored = tokens.map((token, index) => ({ index, logProb: token.log_prob ?? 0, rank: token.rank }));
+  const least = scored.reduce((best, one) => (one.logProb < best.logProb ? one : best));
+  const isAfter = positionSide(state) === "target"; // the token is predicted at the position before it
+  const position = isAfter ? Math.max(0, least.index - 1) : least.index;
+  const [, expected = "", p = 0] = mainTokens(state)[position]?.top[0] ?? [];
+  return {
+    view: { panel: "flow", flow: outputPlace(state), pos: position },
+    lit: { hover: { side: positionSide(state), index: least.index }, across: null },
+    seen: `${capital(named(tokens, least.index))} has a probability of ${percent(Math.exp(least.logProb))}${least.rank === 1 ? ", and is still the most probable token." : ` and rank ${least.rank}: the model expected ${quoted(expected)}, with ${percent(p)}.`}`,
+    means: `The loss of a text is the mean of −log p over its tokens${run.loss === null ? "" : `, here ${fixed(run.loss, 2)} nats`}: a token that the model does not expect makes it large.`,
+  };
+}
