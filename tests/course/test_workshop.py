@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from glassformer.course.workshop import checking
@@ -21,6 +22,7 @@ from glassformer.errors import UserError
 from glassformer.nn.attention_functions import attention_reference
 from glassformer.nn.masks import Mask
 from glassformer.nn.positions import Rotary, apply_rotary, rotary_frequencies, sinusoid
+from glassformer.training.schedules import inverse_sqrt
 
 EXERCISES = every_exercise()
 SOLUTIONS = {name: exercise.solution for name, exercise in EXERCISES.items()}
@@ -180,3 +182,35 @@ def test_positions_equal_the_package() -> None:
     x, positions = torch.randn(2, 3, 4, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 3, 4, 90])
     expected = apply_rotary(x, *Rotary(rotary_frequencies(10_000.0, 8))(positions))
     torch.testing.assert_close(SOLUTIONS["rotate"](x, positions), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_recurrent_cells_equal_torch() -> None:
+    torch.manual_seed(0)
+    x, h, c = torch.randn(2, 3), torch.randn(2, 4), torch.randn(2, 4)
+    gru, lstm = nn.GRUCell(3, 4), nn.LSTMCell(3, 4)
+    torch.testing.assert_close(SOLUTIONS["gru_step"](x, h, dict(gru.named_parameters())), gru(x, h))
+    torch.testing.assert_close(SOLUTIONS["lstm_step"](x, h, c, dict(lstm.named_parameters())), lstm(x, (h, c)))
+
+
+def test_the_loss_and_a_step_of_training_equal_torch() -> None:
+    torch.manual_seed(0)
+    logits, labels = torch.randn(2, 3, 5), torch.tensor([[1, -100, 4], [0, -100, -100]])
+    expected = cross_entropy(logits.flatten(0, 1), labels.flatten())
+    torch.testing.assert_close(SOLUTIONS["cross_entropy"](logits, labels), expected)
+    weight = nn.Parameter(torch.randn(3, 4))
+    optimizer = torch.optim.AdamW([weight], lr=0.02, weight_decay=0.3)
+    mine, moments = weight.detach().clone(), (torch.zeros(3, 4), torch.zeros(3, 4))
+    for step in (1, 2, 3):
+        weight.grad = torch.randn(3, 4)
+        (gradient,) = SOLUTIONS["clip_gradients"]([weight.grad], 2.0)
+        nn.utils.clip_grad_norm_([weight], 2.0)
+        torch.testing.assert_close(gradient, weight.grad)
+        optimizer.step()
+        mine, moments = SOLUTIONS["adamw_step"](mine, gradient, moments, step, 0.02, 0.3)
+        torch.testing.assert_close(mine, weight.detach())
+
+
+def test_the_schedule_equals_the_package() -> None:
+    for step in (1, 3, 4, 5, 90):
+        found = SOLUTIONS["warmup_then_inverse_root"](step, 4, 0.5)
+        assert found == pytest.approx(0.5 * inverse_sqrt(step - 1, 4))
