@@ -22,6 +22,7 @@ from glassformer.errors import UserError
 from glassformer.nn.attention_functions import attention_reference
 from glassformer.nn.masks import Mask
 from glassformer.nn.positions import Rotary, apply_rotary, rotary_frequencies, sinusoid
+from glassformer.nn.single_head_attention import SingleHeadAttention
 from glassformer.training.schedules import inverse_sqrt
 
 EXERCISES = every_exercise()
@@ -214,3 +215,23 @@ def test_the_schedule_equals_the_package() -> None:
     for step in (1, 3, 4, 5, 90):
         found = SOLUTIONS["warmup_then_inverse_root"](step, 4, 0.5)
         assert found == pytest.approx(0.5 * inverse_sqrt(step - 1, 4))
+
+
+def test_scores_and_context_equal_the_package() -> None:
+    torch.manual_seed(0)
+    query, memory = torch.randn(3, 2, 6), torch.randn(3, 5, 6)
+    dot, general = SingleHeadAttention(6, 6, "dot"), SingleHeadAttention(6, 6, "general")
+    additive = SingleHeadAttention(6, 6, "additive", 4)
+    own = additive.state_dict()
+    w = {"vector": own["vector"], "query": own["q_proj.weight"].mT, "memory": own["k_proj.weight"].mT}
+    pairs = (
+        (dot, SOLUTIONS["dot_scores"](query, memory)),
+        (general, SOLUTIONS["general_scores"](query, memory, general.state_dict()["k_proj.weight"])),
+        (additive, SOLUTIONS["additive_scores"](query, memory, w)),
+    )
+    is_token = torch.tensor([[True] * 5, [True, True, False, False, False], [False] * 5])
+    for package, scores in pairs:
+        keys, values = package.project_memory(memory)
+        torch.testing.assert_close(scores, package.scores(package.q_proj(query), keys), rtol=1e-5, atol=1e-5)
+        found, _ = SOLUTIONS["context"](scores, memory, is_token)
+        torch.testing.assert_close(found, package(query, keys, values, is_token), rtol=1e-5, atol=1e-5)
