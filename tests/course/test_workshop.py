@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from glassformer.course.workshop import checking
 from glassformer.course.workshop.checking import judged
@@ -19,8 +20,10 @@ from glassformer.course.workshop.solutions import names
 from glassformer.errors import UserError
 from glassformer.nn.attention_functions import attention_reference
 from glassformer.nn.masks import Mask
+from glassformer.nn.positions import Rotary, apply_rotary, rotary_frequencies, sinusoid
 
 EXERCISES = every_exercise()
+SOLUTIONS = {name: exercise.solution for name, exercise in EXERCISES.items()}
 MISTAKES = [(exercise, mistake) for exercise in EXERCISES.values() for mistake in exercise.mistakes]
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -160,3 +163,20 @@ def test_attention_equals_the_reference() -> None:
     found = EXERCISES["attention"].solution(query, key, value, allowed)
     expected = attention_reference(query, key, value, Mask(pairs=allowed[:, 0]))
     torch.testing.assert_close(found, expected[0])
+
+
+def test_softmax_and_its_gradient_equal_torch() -> None:
+    logits = torch.randn(2, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    torch.testing.assert_close(SOLUTIONS["softmax"](logits), logits.softmax(-1))
+    cross_entropy(logits[1:], torch.tensor([3])).backward()
+    assert logits.grad is not None
+    torch.testing.assert_close(
+        SOLUTIONS["gradient_of_softmax_cross_entropy"](logits[1].detach(), 3), logits.grad[1], rtol=1e-5, atol=1e-6
+    )
+
+
+def test_positions_equal_the_package() -> None:
+    torch.testing.assert_close(SOLUTIONS["sinusoids"](50, 8), sinusoid(torch.arange(50), 8), rtol=1e-5, atol=1e-5)
+    x, positions = torch.randn(2, 3, 4, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 3, 4, 90])
+    expected = apply_rotary(x, *Rotary(rotary_frequencies(10_000.0, 8))(positions))
+    torch.testing.assert_close(SOLUTIONS["rotate"](x, positions), expected, rtol=1e-5, atol=1e-5)
