@@ -5,12 +5,15 @@ import inspect
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
+from sacrebleu import BLEU
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.config.run import BeamConfig
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.course.workshop import checking
 from glassformer.course.workshop.checking import judged
@@ -19,13 +22,17 @@ from glassformer.course.workshop.exercise import Exercise, Mistake, stubs
 from glassformer.course.workshop.folder import PROGRESS, check, start
 from glassformer.course.workshop.registry import every_exercise, exercise_of
 from glassformer.course.workshop.solutions import names
+from glassformer.course.workshop.solutions.ch07_transformer import NextLogP
 from glassformer.errors import UserError
+from glassformer.inference.beam import Search
+from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.models.blocks import BlockInputs
 from glassformer.models.build import build_model
 from glassformer.nn.attention_functions import attention_reference
 from glassformer.nn.masks import Mask
 from glassformer.nn.positions import Rotary, apply_rotary, rotary_frequencies, sinusoid
 from glassformer.nn.single_head_attention import SingleHeadAttention
+from glassformer.objectives import noise
 from glassformer.training.schedules import inverse_sqrt
 
 EXERCISES = every_exercise()
@@ -282,3 +289,44 @@ def test_the_block_and_its_feed_forward_layer_equal_the_package() -> None:
     allowed = torch.ones(4, 4, dtype=torch.bool).tril()[None, None]
     found = SOLUTIONS["block"](x, w, allowed, 2)
     torch.testing.assert_close(found, package(x, BlockInputs(mask=Mask(causal=True))), rtol=1e-4, atol=1e-4)
+
+
+def test_the_smoothed_loss_and_bleu_equal_torch_and_sacrebleu() -> None:
+    for arguments in EXERCISES["label_smoothed_loss"].cases():
+        logits, labels, smoothing = arguments
+        expected = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), label_smoothing=smoothing)
+        torch.testing.assert_close(EXERCISES["label_smoothed_loss"].solution(*arguments), expected)
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    for hypotheses, references in EXERCISES["bleu"].cases():
+        texts, wanted = ([" ".join(tokens) for tokens in x] for x in (hypotheses, references))
+        expected = metric.corpus_score(texts, [wanted]).score
+        assert EXERCISES["bleu"].solution(hypotheses, references) == pytest.approx(expected)
+
+
+def test_searches_equal_those_of_the_package() -> None:
+    for arguments in EXERCISES["beam_search"].cases():
+        next_log_p, first, end, beam, max_len, alpha = arguments
+
+        def forward(token_ids: Tensor, source_ids: Tensor, of: NextLogP = next_log_p) -> Tensor:
+            row = token_ids[0].tolist()
+            return torch.stack([of(row[:n]) for n in range(1, len(row) + 1)])[None]
+
+        config = BeamConfig(beam=beam, length_penalty=alpha, max_new_tokens=max_len)
+        search = Search(config, start_id=first, end_id=end, max_len=99)
+        best = beam_search_reference(forward, torch.tensor([1]), search)[0]
+        ids, score = EXERCISES["beam_search"].solution(*arguments)
+        assert (ids, pytest.approx(score, abs=1e-5)) == (best.ids, best.score)
+        if beam == 1:
+            assert ids == EXERCISES["greedy"].solution(next_log_p, first, end, max_len)
+
+
+def test_masking_equals_the_package_for_the_same_draws() -> None:
+    ids, is_special, draws, random_ids, mask_id, rate = EXERCISES["mask_tokens"].cases()[1]
+    inputs, labels = EXERCISES["mask_tokens"].solution(ids, is_special, draws, random_ids, mask_id, rate)
+    row, maskable = ids[0].numpy(), ~is_special[0].numpy()
+    chosen = (labels[0] != -100).numpy()
+    drawn = [draws[0][0].numpy()[maskable], draws[1][0].numpy()[chosen]]
+    replaced = random_ids[0].numpy()[chosen & (draws[1][0].numpy() >= 0.8) & (draws[1][0].numpy() < 0.9)]
+    generator = SimpleNamespace(random=lambda n: drawn.pop(0), choice=lambda *_: replaced)
+    expected = noise.mask_tokens(row, generator, mask_id=mask_id, replacements=row, maskable=maskable, mask_prob=rate)
+    assert (inputs[0].tolist(), labels[0].tolist()) == (expected[0].tolist(), expected[1].tolist())

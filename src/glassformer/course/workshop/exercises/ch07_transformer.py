@@ -1,0 +1,298 @@
+"""Chapter 7: label smoothing, greedy and beam search, and BLEU."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from glassformer.course.workshop.exercise import Exercise, Mistake
+from glassformer.course.workshop.exercises.draws import normal
+from glassformer.course.workshop.solutions.ch07_transformer import (
+    beam_search,
+    bleu,
+    greedy,
+    label_smoothed_loss,
+    length_penalty,
+    n_grams,
+)
+
+CHAPTER = "course/07-the-transformer"
+MISTAKES = "course/12-classical-mistakes"
+START, END = 0, 1
+HYPOTHESES = [
+    "the cat sat on the mat",
+    "the the the the cat",
+    "a dog saw the small cat in the house",
+    "so it is here now",
+]
+REFERENCES = ["the cat sat on a mat", "the cat and the dog", "a dog saw the cat in the old house", "so it is here"]
+
+
+def language(n_ids: int, of_end: float, seed: int) -> Callable[[list[int]], Tensor]:
+    """Return log-probabilities that depend on all ids so far; the logit of the end is changed by `of_end`."""
+
+    def next_log_p(ids: list[int]) -> Tensor:
+        number = seed
+        for one in ids:
+            number = (number * n_ids + one + 1) % 1_000_003
+        logits = normal(n_ids, seed=number)
+        logits[END] += of_end
+        return logits.log_softmax(dim=-1)
+
+    return next_log_p
+
+
+def table(rows: dict[tuple[int, ...], list[float]]) -> Callable[[list[int]], Tensor]:
+    """Return log-probabilities from rows of probabilities, by the ids after the start; after an end follows an end."""
+
+    def next_log_p(ids: list[int]) -> Tensor:
+        row = rows.get(tuple(ids[1:]), [0, 0.5, 0.25, 0.25])
+        if ids[-1] == END:
+            row = [0, 1, 0, 0]
+        return torch.tensor(row).log()
+
+    return next_log_p
+
+
+GARDEN_PATH = table({(): [0, 0, 0.6, 0.4], (2,): [0, 0.34, 0.33, 0.33], (3,): [0, 1, 0, 0]})
+"""Id 2 is more probable than id 3, and a hypothesis with id 3 is more probable than one with id 2."""
+LATE_END = table({(): [0, 0.4, 0.35, 0.25], (2,): [0, 0, 0.55, 0.45], (2, 3): [0, 0, 0, 1], (2, 3, 3): [0, 0, 0, 1]})
+"""The third best beginning, (2, 3), has the best end."""
+
+
+def searches() -> list[tuple[object, ...]]:
+    settings = [(3, 6, 0.0), (3, 6, 1.0), (2, 8, 0.6), (4, 3, 2.0), (1, 5, 1.0), (3, 4, -1.0)]
+    cases: list[tuple[object, ...]] = [(GARDEN_PATH, START, END, 2, 5, alpha) for alpha in (0.0, 1.0)]
+    cases.append((LATE_END, START, END, 2, 6, 2.0))
+    for seed, (beam, max_len, alpha) in enumerate(settings):
+        cases += [(language(6, of_end, seed), START, END, beam, max_len, alpha) for of_end in (0.0, 1.0, -9.0)]
+    return cases
+
+
+def smoothing_cases() -> list[tuple[object, ...]]:
+    labels = torch.tensor([[3, 0, -100], [1, -100, -100]])
+    return [(normal(2, 3, 5), labels, 0.1), (normal(2, 3, 5), labels, 0.0), (normal(1, 4), labels[1, :1], 0.4)]
+
+
+EXERCISES = (
+    Exercise(
+        label_smoothed_loss,
+        f"{CHAPTER}#training",
+        smoothing_cases,
+        (
+            Mistake(
+                "The mean is over all positions, also those that are not scored: divide by the number of labels.",
+                "losses[is_scored].mean()",
+                "losses.masked_fill(~is_scored, 0.0).mean()",
+                f"{MISTAKES}#padding-as-a-target-and-a-mean-of-means-19",
+            ),
+            Mistake(
+                "Positions with the label -100 are scored as if their label were 0: leave them out.",
+                "losses[is_scored].mean()",
+                "losses.mean()",
+                f"{MISTAKES}#padding-as-a-target-and-a-mean-of-means-19",
+            ),
+            Mistake("The losses are added: divide by the number of scored labels.", ".mean()\n", ".sum()\n"),
+            Mistake(
+                "The probabilities of the target add up to 1 + ε: the label has 1 - ε.",
+                "-(1 - smoothing) * of_label",
+                "-of_label",
+            ),
+            Mistake(
+                "Each token gets ε: it must be divided by the number of tokens, V.",
+                "log_p.mean(dim=-1)",
+                "log_p.sum(dim=-1)",
+            ),
+            Mistake(
+                "ε is spread over the other tokens only: here it is spread over all V, the label included.",
+                "log_p.mean(dim=-1)",
+                "(log_p.sum(dim=-1) - of_label) / (logits.shape[-1] - 1)",
+            ),
+        ),
+        has_gradient=True,
+    ),
+    Exercise(
+        greedy,
+        f"{CHAPTER}#greedy-search",
+        lambda: [(language(5, of_end, seed), START, END, 6) for seed in range(3) for of_end in (-9.0, 0.5)],
+        (
+            Mistake(
+                "Only the last id is given to the model: give it all ids, with the start id first.",
+                "[start, *ids]",
+                "[start, *ids][-1:]",
+            ),
+            Mistake("The start id is missing in what the model gets.", "[start, *ids]", "ids"),
+            Mistake("The search continues after the end token: stop there.", " and end not in ids", ""),
+            Mistake("The start id is returned: return the ids after it.", "return ids", "return [start, *ids]"),
+            Mistake(
+                "The end token is removed: it belongs to the result.",
+                "return ids",
+                "return [i for i in ids if i != end]",
+            ),
+            Mistake("There is one id more than `max_len`.", "len(ids) < max_len", "len(ids) <= max_len"),
+        ),
+    ),
+    Exercise(
+        length_penalty,
+        f"{CHAPTER}#length-penalty",
+        lambda: [(1, 1.0), (7, 1.0), (7, 0.6), (3, 0.0), (13, 2.0)],
+        (
+            Mistake(
+                "The power is applied to the numerator only: divide by 6 before it.",
+                "((5 + length) / 6) ** alpha",
+                "(5 + length) ** alpha / 6",
+            ),
+            Mistake("This is n to the power of α: take (5 + n) / 6 instead of n.", "(5 + length) / 6", "length"),
+            Mistake("α is a power, and not a factor.", ") ** alpha", ") * alpha"),
+        ),
+    ),
+    Exercise(
+        beam_search,
+        f"{CHAPTER}#beam-search",
+        searches,
+        (
+            Mistake(
+                "Finished hypotheses are continued after their end token: keep them, and continue the others only.",
+                "in chosen if ids[-1] != end",
+                "in chosen",
+                MISTAKES,
+            ),
+            Mistake(
+                "The length penalty is applied at every step and again at the end: divide the sum once, for the score.",
+                "log_p + more)",
+                "(log_p + more) / length_penalty(len(ids) + 1, alpha))",
+                MISTAKES,
+            ),
+            Mistake(
+                "The length penalty is missing: divide the log-probability by it.",
+                "log_p / length_penalty(len(ids), alpha)",
+                "log_p",
+                f"{CHAPTER}#length-penalty",
+            ),
+            Mistake(
+                "The log-probability is multiplied by the length penalty: divide it.",
+                "log_p / length_penalty",
+                "log_p * length_penalty",
+                f"{CHAPTER}#length-penalty",
+            ),
+            Mistake(
+                "The end token is not counted in the length: the penalty is that of all ids after the start.",
+                "length_penalty(len(ids), alpha)",
+                "length_penalty(len(ids) - 1, alpha)",
+                f"{CHAPTER}#length-penalty",
+            ),
+            Mistake(
+                "A hypothesis is compared by its last id only: add the log-probabilities of all its ids.",
+                "log_p + more)",
+                "more)",
+            ),
+            Mistake(
+                "Only hypotheses that finish at the last step are kept: add those of each step to the earlier ones.",
+                "finished += [",
+                "finished = [",
+            ),
+            Mistake(
+                "The place of a finished hypothesis is given to another: choose `beam` less the finished ones.",
+                "[: beam - len(finished)]",
+                "[:beam]",
+            ),
+            Mistake(
+                "The search ends with the first hypothesis that is finished: others may have a better score.",
+                "in chosen if ids[-1] != end",
+                "in chosen if ids[-1] != end and not finished",
+            ),
+            Mistake(
+                "A live hypothesis is chosen, although there is a finished one, which comes first.",
+                "in finished or live",
+                "in finished + live",
+            ),
+            Mistake(
+                "Each live hypothesis gets one continuation: choose among the continuations of all of them.",
+                "chosen = continuations[: beam - len(finished)]",
+                "parents = [ids for ids, _ in live]\n"
+                "        firsts = [next((c for c in continuations if c[0][:-1] == ids)) for ids in parents]\n"
+                "        chosen = continuations[:beam] if parents == [[]] else firsts",
+            ),
+        ),
+    ),
+    Exercise(
+        n_grams,
+        f"{CHAPTER}#bleu-and-what-it-hides",
+        lambda: [(list("ababc"), n) for n in (1, 2, 3, 6)],
+        (
+            Mistake("The last n-gram is missing.", "len(tokens) - n + 1", "len(tokens) - n"),
+            Mistake(
+                "The n-grams at the end are too short: stop n - 1 tokens before it.",
+                "len(tokens) - n + 1",
+                "len(tokens)",
+            ),
+            Mistake(
+                "Each n-gram is counted once: count all its occurrences.",
+                "Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1))",
+                "Counter({tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)})",
+            ),
+            Mistake(
+                "The n-grams do not overlap: one begins at every token.",
+                "range(len(tokens) - n + 1)",
+                "range(0, len(tokens) - n + 1, n)",
+            ),
+        ),
+    ),
+    Exercise(
+        bleu,
+        f"{CHAPTER}#bleu-and-what-it-hides",
+        lambda: (
+            [
+                ([text.split() for text in HYPOTHESES[:n]], [text.split() for text in REFERENCES[:n]])
+                for n in (1, 2, 3, 4)
+            ]
+            + [([list("abcd")], [list("abcdef")]), ([list("abcde")], [["x"] * 5])]
+        ),
+        (
+            Mistake(
+                "Repeated n-grams match more often than the reference contains them: count at most as many.",
+                "(found & wanted).total()",
+                "sum(count for gram, count in found.items() if gram in wanted)",
+            ),
+            Mistake(
+                "This is the mean of the BLEU of sentences: add the counts of all sentences, and divide once.",
+                "    matches, totals = [0] * 4, [0] * 4\n",
+                "    if len(hypotheses) > 1:\n"
+                "        each = [bleu([one], [other]) for one, other in zip(hypotheses, references)]\n"
+                "        return sum(each) / len(each)\n"
+                "    matches, totals = [0] * 4, [0] * 4\n",
+            ),
+            Mistake(
+                "The brevity penalty is missing, so a hypothesis may leave out what it does not know.",
+                " + min(0.0, 1 - r / c)",
+                "",
+            ),
+            Mistake(
+                "Longer texts than the references get a reward: the factor is at most 1.",
+                "min(0.0, 1 - r / c)",
+                "1 - r / c",
+            ),
+            Mistake(
+                "The brevity penalty is for long texts: exchange the lengths of hypotheses and references.",
+                "min(0.0, 1 - r / c)",
+                "min(0.0, 1 - c / r)",
+            ),
+            Mistake(
+                "The brevity penalty is r / c without the exponential: it is exp(1 - r / c).",
+                "math.exp(mean + min(0.0, 1 - r / c))",
+                "math.exp(mean) * min(1.0, c / r)",
+            ),
+            Mistake(
+                "This is the arithmetic mean of the precisions: take the geometric one.",
+                "    mean = sum(math.log(m / total) for m, total in zip(matches, totals, strict=True)) / 4\n",
+                "    mean = math.log(sum(m / total for m, total in zip(matches, totals, strict=True)) / 4)\n",
+            ),
+            Mistake(
+                "This is the recall: divide by the number of n-grams of the hypotheses, and not of the references.",
+                "found.total()",
+                "wanted.total()",
+            ),
+            Mistake("BLEU is printed from 0 to 100: multiply by 100.", "100 * math.exp", "math.exp"),
+        ),
+    ),
+)

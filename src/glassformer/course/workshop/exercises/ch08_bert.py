@@ -1,0 +1,126 @@
+"""Chapter 8: masked language modelling, pairs of texts, and one vector per text."""
+
+import torch
+
+from glassformer.course.workshop.exercise import Exercise, Mistake
+from glassformer.course.workshop.exercises.draws import normal
+from glassformer.course.workshop.solutions.ch08_bert import mask_tokens, mean_of_tokens, segments
+
+CHAPTER = "course/08-bert"
+MASKING = f"{CHAPTER}#hide-tokens-and-find-them-again"
+
+
+def masking_cases() -> list[tuple[object, ...]]:
+    generator = torch.Generator().manual_seed(0)
+    ids, random_ids = (torch.randint(5, 99, (4, 60), generator=generator) for _ in range(2))
+    draws = (torch.rand(4, 60, generator=generator), torch.rand(4, 60, generator=generator))
+    is_special = torch.zeros(4, 60, dtype=torch.bool)
+    is_special[:, [0, 30, 59]] = True
+    cases: list[tuple[object, ...]] = [(ids, is_special, draws, random_ids, 4, rate) for rate in (0.15, 0.4, 1.0)]
+    return [*cases, (ids[:1], is_special[:1], (draws[0][:1], draws[1][:1]), random_ids[:1], 4, 0.0)]
+
+
+EXERCISES = (
+    Exercise(
+        mask_tokens,
+        MASKING,
+        masking_cases,
+        (
+            Mistake(
+                "Every chosen token becomes the mask: of them, 10 % become a random token, and 10 % stay.",
+                "is_chosen & (kind < 0.8)",
+                "is_chosen",
+            ),
+            Mistake(
+                "The tokens that stay as they are have no label: every chosen token is scored.",
+                "return inputs, labels",
+                "return inputs, labels.masked_fill(kind >= 0.9, -100)",
+            ),
+            Mistake(
+                "Only the tokens that became the mask are scored: every chosen token has a label.",
+                "return inputs, labels",
+                "return inputs, labels.masked_fill(inputs != mask_id, -100)",
+            ),
+            Mistake(
+                "All positions are scored, so the model learns to copy: the label is -100 where no token was chosen.",
+                "ids.masked_fill(~is_chosen, -100)",
+                "ids.clone()",
+            ),
+            Mistake(
+                "The labels are the changed ids: take the ids before the change.",
+                "return inputs, labels",
+                "return inputs, inputs.masked_fill(~is_chosen, -100)",
+            ),
+            Mistake(
+                "Special tokens are chosen too: leave them out.",
+                "(choice < rate) & ~is_special",
+                "choice < rate",
+            ),
+            Mistake(
+                "A random token replaces all chosen tokens that are not masked: only those from 0.8 to below 0.9.",
+                " & (kind < 0.9), random_ids",
+                ", random_ids",
+            ),
+            Mistake(
+                "Tokens become random although they were not chosen.",
+                "torch.where(is_chosen & (kind >= 0.8)",
+                "torch.where((kind >= 0.8)",
+            ),
+            Mistake(
+                "One draw is used twice: the second number decides the kind of the change, and not the first.",
+                "choice, kind = draws",
+                "choice, kind = draws[0], draws[0] / max(rate, 1e-9)",
+            ),
+        ),
+    ),
+    Exercise(
+        segments,
+        f"{CHAPTER}#the-rest-of-bert",
+        lambda: [([7, 8, 9], [10, 11], 1, 2), ([7], [], 1, 2), ([], [7, 7], 3, 4)],
+        (
+            Mistake(
+                "The first [SEP] belongs to the first text: its segment is 0.",
+                "[0] * (len(first) + 2) + [1] * (len(second) + 1)",
+                "[0] * (len(first) + 1) + [1] * (len(second) + 2)",
+            ),
+            Mistake("The last [SEP] is missing.", "*second, sep_id]\n", "*second]\n"),
+            Mistake(
+                "The segments are 1 and 2: they begin with 0.",
+                "[0] * (len(first) + 2) + [1] * (len(second) + 1)",
+                "[1] * (len(first) + 2) + [2] * (len(second) + 1)",
+            ),
+            Mistake(
+                "There is one segment per text, but one per token is needed, special tokens included.",
+                "[0] * (len(first) + 2) + [1] * (len(second) + 1)",
+                "[0] * len(first) + [1] * len(second)",
+            ),
+        ),
+    ),
+    Exercise(
+        mean_of_tokens,
+        CHAPTER,
+        lambda: [
+            (normal(3, 4, 5), torch.tensor([[True] * 4, [True, True, False, False], [False, False, False, True]])),
+            (normal(1, 3, 2, seed=1), torch.tensor([[False, True, True]])),
+        ],
+        (
+            Mistake(
+                "Padding is part of the mean: leave out the positions that are no tokens.",
+                "(states * weights).sum(dim=1) / weights.sum(dim=1)",
+                "states.mean(dim=1)",
+            ),
+            Mistake(
+                "The sum of the tokens is divided by the length with padding: divide by the number of tokens.",
+                "/ weights.sum(dim=1)",
+                "/ states.shape[1]",
+            ),
+            Mistake("The states are added: divide by the number of tokens.", " / weights.sum(dim=1)", ""),
+            Mistake(
+                "The mean is over all texts and tokens: each text has its own.",
+                "return (states * weights).sum(dim=1) / weights.sum(dim=1)",
+                "return states[is_token].mean(dim=0).expand(len(states), -1)",
+            ),
+        ),
+        has_gradient=True,
+    ),
+)
