@@ -15,6 +15,10 @@ from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
 
 from glassformer.config.run import BeamConfig
+from torch import nn
+from torch.nn import functional as F
+
+from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.course.workshop import checking
 from glassformer.course.workshop.checking import judged
 from glassformer.course.workshop.comparing import difference
@@ -30,6 +34,13 @@ from glassformer.nn.attention_functions import attention_reference
 from glassformer.nn.masks import Mask
 from glassformer.nn.positions import Rotary, apply_rotary, rotary_frequencies, sinusoid
 from glassformer.objectives import noise
+from glassformer.models.blocks import BlockInputs
+from glassformer.models.build import build_model
+from glassformer.nn.attention_functions import attention_reference
+from glassformer.nn.masks import Mask
+from glassformer.nn.positions import Rotary, apply_rotary, rotary_frequencies, sinusoid
+from glassformer.nn.single_head_attention import SingleHeadAttention
+from glassformer.training.schedules import inverse_sqrt
 
 EXERCISES = every_exercise()
 SOLUTIONS = {name: exercise.solution for name, exercise in EXERCISES.items()}
@@ -177,7 +188,7 @@ def test_attention_equals_the_reference() -> None:
 def test_softmax_and_its_gradient_equal_torch() -> None:
     logits = torch.randn(2, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
     torch.testing.assert_close(SOLUTIONS["softmax"](logits), logits.softmax(-1))
-    cross_entropy(logits[1:], torch.tensor([3])).backward()
+    F.cross_entropy(logits[1:], torch.tensor([3])).backward()
     assert logits.grad is not None
     torch.testing.assert_close(
         SOLUTIONS["gradient_of_softmax_cross_entropy"](logits[1].detach(), 3), logits.grad[1], rtol=1e-5, atol=1e-6
@@ -230,3 +241,97 @@ def test_masking_equals_the_package_for_the_same_draws() -> None:
     generator = SimpleNamespace(random=lambda n: drawn.pop(0), choice=lambda *_: replaced)
     expected = noise.mask_tokens(row, generator, mask_id=mask_id, replacements=row, maskable=maskable, mask_prob=rate)
     assert (inputs[0].tolist(), labels[0].tolist()) == (expected[0].tolist(), expected[1].tolist())
+def test_recurrent_cells_equal_torch() -> None:
+    torch.manual_seed(0)
+    x, h, c = torch.randn(2, 3), torch.randn(2, 4), torch.randn(2, 4)
+    gru, lstm = nn.GRUCell(3, 4), nn.LSTMCell(3, 4)
+    torch.testing.assert_close(SOLUTIONS["gru_step"](x, h, dict(gru.named_parameters())), gru(x, h))
+    torch.testing.assert_close(SOLUTIONS["lstm_step"](x, h, c, dict(lstm.named_parameters())), lstm(x, (h, c)))
+
+
+def test_the_loss_and_a_step_of_training_equal_torch() -> None:
+    torch.manual_seed(0)
+    logits, labels = torch.randn(2, 3, 5), torch.tensor([[1, -100, 4], [0, -100, -100]])
+    expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    torch.testing.assert_close(SOLUTIONS["cross_entropy"](logits, labels), expected)
+    weight = nn.Parameter(torch.randn(3, 4))
+    optimizer = torch.optim.AdamW([weight], lr=0.02, weight_decay=0.3)
+    mine, moments = weight.detach().clone(), (torch.zeros(3, 4), torch.zeros(3, 4))
+    for step in (1, 2, 3):
+        weight.grad = torch.randn(3, 4)
+        (gradient,) = SOLUTIONS["clip_gradients"]([weight.grad], 2.0)
+        nn.utils.clip_grad_norm_([weight], 2.0)
+        torch.testing.assert_close(gradient, weight.grad)
+        optimizer.step()
+        mine, moments = SOLUTIONS["adamw_step"](mine, gradient, moments, step, 0.02, 0.3)
+        torch.testing.assert_close(mine, weight.detach())
+
+
+def test_the_schedule_equals_the_package() -> None:
+    for step in (1, 3, 4, 5, 90):
+        found = SOLUTIONS["warmup_then_inverse_root"](step, 4, 0.5)
+        assert found == pytest.approx(0.5 * inverse_sqrt(step - 1, 4))
+
+
+def test_scores_and_context_equal_the_package() -> None:
+    torch.manual_seed(0)
+    query, memory = torch.randn(3, 2, 6), torch.randn(3, 5, 6)
+    dot, general = SingleHeadAttention(6, 6, "dot"), SingleHeadAttention(6, 6, "general")
+    additive = SingleHeadAttention(6, 6, "additive", 4)
+    own = additive.state_dict()
+    w = {"vector": own["vector"], "query": own["q_proj.weight"].mT, "memory": own["k_proj.weight"].mT}
+    pairs = (
+        (dot, SOLUTIONS["dot_scores"](query, memory)),
+        (general, SOLUTIONS["general_scores"](query, memory, general.state_dict()["k_proj.weight"])),
+        (additive, SOLUTIONS["additive_scores"](query, memory, w)),
+    )
+    is_token = torch.tensor([[True] * 5, [True, True, False, False, False], [False] * 5])
+    for package, scores in pairs:
+        keys, values = package.project_memory(memory)
+        torch.testing.assert_close(scores, package.scores(package.q_proj(query), keys), rtol=1e-5, atol=1e-5)
+        found, _ = SOLUTIONS["context"](scores, memory, is_token)
+        torch.testing.assert_close(found, package(query, keys, values, is_token), rtol=1e-5, atol=1e-5)
+
+
+def test_norms_layers_and_dropout_equal_torch() -> None:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(2, 3, 8), torch.randn(8), torch.randn(8)
+    torch.testing.assert_close(
+        SOLUTIONS["layer_norm"](x, weight, bias, 1e-3), F.layer_norm(x, (8,), weight, bias, 1e-3)
+    )
+    torch.testing.assert_close(SOLUTIONS["rms_norm"](x, weight, 1e-3), F.rms_norm(x, (8,), weight, 1e-3))
+    torch.testing.assert_close(SOLUTIONS["gelu"](4 * x), F.gelu(4 * x), rtol=1e-5, atol=1e-6)
+    dropped = F.dropout(x, 0.3)
+    torch.testing.assert_close(SOLUTIONS["dropout"](x, dropped != 0, 0.3), dropped)
+
+
+BLOCK = {
+    "norm_1": "self_attn_norm.weight",
+    "norm_1_bias": "self_attn_norm.bias",
+    "q": "self_attn.q_proj.weight",
+    "k": "self_attn.k_proj.weight",
+    "v": "self_attn.v_proj.weight",
+    "o": "self_attn.out_proj.weight",
+    "norm_2": "ff_norm.weight",
+    "norm_2_bias": "ff_norm.bias",
+    "up": "ff.up_proj.weight",
+    "up_bias": "ff.up_proj.bias",
+    "down": "ff.down_proj.weight",
+    "down_bias": "ff.down_proj.bias",
+}
+
+
+def test_the_block_and_its_feed_forward_layer_equal_the_package() -> None:
+    torch.manual_seed(0)
+    stack = Stack(1, 2, d_ff=12)
+    sizes = TransformerConfig(decoder=stack, d_model=8, vocab_size=9, max_len=8, qkv_bias=False, attn_out_bias=False)
+    package = build_model(sizes).eval().get_submodule("decoder.blocks.0")
+    own = {name: torch.randn_like(value) for name, value in package.state_dict().items()}
+    package.load_state_dict(own)
+    w = {name: own[key].mT if own[key].dim() == 2 else own[key] for name, key in BLOCK.items()}
+    x = torch.randn(2, 4, 8)
+    found = SOLUTIONS["feed_forward"](x, w)
+    torch.testing.assert_close(found, package.get_submodule("ff")(x), rtol=1e-4, atol=1e-5)
+    allowed = torch.ones(4, 4, dtype=torch.bool).tril()[None, None]
+    found = SOLUTIONS["block"](x, w, allowed, 2)
+    torch.testing.assert_close(found, package(x, BlockInputs(mask=Mask(causal=True))), rtol=1e-4, atol=1e-4)

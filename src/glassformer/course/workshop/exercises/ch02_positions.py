@@ -12,13 +12,14 @@ from glassformer.course.workshop.solutions.ch02_positions import (
 )
 
 SECTION = "course/02-embeddings-and-positions"
+LOSS = f"{SECTION}#how-wide"
 LARGE = torch.tensor([[1000.0, 1001.0, 999.0], [-1000.0, -1001.0, -1002.0]])
 MAXIMUM = "A row with large scores overflows, and inf / inf is NaN: subtract the maximum of the row first."
 
 EXERCISES = (
     Exercise(
         softmax,
-        SECTION,
+        LOSS,
         lambda: [(normal(2, 3, 4),), (LARGE,)],
         (
             Mistake(MAXIMUM, "(scores - scores.amax(dim=-1, keepdim=True))", "scores"),
@@ -128,8 +129,8 @@ EXERCISES = (
                 "angles.cos() + b",
             ),
             Mistake(
-                "Positions are counted from 0: use those that are given in `positions`. With a cache, or padding at the "
-                "left, the first token has another position.",
+                "Positions are counted from 0: use those that are given in `positions`. With a cache, or padding at "
+                "the left, the first token has another position.",
                 "positions[:, None]",
                 "torch.arange(x.shape[-2])[:, None]",
                 "course/12-classical-mistakes#positions-counted-from-the-first-column-32",
@@ -149,7 +150,7 @@ EXERCISES = (
     ),
     Exercise(
         gradient_of_softmax_cross_entropy,
-        SECTION,
+        LOSS,
         lambda: [(normal(5), 2), (normal(3, seed=1), 0), (LARGE[0], 1)],
         (
             Mistake(

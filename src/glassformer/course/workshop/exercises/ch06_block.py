@@ -1,0 +1,282 @@
+"""Chapter 6: norms, the feed-forward layer and the block."""
+
+import inspect
+
+import torch
+from torch import Tensor
+
+from glassformer.course.workshop.exercise import Exercise, Mistake
+from glassformer.course.workshop.exercises.draws import mask, normal
+from glassformer.course.workshop.solutions.ch06_block import (
+    block,
+    dropout,
+    feed_forward,
+    gelu,
+    layer_norm,
+    rms_norm,
+)
+
+CHAPTER = "course/06-the-block"
+NORM = f"{CHAPTER}#layernorm-from-its-formula"
+ORDER = f"{CHAPTER}#before-after-or-both"
+LAYER = f"{CHAPTER}#the-feed-forward-layer"
+RESIDUAL = f"{CHAPTER}#residual-connections"
+PITFALLS = "pitfalls"
+BODY = inspect.getsource(block).rpartition('"""\n')[2]
+POST_NORM = """\
+    query, key, value = ((x @ w[name]).unflatten(-1, (n_heads, -1)).transpose(1, 2) for name in "qkv")
+    heads = scaled_dot_product_attention(query, key, value, allowed)
+    h = layer_norm(x + heads.transpose(1, 2).flatten(2) @ w["o"], w["norm_1"], w["norm_1_bias"], 1e-5)
+    return layer_norm(h + feed_forward(h, w), w["norm_2"], w["norm_2_bias"], 1e-5)
+"""
+
+
+def norm_cases() -> list[tuple[object, ...]]:
+    weight, bias = normal(4, seed=1), normal(4, seed=2)
+    x = torch.cat((normal(2, 3, 4) + 2, torch.full((2, 1, 4), 3.0)), dim=1)
+    return [(x, weight, bias, 1e-5), (0.01 * x, weight, bias, 1e-3)]
+
+
+def rms_cases() -> list[tuple[object, ...]]:
+    x = torch.cat((normal(2, 3, 4) + 1, torch.zeros(2, 1, 4)), dim=1)
+    return [(x, normal(4, seed=1), 1e-5), (0.01 * x, normal(4, seed=1), 1e-3)]
+
+
+def layer(width: int, d_ff: int) -> dict[str, Tensor]:
+    """Draw the weights of a feed-forward layer."""
+    shapes = {"up": (width, d_ff), "up_bias": (d_ff,), "down": (d_ff, width), "down_bias": (width,)}
+    return {name: normal(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items(), 20)}
+
+
+def block_cases() -> list[tuple[object, ...]]:
+    w = {name: normal(6, 6, seed=i) for i, name in enumerate("qkvo", 1)} | layer(6, 8)
+    w |= {name: normal(6, seed=i) for i, name in enumerate(("norm_1", "norm_1_bias", "norm_2", "norm_2_bias"), 10)}
+    causal = torch.ones(4, 4, dtype=torch.bool).tril().expand(2, 1, 4, 4)
+    allowed = mask(2, 1, 4, 4) | torch.eye(4, dtype=torch.bool)
+    return [(3 * normal(2, 4, 6), w, causal, 2), (normal(2, 4, 6, seed=9), w, allowed, 3)]
+
+
+EXERCISES = (
+    Exercise(
+        layer_norm,
+        NORM,
+        norm_cases,
+        (
+            Mistake(
+                "The variance is the unbiased one, divided by D - 1: divide by D. In torch, `var` needs correction=0.",
+                "centred.square().mean(dim=-1, keepdim=True)",
+                "x.var(dim=-1, keepdim=True)",
+                PITFALLS,
+            ),
+            Mistake(
+                "The number eps is added to the standard deviation: add it to the variance, inside the root.",
+                "(variance + eps).sqrt()",
+                "(variance.sqrt() + eps)",
+                PITFALLS,
+            ),
+            Mistake(
+                "The variance is unbiased (divided by D - 1), and eps is added to the standard deviation: divide by D, "
+                "and add eps inside the root.",
+                "variance = centred.square().mean(dim=-1, keepdim=True)\n    return centred / (variance + eps).sqrt()",
+                "deviation = x.std(dim=-1, keepdim=True)\n    return centred / (deviation + eps)",
+                PITFALLS,
+            ),
+            Mistake(
+                "The number eps is not used, so a token with equal numbers gives 0 / 0, which is NaN.",
+                "centred / (variance + eps)",
+                "centred / variance",
+            ),
+            Mistake(
+                "The mean and the variance are those of a number over all tokens: take them over the last axis.",
+                "x.mean(dim=-1, keepdim=True)\n    variance = centred.square().mean(dim=-1, keepdim=True)",
+                "x.mean(dim=-2, keepdim=True)\n    variance = centred.square().mean(dim=-2, keepdim=True)",
+            ),
+            Mistake(
+                "The mean and the variance are those of all tokens together: take them over the last axis.",
+                "x.mean(dim=-1, keepdim=True)\n    variance = centred.square().mean(dim=-1, keepdim=True)",
+                "x.mean(dim=(-2, -1), keepdim=True)\n    variance = centred.square().mean(dim=(-2, -1), keepdim=True)",
+            ),
+            Mistake(
+                "The mean is not subtracted: this is RMSNorm with a bias.",
+                "centred = x - x.mean(dim=-1, keepdim=True)",
+                "centred = x",
+            ),
+            Mistake("The differences are divided by the variance: divide by its root.", ".sqrt()", ""),
+            Mistake("The bias is missing.", "* weight + bias", "* weight"),
+            Mistake("The weight is missing.", " * weight", ""),
+        ),
+        has_gradient=True,
+    ),
+    Exercise(
+        rms_norm,
+        NORM,
+        rms_cases,
+        (
+            Mistake(
+                "The mean is subtracted, as in LayerNorm: RMSNorm only divides by the size.",
+                "return x / (x.square()",
+                "x = x - x.mean(dim=-1, keepdim=True)\n    return x / (x.square()",
+            ),
+            Mistake(
+                "The number eps is added to the root: add it to the mean of the squares.",
+                "(x.square().mean(dim=-1, keepdim=True) + eps).sqrt()",
+                "(x.square().mean(dim=-1, keepdim=True).sqrt() + eps)",
+            ),
+            Mistake(
+                "The token is divided by its length, the root of the sum: take the root of the mean.",
+                "mean(",
+                "sum(",
+            ),
+            Mistake(
+                "The number eps is not used, so a token of zeros gives 0 / 0, which is NaN.",
+                "keepdim=True) + eps",
+                "keepdim=True)",
+            ),
+            Mistake("The root is missing.", ".sqrt()", ""),
+            Mistake("The mean is that of a number over all tokens: take it over the last axis.", "dim=-1", "dim=-2"),
+            Mistake("The weight is missing.", " * weight\n", "\n"),
+        ),
+        has_gradient=True,
+    ),
+    Exercise(
+        gelu,
+        LAYER,
+        lambda: [(3 * normal(2, 20),), (torch.linspace(-6, 6, 49),)],
+        (
+            Mistake(
+                "This is the approximation by a tanh, which GPT-2 uses: it differs by up to 0.0005. Use erf.",
+                "x * (1 + torch.erf(x / math.sqrt(2))) / 2",
+                "x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2",
+            ),
+            Mistake(
+                "This is the approximation x · σ(1.702 x), which differs by up to 0.02: use erf.",
+                "x * (1 + torch.erf(x / math.sqrt(2))) / 2",
+                "x * torch.sigmoid(1.702 * x)",
+            ),
+            Mistake(
+                "This is SiLU, x · σ(x): use the distribution function of the normal distribution.",
+                "x * (1 + torch.erf(x / math.sqrt(2))) / 2",
+                "x * torch.sigmoid(x)",
+            ),
+            Mistake(
+                "This is ReLU: a small negative number must not become 0.",
+                "x * (1 + torch.erf(x / math.sqrt(2))) / 2",
+                "x.relu()",
+            ),
+            Mistake("The division by √2 inside erf is missing.", "x / math.sqrt(2)", "x"),
+            Mistake("This is Φ(x): multiply it by x.", "return x * (1", "return (1"),
+            Mistake("The division by 2 is missing: Φ lies between 0 and 1.", ") / 2\n", ")\n"),
+        ),
+        has_gradient=True,
+    ),
+    Exercise(
+        feed_forward,
+        LAYER,
+        lambda: [(normal(2, 3, 4), layer(4, 8))],
+        (
+            Mistake(
+                "Without the activation, both matrices together are one linear layer.",
+                'gelu(x @ w["up"] + w["up_bias"])',
+                '(x @ w["up"] + w["up_bias"])',
+            ),
+            Mistake(
+                "The activation comes at the end: it is between the two matrices.",
+                'gelu(x @ w["up"] + w["up_bias"]) @ w["down"] + w["down_bias"]',
+                'gelu((x @ w["up"] + w["up_bias"]) @ w["down"] + w["down_bias"])',
+            ),
+            Mistake(
+                "The first bias is added after the activation: it is inside.",
+                'x @ w["up"] + w["up_bias"])',
+                'x @ w["up"]) + w["up_bias"]',
+            ),
+            Mistake("The activation is ReLU: here, it is GELU.", "return gelu(", "return torch.relu("),
+            Mistake("The second bias is missing.", ' + w["down_bias"]', ""),
+        ),
+        has_gradient=True,
+    ),
+    Exercise(
+        block,
+        f"{CHAPTER}#a-block-from-its-parts",
+        block_cases,
+        (
+            Mistake(
+                "This is post-norm, as in the first Transformer: here, the norms act before attention and "
+                "feed-forward.",
+                BODY,
+                POST_NORM,
+                ORDER,
+            ),
+            Mistake("The residual connection around the attention is missing.", "h = x + heads", "h = heads", RESIDUAL),
+            Mistake(
+                "The residual connection around the feed-forward layer is missing.",
+                "return h + feed_forward",
+                "return feed_forward",
+                RESIDUAL,
+            ),
+            Mistake(
+                "The attention is added to the normalised stream: add it to x itself.",
+                "h = x + heads",
+                "h = normed + heads",
+                ORDER,
+            ),
+            Mistake(
+                "The feed-forward layer is added to x, so the attention is lost: add it to h.",
+                "return h + feed_forward",
+                "return x + feed_forward",
+                RESIDUAL,
+            ),
+            Mistake(
+                "The feed-forward layer reads x, side by side with the attention: it reads h.",
+                "feed_forward(layer_norm(h,",
+                "feed_forward(layer_norm(x,",
+            ),
+            Mistake(
+                "Both norms have the weights of the first one.",
+                'w["norm_2"], w["norm_2_bias"]',
+                'w["norm_1"], w["norm_1_bias"]',
+            ),
+            Mistake(
+                "The feed-forward layer reads the stream without a norm.",
+                'layer_norm(h, w["norm_2"], w["norm_2_bias"], 1e-5)',
+                "h",
+                ORDER,
+            ),
+            Mistake(
+                "The attention reads the stream without a norm.",
+                'layer_norm(x, w["norm_1"], w["norm_1_bias"], 1e-5)',
+                "x",
+                ORDER,
+            ),
+            Mistake(
+                "The mask is ignored: hide the keys that are not allowed.",
+                "(query, key, value, allowed)",
+                "(query, key, value)",
+                PITFALLS,
+            ),
+            Mistake('The last matrix of the attention, w["o"], is missing.', ' @ w["o"]', ""),
+        ),
+        has_gradient=True,
+    ),
+    Exercise(
+        dropout,
+        f"{CHAPTER}#dropout",
+        lambda: [(normal(3, 8), mask(3, 8), 0.3), (normal(5, seed=1), torch.ones(5, dtype=torch.bool), 0.0)],
+        (
+            Mistake(
+                "The numbers that are kept are not divided by 1 - rate, so the mean shrinks in training.",
+                " / (1 - rate)",
+                "",
+            ),
+            Mistake("They are multiplied by 1 - rate: divide by it.", "/ (1 - rate)", "* (1 - rate)"),
+            Mistake("They are divided by the rate: divide by 1 - rate.", "(1 - rate)", "(rate or 1)"),
+            Mistake("The mask is inverted: True keeps a number.", "x * keep", "x * ~keep"),
+            Mistake(
+                "They are divided by the share that was kept in this draw: divide by its expected value, 1 - rate.",
+                "(1 - rate)",
+                "keep.float().mean()",
+            ),
+            Mistake("Dropout is applied twice.", "x * keep / (1 - rate)", "x * keep / (1 - rate) ** 2", PITFALLS),
+        ),
+        has_gradient=True,
+    ),
+)
