@@ -13,7 +13,7 @@ from sacrebleu import BLEU
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.config.run import BeamConfig
+from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.course.workshop import checking
 from glassformer.course.workshop.checking import judged
 from glassformer.course.workshop.comparing import difference
@@ -23,10 +23,13 @@ from glassformer.course.workshop.registry import every_exercise, exercise_of
 from glassformer.course.workshop.solutions import names
 from glassformer.course.workshop.solutions.ch07_transformer import NextLogP
 from glassformer.errors import UserError
+from glassformer.inference import sampling
 from glassformer.inference.beam import Search
 from glassformer.inference.beam_reference import beam_search_reference
+from glassformer.inference.fill import restore_spans
 from glassformer.nn.attention_functions import attention_reference
-from glassformer.nn.masks import Mask
+from glassformer.nn.masks import Mask, positions_from_mask
+from glassformer.nn.positions import relative_bucket
 from glassformer.objectives import noise
 
 EXERCISES = every_exercise()
@@ -210,3 +213,42 @@ def test_masking_equals_the_package_for_the_same_draws() -> None:
     generator = SimpleNamespace(random=lambda n: drawn.pop(0), choice=lambda *_: replaced)
     expected = noise.mask_tokens(row, generator, mask_id=mask_id, replacements=row, maskable=maskable, mask_prob=rate)
     assert (inputs[0].tolist(), labels[0].tolist()) == (expected[0].tolist(), expected[1].tolist())
+
+
+def test_sampling_equals_the_package() -> None:
+    logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(0))
+    solve = {name: EXERCISES[name].solution for name in EXERCISES}
+    for k in (1, 3, 20):
+        assert torch.equal(solve["top_k"](logits, k), sampling.keep_top_k(logits, k))
+    for p in (0.0, 0.5, 0.9, 1.0):
+        assert torch.equal(solve["top_p"](logits, p), sampling.keep_top_p(logits, p))
+    probabilities = solve["with_temperature"](logits, 0.7)
+    torch.testing.assert_close(
+        probabilities, sampling.shape_logits(logits, GenerationConfig(temperature=0.7)).softmax(-1)
+    )
+    for u in (0.0, 0.31, 0.99):
+        expected = sampling.draw(probabilities, torch.full((4,), u))
+        assert [solve["draw"](row, u) for row in probabilities] == expected.tolist()
+    is_token = torch.tensor([[False, False, True, True], [True] * 4])
+    assert torch.equal(solve["positions_of"](is_token), positions_from_mask(is_token))
+
+
+def test_attention_with_a_cache_equals_attention_without() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 3, 7, 4)
+    expected = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    cache, parts = None, []
+    for step in (slice(0, 3), slice(3, 4), slice(4, 7)):
+        new = (x[:, :, step] for x in (query, key, value))
+        part, cache = EXERCISES["attend_with_cache"].solution(*new, cache)
+        parts.append(part)
+    torch.testing.assert_close(torch.cat(parts, dim=2), expected)
+
+
+def test_damage_is_undone_and_buckets_equal_the_package() -> None:
+    for ids, spans, first in EXERCISES["span_corruption"].cases():
+        inputs, targets = EXERCISES["span_corruption"].solution(ids, spans, first)
+        assert restore_spans(inputs, targets, sentinel_ids=range(first, first + len(spans))) == ids
+    for distance, n_buckets, max_distance in EXERCISES["relative_bucket"].cases():
+        found = EXERCISES["relative_bucket"].solution(distance, n_buckets, max_distance)
+        assert torch.equal(found, relative_bucket(distance, n_buckets, max_distance, bidirectional=True))
