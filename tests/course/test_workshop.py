@@ -30,7 +30,7 @@ from glassformer.inference.fill import restore_spans
 from glassformer.nn.attention_functions import attention_reference
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.positions import relative_bucket
-from glassformer.objectives import noise
+from glassformer.objectives import group_policy, noise
 
 EXERCISES = every_exercise()
 MISTAKES = [(exercise, mistake) for exercise in EXERCISES.values() for mistake in exercise.mistakes]
@@ -252,3 +252,17 @@ def test_damage_is_undone_and_buckets_equal_the_package() -> None:
     for distance, n_buckets, max_distance in EXERCISES["relative_bucket"].cases():
         found = EXERCISES["relative_bucket"].solution(distance, n_buckets, max_distance)
         assert torch.equal(found, relative_bucket(distance, n_buckets, max_distance, bidirectional=True))
+
+
+def test_tuning_equals_torch_and_the_package() -> None:
+    x, weight, a, b, alpha = EXERCISES["lora"].cases()[0]
+    merged = EXERCISES["merged_lora"].solution(weight, a, b, alpha)
+    torch.testing.assert_close(EXERCISES["lora"].solution(x, weight, a, b, alpha), F.linear(x, merged))
+    for chosen, rejected, of_chosen, of_rejected, beta in EXERCISES["dpo_loss"].cases():
+        logits = beta * (chosen - rejected - of_chosen + of_rejected)
+        expected = F.binary_cross_entropy_with_logits(logits, torch.ones_like(logits))
+        found = EXERCISES["dpo_loss"].solution(chosen, rejected, of_chosen, of_rejected, beta)
+        torch.testing.assert_close(found, expected)
+    (rewards,) = EXERCISES["group_advantages"].cases()[0]
+    found = EXERCISES["group_advantages"].solution(rewards)
+    torch.testing.assert_close(found, torch.from_numpy(group_policy.advantages(rewards.numpy())))

@@ -89,8 +89,8 @@ def attend_with_cache(query: Tensor, key: Tensor, value: Tensor, cache: Cache | 
     """Return causal attention of new tokens, and the cache with their keys and values.
 
     `query`, `key` and `value` (B, H, T, K) are of the T new tokens only. `cache` has the keys and values of the S
-    tokens before them, or is None if they are the first ones. A new token may attend to all tokens of the cache, to the new
-    tokens before it and to itself. The attention (B, H, T, K) is softmax(Q Kᵀ / √K) V.
+    tokens before them, or is None if they are the first ones. A new token may attend to all tokens of the cache, to
+    the new tokens before it and to itself. The attention (B, H, T, K) is softmax(Q Kᵀ / √K) V.
     """
     if cache is not None:
         key, value = torch.cat([cache[0], key], dim=2), torch.cat([cache[1], value], dim=2)
