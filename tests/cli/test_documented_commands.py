@@ -74,15 +74,25 @@ PLACEHOLDERS = {
 
 FEW_STEPS = ["--train.max-steps", "2", "--train.eval-every", "1", "--train.log-every", "1"]
 ONE_LAYER = ["--model.decoder.n-layers", "1"]
+OF_EACH = [*ONE_LAYER, "--model.encoder.n-layers", "1"]
+SHORT = ["--generation.max-new-tokens", "4"]
+SMALL_BATCHES = ["--data.batch-tokens", "512"]
 SMALLER = {
     "train": FEW_STEPS,
+    "train mybook.txt": [*FEW_STEPS, *ONE_LAYER],
+    "train mybook.txt --out runs/huge": [],
+    "train dates.tsv": [*FEW_STEPS, *SHORT],
+    "train answers.jsonl": [*FEW_STEPS, *SHORT, *SMALL_BATCHES],
+    "train conversations.jsonl": [*FEW_STEPS, *ONE_LAYER],
+    "train completions.jsonl": [*FEW_STEPS, *ONE_LAYER],
+    "train train.en train.de": [*FEW_STEPS, *SHORT, *OF_EACH],
     "train mlm-python-docs": [*FEW_STEPS, "--data.path", "mytext.txt", "--model.encoder.n-layers", "2"],
     "train python-docs": [*FEW_STEPS, *ONE_LAYER, "--data.path", "mybook.txt"],
     "train docstrings": [*FEW_STEPS, "--data.path", "dev.tsv"],
     "train docstrings --data.path": FEW_STEPS,
-    "train python-tokens": FEW_STEPS,
+    "train python-tokens": [*FEW_STEPS, *SMALL_BATCHES],
     "plot alignment": ["--target", "1987"],
-    "train multi30k-en-de-tiny": [*FEW_STEPS, *ONE_LAYER, "--model.encoder.n-layers", "1"],
+    "train multi30k-en-de-tiny": [*FEW_STEPS, *SHORT, *OF_EACH],
     "train reverse-": [*FEW_STEPS, "--data.path", "words.tsv"],
     "demo": [*FEW_STEPS, *ONE_LAYER, "--data.path", "mybook.txt"],
     "reproduce": FEW_STEPS,
@@ -149,6 +159,10 @@ WRITERS = ("chat", "generate", "translate")
 PYTHON = {
     "mybook.txt": "lines.txt",
     "max_steps=200": "max_steps=2",
+    "days[:8000]": "days[:800]",
+    "in first_questions:": "in first_questions[:1]:",
+    "range(20_000)": "range(400)",
+    "range(20)": "range(8)",
 }
 """Replacements in the Python code of the documents."""
 

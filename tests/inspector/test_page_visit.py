@@ -182,12 +182,13 @@ def test_the_first_visit_is_closed_once_and_opened_again(models: dict[str, Model
     assert not bookmark.page.locator("#visit").is_visible()
 
 
-def test_a_file_asks_what_its_data_answer(models: dict[str, Model], visit: Open, tmp_path: Path) -> None:
-    model = models["encoder-decoder"]
+@pytest.mark.parametrize("name", ["decoder", "encoder-decoder"])
+def test_a_file_asks_what_its_data_answer(models: dict[str, Model], visit: Open, tmp_path: Path, name: str) -> None:
+    model = models[name]
     path = tmp_path / "page.html"
     path.write_text(single_file(Inspector(model), given_to(model), FOLDER), "utf-8")
     found = visit(path.as_uri())
     shown = found.page.locator("#visit .questions button").all_inner_texts()
-    assert [question.split(". ", 1)[1] for question in shown] == QUESTIONS["encoder-decoder"]
-    for question in QUESTIONS["encoder-decoder"]:
+    assert [question.split(". ", 1)[1] for question in shown] == QUESTIONS[name]
+    for question in QUESTIONS[name]:
         assert re.search(r"\d", ask(found, question)), question

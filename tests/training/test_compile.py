@@ -18,7 +18,7 @@ from configs import BERT, CONFIGS, GPT, LLAMA, PAPER, random_model
 from faults.children import done
 from glassformer import api
 from glassformer.config.recurrent import RecurrentConfig
-from glassformer.config.run import SpansConfig
+from glassformer.config.run import PackedRows, SpansConfig
 from glassformer.config.train import ParallelConfig
 from glassformer.config.transformer import (
     AlibiPositions,
@@ -180,7 +180,8 @@ def test_a_run_of_bucketed_lengths_is_one_graph(name: str, graphs: Callable[[], 
     compiled, eager = step_on(case, compiled=True), step_on(case, compiled=False)
     made = batches(case)
     masks = {(b.attention_mask is None, b.source_ids is None or b.source_attention_mask is None) for b in made}
-    assert len(masks) > 1, "some batches have no padding"
+    packed = all(batch.document_ids is not None for batch in made)
+    assert len(masks) == (1 if packed else 2), "some batches have no padding; documents need no mask for it"
     with torch._dynamo.config.patch(error_on_recompile=True):
         found = [compiled([batch], [7]) for batch in made]
     assert graphs() == 1
@@ -250,10 +251,12 @@ def test_a_run_with_evaluations_and_accumulation_is_one_graph(tmp_path: Path, gr
 def test_only_rows_of_many_lengths_compile_with_dynamic_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(torch, "compile", lambda loss, **how: asked.append(how) or loss)
-    api.train(tiny_run(write_text(tmp_path), max_steps=1, compile=True), tmp_path / "windows")
+    run = tiny_run(write_text(tmp_path), max_steps=1, compile=True)
+    api.train(run, tmp_path / "windows")
+    api.train(replace(run, data=replace(run.data, packing=PackedRows())), tmp_path / "packed")
     api.train(pair_run(tmp_path, max_steps=1, compile=True), tmp_path / "pairs")
     api.train(text_run_of(tmp_path, SpansConfig(), max_steps=1, compile=True), tmp_path / "spans")
-    assert asked == [{"dynamic": None}, {"dynamic": True}, {"dynamic": True}]
+    assert asked == [{"dynamic": dynamic} for dynamic in (False, False, True, True)]
 
 
 @pytest.mark.filterwarnings("ignore")  # warnings of torch's own code, which would be errors here

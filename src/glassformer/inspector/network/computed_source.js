@@ -207,6 +207,7 @@ export class ComputedSource extends Source {
 
   /** @param {Request} request */
   async #patch(request) {
+    this.progress = { done: 0, total: 0 };
     const report = (/** @type {number} */ done, /** @type {number} */ total) => void (this.progress = { done, total });
     const network = /** @type {Transformer} */ (this.network);
     const found = await patch({ network, reading: this.reading, newRun: (input) => this.#newRun("", input), report }, request);

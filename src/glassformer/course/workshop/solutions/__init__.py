@@ -8,7 +8,7 @@ from glassformer.errors import UserError, did_you_mean
 
 def names() -> dict[str, str]:
     """Return the module of each function, in the order of the chapters, without importing one (they import torch)."""
-    found = {}
+    found: dict[str, str] = {}
     for path in sorted(Path(__file__).parent.glob("ch*.py")):
         functions = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]
         found |= {function.name: path.stem for function in functions}

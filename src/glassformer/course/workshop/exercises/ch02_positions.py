@@ -1,0 +1,185 @@
+"""Chapter 2: softmax, positions and the first gradient."""
+
+import torch
+
+from glassformer.course.workshop.exercise import Exercise, Mistake
+from glassformer.course.workshop.exercises.draws import normal
+from glassformer.course.workshop.solutions.ch02_positions import (
+    gradient_of_softmax_cross_entropy,
+    rotate,
+    sinusoids,
+    softmax,
+)
+
+SECTION = "course/02-embeddings-and-positions"
+LARGE = torch.tensor([[1000.0, 1001.0, 999.0], [-1000.0, -1001.0, -1002.0]])
+MAXIMUM = "A row with large scores overflows, and inf / inf is NaN: subtract the maximum of the row first."
+
+EXERCISES = (
+    Exercise(
+        softmax,
+        SECTION,
+        lambda: [(normal(2, 3, 4),), (LARGE,)],
+        (
+            Mistake(MAXIMUM, "(scores - scores.amax(dim=-1, keepdim=True))", "scores"),
+            Mistake(
+                "The maximum of all rows is subtracted, so a row with much lower scores gives 0 / 0, which is NaN: "
+                "subtract the maximum of each row.",
+                "scores.amax(dim=-1, keepdim=True)",
+                "scores.amax()",
+            ),
+            Mistake(
+                "The weights of all rows together add up to 1: divide by the sum of each row.",
+                "exponentials.sum(dim=-1, keepdim=True)",
+                "exponentials.sum()",
+            ),
+            Mistake(
+                "The softmax is over another axis: the weights along the last axis add up to 1.",
+                "amax(dim=-1, keepdim=True)).exp()\n    return exponentials / exponentials.sum(dim=-1, keepdim=True)",
+                "amax(dim=-2, keepdim=True)).exp()\n    return exponentials / exponentials.sum(dim=-2, keepdim=True)",
+            ),
+            Mistake(
+                "These are the logarithms of the weights: return the weights.",
+                "return exponentials / exponentials.sum(dim=-1, keepdim=True)",
+                "return scores - scores.logsumexp(dim=-1, keepdim=True)",
+            ),
+        ),
+        has_gradient=True,
+    ),
+    Exercise(
+        sinusoids,
+        f"{SECTION}#sines-and-cosines",
+        lambda: [(5, 6), (40, 16), (1, 2), (3, 5)],
+        (
+            Mistake(
+                "All sines come before all cosines: here, each sine is followed by the cosine of the same angle.",
+                "torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)",
+                "torch.cat((angles.sin(), angles.cos()), dim=-1)",
+            ),
+            Mistake(
+                "The cosine of an angle comes before its sine: exchange them.",
+                "(angles.sin(), angles.cos())",
+                "(angles.cos(), angles.sin())",
+            ),
+            Mistake(
+                "The exponent is -i / D, so the lowest frequency is too high: it is -2i / D.",
+                "torch.arange(0, width, 2) / width",
+                "torch.arange(width // 2) / width",
+            ),
+            Mistake(
+                "The number of the column is used as i: columns 2i and 2i + 1 have the same frequency, with 2i in the "
+                "exponent.",
+                "torch.arange(0, width, 2) / width",
+                "2 * torch.arange(0, width, 2) / width",
+            ),
+            Mistake(
+                "The frequencies increase: the exponent of 10000 is negative.",
+                "(-torch.arange(0, width, 2) / width)",
+                "(torch.arange(0, width, 2) / width)",
+            ),
+            Mistake(
+                "Positions begin with 1: the first one is 0.", "torch.arange(n_tokens)", "torch.arange(1, n_tokens + 1)"
+            ),
+            Mistake(
+                "An odd width gives a table of another width: raise ValueError with the width.",
+                "if width % 2:",
+                "if False:",
+                "pitfalls",
+            ),
+            Mistake(
+                "An odd width gives a table whose last sine has no cosine: raise ValueError with the width.",
+                'raise ValueError(f"sines and cosines come in pairs, so the width must be even; it is {width}")',
+                "return sinusoids(n_tokens, width + 1)[:, :width]",
+                "pitfalls",
+            ),
+            Mistake(
+                "An odd width ends in an error of torch about shapes: raise ValueError with the width before that.",
+                "raise ValueError",
+                "raise RuntimeError",
+                "pitfalls",
+            ),
+        ),
+    ),
+    Exercise(
+        rotate,
+        f"{SECTION}#rotary-positions",
+        lambda: [
+            (normal(2, 3, 5, 8), torch.arange(5)),
+            (normal(1, 2, 3, 4, seed=1), torch.tensor([7, 8, 9])),
+            (normal(1, 1, 4, 6, seed=2), torch.tensor([0, 0, 1, 30])),
+        ],
+        (
+            Mistake(
+                "A point is made of the neighbours 2i and 2i + 1, as in the paper: here, it is made of the numbers i "
+                "and i + K / 2.",
+                "a, b = x.chunk(2, dim=-1)\n    return torch.cat((a * angles.cos() - b * angles.sin(), "
+                "a * angles.sin() + b * angles.cos()), dim=-1)",
+                "a, b = x[..., ::2], x[..., 1::2]\n    return torch.stack((a * angles.cos() - b * angles.sin(), "
+                "a * angles.sin() + b * angles.cos()), dim=-1).flatten(-2)",
+            ),
+            Mistake(
+                "The points are rotated in the other direction: the signs of the two sines are exchanged.",
+                "angles = positions",
+                "angles = -positions",
+            ),
+            Mistake(
+                "Both sines have the same sign, which is no rotation: the first one is subtracted.",
+                "angles.cos() - b",
+                "angles.cos() + b",
+            ),
+            Mistake(
+                "Positions are counted from 0: use those that are given in `positions`. With a cache, or padding at the "
+                "left, the first token has another position.",
+                "positions[:, None]",
+                "torch.arange(x.shape[-2])[:, None]",
+                "course/12-classical-mistakes#positions-counted-from-the-first-column-32",
+            ),
+            Mistake(
+                "The exponent is -i / K, so the lowest frequency is too high: it is -2i / K.",
+                "torch.arange(0, width, 2) / width",
+                "torch.arange(width // 2) / width",
+            ),
+            Mistake(
+                "The angles are added to the queries or keys: multiply with their cosines and sines.",
+                "return torch.cat((a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()), dim=-1)",
+                "return x + torch.cat((angles.sin(), angles.cos()), dim=-1)",
+            ),
+        ),
+        has_gradient=True,
+    ),
+    Exercise(
+        gradient_of_softmax_cross_entropy,
+        SECTION,
+        lambda: [(normal(5), 2), (normal(3, seed=1), 0), (LARGE[0], 1)],
+        (
+            Mistake(
+                "The sign is inverted: the gradient of the label's logit is negative, because a larger logit makes the "
+                "loss smaller.",
+                "return gradient",
+                "return -gradient",
+            ),
+            Mistake(
+                "These are the probabilities: subtract 1 from that of the label.",
+                "    gradient[label] -= 1.0\n",
+                "",
+            ),
+            Mistake(
+                "Only the label's logit has a gradient: each logit changes the sum in the softmax, so each has one.",
+                "return gradient",
+                "return torch.zeros_like(gradient).index_fill(0, torch.tensor(label), float(gradient[label]))",
+            ),
+            Mistake(
+                "This is the gradient with respect to the probability of the label, -1 / p: continue with the "
+                "derivative of the softmax.",
+                "gradient = softmax(logits)\n    gradient[label] -= 1.0",
+                "gradient = torch.zeros_like(logits)\n    gradient[label] = -1.0 / softmax(logits)[label]",
+            ),
+            Mistake(
+                "This is the gradient of the probability of the label: its logarithm is missing in the derivative.",
+                "gradient = softmax(logits)\n    gradient[label] -= 1.0",
+                "p = softmax(logits)\n    gradient = -p * p[label]\n    gradient[label] += p[label]",
+            ),
+            Mistake(MAXIMUM, "= softmax(logits)", "= logits.exp() / logits.exp().sum()"),
+        ),
+    ),
+)
