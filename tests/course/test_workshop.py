@@ -13,7 +13,7 @@ from sacrebleu import BLEU
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.config.run import BeamConfig
+from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.course.workshop import checking
 from glassformer.course.workshop.checking import judged
@@ -24,15 +24,17 @@ from glassformer.course.workshop.registry import every_exercise, exercise_of
 from glassformer.course.workshop.solutions import names
 from glassformer.course.workshop.solutions.ch07_transformer import NextLogP
 from glassformer.errors import UserError
+from glassformer.inference import sampling
 from glassformer.inference.beam import Search
 from glassformer.inference.beam_reference import beam_search_reference
+from glassformer.inference.fill import restore_spans
 from glassformer.models.blocks import BlockInputs
 from glassformer.models.build import build_model
 from glassformer.nn.attention_functions import attention_reference
-from glassformer.nn.masks import Mask
-from glassformer.nn.positions import Rotary, apply_rotary, rotary_frequencies, sinusoid
+from glassformer.nn.masks import Mask, positions_from_mask
+from glassformer.nn.positions import Rotary, apply_rotary, relative_bucket, rotary_frequencies, sinusoid
 from glassformer.nn.single_head_attention import SingleHeadAttention
-from glassformer.objectives import noise
+from glassformer.objectives import group_policy, noise
 from glassformer.training.schedules import inverse_sqrt
 
 EXERCISES = every_exercise()
@@ -173,7 +175,7 @@ def test_attention_equals_the_reference() -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 3, n, 4) for n in (5, 7, 7))
     allowed = torch.rand(2, 1, 5, 7) < 0.6
-    found = EXERCISES["attention"].solution(query, key, value, allowed)
+    found = SOLUTIONS["attention"](query, key, value, allowed)
     expected = attention_reference(query, key, value, Mask(pairs=allowed[:, 0]))
     torch.testing.assert_close(found, expected[0])
 
@@ -193,6 +195,47 @@ def test_positions_equal_the_package() -> None:
     x, positions = torch.randn(2, 3, 4, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 3, 4, 90])
     expected = apply_rotary(x, *Rotary(rotary_frequencies(10_000.0, 8))(positions))
     torch.testing.assert_close(SOLUTIONS["rotate"](x, positions), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_smoothed_loss_and_bleu_equal_torch_and_sacrebleu() -> None:
+    for arguments in EXERCISES["label_smoothed_loss"].cases():
+        logits, labels, smoothing = arguments
+        expected = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), label_smoothing=smoothing)
+        torch.testing.assert_close(SOLUTIONS["label_smoothed_loss"](*arguments), expected)
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    for hypotheses, references in EXERCISES["bleu"].cases():
+        texts, wanted = ([" ".join(tokens) for tokens in x] for x in (hypotheses, references))
+        expected = metric.corpus_score(texts, [wanted]).score
+        assert SOLUTIONS["bleu"](hypotheses, references) == pytest.approx(expected)
+
+
+def test_searches_equal_those_of_the_package() -> None:
+    for arguments in EXERCISES["beam_search"].cases():
+        next_log_p, first, end, beam, max_len, alpha = arguments
+
+        def forward(token_ids: Tensor, source_ids: Tensor, of: NextLogP = next_log_p) -> Tensor:
+            row = token_ids[0].tolist()
+            return torch.stack([of(row[:n]) for n in range(1, len(row) + 1)])[None]
+
+        config = BeamConfig(beam=beam, length_penalty=alpha, max_new_tokens=max_len)
+        search = Search(config, start_id=first, end_id=end, max_len=99)
+        best = beam_search_reference(forward, torch.tensor([1]), search)[0]
+        ids, score = SOLUTIONS["beam_search"](*arguments)
+        assert (ids, pytest.approx(score, abs=1e-5)) == (best.ids, best.score)
+        if beam == 1:
+            assert ids == SOLUTIONS["greedy"](next_log_p, first, end, max_len)
+
+
+def test_masking_equals_the_package_for_the_same_draws() -> None:
+    ids, is_special, draws, random_ids, mask_id, rate = EXERCISES["mask_tokens"].cases()[1]
+    inputs, labels = SOLUTIONS["mask_tokens"](ids, is_special, draws, random_ids, mask_id, rate)
+    row, maskable = ids[0].numpy(), ~is_special[0].numpy()
+    chosen = (labels[0] != -100).numpy()
+    drawn = [draws[0][0].numpy()[maskable], draws[1][0].numpy()[chosen]]
+    replaced = random_ids[0].numpy()[chosen & (draws[1][0].numpy() >= 0.8) & (draws[1][0].numpy() < 0.9)]
+    generator = SimpleNamespace(random=lambda n: drawn.pop(0), choice=lambda *_: replaced)
+    expected = noise.mask_tokens(row, generator, mask_id=mask_id, replacements=row, maskable=maskable, mask_prob=rate)
+    assert (inputs[0].tolist(), labels[0].tolist()) == (expected[0].tolist(), expected[1].tolist())
 
 
 def test_recurrent_cells_equal_torch() -> None:
@@ -291,42 +334,53 @@ def test_the_block_and_its_feed_forward_layer_equal_the_package() -> None:
     torch.testing.assert_close(found, package(x, BlockInputs(mask=Mask(causal=True))), rtol=1e-4, atol=1e-4)
 
 
-def test_the_smoothed_loss_and_bleu_equal_torch_and_sacrebleu() -> None:
-    for arguments in EXERCISES["label_smoothed_loss"].cases():
-        logits, labels, smoothing = arguments
-        expected = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), label_smoothing=smoothing)
-        torch.testing.assert_close(EXERCISES["label_smoothed_loss"].solution(*arguments), expected)
-    metric = BLEU(tokenize="none", smooth_method="none", force=True)
-    for hypotheses, references in EXERCISES["bleu"].cases():
-        texts, wanted = ([" ".join(tokens) for tokens in x] for x in (hypotheses, references))
-        expected = metric.corpus_score(texts, [wanted]).score
-        assert EXERCISES["bleu"].solution(hypotheses, references) == pytest.approx(expected)
+def test_sampling_equals_the_package() -> None:
+    logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(0))
+    for k in (1, 3, 20):
+        assert torch.equal(SOLUTIONS["top_k"](logits, k), sampling.keep_top_k(logits, k))
+    for p in (0.0, 0.5, 0.9, 1.0):
+        assert torch.equal(SOLUTIONS["top_p"](logits, p), sampling.keep_top_p(logits, p))
+    probabilities = SOLUTIONS["with_temperature"](logits, 0.7)
+    torch.testing.assert_close(
+        probabilities, sampling.shape_logits(logits, GenerationConfig(temperature=0.7)).softmax(-1)
+    )
+    for u in (0.0, 0.31, 0.99):
+        expected = sampling.draw(probabilities, torch.full((4,), u))
+        assert [SOLUTIONS["draw"](row, u) for row in probabilities] == expected.tolist()
+    is_token = torch.tensor([[False, False, True, True], [True] * 4])
+    assert torch.equal(SOLUTIONS["positions_of"](is_token), positions_from_mask(is_token))
 
 
-def test_searches_equal_those_of_the_package() -> None:
-    for arguments in EXERCISES["beam_search"].cases():
-        next_log_p, first, end, beam, max_len, alpha = arguments
-
-        def forward(token_ids: Tensor, source_ids: Tensor, of: NextLogP = next_log_p) -> Tensor:
-            row = token_ids[0].tolist()
-            return torch.stack([of(row[:n]) for n in range(1, len(row) + 1)])[None]
-
-        config = BeamConfig(beam=beam, length_penalty=alpha, max_new_tokens=max_len)
-        search = Search(config, start_id=first, end_id=end, max_len=99)
-        best = beam_search_reference(forward, torch.tensor([1]), search)[0]
-        ids, score = EXERCISES["beam_search"].solution(*arguments)
-        assert (ids, pytest.approx(score, abs=1e-5)) == (best.ids, best.score)
-        if beam == 1:
-            assert ids == EXERCISES["greedy"].solution(next_log_p, first, end, max_len)
+def test_attention_with_a_cache_equals_attention_without() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 3, 7, 4)
+    expected = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    cache, parts = None, []
+    for step in (slice(0, 3), slice(3, 4), slice(4, 7)):
+        new = (x[:, :, step] for x in (query, key, value))
+        part, cache = SOLUTIONS["attend_with_cache"](*new, cache)
+        parts.append(part)
+    torch.testing.assert_close(torch.cat(parts, dim=2), expected)
 
 
-def test_masking_equals_the_package_for_the_same_draws() -> None:
-    ids, is_special, draws, random_ids, mask_id, rate = EXERCISES["mask_tokens"].cases()[1]
-    inputs, labels = EXERCISES["mask_tokens"].solution(ids, is_special, draws, random_ids, mask_id, rate)
-    row, maskable = ids[0].numpy(), ~is_special[0].numpy()
-    chosen = (labels[0] != -100).numpy()
-    drawn = [draws[0][0].numpy()[maskable], draws[1][0].numpy()[chosen]]
-    replaced = random_ids[0].numpy()[chosen & (draws[1][0].numpy() >= 0.8) & (draws[1][0].numpy() < 0.9)]
-    generator = SimpleNamespace(random=lambda n: drawn.pop(0), choice=lambda *_: replaced)
-    expected = noise.mask_tokens(row, generator, mask_id=mask_id, replacements=row, maskable=maskable, mask_prob=rate)
-    assert (inputs[0].tolist(), labels[0].tolist()) == (expected[0].tolist(), expected[1].tolist())
+def test_damage_is_undone_and_buckets_equal_the_package() -> None:
+    for ids, spans, first in EXERCISES["span_corruption"].cases():
+        inputs, targets = SOLUTIONS["span_corruption"](ids, spans, first)
+        assert restore_spans(inputs, targets, sentinel_ids=range(first, first + len(spans))) == ids
+    for distance, n_buckets, max_distance in EXERCISES["relative_bucket"].cases():
+        found = SOLUTIONS["relative_bucket"](distance, n_buckets, max_distance)
+        assert torch.equal(found, relative_bucket(distance, n_buckets, max_distance, bidirectional=True))
+
+
+def test_tuning_equals_torch_and_the_package() -> None:
+    x, weight, a, b, alpha = EXERCISES["lora"].cases()[0]
+    merged = SOLUTIONS["merged_lora"](weight, a, b, alpha)
+    torch.testing.assert_close(SOLUTIONS["lora"](x, weight, a, b, alpha), F.linear(x, merged))
+    for chosen, rejected, of_chosen, of_rejected, beta in EXERCISES["dpo_loss"].cases():
+        logits = beta * (chosen - rejected - of_chosen + of_rejected)
+        expected = F.binary_cross_entropy_with_logits(logits, torch.ones_like(logits))
+        found = SOLUTIONS["dpo_loss"](chosen, rejected, of_chosen, of_rejected, beta)
+        torch.testing.assert_close(found, expected)
+    (rewards,) = EXERCISES["group_advantages"].cases()[0]
+    found = SOLUTIONS["group_advantages"](rewards)
+    torch.testing.assert_close(found, torch.from_numpy(group_policy.advantages(rewards.numpy())))

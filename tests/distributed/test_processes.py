@@ -1,5 +1,6 @@
 """Several processes give the losses and weights of one process, for every kind of run and every strategy."""
 
+import functools
 import itertools
 import json
 import os
@@ -81,6 +82,23 @@ RUNS: dict[str, Callable[[Path], Run]] = {
     ),
 }
 
+Alone = Callable[[str], tuple[Run, Path]]
+"""A function that returns the run of a name, and the folder where one process has trained it."""
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    """Train each kind of run once in one process, for all strategies that are compared with it."""
+
+    @functools.cache
+    def trained(name: str) -> tuple[Run, Path]:
+        folder = tmp_path_factory.mktemp("alone")
+        run = RUNS[name](folder)
+        assert done(lambda: api.train(run, folder / "one")) == 0
+        return run, folder / "one"
+
+    return trained
+
 
 def tensors(folder: Path, step: int = 20) -> dict[str, torch.Tensor]:
     place = checkpoint.path_of(folder, step)
@@ -109,12 +127,11 @@ def require_equal(found: Path, expected: Path, bound: float = 1e-6, step: int = 
     ("name", "strategy"),
     [*itertools.product(RUNS, ("ddp", "fsdp")), *((name, "hybrid") for name in [*RUNS][:2])],
 )
-def test_two_processes_equal_one(name: str, strategy: Any, tmp_path: Path) -> None:
-    run = RUNS[name](tmp_path)
-    assert done(lambda: api.train(run, tmp_path / "one")) == 0
+def test_two_processes_equal_one(name: str, strategy: Any, alone: Alone, tmp_path: Path) -> None:
+    run, one = alone(name)
     together = replace(run, parallel=ParallelConfig(strategy, shard_size=1 if strategy == "hybrid" else 0, timeout=60))
     assert ranks_done(2, lambda: api.train(together, tmp_path / "two")) == [0, 0]
-    require_equal(tmp_path / "two", tmp_path / "one")
+    require_equal(tmp_path / "two", one)
     Manifest.read(tmp_path / "two").verify(tmp_path / "two")
     api.load(tmp_path / "two")
 
@@ -185,9 +202,8 @@ def test_a_process_without_memory_ends_the_run_with_one_sentence(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_2_then_1_then_2_processes_resume_one_run(strategy: Any, tmp_path: Path) -> None:
-    run = padded_text(tmp_path)
-    assert done(lambda: api.train(run, tmp_path / "whole")) == 0
+def test_2_then_1_then_2_processes_resume_one_run(strategy: Any, alone: Alone, tmp_path: Path) -> None:
+    run, whole = alone(next(iter(RUNS)))
     parts = replace(run, parallel=ParallelConfig(strategy, timeout=60), train=replace(run.train, max_time=1e-9))
 
     def stopped(work: Callable[[], object]) -> None:
@@ -207,7 +223,7 @@ def test_2_then_1_then_2_processes_resume_one_run(strategy: Any, tmp_path: Path)
         assert len(changes) == (os.environ["RANK"] == "0")
 
     assert ranks_done(2, to_the_end) == [0, 0]
-    require_equal(tmp_path / "parts", tmp_path / "whole")
+    require_equal(tmp_path / "parts", whole)
     record(17, 2, 2, "2, 1 and 2 processes")
 
 

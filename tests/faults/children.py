@@ -21,7 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import filelock  # noqa: F401
+import numpy.ma  # noqa: F401
 import pytest
+import sacrebleu  # noqa: F401
 import torch._dynamo  # noqa: F401
 from safetensors import SafetensorError
 

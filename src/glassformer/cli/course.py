@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from glassformer.cli.arguments import Dir, Group, Json
-from glassformer.cli.progress import print_report
+from glassformer.cli.arguments import Dir, Group
 from glassformer.course.workshop.solutions import require_known
 from glassformer.errors import UserError
+from glassformer.formatting import show
 
 
 def start(folder: Dir, /) -> int:
@@ -27,7 +27,7 @@ def start(folder: Dir, /) -> int:
     return 0
 
 
-def check(folder: Dir, /, *names: Annotated[str, "[FUNCTION …]"], json_: Json = False) -> int:
+def check(folder: Dir, /, *names: Annotated[str, "[FUNCTION …]"]) -> int:
     """Check what you wrote, and name the mistakes that are known; exit with 1 if a written function is wrong.
 
     The files of the folder are executed.
@@ -47,7 +47,7 @@ def check(folder: Dir, /, *names: Annotated[str, "[FUNCTION …]"], json_: Json 
     from glassformer.course.workshop.folder import check  # imports torch
 
     progress = check(folder, names)
-    print_report(progress, as_json=json_)
+    show(str(progress))
     return int(any(verdict.is_written and not verdict.is_right for verdict in progress.verdicts))
 
 

@@ -6,10 +6,9 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from glassformer.course.workshop.checking import Verdict, judged
 from glassformer.course.workshop.exercise import Exercise, stubs
@@ -47,10 +46,6 @@ class Progress:
     @property
     def n_right(self) -> int:
         return sum(state in ("right", "slow") for state in self.states.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of the JSON."""
-        return {"verdicts": [asdict(verdict) for verdict in self.verdicts], "states": self.states}
 
     def __str__(self) -> str:
         """Return what is wrong, and a map of the course."""

@@ -127,7 +127,6 @@ export class ComputedSource extends Source {
     if (route === "/api/live" && this.web.live) return this.web.live;
     if (route === "/api/model") return this.#named(given.get("model"), model);
     if (route === "/api/progress") return this.progress;
-    if (route === "/api/texts") return { model: model.id, lines: [] }; // the file has no data
     if (route === "/api/vocabulary") return { model: model.id, tokens: this.vocabulary };
     const { run, what } = this.#runOf(route);
     if (what === "flow") return run.flow(this.web.config);

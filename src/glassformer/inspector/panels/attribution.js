@@ -70,7 +70,7 @@ export function createAttribution(app) {
   const largest = h("div");
   const card = frame({
     title: "Attribution", picture: () => picture(),
-    explanation: "What each part writes to the residual stream adds a term to the logit of a token. The terms add up to the logit. A random token is the baseline: the mean of the same term over the vocabulary. Only the difference changes a probability. ff: feed-forward. A term shows the direct effect, without the effect on later parts.",
+    explanation: "What each part writes to the residual stream adds a term to the logit of a token. The terms add up to the logit. A random token is the baseline: the mean of the same term over the vocabulary. Only the difference changes a probability. h0: head 0, ff: feed-forward. A term shows the direct effect, without the effect on later parts.",
     formula: "logit = Σ terms, term = head(norm(part)), with the norm at its scale",
   }, h("div", { class: "row" }, ...fields.map(({ element }) => element), modes.element), facts, heat.element);
   const table = frame({ title: "Largest terms", explanation: "Those that differ most from a random token. Beyond: by more than 2 standard deviations over the vocabulary.", picture: () => picture() }, largest);
@@ -102,7 +102,7 @@ export function createAttribution(app) {
     const values = cells.flatMap((row) => row.map(shownValue));
     const limit = Math.max(1e-6, ...values.filter((x) => !Number.isNaN(x)).map(Math.abs));
     heat.update({
-      rows: rows.length, columns: columns.length, values, row_labels: rows, column_labels: columns.map((name) => name.replace("feed-forward", "ff")), row_axis: "layer", column_axis: "part", plain_rows: true, plain_columns: true,
+      rows: rows.length, columns: columns.length, values, row_labels: rows, column_labels: columns.map((name) => name.replace("feed-forward", "ff").replace("head ", "h")), row_axis: "layer", column_axis: "part", plain_rows: true, plain_columns: true,
       scale: "diverging", range: [-limit, limit], dark: store.state.dark, unit: "logit", cell: [58, 26],
       cell_text: (row, column) => { const x = shownValue(cells[row]?.[column]); return Number.isNaN(x) ? "" : signed(x, 2); },
       describe: (row, column) => describe(cells[row]?.[column]),

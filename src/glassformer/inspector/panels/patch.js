@@ -160,8 +160,8 @@ export function createPatch(app) {
     const { layers, columns: labels, beside, n_texts: nTexts } = result;
     const columns = labels.length;
     const isOfHeads = result.parts === "heads";
-    facts.textContent = (nTexts > 1 ? `means over ${nTexts} pairs; of the first: ` : "") + `answer ${visible(result.answer)}, wrong answer ${visible(result.wrong)}; difference of the logits ` +
-      `${fixed(result.clean, 2)} (clean), ${fixed(result.corrupted, 2)} (corrupted)` +
+    facts.textContent = (nTexts > 1 ? `means over ${nTexts} pairs: ` : "") + `difference of the logits ${fixed(result.clean, 2)} (clean), ${fixed(result.corrupted, 2)} (corrupted)` +
+      `${nTexts > 1 ? "; of the first pair:" : ";"} answer ${visible(result.answer)}, wrong answer ${visible(result.wrong)}` +
       (result.target ? `; predicted after ${result.target.map(visible).join(" ")}` : "") + (result.estimate ? `; rank correlation of exact and estimate ${fixed(result.correlation, 2)}` : "");
     const { map, estimate } = result;
     const [shown, other] = method === "estimate" && estimate ? [estimate, map] : [map, estimate];

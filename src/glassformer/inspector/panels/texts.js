@@ -73,7 +73,7 @@ export function textBox(app, label) {
   const area = h("textarea", { rows: 4, spellcheck: "false", placeholder: "one text per line", "aria-label": label, oninput: () => write() });
   const count = h("span", { class: "about" });
   const file = h("input", { type: "file", accept: "text/*,.txt,.csv,.tsv", hidden: true, onchange: () => void readFile() });
-  const validation = button("validation texts of the run", () => void readValidation(), { class: "quiet" });
+  const validation = button("validation texts of the run", () => void readValidation(), { class: "quiet", hidden: !app.source.answers("/api/texts") });
   const open = button("open a file", () => file.click(), { class: "quiet" });
   const element = h("div", { class: "text-set" }, h("label", { class: "field wide" }, h("span", {}, label), area), h("div", { class: "row" }, validation, open, file, count));
   const latest = new Latest(app, element);

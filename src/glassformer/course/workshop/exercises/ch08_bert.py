@@ -32,7 +32,7 @@ EXERCISES = (
                 "is_chosen",
             ),
             Mistake(
-                "The tokens that stay as they are have no label: every chosen token is scored.",
+                "The tokens that stay unchanged have no label: every chosen token is scored.",
                 "return inputs, labels",
                 "return inputs, labels.masked_fill(kind >= 0.9, -100)",
             ),

@@ -12,7 +12,7 @@ def mask_tokens(
     `draws` are two tensors (B, T) of numbers from 0 to 1, the first for the choice and the second for the kind. A
     token is chosen if its first number is below `rate`, and if it is not special. A chosen token becomes `mask_id` if
     its second number is below 0.8, the number of `random_ids` (B, T) at its place if it is from 0.8 to below 0.9, and
-    stays as it is otherwise. The label of a chosen token is its id before the change; all other labels are -100.
+    stays unchanged otherwise. The label of a chosen token is its id before the change; all other labels are -100.
     """
     choice, kind = draws
     is_chosen = (choice < rate) & ~is_special

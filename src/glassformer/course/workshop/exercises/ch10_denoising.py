@@ -1,0 +1,128 @@
+"""Chapter 10: the damage of BART and of T5, and the positions of T5."""
+
+import torch
+
+from glassformer.course.workshop.exercise import Exercise, Mistake
+from glassformer.course.workshop.solutions.ch10_denoising import infill, relative_bucket, span_corruption
+
+CHAPTER = "course/10-bart-and-t5"
+T5 = f"{CHAPTER}#t5-damage-and-write-only-what-is-missing"
+BART = f"{CHAPTER}#bart-damage-and-write-the-whole-text-again"
+IDS = [11, 12, 13, 14, 15, 16, 17]
+
+EXERCISES = (
+    Exercise(
+        span_corruption,
+        T5,
+        lambda: [(IDS, spans, 90) for spans in ([(1, 3), (5, 6)], [(0, 2), (4, 7)], [(2, 3)], [])],
+        (
+            Mistake(
+                "All spans have the same sentinel, so the place of the ids of the target is unknown: count the spans.",
+                "in enumerate(spans, first_sentinel)",
+                "in ((first_sentinel, span) for span in spans)",
+            ),
+            Mistake(
+                "The target does not have the sentinels: write each one before its span.",
+                "[sentinel, *ids[begin:end]]",
+                "ids[begin:end]",
+            ),
+            Mistake(
+                "In the target, a sentinel comes before its span, and not after it.",
+                "[sentinel, *ids[begin:end]]",
+                "[*ids[begin:end], sentinel]",
+            ),
+            Mistake(
+                "Each removed id has a sentinel of its own in the input: a span has one.",
+                "[*ids[place:begin], sentinel]",
+                "[*ids[place:begin], *[sentinel] * (end - begin)]",
+            ),
+            Mistake(
+                "The ids after the last span are missing in the input.",
+                "return inputs + ids[place:], targets",
+                "return inputs, targets",
+            ),
+            Mistake(
+                "The target ends with one more sentinel, as in the paper; here it does not.",
+                "return inputs + ids[place:], targets",
+                "return inputs + ids[place:], [*targets, first_sentinel + len(spans)]",
+            ),
+            Mistake(
+                "The target is the whole text, as in BART: T5 writes only what is missing.",
+                "return inputs + ids[place:], targets",
+                "return inputs + ids[place:], ids",
+            ),
+        ),
+    ),
+    Exercise(
+        infill,
+        BART,
+        lambda: [(IDS, spans, 5) for spans in ([(1, 3), (5, 6)], [(0, 2), (4, 4)], [(7, 7)], [(3, 7)], [])],
+        (
+            Mistake(
+                "Each removed id becomes a mask: a span has one, so the model must find out how many ids are missing.",
+                "[*ids[place:begin], mask_id]",
+                "[*ids[place:begin], *[mask_id] * (end - begin)]",
+            ),
+            Mistake(
+                "A span of length 0 is left out: it inserts a mask.",
+                "[*ids[place:begin], mask_id]",
+                "[*ids[place:begin], *[mask_id] * (end > begin)]",
+            ),
+            Mistake(
+                "The target has only the removed ids, as in T5: BART writes the whole text.",
+                "list(ids)\n",
+                "[i for begin, end in spans for i in ids[begin:end]]\n",
+            ),
+            Mistake(
+                "The target is the damaged text: it is the text before the damage.",
+                "list(ids)\n",
+                "inputs + ids[place:]\n",
+            ),
+            Mistake("The ids after the last span are missing in the input.", "inputs + ids[place:]", "inputs"),
+        ),
+    ),
+    Exercise(
+        relative_bucket,
+        CHAPTER,
+        lambda: [(torch.arange(-140, 141), 32, 128), (torch.arange(-9, 10).view(1, 19), 8, 20)],
+        (
+            Mistake(
+                "Keys on the right have the buckets of keys on the left: distances above 0 begin with H.",
+                " + half * (distance > 0)",
+                "",
+            ),
+            Mistake(
+                "The directions are exchanged: distances above 0 have the second half of the buckets.",
+                "(distance > 0)",
+                "(distance < 0)",
+            ),
+            Mistake(
+                "Distance 0 belongs to the first half of the buckets, and not to the second.",
+                "(distance > 0)",
+                "(distance >= 0)",
+            ),
+            Mistake(
+                "Every distance has a bucket of its own up to the last one: only the first half does, the others grow "
+                "with the logarithm.",
+                "torch.where(d < n_exact, d, far)",
+                "d.clamp(max=half - 1)",
+            ),
+            Mistake(
+                "Distances above the maximum get buckets that do not exist: the last one of the half is for all of "
+                "them.",
+                ".clamp(max=half - 1)",
+                "",
+            ),
+            Mistake(
+                "All buckets are used for one direction: each direction has half of them.",
+                "half = n_buckets // 2",
+                "half = n_buckets",
+            ),
+            Mistake(
+                "The logarithm is divided by log(max_distance): d and max_distance are both divided by E.",
+                "math.log(max_distance / n_exact)",
+                "math.log(max_distance)",
+            ),
+        ),
+    ),
+)
