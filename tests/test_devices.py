@@ -231,7 +231,7 @@ CUDA, LONG = torch.device("cuda"), 1e6
     [
         (WIDE, CUDA, True, LONG, "the run takes much longer than the compiler"),
         (WIDE, CUDA, True, 299.0, "the run is too short for the compiler"),
-        (WIDE, CUDA, False, LONG, "rows differ in length"),
+        (WIDE, CUDA, False, LONG, "the rows are not windows of a text"),
         (WIDE, torch.device("cpu"), True, LONG, "no gain on a CPU"),
         (WIDE, torch.device("mps"), True, LONG, "no gain on this device"),
         (WIDE_GRU, CUDA, True, LONG, "a recurrent model cannot be compiled"),

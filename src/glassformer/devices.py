@@ -92,7 +92,7 @@ def choose_compile(
     """Return whether the steps of a run are compiled, and why if `train.compile` is auto (else an empty text).
 
     A compiled step differs from an eager one in the last bits, so no time is measured: `seconds` is a lower bound of
-    the time of all steps on a GPU, and `has_one_shape` is True if all rows have one length.
+    the time of all steps on a GPU, and `has_one_shape` is True if all rows are full windows of a text.
 
     >>> from glassformer.config.transformer import Stack, TransformerConfig
     >>> model = TransformerConfig(decoder=Stack())
@@ -108,7 +108,7 @@ def choose_compile(
     if device.type != "cuda":
         return False, f"no gain on {'a CPU' if device.type == 'cpu' else 'this device'}"
     if not has_one_shape:
-        return False, "rows differ in length"
+        return False, "the rows are not windows of a text"
     if seconds < LEAST_RATIO * COMPILE_SECONDS:
         return False, "the run is too short for the compiler"
     if not has_triton() or not has_c_compiler():

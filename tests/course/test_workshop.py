@@ -96,8 +96,8 @@ HALF = Exercise(
 
 
 def slow_half(numbers: list[float]) -> list[float]:
-    until = time.process_time() + 0.2
-    while time.process_time() < until:
+    until = time.thread_time() + 0.2
+    while time.thread_time() < until:
         pass
     return half(numbers)
 
@@ -123,8 +123,19 @@ def test_empty_wrong_slow_and_endless_functions_get_different_answers(monkeypatc
     assert "the function changes argument 1: work on a copy" in judged(HALF, half_in_place).sentence
     sentence = judged(HALF, broken).sentence
     assert "it raises IndexError" in sentence and sentence.endswith("return [numbers[len(numbers)]]")
-    endless = judged(HALF, lambda x: time.sleep(2), limit=0.05)  # type: ignore[func-returns-value]
+    rounds: list[int] = []
+
+    def without_end(numbers: list[float]) -> list[float]:
+        while True:
+            rounds.append(1)
+            time.sleep(0.01)
+
+    endless = judged(HALF, without_end, limit=0.05)
     assert endless.state == "endless" and "did not end within 0.05 seconds" in endless.sentence
+    time.sleep(0.3)
+    n_rounds = len(rounds)
+    time.sleep(0.1)
+    assert len(rounds) == n_rounds, "the thread was interrupted"
 
 
 def test_differences_name_the_place() -> None:
@@ -138,6 +149,55 @@ def test_differences_name_the_place() -> None:
     assert difference(3, [3]) == "3 instead of a list"
 
 
+WRITTEN = {
+    "softmax by the library": ("softmax", "lambda x: torch.softmax(x, -1)", "right", ""),
+    "a list in place of a tuple": ("merge_pair", "lambda s, p: list(solution(s, p))", "right", ""),
+    "a tensor of one number for a number": ("length_penalty", "lambda n, a: torch.tensor(solution(n, a))", "right", ""),
+    "label smoothing by the library": (
+        "label_smoothed_loss", "lambda x, y, e: F.cross_entropy(x.flatten(0, -2), y.flatten(), label_smoothing=e)",
+        "right", "",
+    ),
+    "a mask of integers": ("causal_mask", "lambda n: torch.ones(n, n, dtype=torch.int64).tril()", "wrong", "dtype"),
+    "a tensor for an id": ("draw", "lambda p, u: p", "wrong", "instead of"),
+    "the end of the program": ("draw", "lambda p, u: exit()", "wrong", "SystemExit"),
+    "a type that torch refuses": ("with_temperature", "lambda x, t: x.long().softmax(-1)", "wrong", "not implemented"),
+    "a call of a stub": ("attention", "lambda *given: stub(*given)", "wrong", "It calls stub, which is not written"),
+    "moments changed in place": (
+        "adamw_step", "lambda w, g, m, *rest: (solution(w, g, m, *rest), m[0].mul_(2))[0]", "wrong", "argument 3",
+    ),
+    "weights without a gradient": (
+        "feed_forward", "lambda x, w: solution(x, {name: y.detach() for name, y in w.items()})", "wrong", "gradient",
+    ),
+    "an error without its numbers": (
+        "split_heads", "lambda x, n: bad() if x.shape[-1] % n else solution(x, n)", "wrong", "does not name 8",
+    ),
+    "a softmax that underflows": (
+        "cross_entropy", "lambda x, y: solution(x.softmax(-1).log(), y)", "mistake", "underflows",
+    ),
+    "keys of the queries": (
+        "multi_head_attention", "lambda x, m, w, n, allowed: solution(x, x, w, n, allowed)", "mistake", "the memory",
+    ),
+    "masks of one draw": (
+        "mask_tokens", "lambda i, s, d, *rest: solution(i, s, (d[0], d[0]), *rest)", "mistake", "used twice",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRITTEN)
+def test_functions_written_in_another_way_are_judged_by_their_results(case: str) -> None:
+    name, code, state, sentence = WRITTEN[case]
+
+    def stub(*given: object) -> None:
+        raise NotImplementedError("write this function")
+
+    def bad() -> None:
+        raise ValueError("it does not fit")
+
+    names = {"torch": torch, "F": F, "solution": SOLUTIONS[name], "stub": stub, "bad": bad}
+    verdict = judged(EXERCISES[name], eval(code, names))
+    assert verdict.state == state and sentence in verdict.sentence, verdict
+
+
 # The folder
 
 
@@ -145,10 +205,17 @@ def test_a_folder_is_filled_checked_and_remembered(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     paths = start(folder)
     assert {path.stem for path in paths} == {exercise.file for exercise in EXERCISES.values()}
-    with pytest.raises(UserError, match="exists already: choose another folder"):
+    with pytest.raises(UserError, match="has all files already: choose another folder"):
         start(folder)
-    assert check(folder).n_right == 0
     path = folder / "ch05_attention.py"
+    path.unlink()
+    assert start(folder) == [path], "a missing file is written again"
+    with pytest.raises(UserError, match="has no file of the workshop; glassformer course start"):
+        check(tmp_path)
+    assert not (tmp_path / PROGRESS).exists()
+    progress = check(folder)
+    assert progress.n_right == 0 and "empty" not in str(progress)
+    assert "causal_mask: empty. It is not written yet." in str(check(folder, ["causal_mask"]))
     written = path.read_text("utf-8")
     path.write_text(written + "\n" + EXERCISES["causal_mask"].source().replace(".tril()", ".triu(1)"), "utf-8")
     progress = check(folder, ["causal_mask"])
@@ -158,9 +225,10 @@ def test_a_folder_is_filled_checked_and_remembered(tmp_path: Path) -> None:
     assert check(folder, ["split_heads"]).n_right == 1, "the states of the others are kept"
     (folder / PROGRESS).write_text("{", "utf-8")
     assert check(folder, ["split_heads"]).n_right == 0
+    (folder / "ch06_block.py").write_text("from ch05_attention import causal_mask\n", "utf-8")
     path.write_text("def causal_mask(:\n", "utf-8")
     with pytest.raises(UserError, match=r"ch05_attention.py, line 1: .*; correct it"):
-        check(folder)
+        check(folder, ["block"])
     path.write_text("import nothing_of_this_name\n", "utf-8")
     with pytest.raises(UserError, match="cannot be imported: ModuleNotFoundError"):
         check(folder)

@@ -33,7 +33,7 @@ Ids = npt.NDArray[np.int64]
 NOT_SCORED = -100
 """Label of a position that is not a target."""
 FILLING = -1
-"""Document of the tokens that fill a packed row: they are neither attended to nor scored."""
+"""Document of the tokens that fill a packed row: no other token attends to them, and they are not scored."""
 WIDTH_OF_A_BUCKET = 1.1
 """Largest ratio between two lengths in one bucket of `TokenBudget`."""
 
@@ -237,8 +237,8 @@ class Packed:
     token is a target once. Pieces then go, longest first, to the fullest row that has room for them (best-fit
     decreasing, Ding et al. 2024, "Fewer Truncations Improve Language Modeling"). The packing is computed
     once. A batch can span the end of an epoch, as in `Epochs`. `document_ids` distinguishes the pieces of a
-    row: masks, positions and labels are derived from it. All batches have one shape: rows are filled to the length of
-    the fullest one, with tokens of the document -1.
+    row: masks, positions and labels are derived from it. All batches of a packing have one shape: rows are filled to
+    the length of the fullest one, with tokens of the document -1.
     """
 
     def __init__(self, tokens: TokenFile, context: int, batch_size: int, seed: int) -> None:

@@ -198,7 +198,9 @@ class PreparedText:
                 "valid": self.text.predicted_bytes(splits.valid),
             },
             sample=lambda: task.sample(network, tokenizer, run, next(iter(evaluations["valid"]()))[0], device),
-            has_one_shape=isinstance(sampler, (Windows, Packed)) and not text_objective.changes_lengths,
+            # With BPE-dropout, the fullest packed row of each epoch has another length.
+            has_one_shape=not text_objective.changes_lengths
+            and (isinstance(sampler, Windows) or (isinstance(sampler, Packed) and not seed)),
         )
 
 

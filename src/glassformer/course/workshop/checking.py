@@ -1,5 +1,6 @@
 """Compare what the reader wrote with the solution, and name the mistake if it is known."""
 
+import ctypes
 import time
 import traceback
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from threading import Thread
 from typing import Any, Literal
 
 from glassformer.course.workshop.comparing import Result, described, different, result_of
-from glassformer.course.workshop.exercise import Exercise, Function
+from glassformer.course.workshop.exercise import UNWRITTEN, Exercise, Function
 
 State = Literal["right", "slow", "mistake", "wrong", "endless", "empty"]
 SLOW_RATIO, SLOW_SECONDS = 20, 1.0
@@ -42,7 +43,7 @@ class Verdict:
 
 
 def judged(exercise: Exercise, mine: Function | None, limit: float = LIMIT_SECONDS) -> Verdict:
-    """Test a function; it runs in a thread, which is left alone if it does not end within `limit` seconds."""
+    """Test a function; it runs in a thread, which is interrupted if it does not end within `limit` seconds."""
     answers: SimpleQueue[Verdict | BaseException] = SimpleQueue()
 
     def work() -> None:
@@ -51,10 +52,13 @@ def judged(exercise: Exercise, mine: Function | None, limit: float = LIMIT_SECON
         except BaseException as error:
             answers.put(error)
 
-    Thread(target=work, daemon=True).start()
+    thread = Thread(target=work, daemon=True)
+    thread.start()
     try:
         verdict = answers.get(timeout=limit)
     except Empty:
+        assert thread.ident is not None
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
         sentence = f"It did not end within {limit:g} seconds: look for a loop whose condition never changes."
         return Verdict(exercise.name, "endless", sentence)
     if isinstance(verdict, BaseException):
@@ -76,8 +80,11 @@ def _judged(exercise: Exercise, mine: Function | None) -> Verdict:
         return Verdict(exercise.name, "right")
     number = next(number for number, where in enumerate(differences) if where)
     error = found[number].error
-    if isinstance(error, NotImplementedError):
-        return Verdict(exercise.name, "empty", "It is not written yet.")
+    if isinstance(error, NotImplementedError) and str(error) == UNWRITTEN:
+        stub = traceback.extract_tb(error.__traceback__)[-1].name
+        if stub == exercise.name:
+            return Verdict(exercise.name, "empty", "It is not written yet.")
+        return Verdict(exercise.name, "wrong", f"It calls {stub}, which is not written yet.")
     if known := _recognised(exercise, found, cases):
         return known
     given = ", ".join(described(x) for x in cases[number])
@@ -88,9 +95,9 @@ def _judged(exercise: Exercise, mine: Function | None) -> Verdict:
 
 
 def _results(exercise: Exercise, function: Function, cases: Sequence[tuple[Any, ...]]) -> tuple[list[Result], float]:
-    began = time.process_time()
+    began = time.thread_time()
     results = [result_of(function, arguments, exercise.has_gradient) for arguments in cases]
-    return results, time.process_time() - began
+    return results, time.thread_time() - began
 
 
 def _recognised(exercise: Exercise, found: Sequence[Result], cases: Sequence[tuple[Any, ...]]) -> Verdict | None:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,16 +31,24 @@ def result_of(function: Function, arguments: Sequence[Any], has_gradient: bool) 
     """Call a function with copies of the arguments."""
     given, leaves = copy.deepcopy(list(arguments)), []
     if has_gradient:
-        leaves = [x.requires_grad_() for x in given if isinstance(x, Tensor) and x.is_floating_point()]
+        leaves = [x.requires_grad_() for x in tensors_in(given) if x.is_floating_point()]
     try:
         value = function(*given)
         gradients = gradients_of(value, leaves)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Result(error=error)
     for number, (now, before) in enumerate(zip(given, arguments, strict=True), 1):
-        if isinstance(now, (Tensor, list, dict)) and difference(now, before):
+        if isinstance(now, (Tensor, list, dict, tuple)) and difference(now, before):
             return Result(value, gradients, changed=f"argument {number}")
     return Result(value, gradients)
+
+
+def tensors_in(x: Any) -> list[Tensor]:
+    """Return the tensors of nested lists, tuples and dicts."""
+    if isinstance(x, Tensor):
+        return [x]
+    inner = x.values() if isinstance(x, Mapping) else x if isinstance(x, (list, tuple)) else ()
+    return [tensor for value in inner for tensor in tensors_in(value)]
 
 
 def gradients_of(value: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -64,7 +73,9 @@ def different(found: Result, expected: Result) -> str:
         if found.error is None:
             return f"there is no error, where {kind} is expected ({expected.error})"
         if isinstance(found.error, type(expected.error)):
-            return ""
+            numbers = re.findall(r"\d+", str(expected.error)) if isinstance(expected.error, ValueError) else []
+            missing = [number for number in numbers if number not in str(found.error)]
+            return f"the message of the {kind} does not name {missing[0]}" if missing else ""
         return f"it raises {type(found.error).__name__} ({found.error}), where {kind} is expected ({expected.error})"
     if found.error is not None:
         return f"it raises {type(found.error).__name__}: {found.error}"
@@ -108,6 +119,8 @@ def difference(found: Any, expected: Any) -> str:
             if where := difference(own, right):
                 return f"at [{place}]: {where}"
         return ""
+    if getattr(found, "shape", ()):  # a tensor or an array
+        return f"{described(found)} instead of {described(expected)}"
     if isinstance(expected, float) and isinstance(found, (int, float, Tensor)) and not isinstance(found, bool):
         number = float(found)
         if math.isclose(number, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (
@@ -124,7 +137,7 @@ def tensor_difference(found: Any, expected: Tensor) -> str:
         return f"{described(found)} instead of a tensor"
     if found.shape != expected.shape:
         return f"shape {tuple(found.shape)} instead of {tuple(expected.shape)}"
-    if found.dtype.is_floating_point != expected.dtype.is_floating_point:
+    if kind_of(found) != kind_of(expected):
         return f"dtype {found.dtype} instead of {expected.dtype}"
     own, right = (x.detach().double() for x in (found, expected))
     wrong = ~torch.isclose(own, right, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
@@ -134,9 +147,19 @@ def tensor_difference(found: Any, expected: Tensor) -> str:
     return f"at {place}: {own[tuple(place)].item():.6g} instead of {right[tuple(place)].item():.6g}"
 
 
+def kind_of(x: Tensor) -> str:
+    """Return what the numbers of a tensor are: "float", "bool" or "int"."""
+    if x.dtype == torch.bool:
+        return "bool"
+    return "float" if x.is_floating_point() else "int"
+
+
 def described(x: Any) -> str:
-    """Return a value in few words."""
+    """Return a value in few words: the numbers of a small tensor, else its shape."""
     if isinstance(x, Tensor):
-        return f"a tensor of shape {tuple(x.shape)}"
+        numbers = str([round(number, 4) for number in x.flatten().tolist()]) if x.dim() == 1 else str(x.tolist())
+        return numbers if x.numel() <= 6 and len(numbers) <= 60 else f"a tensor of shape {tuple(x.shape)}"
+    if callable(x):
+        return "a function of the test"
     text = repr(x)
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 Function = Callable[..., Any]
-TASK = 'raise NotImplementedError("write this function")'
-"""The body of a stub."""
+UNWRITTEN = "write this function"
+"""The message of the error that a stub raises."""
 
 
 @dataclass(frozen=True)
@@ -85,5 +85,5 @@ def stubs(module_source: str) -> str:
         if isinstance(node, ast.FunctionDef):
             docstring = node.body[0]
             assert docstring.end_lineno is not None and node.end_lineno is not None
-            lines[docstring.end_lineno : node.end_lineno] = [textwrap.indent(TASK, "    ")]
+            lines[docstring.end_lineno : node.end_lineno] = [f'    raise NotImplementedError("{UNWRITTEN}")']
     return "\n".join(lines) + "\n"

@@ -22,18 +22,21 @@ MARKS = {"right": "✓", "slow": "✓", "empty": "·"}
 
 
 def start(folder: Path) -> list[Path]:
-    """Write the stubs, one file per chapter, and return their paths; raise `UserError` if one of them exists."""
+    """Write the stubs of the chapters that have no file yet, and return their paths.
+
+    Raises `UserError` if all files exist.
+    """
     sources = {}
     for exercise in every_exercise().values():
         module = sys.modules[exercise.solution.__module__]
         sources[folder / f"{exercise.file}.py"] = stubs(inspect.getsource(module))
-    for path in sources:
-        if path.exists():
-            raise UserError(f"{path} exists already: choose another folder, or delete the file to begin it again")
+    new = {path: source for path, source in sources.items() if not path.exists()}
+    if not new:
+        raise UserError(f"{folder} has all files already: choose another folder, or delete a file to begin it again")
     folder.mkdir(parents=True, exist_ok=True)
-    for path, source in sources.items():
+    for path, source in new.items():
         write_text(path, source)
-    return list(sources)
+    return list(new)
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Progress:
 
     verdicts: tuple[Verdict, ...]
     states: dict[str, str]
+    names: tuple[str, ...] = ()
+    """The functions that were asked for; () for all."""
 
     @property
     def n_right(self) -> int:
@@ -49,7 +54,7 @@ class Progress:
 
     def __str__(self) -> str:
         """Return what is wrong, and a map of the course."""
-        lines = [str(verdict) for verdict in self.verdicts if verdict.is_written and verdict.state != "right"]
+        lines = [str(one) for one in self.verdicts if self.names or one.state not in ("empty", "right")]
         lines += [""] * bool(lines)
         by_file: dict[str, list[str]] = {}
         for exercise in every_exercise().values():
@@ -61,6 +66,8 @@ class Progress:
 
 def check(folder: Path, names: Sequence[str] = ()) -> Progress:
     """Check all exercises of a folder, or those of the given names; keep the states in `progress.json`."""
+    if not any((folder / f"{file}.py").is_file() for file in {exercise.file for exercise in every_exercise().values()}):
+        raise UserError(f"{folder} has no file of the workshop; glassformer course start {folder} writes the stubs")
     chosen = [exercise_of(name) for name in names] or list(every_exercise().values())
     verdicts = []
     with importable(folder):
@@ -69,7 +76,7 @@ def check(folder: Path, names: Sequence[str] = ()) -> Progress:
             verdicts.append(judged(exercise, getattr(modules[exercise.file], exercise.name, None)))
     states = _known_states(folder) | {verdict.name: verdict.state for verdict in verdicts}
     write_text(folder / PROGRESS, json.dumps(states, indent=1) + "\n")
-    return Progress(tuple(verdicts), states)
+    return Progress(tuple(verdicts), states, tuple(names))
 
 
 def _loaded(folder: Path, exercise: Exercise) -> ModuleType:
@@ -80,11 +87,14 @@ def _loaded(folder: Path, exercise: Exercise) -> ModuleType:
         return module
     spec = importlib.util.spec_from_file_location(exercise.file, path)
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    if exercise.file in sys.modules:  # another file has imported it
+        return sys.modules[exercise.file]
+    module = sys.modules[exercise.file] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise UserError(f"{path}, line {error.lineno}: {error.msg}; correct it, and check again") from error
+        place = f"{error.filename}, line {error.lineno}"
+        raise UserError(f"{place}: {error.msg}; correct it, and check again") from error
     except Exception as error:
         raise UserError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     return module

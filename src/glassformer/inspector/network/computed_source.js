@@ -35,7 +35,7 @@ import { TextError } from "./tokenizer.js";
 
 /** What the network computes of a run, and the other routes; panels that need another route are not offered. */
 const ROUTES = ["/flow", "/thumbnails", "/attention", "/scores", "/alignment", "/lens", "/attribution", "/logits", "/effects", "/tensor", "/api/run", "/api/next", "/api/model", "/api/vocabulary", "/api/patch", "/api/effects", "/api/strongest"];
-/** Number of runs that are kept with all their tensors, as far as these have no more numbers together (256 MB). */
+/** Number of runs that are kept with all their tensors; fewer if together they have more than `MAX_NUMBERS` numbers (256 MB). */
 const MAX_RUNS = 8;
 const MAX_NUMBERS = 64e6;
 const N_NEXT = 50;

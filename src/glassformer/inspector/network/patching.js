@@ -20,6 +20,7 @@
  */
 
 import { ServerError } from "../page/source.js";
+import { TextError } from "./tokenizer.js";
 import { largest } from "./predictions.js";
 import { besideOthers, meanOf } from "./spread.js";
 import { range } from "./stacks.js";
@@ -77,7 +78,8 @@ async function pairOfLines(tools, number, cleanLine, corruptedLine) {
   try {
     return await pairOf(tools, { clean, corrupted, answer, wrong });
   } catch (error) {
-    throw new ServerError(`pair ${number}: ${/** @type {Error} */ (error).message}`, 400);
+    if (!(error instanceof ServerError || error instanceof TextError)) throw error;
+    throw new ServerError(`pair ${number}: ${error.message}`, 400);
   }
 }
 

@@ -161,7 +161,8 @@ export async function askLeftOut(app, run) {
 /** @param {App} app @param {Run} run @returns {Promise<Answer>} */
 export async function askSurprise({ store: { state } }, run) {
   const tokens = positionTokens(state);
-  const scored = tokens.map((token, index) => ({ index, logProb: token.log_prob ?? 0, rank: token.rank }));
+  const scored = tokens.flatMap((token, index) => (typeof token.log_prob === "number" ? [{ index, logProb: token.log_prob, rank: token.rank }] : []));
+  if (!scored.length) throw new Error("no token of the text is predicted: run a text of several tokens");
   const least = scored.reduce((best, one) => (one.logProb < best.logProb ? one : best));
   const isAfter = positionSide(state) === "target"; // the token is predicted at the position before it
   const position = isAfter ? Math.max(0, least.index - 1) : least.index;

@@ -93,8 +93,17 @@ EXERCISES = (
         (
             Mistake(
                 "The pairs are counted in the text without the merges: count again after each merge.",
+                "    for _ in range(n_merges):\n        counts = count_pairs(split)\n"
+                "        if not counts:\n            break\n"
+                "        pair = most_frequent_pair(counts)\n"
+                "        split = {merge_pair(word, pair): n for word, n in split.items()}\n",
+                "    counts = count_pairs(split)\n    for _ in range(min(n_merges, len(counts))):\n"
+                "        pair = most_frequent_pair(counts)\n        counts.pop(pair)\n",
+            ),
+            Mistake(
+                "The words are not changed, so each round finds the same pair: merge it in all words.",
                 "split = {merge_pair(word, pair): n for word, n in split.items()}",
-                "counts.pop(pair)",
+                "pass",
             ),
             Mistake(
                 "Words are counted once each: keep the numbers of their occurrences.",
@@ -114,7 +123,7 @@ EXERCISES = (
                 "for pair in reversed(merges):",
             ),
             Mistake(
-                "The symbols are not the joined text of the word: return the symbols, and not the word itself.",
+                "You return the word: return its symbols.",
                 "return list(symbols)",
                 "return [word]",
             ),

@@ -70,8 +70,12 @@ EXERCISES = (
             Mistake(
                 "The number of the column is used as i: columns 2i and 2i + 1 have the same frequency, with 2i in the "
                 "exponent.",
-                "torch.arange(0, width, 2) / width",
-                "2 * torch.arange(0, width, 2) / width",
+                "frequencies = 10000.0 ** (-torch.arange(0, width, 2) / width)\n"
+                "    angles = torch.arange(n_tokens)[:, None] * frequencies\n"
+                "    return torch.stack((angles.sin(), angles.cos()), dim=-1)",
+                "frequencies = 10000.0 ** (-2 * torch.arange(width) / width)\n"
+                "    angles = torch.arange(n_tokens)[:, None] * frequencies\n"
+                "    return torch.stack((angles[:, ::2].sin(), angles[:, 1::2].cos()), dim=-1)",
             ),
             Mistake(
                 "The frequencies increase: the exponent of 10000 is negative.",
@@ -141,7 +145,12 @@ EXERCISES = (
                 "torch.arange(width // 2) / width",
             ),
             Mistake(
-                "The angles are added to the queries or keys: multiply with their cosines and sines.",
+                "The angles are added to the queries or keys: rotate the points by them.",
+                "return torch.cat((a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()), dim=-1)",
+                "return x + torch.cat((angles, angles), dim=-1)",
+            ),
+            Mistake(
+                "Sines and cosines are added to the queries or keys, as with absolute positions: rotate the points.",
                 "return torch.cat((a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()), dim=-1)",
                 "return x + torch.cat((angles.sin(), angles.cos()), dim=-1)",
             ),

@@ -29,7 +29,7 @@ def cell(n_gates: int) -> dict[str, Tensor]:
 def loss_cases() -> list[tuple[Tensor, Tensor]]:
     logits, labels = normal(2, 4, 5), torch.tensor([[1, 4, 0, 2], [3, 2, -100, -100]])
     large = torch.tensor([[[1000.0, 0.0, 0.0], [0.0, 2.0, -1000.0]]])
-    return [(logits, labels), (logits, labels.clamp(min=0)), (large, torch.tensor([[0, 1]]))]
+    return [(logits, labels), (logits, labels.clamp(min=0)), *((large, torch.tensor([[label, 1]])) for label in (0, 1))]
 
 
 def clip_cases() -> list[tuple[list[Tensor], float]]:
@@ -126,6 +126,11 @@ EXERCISES = (
         LOSS,
         loss_cases,
         (
+            Mistake(
+                "The logarithm of a softmax that underflows is -inf: subtract the logarithm of the sum, `logsumexp`.",
+                "logits - logits.logsumexp(dim=-1, keepdim=True)",
+                "logits.softmax(dim=-1).log()",
+            ),
             Mistake(
                 "The sum is divided by the number of all places: divide by the number of labels that count.",
                 "counts.sum()",
@@ -262,7 +267,7 @@ EXERCISES = (
     ),
     Exercise(
         warmup_then_inverse_root,
-        TRAINING,
+        "course/07-the-transformer#training",
         lambda: [(step, warmup, peak) for warmup, peak in ((4, 1.0), (100, 3.0)) for step in (1, 2, 4, 5, 100, 1000)],
         (
             Mistake(

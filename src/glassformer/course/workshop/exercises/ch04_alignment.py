@@ -205,7 +205,7 @@ EXERCISES = (
             Mistake(
                 "The softmax is over the queries: the weights of each query add up to 1.",
                 "softmax(dim=-1)",
-                "softmax(dim=1).nan_to_num()",
+                "softmax(dim=1)",
             ),
         ),
         has_gradient=True,

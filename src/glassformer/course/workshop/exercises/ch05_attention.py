@@ -19,7 +19,7 @@ MISTAKES = "course/12-classical-mistakes"
 
 
 def padded() -> torch.Tensor:
-    """Two rows of five tokens; the second has padding at the left, so its first queries have no key."""
+    """Three rows of five tokens; the second has padding at the left, so its first queries have no key."""
     return torch.tensor([[True] * 5, [False, False, True, True, True], [True, True, True, False, False]])
 
 
@@ -34,13 +34,17 @@ def softmax_cases() -> list[tuple[torch.Tensor, torch.Tensor]]:
 def attention_cases() -> list[tuple[torch.Tensor, ...]]:
     allowed = mask(2, 3, 4, 6, seed=3) | torch.eye(4, 6, dtype=torch.bool)
     query, key, value = normal(2, 3, 4, 8), normal(2, 3, 6, 8, seed=1), normal(2, 3, 6, 5, seed=2)
-    return [(query, key, value, allowed), (3 * query, key, value, torch.ones_like(allowed))]
+    scores = torch.tensor([[1e6, 0.0]]), torch.tensor([[-1e6, 0.0], [0.0, 1.0]])  # -1e12 and 0, divided by √2
+    low = (*scores, normal(2, 3), torch.tensor([[True, False]]))
+    return [(query, key, value, allowed), (3 * query, key, value, torch.ones_like(allowed)), low]
 
 
 def heads_cases() -> list[tuple[object, ...]]:
     w = {name: normal(6, 6, seed=number) for number, name in enumerate("qkvo", 4)}
     x, memory, allowed = normal(2, 3, 6), normal(2, 4, 6, seed=1), mask(2, 1, 3, 4, seed=9)
-    return [(x, memory, w, 2, allowed), (x, memory, w, 3, allowed), (x, x, w, 2, causal_mask(3)[None, None])]
+    short = (memory[:, :3], w, 2, allowed[..., :3])  # as many keys as queries
+    causal = causal_mask(3)[None, None]
+    return [(x, memory, w, 2, allowed), (x, memory, w, 3, allowed), (x, *short), (x, x, w, 2, causal)]
 
 
 EXERCISES = (
@@ -178,6 +182,12 @@ EXERCISES = (
                 "math.sqrt(key.shape[-2])",
             ),
             Mistake(
+                "The hidden keys get a finite score such as -1e9, which very low scores fall below: use -inf.",
+                "masked_softmax(scores, allowed)",
+                "scores.masked_fill(~allowed, -1e9).softmax(dim=-1)",
+                MISTAKES,
+            ),
+            Mistake(
                 "The mask is ignored: hide the keys that are not allowed.",
                 "masked_softmax(scores, allowed)",
                 "scores.softmax(dim=-1)",
@@ -231,8 +241,7 @@ EXERCISES = (
                 'key = split_heads(memory @ w["k"], n_heads)\n'
                 '    value = split_heads(memory @ w["v"], n_heads)\n'
                 "    return",
-                'key = split_heads(x @ w["k"], n_heads)\n    value = split_heads(x @ w["v"], n_heads)\n'
-                "    allowed = allowed[..., : x.shape[1]]\n    return",
+                'key = split_heads(x @ w["k"], n_heads)\n    value = split_heads(x @ w["v"], n_heads)\n    return',
             ),
             Mistake(
                 "The keys are reshaped with the number of queries: the memory has a length of its own.",

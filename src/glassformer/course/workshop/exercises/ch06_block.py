@@ -75,6 +75,12 @@ EXERCISES = (
                 PITFALLS,
             ),
             Mistake(
+                "The number eps is added to the standard deviation: add it to the variance, inside the root.",
+                "variance = centred.square().mean(dim=-1, keepdim=True)\n    return centred / (variance + eps).sqrt()",
+                "deviation = x.std(dim=-1, keepdim=True, correction=0)\n    return centred / (deviation + eps)",
+                PITFALLS,
+            ),
+            Mistake(
                 "The variance is unbiased (divided by D - 1), and eps is added to the standard deviation: divide by D, "
                 "and add eps inside the root.",
                 "variance = centred.square().mean(dim=-1, keepdim=True)\n    return centred / (variance + eps).sqrt()",
@@ -268,7 +274,7 @@ EXERCISES = (
                 "",
             ),
             Mistake("They are multiplied by 1 - rate: divide by it.", "/ (1 - rate)", "* (1 - rate)"),
-            Mistake("They are divided by the rate: divide by 1 - rate.", "(1 - rate)", "(rate or 1)"),
+            Mistake("They are divided by the rate: divide by 1 - rate.", "(1 - rate)", "rate"),
             Mistake("The mask is inverted: True keeps a number.", "x * keep", "x * ~keep"),
             Mistake(
                 "They are divided by the share that was kept in this draw: divide by its expected value, 1 - rate.",

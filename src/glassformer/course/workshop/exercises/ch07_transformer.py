@@ -232,7 +232,7 @@ EXERCISES = (
                 "Counter({tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)})",
             ),
             Mistake(
-                "The n-grams do not overlap: one begins at every token.",
+                "Your n-grams do not overlap: begin one at every token.",
                 "range(len(tokens) - n + 1)",
                 "range(0, len(tokens) - n + 1, n)",
             ),
@@ -246,7 +246,7 @@ EXERCISES = (
                 ([text.split() for text in HYPOTHESES[:n]], [text.split() for text in REFERENCES[:n]])
                 for n in (1, 2, 3, 4)
             ]
-            + [([list("abcd")], [list("abcdef")]), ([list("abcde")], [["x"] * 5])]
+            + [([list("abcd")], [list("abcdef")]), ([list("abcde")], [["x"] * 5]), ([list("ab")], [list("abc")])]
         ),
         (
             Mistake(

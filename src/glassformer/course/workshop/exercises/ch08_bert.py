@@ -69,7 +69,7 @@ EXERCISES = (
             Mistake(
                 "One draw is used twice: the second number decides the kind of the change, and not the first.",
                 "choice, kind = draws",
-                "choice, kind = draws[0], draws[0] / max(rate, 1e-9)",
+                "choice, kind = draws[0], draws[0]",
             ),
         ),
     ),

@@ -165,6 +165,13 @@ EXERCISES = (
                 'float("-inf")',
                 "0.0",
             ),
+            Mistake(
+                "Of the logits that equal the k-th, only some are kept, by their order: keep all of them.",
+                "kth = logits.topk(min(k, logits.shape[-1]), dim=-1).values[..., -1:]\n"
+                '    return logits.masked_fill(logits < kth, float("-inf"))',
+                "kept = logits.topk(min(k, logits.shape[-1]), dim=-1)\n"
+                '    return torch.full_like(logits, float("-inf")).scatter(-1, kept.indices, kept.values)',
+            ),
             Mistake("Only k - 1 tokens are kept: the k-th belongs to them.", "logits < kth", "logits <= kth"),
             Mistake("The largest logits are removed: keep them.", "logits < kth", "logits >= kth"),
             Mistake(

@@ -83,7 +83,7 @@ EXERCISES = (
     ),
     Exercise(
         relative_bucket,
-        CHAPTER,
+        "course/02-embeddings-and-positions",
         lambda: [(torch.arange(-140, 141), 32, 128), (torch.arange(-9, 10).view(1, 19), 8, 20)],
         (
             Mistake(

@@ -50,7 +50,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def clip_gradients(gradients: list[Tensor], max_norm: float) -> list[Tensor]:
-    """Shorten the gradient of a model to the length `max_norm` if it is longer; return new tensors.
+    """Return the gradient of a model, shortened to the length `max_norm` if it is longer.
 
     `gradients` has one tensor of any shape for each parameter. The length is that of one vector that has the numbers of
     all of them: the root of the sum of all squares. A gradient that is not longer stays unchanged, even
@@ -65,12 +65,13 @@ def clip_gradients(gradients: list[Tensor], max_norm: float) -> list[Tensor]:
 def adamw_step(
     weight: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], step: int, rate: float, decay: float
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return the weight after one step of AdamW, and its new moments (Loshchilov and Hutter 2019, algorithm 2).
+    """Return the weight after one step of AdamW, and its new moments (Loshchilov and Hutter 2019), as in torch.
 
     The moments m' = 0.9 m + 0.1 g and v' = 0.999 v + 0.001 g² of the gradient g are corrected for their start at 0:
     m' / (1 - 0.9^step) and v' / (1 - 0.999^step), where the first step is 1. The weight moves by
     -rate · (m corrected) / (√(v corrected) + 1e-8), and its decay subtracts rate · decay · weight, with the weight
-    before the step. Return the moments m' and v' without the correction. All tensors have the same shape.
+    before the step. (In the paper, the decay is not multiplied by the largest learning rate, only by the schedule.)
+    Return the moments m' and v' without the correction. All tensors have the same shape.
     """
     first, second = moments
     first = 0.9 * first + 0.1 * gradient

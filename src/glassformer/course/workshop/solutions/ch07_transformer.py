@@ -14,7 +14,7 @@ NextLogP = Callable[[list[int]], Tensor]
 
 
 def label_smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Return the mean cross-entropy with label smoothing ε, a tensor with one number.
+    """Return the mean cross-entropy with label smoothing ε, a tensor without axes.
 
     `logits` (…, V), `labels` (…). The target of a position has the probability 1 - ε for its label, and ε is spread
     equally over all V tokens, the label included. Positions with the label -100 are not scored, and do not count in
@@ -88,7 +88,8 @@ def bleu(hypotheses: list[list[str]], references: list[list[str]]) -> float:
     For n from 1 to 4, the precision is the number of n-grams of all hypotheses that their references contain, divided
     by the number of n-grams of all hypotheses. An n-gram matches at most as often as the reference contains it. BLEU is
     100 times the geometric mean of the four precisions, times exp(1 - r / c) if all hypotheses together have fewer
-    tokens, c, than all references, r. It is 0 if a precision is 0. There is no smoothing.
+    tokens, c, than all references, r. It is 0 if a precision is 0, or if all hypotheses
+    are shorter than n tokens. There is no smoothing.
     """
     matches, totals = [0] * 4, [0] * 4
     for hypothesis, reference in zip(hypotheses, references, strict=True):

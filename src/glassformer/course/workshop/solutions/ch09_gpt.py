@@ -80,7 +80,7 @@ def draw(probabilities: Tensor, u: float) -> int:
 def positions_of(is_token: Tensor) -> Tensor:
     """Return the position of each token in its row, from 0, for rows (B, T) with padding at the left.
 
-    `is_token` is True for tokens, False for padding, whose position is 0.
+    `is_token` is True for tokens, False for padding, whose position is 0. Positions are int64.
     """
     return (is_token.long().cumsum(dim=1) - 1).clamp(min=0)
 

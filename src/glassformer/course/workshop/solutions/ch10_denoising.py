@@ -28,7 +28,7 @@ def infill(ids: list[int], spans: Spans, mask_id: int) -> tuple[list[int], list[
     """Remove spans as BART does; return the input of the encoder, and the target of the decoder.
 
     `spans` are pairs (first place, place after the last one), from left to right, without overlap. In the input, each
-    span becomes one `mask_id` for every length; a span of length 0 inserts one. The target is the whole text.
+    span becomes one `mask_id`, independent of its length; a span of length 0 inserts one. The target is the whole text.
     """
     inputs, place = [], 0
     for begin, end in spans:
@@ -43,7 +43,7 @@ def relative_bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tens
     Half of the buckets, H = n_buckets / 2, are for distances of 0 and below, and begin with 0. The other half are for
     distances above 0, and begin with H. In each half, let d be the distance without its sign. The first E = H / 2
     buckets are for one d each: d below E has bucket d. Larger d have the bucket E + (H - E) · log(d / E) /
-    log(max_distance / E), rounded down, but at most the last one of the half, H - 1.
+    log(max_distance / E), rounded down, but at most the last one of the half, H - 1. Buckets are int64.
     """
     half = n_buckets // 2
     n_exact = half // 2

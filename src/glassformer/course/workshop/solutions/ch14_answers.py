@@ -1,4 +1,4 @@
-"""Chapter 14: from a model of text to one that answers.
+"""Models that answer: labels of conversations, LoRA, preferences and rewards.
 
 Hu et al. 2021 (LoRA); Rafailov et al. 2023 (DPO); Shao et al. 2024 (GRPO).
 """
@@ -38,7 +38,7 @@ def merged_lora(weight: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
 def dpo_loss(
     policy_chosen: Tensor, policy_rejected: Tensor, reference_chosen: Tensor, reference_rejected: Tensor, beta: float
 ) -> Tensor:
-    """Return the mean loss of direct preference optimization, -log σ(β h), a tensor with one number.
+    """Return the mean loss of direct preference optimization, -log σ(β h), a tensor without axes.
 
     The arguments are log-probabilities (B,) of whole answers: of the chosen one and of the rejected one, by the model
     that is trained (the policy) and by the reference. h is log p(chosen) - log p(rejected) of the policy, less that of
