@@ -341,7 +341,10 @@ def test_an_interrupted_publication_is_detected_and_repaired(directory: Path, mo
 
 
 def test_no_code_reads_or_writes_pickles() -> None:
-    """No file can run code when it is read. A process may exchange pickles with its own children through pipes."""
+    """No file can run code when it is read. A process may exchange pickles with its own children through pipes.
+
+    The workshop of the course compiles changed solutions, which are source of the package itself.
+    """
     calls = {"eval", "exec", "compile", "torch.load", "torch.save", "yaml.load", "np.load", "numpy.load"}
     package = Path(glassformer.__file__).parent
     for path in set(package.rglob("*.py")) - {package / "tokenization" / "processes.py"}:
@@ -354,6 +357,8 @@ def test_no_code_reads_or_writes_pickles() -> None:
                 found = ast.unparse(node.func)
             elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
                 found = "allow_pickle"
+            if path == package / "course" / "workshop" / "exercise.py" and found == "compile":
+                continue
             assert not found, f"{path}:{node.lineno} uses {found}"
 
 
