@@ -52,7 +52,7 @@ def judged(exercise: Exercise, mine: Function | None, limit: float = LIMIT_SECON
         except BaseException as error:
             answers.put(error)
 
-    thread = Thread(target=work, daemon=True)
+    thread = Thread(target=work, name=f"check of {exercise.name}", daemon=True)
     thread.start()
     try:
         verdict = answers.get(timeout=limit)

@@ -12,7 +12,7 @@
 
 import { logitsAt } from "./heads.js";
 import { logSoftmax } from "./predictions.js";
-import { besideOthers } from "./spread.js";
+import { besideOthers, meanOf } from "./spread.js";
 import { range } from "./stacks.js";
 import { widthOf } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
@@ -84,13 +84,13 @@ function measureOf(run) {
   const labels = run.labels();
   if (measure === "loss" && !labels.some((label) => label !== null)) throw new TextError("the text has one token, and the first token is not scored: give a longer text");
   if (measure === "loss") return { name: "loss", value: (changed) => lossOf(changed, labels) };
-  if (measure === "change") return { name: "change", value: (changed) => meanOf(changed.data, (x, i) => Math.abs(x - unchanged.data[i])) };
+  if (measure === "change") return { name: "change", value: (changed) => meanOf(Array.from(changed.data, (x, i) => Math.abs(x - unchanged.data[i]))) };
   if (measure === "each label") return { name: "kl", value: (changed) => ofEachLabel(unchanged.data, changed.data) };
   if (measure === "span") return { name: "kl", value: (changed) => divergence(column(unchanged, 0), column(changed, 0)) + divergence(column(unchanged, 1), column(changed, 1)) };
   const rows = range(0, unchanged.data.length / widthOf(unchanged));
   const masks = measure === "tokens" ? rows.filter((t) => ids[t] === mask?.id) : [];
   const scored = masks.length ? masks : rows;
-  return { name: "kl", value: (changed) => meanOf(scored, (t) => divergence(logitsAt(unchanged, t), logitsAt(changed, t))) };
+  return { name: "kl", value: (changed) => meanOf(scored.map((t) => divergence(logitsAt(unchanged, t), logitsAt(changed, t)))) };
 }
 
 /**
@@ -164,7 +164,7 @@ export function effects(texts, attention, config) {
   const means = (/** @type {string[]} */ parts) => parts.map((part) => beside[part].mean);
   const byKind = (/** @type {Record<string, string[]>} */ kinds) => Object.fromEntries(Object.entries(kinds).map(([kind, parts]) => [kind, means(parts)]));
   return {
-    measure: texts[0].measure, loss: meanOf(texts, ({ loss }) => loss), n_texts: texts.length,
+    measure: texts[0].measure, loss: meanOf(texts.map(({ loss }) => loss)), n_texts: texts.length,
     ...Object.fromEntries(Object.entries(heads).map(([kind, ofLayers]) => [kind, ofLayers.map(means)])), feed_forward: byKind(feedForward), layers: byKind(layers), beside,
   };
 }
@@ -188,7 +188,7 @@ export async function without(run, config, { off, mean }) {
  */
 function lossOf(logits, labels) {
   const scored = range(0, labels.length).filter((t) => labels[t] !== null);
-  return meanOf(scored, (t) => -logSoftmax(logitsAt(logits, t))[/** @type {number} */ (labels[t])]);
+  return meanOf(scored.map((t) => -logSoftmax(logitsAt(logits, t))[/** @type {number} */ (labels[t])]));
 }
 
 /**
@@ -209,15 +209,4 @@ function ofEachLabel(before, after) {
 /** @param {Tensor} x @param {number} i */
 function column(x, i) {
   return x.data.filter((_, at) => at % widthOf(x) === i);
-}
-
-/**
- * @template T
- * @param {ArrayLike<T>} items
- * @param {(item: T, i: number) => number} value
- */
-function meanOf(items, value) {
-  let sum = 0;
-  for (let i = 0; i < items.length; i++) sum += value(items[i], i);
-  return sum / items.length;
 }

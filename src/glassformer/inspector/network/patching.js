@@ -20,10 +20,10 @@
  */
 
 import { ServerError } from "../page/source.js";
-import { TextError } from "./tokenizer.js";
 import { largest } from "./predictions.js";
 import { besideOthers, meanOf } from "./spread.js";
 import { range } from "./stacks.js";
+import { TextError } from "./tokenizer.js";
 
 /**
  * Answer the share that each place restores: means over the pairs of a request.
