@@ -1,12 +1,13 @@
 """Load on the server: throughput and latency for several numbers of clients, beside other servers with equal weights.
 
-    python benchmarks/serving.py DIR [--clients N ...] [--tokens N] [--rounds N]
+    python benchmarks/serving.py DIR [--clients N ...] [--tokens N] [--rounds N] [--litgpt DIR]
 
 DIR is a model directory with a chat template, such as the one of `make chat`; `random` makes a model of the size of
 GPT-2 with random weights and the tokenizer of `--tokenizer DIR`. It is exported for transformers and llama.cpp, in
 fp32. The servers take turns: each is started, asked once, and then asked by all numbers of clients; a client sends its
 next question when the answer to the last one has ended. Questions differ, decoding is greedy, and answers are streamed
-by `/v1/chat/completions`. A server without its package is skipped, and its name is printed.
+by `/v1/chat/completions`. A server without its package is skipped, and its name is printed. LitGPT is measured with
+`--litgpt DIR`, the exported model after `litgpt convert_to_litgpt DIR`; the command `litgpt` is the one on the path.
 
 `tokens/s` counts the parts of all answers; `first` is the time to the first part and `between` the time between two
 parts of an answer, in ms: median and 99th percentile.
@@ -26,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,8 @@ async def ask(url: str, model: str, n_clients: int, n_each: int, n_tokens: int) 
 @contextmanager
 def running(command: list[str], url: str, log: Path) -> Iterator[None]:
     with log.open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+        quiet = os.environ | {"HF_HUB_OFFLINE": "1"}
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=quiet, start_new_session=True)
     try:
         for _ in range(240):
             time.sleep(0.5)
@@ -133,10 +135,11 @@ def running(command: list[str], url: str, log: Path) -> Iterator[None]:
         yield
     finally:
         process.send_signal(signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what is left: LitGPT's processes outlive the first one
+        process.wait()
 
 
 async def is_ready(url: str) -> bool:
@@ -164,6 +167,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--litgpt", type=Path, help="directory of the model for LitGPT; without it, LitGPT is left out")
     parser.add_argument("--servers", nargs="+", help="names of the servers; by default all")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -177,13 +181,15 @@ def main() -> None:
         glassformer.export(model, folder / "gguf", to="gguf")
         del model
         servers = commands(directory, folder, given.threads)
+        if given.litgpt:
+            servers["litgpt"] = (litgpt_command(given.litgpt, given.tokens), "")
         print(f"{given.model}, {given.tokens} tokens per answer, {given.threads} threads")
         print(f"{'':<28} clients {'tokens/s':>9} {'first: median, 99 %':>18} {'between: median, 99 %':>20}")
         for turn in range(given.rounds):
             for number, (name, (command, package)) in enumerate(servers.items()):
                 if given.servers and name not in given.servers:
                     continue
-                if importlib.util.find_spec(package) is None:
+                if package and importlib.util.find_spec(package) is None:
                     print(f"{name:<28} skipped: no package {package}")
                     continue
                 port = 8600 + 20 * turn + number
@@ -211,6 +217,16 @@ def commands(directory: Path, folder: Path, threads: int) -> dict[str, tuple[lis
         "transformers, continuous": ([*hf, "--continuous-batching"], "transformers"),
         "llama.cpp": ([sys.executable, "-c", LLAMA, str(gguf), "PORT", str(threads)], "xllamacpp"),
     }
+
+
+def litgpt_command(directory: Path, n_tokens: int) -> list[str]:
+    """Return the command of LitGPT's server: greedy, with the length given here, because it ignores `max_tokens`."""
+    litgpt = shutil.which("litgpt")
+    if litgpt is None:
+        raise SystemExit("--litgpt needs the command litgpt on the path")
+    options = {"max_new_tokens": n_tokens, "top_k": 1, "temperature": 1.0, "precision": "32-true", "timeout": 3600}
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [litgpt, "serve", str(directory), "--openai_spec", "true", "--accelerator", "cpu", "--port", "PORT", *words]
 
 
 if __name__ == "__main__":

@@ -191,8 +191,7 @@ def test_answers_at_the_same_time_equal_answers_in_turn(serve: Serve) -> None:
         ({"messages": [USER], "max_tokens": 4097}, "max_tokens", "max_tokens is 4097, and the server allows 4,096"),
         ({"messages": [USER], "max_completion_tokens": 4097}, "max_completion_tokens", "max_completion_tokens is 4097"),
         ({"messages": [USER], "top_logprobs": 2}, "top_logprobs", "set logprobs to true"),
-        ({"messages": [USER], "tools": [{"type": "function"}]}, "tools", "leave tools out"),
-        ({"messages": [USER], "tool_choice": "required"}, "tool_choice", "leave tool_choice out"),
+        ({"messages": [USER], "tool_choice": "required"}, "tool_choice", "leave tool_choice out, or set it to auto"),
         ({"messages": [USER], "response_format": {"type": "json_object"}}, "response_format", "writes text only"),
         ({"messages": [USER], "truncation": "yes"}, "truncation", "input should be 'disabled' or 'auto'"),
         ({"messages": [USER], "n": 2, "temperature": 0}, None, "n is 2 and temperature is 0"),
@@ -204,6 +203,15 @@ def test_a_wrong_request_gets_one_sentence(
     error = refusal(serve("chat"), PATH, **given)
     assert error["param"] == param and message in error["message"] and "\n" not in error["message"]
     assert content(serve("chat"), tools=[], tool_choice="none", response_format={"type": "text"}, max_tokens=2)
+
+
+def test_tools_that_may_be_left_uncalled_change_nothing(serve: Serve) -> None:
+    """Open WebUI sends its tools with every conversation: a model that calls none answers as without them."""
+    tool = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}}
+    client = serve("chat")
+    plain = content(client, temperature=0, max_tokens=6)
+    assert content(client, tools=[tool], temperature=0, max_tokens=6) == plain
+    assert content(client, tools=[tool], tool_choice="auto", temperature=0, max_tokens=6) == plain
 
 
 def test_a_model_without_a_template_is_refused(serve: Serve) -> None:

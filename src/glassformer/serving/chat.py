@@ -48,10 +48,10 @@ async def chat(body: schemas.ChatRequest, models: TheModels, request: Request) -
 
 def _refuse(body: schemas.ChatRequest) -> None:
     """Raise `ApiError` for what the server cannot do."""
-    if body.tools:
-        raise ApiError(400, "tools: the server calls no tools; leave tools out", param="tools")
     if body.tool_choice not in (None, "none", "auto"):
-        raise ApiError(400, "tool_choice: the server calls no tools; leave tool_choice out", param="tool_choice")
+        raise ApiError(
+            400, "tool_choice: the models call no tools: leave tool_choice out, or set it to auto", param="tool_choice"
+        )
     if body.response_format is not None and body.response_format.get("type") != "text":
         raise ApiError(
             400, "response_format: the server writes text only; leave response_format out", param="response_format"

@@ -178,8 +178,8 @@ class ChatRequest(Sampling):
         "disabled", description="auto: the oldest turns are left out if the conversation does not fit the context."
     )
     response_format: dict[str, Any] | None = Field(None, description="Refused unless its type is text.")
-    tools: list[Any] | None = Field(None, description="Refused unless it is empty.")
-    tool_choice: Any = Field(None, description='Refused unless it is "none" or "auto" without tools.')
+    tools: list[Any] | None = Field(None, description="Not shown to the model, which answers with a text.")
+    tool_choice: Any = Field(None, description='Refused unless it is "none" or "auto".')
     parallel_tool_calls: bool | None = Field(None, description="Accepted, and not used.")
 
 
