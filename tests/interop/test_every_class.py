@@ -23,6 +23,7 @@ DECODER = ENCODER | {"num_key_value_heads": 2, "head_dim": 4}
 PAIR = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 1), ("attention_heads", 2))}
 PAIR |= COMMON | {"encoder_ffn_dim": 20, "decoder_ffn_dim": 20, "d_model": 16, "decoder_start_token_id": 3}
 PAIR |= {"forced_eos_token_id": None}
+HALF_TURNED = {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.5}
 T5 = {"vocab_size": VOCAB, "d_model": 16, "d_kv": 4, "d_ff": 20, "num_layers": 2, "num_heads": 4} | IDS
 T5 |= {"decoder_start_token_id": 0, "n_positions": 24}
 SIZES: dict[str, dict[str, Any]] = {
@@ -36,15 +37,25 @@ SIZES: dict[str, dict[str, Any]] = {
     "marian": PAIR,
     "t5": T5,
     "mt5": T5,
+    **dict.fromkeys(("xlm-roberta", "camembert"), ENCODER | {"pad_token_id": 1}),
+    "electra": ENCODER | {"embedding_size": 16},
+    "gpt_neo": COMMON
+    | {"hidden_size": 16, "num_layers": 2, "num_heads": 4, "attention_types": [[["local", "global"], 1]]},
+    "opt": COMMON | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 20},
+    "bloom": {"vocab_size": VOCAB, "hidden_size": 16, "n_layer": 2, "n_head": 4} | IDS,
+    "gpt_neox": ENCODER | {"use_parallel_residual": False, "rope_parameters": HALF_TURNED},
+    **dict.fromkeys(("starcoder2", "olmo", "phi3"), DECODER),
+    "stablelm": ENCODER | {"num_key_value_heads": 2, "rope_parameters": HALF_TURNED},
+    **dict.fromkeys(("mbart", "pegasus"), PAIR),
 }
 LABELS = {"ForSequenceClassification": 3, "ForTokenClassification": 5}
-OLD_NAMES = ("T5WithLMHeadModel", "BertForPreTraining")  # these come back under another name
+OLD_NAMES = ("T5WithLMHeadModel", "BertForPreTraining", "ElectraForPreTraining")  # these come back under another name
 CASES = [
     (family.model_type, name, tied)
     for family in FAMILIES
     for name in family.architectures
     for tied in (True, False)
-    if name not in OLD_NAMES and (tied or name != "BartModel")  # an untied BartModel is refused
+    if name not in OLD_NAMES and (tied or name not in ("BartModel", "MBartModel"))  # refused without a tied table
 ]
 
 

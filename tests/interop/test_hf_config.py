@@ -301,6 +301,17 @@ SIZES = dict.fromkeys(("hidden_size", "dim", "n_embd", "d_model"), 64) | dict.fr
 )
 SIZES |= {"vocab_size": 290, "num_layers": 3, "encoder_layers": 3, "decoder_layers": 2, "n_layer": 2, "n_layers": 2}
 SIZES |= {"num_hidden_layers": 2, "d_kv": 2}
+SIZES_OF = {
+    "electra": {"embedding_size": 64},
+    "gpt_neo": {"num_layers": 24},  # its default kinds of layers are for this number
+    "gpt_neox": {"hidden_size": 256, "use_parallel_residual": False},
+    "stablelm": {"hidden_size": 256},  # a quarter of each head is rotated
+}
+
+
+def sizes_of(family: Family, theirs: Any) -> dict[str, Any]:
+    common = {key: value for key, value in SIZES.items() if key in theirs().to_dict()}
+    return common | SIZES_OF.get(family.model_type, {})
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -313,7 +324,7 @@ def test_a_missing_key_has_the_default_of_transformers(family: Family) -> None:
         table: dict[str, Any] = json.loads(theirs(**keys).to_json_string(use_diff=False))
         return table | {"architectures": [family.architectures[0]]}
 
-    sizes = {key: value for key, value in SIZES.items() if key in theirs().to_dict()}
+    sizes = sizes_of(family, theirs)
     given = whole(sizes)
     compared = 0
     for key in given.keys() - {"model_type", "architectures", *sizes}:
@@ -332,7 +343,7 @@ def whole_config(family: Family) -> dict[str, Any]:
     """Return a small configuration of a family with every key that transformers writes."""
     transformers = pytest.importorskip("transformers")
     theirs = type(transformers.AutoConfig.for_model(family.model_type))
-    sizes = {key: value for key, value in SIZES.items() if key in theirs().to_dict()}
+    sizes = sizes_of(family, theirs)
     table: dict[str, Any] = json.loads(theirs(**sizes).to_json_string(use_diff=False))
     return table | {"architectures": [family.architectures[0]]}
 

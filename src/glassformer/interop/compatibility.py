@@ -61,7 +61,7 @@ def _effective(flat: dict[str, Any]) -> dict[str, Any]:
     sizes = {"d_embedding": "d_model", "source_vocab_size": "vocab_size", "source_max_len": "max_len"}
     flat |= {name: 0 for name, default in sizes.items() if flat[name] == flat[default]}
     without_effect = {*CHANGES_NO_FORWARD.split(), "fused_qkv", "head.n_labels"}
-    if flat["norm"] == "rmsnorm":
+    if flat["norm"] == "rmsnorm" or not flat["norm_weight"]:
         without_effect.add("norm_bias")
     if flat["head"] != "tokens":
         without_effect |= {"tie_output", "scale_logits"}

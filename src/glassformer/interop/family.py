@@ -40,12 +40,16 @@ class Rule:
     """True if transformers stores the matrix as (in, out): GPT-2's Conv1D."""
     is_row: bool = False
     """True if the tensor of transformers has a first dimension of 1: the constant bias of BART's logits."""
+    n_heads: int = 0
+    """Number of heads, if the fused matrix of transformers has queries, keys and values of head 0, then of head 1, …"""
 
 
-def rule(ours: str | Names, theirs: str | Names, *, transposed: bool = False, is_row: bool = False) -> Rule:
+def rule(
+    ours: str | Names, theirs: str | Names, *, transposed: bool = False, is_row: bool = False, n_heads: int = 0
+) -> Rule:
     """Return a line of a table, with one or several names per side."""
     mine, other = ((names,) if isinstance(names, str) else names for names in (ours, theirs))
-    return Rule(mine, other, transposed, is_row)
+    return Rule(mine, other, transposed, is_row, n_heads)
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,15 @@ class Key:
     rows: tuple[int, ...]
     transposed: bool
     is_row: bool
+    n_heads: int = 0
 
     def to_ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
         """Convert tensors of transformers, in the order of `theirs`, to those of glassformer."""
         parts = [self._transposed(x) for x in theirs]
         if self.is_row:
             parts = [x[0] for x in parts]
+        if self.n_heads:  # (H·3·K, …) to (3·H·K, …)
+            parts = [x.unflatten(0, (self.n_heads, 3, -1)).transpose(0, 1).flatten(0, 2) for x in parts]
         return self._cut(parts, len(self.ours))
 
     def to_theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
@@ -76,6 +83,8 @@ class Key:
         [[[1, 2]], [[3, 4]]]
         """
         parts = self._cut(list(ours), len(self.theirs))
+        if self.n_heads:
+            parts = [x.unflatten(0, (3, self.n_heads, -1)).transpose(0, 1).flatten(0, 2) for x in parts]
         if self.is_row:
             parts = [x[None] for x in parts]
         return [self._transposed(x).contiguous() for x in parts]
@@ -115,7 +124,7 @@ def keys(
                     continue
                 theirs = tuple(name.format(i=i) + part for name in entry.theirs)
                 n_rows = [shapes[name][0] for name in ours] if len(theirs) == 1 else rows(ours[0])
-                filled.append(Key(ours, theirs, tuple(n_rows), entry.transposed, entry.is_row))
+                filled.append(Key(ours, theirs, tuple(n_rows), entry.transposed, entry.is_row, entry.n_heads))
     named = [name for key in filled for name in key.ours]
     if set(named) != set(shapes) or len(named) != len(set(named)):
         raise ValueError(f"the table must map each tensor once: {sorted(set(shapes) ^ set(named)) or sorted(named)}")
@@ -143,7 +152,7 @@ def lines(ours: str, theirs: str, names: Mapping[str, str], *, transposed: bool 
     """Return the lines of a table for one module and its counterpart, given the names inside both.
 
     >>> lines("decoder.", "transformer.", {"final_norm": "ln_f"})
-    [Rule(ours=('decoder.final_norm',), theirs=('transformer.ln_f',), transposed=False, is_row=False)]
+    [Rule(ours=('decoder.final_norm',), theirs=('transformer.ln_f',), transposed=False, is_row=False, n_heads=0)]
     """
     return [rule(ours + mine, theirs + other, transposed=transposed) for mine, other in names.items()]
 
@@ -231,12 +240,16 @@ class Family:
     """Function: configuration → map of tensors that transformers requires but never uses → tensors to write there."""
     fixed: Callable[[TransformerConfig], Mapping[str, Tensor]] = lambda config: {}
     """Function: configuration → tensors of old files whose values it determines; other values are an error."""
+    stores_fixed: bool = False
+    """True if transformers requires the `fixed` tensors in a file."""
     other_heads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Kind of head → patterns of tensors of other heads that published files have: left out, with a message."""
     derived: tuple[str, ...] = ()
     """Patterns of tensors of old files that are computed from the configuration: skipped."""
     old_names: Mapping[str, str] = field(default_factory=dict)
     """Endings of tensor names in old files → current endings."""
+    old_keys: Mapping[str, str] = field(default_factory=dict)
+    """Keys of `config.json` in old files → current keys."""
     builder: Builder | None = None
     """Function that builds the tokenizer of a folder with a vocabulary and no `tokenizer.json`."""
     vocabulary: tuple[str, ...] = (VOCAB, MERGES)
@@ -287,6 +300,7 @@ class Family:
         return [*differences(config, read), *limits] or hf.problems()
 
     def _fields(self, hf: HFConfig, architecture: str) -> Fields:
+        hf.rename(self.old_keys)
         hf.pass_over(*self.unused.split())
         for key, value in self.only.items():
             hf.only(key, value)

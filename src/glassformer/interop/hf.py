@@ -126,6 +126,8 @@ def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tens
     for key in family.keys(config):
         theirs |= zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True)
     theirs |= {name: theirs[copied].clone() for name, copied in family.unread(config).items()}
+    if family.stores_fixed:
+        theirs |= family.fixed(config)
     if family.architecture(config) in family.bare:
         return {name.removeprefix(family.prefix): x for name, x in theirs.items()}
     return theirs

@@ -110,7 +110,7 @@ class HFConfig:
     def __init__(
         self, table: Mapping[str, Any], where: str, tensors: Collection[str] = (), ignore: Collection[str] = ()
     ) -> None:
-        self.table, self.where = table, where
+        self.table, self.where = dict(table), where
         self.tensors = tensors
         """Names of the weights in the folder, for settings that only the weights determine."""
         self._ignore = ignore
@@ -118,6 +118,16 @@ class HFConfig:
         """Ignored keys and their values."""
         self._seen: set[str] = set()
         self._problems: list[str] = []
+
+    def rename(self, old: Mapping[str, str]) -> None:
+        """Read old keys as the current ones, old → current; record a problem if a file has both and they differ."""
+        for key, current in old.items():
+            value = self.table.get(key)
+            self._seen.add(key)
+            if value is not None and self.table.get(current) not in (None, value):
+                self.problem(f"{key} and {current} disagree")
+            elif value is not None:
+                self.table[current] = value
 
     def part(self, table: Mapping[str, Any], name: str) -> "HFConfig":
         """Return a reader of a nested table, with the same keys to ignore and the same `ignored`."""

@@ -1,6 +1,22 @@
 """Model families of transformers for import and export, one file per kind of block."""
 
-from glassformer.interop.families import bart, bert, distilbert, eurobert, gpt2, llama, marian, t5
+from glassformer.interop.families import (
+    bart,
+    bert,
+    bloom,
+    distilbert,
+    electra,
+    eurobert,
+    gpt2,
+    gpt_neo,
+    gpt_neox,
+    llama,
+    llama_relatives,
+    marian,
+    mbart,
+    opt,
+    t5,
+)
 from glassformer.interop.family import Family
 
 FAMILIES: tuple[Family, ...] = (
@@ -19,5 +35,19 @@ FAMILIES: tuple[Family, ...] = (
     t5.T5,
     t5.T5_ENCODER,
     t5.MT5,
+    bert.XLM_ROBERTA,
+    bert.CAMEMBERT,
+    electra.ELECTRA,
+    gpt_neo.GPT_NEO,
+    opt.OPT,
+    bloom.BLOOM,
+    gpt_neox.GPT_NEOX,
+    llama_relatives.STARCODER2,
+    llama_relatives.STABLELM,
+    llama_relatives.OLMO,
+    llama_relatives.PHI3,
+    mbart.MBART,
+    mbart.MBART_WITHOUT_HEAD,
+    mbart.PEGASUS,
 )
 """Families in the order in which an export tries them, after the family that the model was imported from."""

@@ -78,7 +78,7 @@ BLOCK |= {"ff.up_proj": "fc1", "ff.down_proj": "fc2", "ff_norm": "final_layer_no
 
 
 def table_bart(config: TransformerConfig) -> list[Rule]:
-    """Return the table of names of BART and Marian, which lacks the positions and the norm of the embeddings."""
+    """Return the table of names of BART and its relatives, which may lack positions and norms of the stacks."""
     table = [
         rule("output.bias", "final_logits_bias", is_row=True),
         rule("output.pooler", "classification_head.dense"),
@@ -90,8 +90,8 @@ def table_bart(config: TransformerConfig) -> list[Rule]:
         theirs = f"model.{stack}."
         if not config.share_embeddings:
             table.append(rule(f"{stack}.embeddings.tokens", f"{theirs}embed_tokens"))
-        embeddings = {"positions.table": "embed_positions", "norm": "layernorm_embedding"}
-        table += lines(f"{stack}.embeddings.", theirs, embeddings)
+        rest = {"embeddings.positions.table": "embed_positions", "embeddings.norm": "layernorm_embedding"}
+        table += lines(f"{stack}.", theirs, rest | {"final_norm": "layer_norm"})
         table += lines(f"{stack}.blocks.{{i}}.", f"{theirs}layers.{{i}}.", BLOCK)
     return table
 

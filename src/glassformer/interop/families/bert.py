@@ -1,6 +1,7 @@
-"""BERT (Devlin 2019) and RoBERTa (Liu 2019): post-norm encoders with learned positions.
+"""BERT (Devlin 2019), RoBERTa (Liu 2019), XLM-RoBERTa and CamemBERT: post-norm encoders with learned positions.
 
-In RoBERTa, positions start after the id of the padding token, and the heads have other names.
+In RoBERTa, positions start after the id of the padding token, and the heads have other names. XLM-RoBERTa and CamemBERT
+are RoBERTa with other tokenizers.
 """
 
 from dataclasses import replace
@@ -164,3 +165,14 @@ ROBERTA = replace(
     vocabulary=(VOCAB, MERGES),
     roles=ROBERTA_ROLES,
 )
+
+
+def _with_pieces(name: str, model_type: str, prefix: str) -> Family:
+    """Return RoBERTa under another name, with a SentencePiece tokenizer; `prefix` is that of its classes."""
+    heads = {f"{prefix}{kind}": head for kind, head in HEADS.items()}
+    bare = frozenset({f"{prefix}Model"})
+    return replace(ROBERTA, name=name, model_type=model_type, heads=heads, bare=bare, builder=None)
+
+
+XLM_ROBERTA = _with_pieces("XLM-RoBERTa", "xlm-roberta", "XLMRoberta")
+CAMEMBERT = _with_pieces("CamemBERT", "camembert", "Camembert")

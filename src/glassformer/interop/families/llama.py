@@ -4,7 +4,6 @@ They differ in biases, attention windows and query/key norms. A norm without a s
 a gate fits Llama, where it may have biases; with squared ReLUs it fits all four (`equivalent.py`).
 """
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from glassformer.config.transformer import (
 )
 from glassformer.interop.equivalent import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
 from glassformer.interop.families.rotary import read_rotary, write_rotary
+from glassformer.interop.families.windows import shortest, windows_of
 from glassformer.interop.family import Family, Rule, attention, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, Settings, inside, settings
 from glassformer.interop.vocabulary_files import qwen_byte_level
@@ -48,8 +48,18 @@ def settings_of(side: str, norm_eps: float = 1e-6) -> Settings:
     return SETTINGS | settings(float, norm_eps, norm_eps="rms_norm_eps") | inside(side, SIZES)
 
 
-def read_common(hf: HFConfig, fields: Fields, n_kv_heads: int = 0, d_head: int = 0, side: str = "decoder") -> Fields:
-    """Read heads and positions; the defaults are `n_kv_heads` (0 = n_heads) and `d_head` (0 = D / n_heads)."""
+def read_common(
+    hf: HFConfig,
+    fields: Fields,
+    n_kv_heads: int = 0,
+    d_head: int = 0,
+    side: str = "decoder",
+    fraction: float | None = None,
+) -> Fields:
+    """Read heads and positions; the defaults are `n_kv_heads` (0 = n_heads) and `d_head` (0 = D / n_heads).
+
+    `fraction` is that of `read_rotary`.
+    """
     n_heads = fields[f"{side}.n_heads"]
     kv_heads = hf.maybe("num_key_value_heads", int)
     if kv_heads is None:  # null means n_heads; a missing key means the family's default
@@ -57,7 +67,7 @@ def read_common(hf: HFConfig, fields: Fields, n_kv_heads: int = 0, d_head: int =
     return {
         f"{side}.n_kv_heads": kv_heads,
         f"{side}.d_head": hf.take("head_dim", int, d_head or fields["d_model"] // max(n_heads, 1)),
-        "positions": read_rotary(hf, fields["max_len"]),
+        "positions": read_rotary(hf, fields["max_len"], fraction),
     }
 
 
@@ -93,25 +103,7 @@ def _windows(hf: HFConfig) -> tuple[int, ...]:
         hf.problem(f"layer_types must name {n_layers} layers, each {FULL} or {SLIDING}")
     if SLIDING in kinds and window is None:
         hf.problem(f"layer_types has {SLIDING}, but sliding_window is not used")
-    return _shortest([window or 0 if kind == SLIDING else 0 for kind in kinds])
-
-
-def _shortest(windows: Sequence[int]) -> tuple[int, ...]:
-    """Return the shortest pattern whose repetition gives every layer its window; empty without windows.
-
-    >>> _shortest([0, 4, 0, 4, 0]), _shortest([0, 0, 4]), _shortest([0, 0])
-    ((0, 4), (0, 0, 4), ())
-    """
-    if not any(windows):
-        return ()
-    fitting = (n for n in range(1, len(windows) + 1) if all(x == windows[i % n] for i, x in enumerate(windows)))
-    return tuple(windows[: next(fitting)])
-
-
-def _windows_of(config: TransformerConfig) -> list[int]:
-    """Return the window of each layer; 0 = all."""
-    pattern = config.head_stack.window_pattern or (0,)
-    return [pattern[i % len(pattern)] for i in range(config.head_stack.n_layers)]
+    return shortest([window or 0 if kind == SLIDING else 0 for kind in kinds])
 
 
 def limits_llama(config: TransformerConfig) -> dict[str, bool]:
@@ -119,19 +111,19 @@ def limits_llama(config: TransformerConfig) -> dict[str, bool]:
     return {"model.d_model must be divisible by n_heads": config.d_model % config.head_stack.n_heads != 0}
 
 
-def write_common(config: TransformerConfig) -> dict[str, Any]:
-    """Return the keys of heads and positions."""
+def write_common(config: TransformerConfig, with_fraction: bool = False) -> dict[str, Any]:
+    """Return the keys of heads and positions; `with_fraction` is that of `write_rotary`."""
     widths = config.attention_widths(config.head_stack)
     heads = {"num_key_value_heads": widths.n_kv_heads, "head_dim": widths.d_head}
-    return heads | write_rotary(config.positions)
+    return heads | write_rotary(config.positions, with_fraction)
 
 
 def write_mistral(config: TransformerConfig) -> dict[str, Any]:
-    return write_common(config) | {"sliding_window": max(_windows_of(config), default=0) or None}
+    return write_common(config) | {"sliding_window": max(windows_of(config), default=0) or None}
 
 
 def write_qwen(config: TransformerConfig) -> dict[str, Any]:
-    windows = _windows_of(config)
+    windows = windows_of(config)
     if not any(windows):
         return write_common(config) | {"use_sliding_window": False}
     return write_common(config) | {
@@ -165,23 +157,41 @@ def recast_llama(config: TransformerConfig, weights: Weights) -> Recast:
     return with_gates_of_one(*recast_common(config, weights))
 
 
-def _family(name: str, settings: Settings, **others: Any) -> Family:
-    common: dict[str, Any] = {"always": ALWAYS, "recast": recast_common, "repeats": REPEATS, "derived": DERIVED}
-    common |= {"prefix": "model.", "bare": frozenset({f"{name}Model"}), "other_heads": {"vectors": ("lm_head.weight",)}}
-    heads = {f"{name}{kind}": head for kind, head in HEADS.items()}
-    return Family(name, name.lower(), heads, settings_of("decoder") | settings, table_llama, **(common | others))
+def family(prefix: str, settings: Settings, **others: Any) -> Family:
+    """Return a family with Llama's blocks; `prefix` is that of its classes, and `others` replace any field."""
+    fields: dict[str, Any] = {
+        "name": prefix,
+        "model_type": prefix.lower(),
+        "heads": {f"{prefix}{kind}": head for kind, head in HEADS.items()},
+        "settings": settings,
+        "table": table_llama,
+        "always": ALWAYS,
+        "recast": recast_common,
+        "repeats": REPEATS,
+        "derived": DERIVED,
+        "prefix": "model.",
+        "bare": frozenset({f"{prefix}Model"}),
+        "other_heads": {"vectors": ("lm_head.weight",)},
+    }
+    return Family(**(fields | others))
 
 
-LLAMA = _family(
+LLAMA = family(
     "Llama",
-    BIASES | FF_BIAS,
+    settings_of("decoder") | BIASES | FF_BIAS,
     read_others=read_common,
     write_others=write_common,
     limits=limits_llama,
     recast=recast_llama,
 )
-MISTRAL = _family("Mistral", {}, read_others=read_mistral, write_others=write_mistral)
+MISTRAL = family("Mistral", settings_of("decoder"), read_others=read_mistral, write_others=write_mistral)
 QWEN: dict[str, Any] = {"write_others": write_qwen, "builder": qwen_byte_level}
 QWEN |= {"roles": {"eos": "<|endoftext|>", "pad": "<|endoftext|>"}}
-QWEN2 = _family("Qwen2", {}, always=ALWAYS | {"qkv_bias": True}, read_others=read_qwen, **QWEN)
-QWEN3 = _family("Qwen3", BIASES, always=ALWAYS | {"qk_norm": True}, read_others=partial(read_qwen, d_head=128), **QWEN)
+QWEN2 = family("Qwen2", settings_of("decoder"), always=ALWAYS | {"qkv_bias": True}, read_others=read_qwen, **QWEN)
+QWEN3 = family(
+    "Qwen3",
+    settings_of("decoder") | BIASES,
+    always=ALWAYS | {"qk_norm": True},
+    read_others=partial(read_qwen, d_head=128),
+    **QWEN,
+)

@@ -13,7 +13,6 @@ from glassformer.interop.equivalent import with_halves
 from glassformer.interop.families import bart
 from glassformer.interop.family import Family
 from glassformer.interop.hf_config import Fields, HFConfig
-from glassformer.nn.positions import sinusoid
 
 STATIC = {"static_position_embeddings": True, "normalize_embedding": False}
 
@@ -49,8 +48,10 @@ def limits_marian(config: TransformerConfig) -> dict[str, bool]:
 
 
 def positions(config: TransformerConfig) -> dict[str, Tensor]:
-    """Return the tables of sinusoids, which older files contain."""
-    table = sinusoid(torch.arange(config.max_len), config.d_model, "halves")
+    """Return the tables of sinusoids, which older files contain, with the precision of transformers."""
+    place, width = (torch.arange(n, dtype=torch.float64) for n in (config.max_len, config.d_model // 2))
+    angle = place[:, None] / 10000 ** (2 * width / config.d_model)
+    table = torch.cat((angle.sin(), angle.cos()), dim=-1).float()
     return {f"model.{stack}.embed_positions.weight": table for stack in ("encoder", "decoder")}
 
 

@@ -14,11 +14,18 @@ LENGTH_BOUND = ("dynamic", "longrope", "su")
 """Kinds whose frequencies change with the length of the text, which makes cached keys stale."""
 
 
-def read_rotary(hf: HFConfig, max_len: int) -> c.RotaryPositions:
-    """Read the rotary positions; record in `hf` the settings that glassformer cannot represent exactly."""
+def read_rotary(hf: HFConfig, max_len: int, fraction: float | None = None, base: float = 10000.0) -> c.RotaryPositions:
+    """Read the rotary positions; record in `hf` the settings that glassformer cannot represent exactly.
+
+    `fraction` and `base` are the defaults of their keys; without a `fraction`, the family rotates whole heads.
+    """
     rope = hf.part(_in_one_table(hf), "rope_parameters")
-    rope.only("partial_rotary_factor", 1.0)  # these models ignore the key, or fail
-    base = rope.take("rope_theta", float, 10000.0)
+    if fraction is None:
+        rope.only("partial_rotary_factor", 1.0)  # these models ignore the key, or fail
+        fraction = 1.0
+    else:
+        fraction = rope.take("partial_rotary_factor", float, fraction)
+    base = rope.take("rope_theta", float, base)
     scaling: c.Scaling | None = None
     if rope.table.get("rope_type") in LENGTH_BOUND:
         rope.pass_over(*rope.table)
@@ -30,17 +37,20 @@ def read_rotary(hf: HFConfig, max_len: int) -> c.RotaryPositions:
         scaling = _scaling(rope, max_len)
     for problem in rope.problems():
         hf.problem(f"rope_parameters: {problem}")
-    return c.RotaryPositions(base=base, scaling=scaling)
+    return c.RotaryPositions(base=base, fraction=fraction, scaling=scaling)
 
 
-def write_rotary(positions: c.Positions) -> dict[str, Any]:
+def write_rotary(positions: c.Positions, with_fraction: bool = False) -> dict[str, Any]:
     """Return both formats: readers older than transformers 5, vLLM and llama.cpp use the second.
 
-    Other positions are written as the default, which `Family.misfits` compares with them.
+    Other positions are written as the default, which `Family.misfits` compares with them. `with_fraction` is true for
+    a family that may rotate parts of heads.
     """
     if not isinstance(positions, c.RotaryPositions):
         positions = c.RotaryPositions()
     base = {"rope_theta": positions.base}
+    if with_fraction:
+        base["partial_rotary_factor"] = positions.fraction
     if positions.scaling is None:
         return {"rope_parameters": base | {"rope_type": "default"}} | base
     names = {"kind": "rope_type", "original_max_len": ORIGINAL}

@@ -1,0 +1,64 @@
+"""ELECTRA (Clark 2020): BERT's blocks, with other heads. A discriminator is read without its head, as vectors."""
+
+from dataclasses import replace
+from typing import Any
+
+from glassformer.config import transformer as c
+from glassformer.interop.families import bert
+from glassformer.interop.family import Rule, lines, rule
+from glassformer.interop.hf_config import Fields, HFConfig
+
+HEADS: dict[str, c.Head] = {
+    "ElectraForMaskedLM": c.TokenHead(transform=True, bias="learned"),
+    "ElectraForSequenceClassification": c.SequenceHead(pooling="first", pooler="gelu"),
+    "ElectraForTokenClassification": c.PositionHead(),
+    "ElectraForQuestionAnswering": c.SpanHead(),
+    "ElectraModel": c.VectorHead(pooling="mean"),
+    "ElectraForPreTraining": c.VectorHead(pooling="mean"),
+}
+
+
+def read_electra(hf: HFConfig, fields: Fields) -> Fields:
+    width = hf.take("embedding_size", int, 128)
+    if width != fields["d_model"]:
+        hf.problem(
+            f"embedding_size {width} differs from hidden_size {fields['d_model']}: ELECTRA's projection between them "
+            "has a bias, and glassformer's has no bias"
+        )
+    if isinstance(fields["head"], c.TokenHead):  # its transform always has GELU
+        return {"activation": hf.choose("hidden_act", {"gelu": "gelu"}, "gelu")}
+    return {}
+
+
+def write_electra(config: c.TransformerConfig) -> dict[str, Any]:
+    return bert.write_bert(config) | {"embedding_size": config.d_model}
+
+
+def table_electra(config: c.TransformerConfig) -> list[Rule]:
+    projections = {"tokens": "generator_lm_head", "sequence": "classifier.out_proj", "span": bert.SPAN}
+    return [
+        *bert.encoder_lines("electra."),
+        *lines("output.transform.", "generator_predictions.", {"dense": "dense", "norm": "LayerNorm"}),
+        rule("output.pooler", "classifier.dense"),
+        rule("output.proj", projections.get(config.head.kind, "classifier")),
+        rule("output.bias", "generator_lm_head.bias"),
+    ]
+
+
+ELECTRA = replace(
+    bert.BERT,
+    name="ELECTRA",
+    model_type="electra",
+    heads=HEADS,
+    table=table_electra,
+    unused="summary_type summary_use_proj summary_activation summary_last_dropout",
+    read_others=read_electra,
+    write_others=write_electra,
+    prefix="electra.",
+    bare=frozenset({"ElectraModel"}),
+    drawn=(),
+    repeats={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
+    unread=lambda config: {},
+    other_heads={"vectors": ("discriminator_predictions.*",)},
+    derived=("electra.embeddings.position_ids",),
+)

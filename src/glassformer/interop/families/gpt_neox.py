@@ -1,0 +1,72 @@
+"""GPT-NeoX (Black 2022) without parallel sublayers: a decoder with biases that rotates a part of each head."""
+
+from typing import Any
+
+from glassformer.config.transformer import Head, NormalInit, SequenceHead, TokenHead, TransformerConfig, VectorHead
+from glassformer.interop.equivalent import with_scales_and_biases
+from glassformer.interop.families import bloom
+from glassformer.interop.families.rotary import read_rotary, write_rotary
+from glassformer.interop.family import Family, Rule, lines, rule
+from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
+
+HEADS: dict[str, Head] = {
+    "GPTNeoXForCausalLM": TokenHead(),
+    "GPTNeoXForSequenceClassification": SequenceHead(pooling="last", bias=False),
+    "GPTNeoXModel": VectorHead(pooling="mean"),
+}
+SIZES = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="intermediate_size")
+SETTINGS = settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len="max_position_embeddings")
+SETTINGS |= settings(float, 0.0, embedding_dropout="hidden_dropout", residual_dropout="hidden_dropout")
+SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout") | settings(
+    float, 1e-5, norm_eps="layer_norm_eps"
+)
+SETTINGS |= settings(bool, False, tie_output="tie_word_embeddings")
+SETTINGS |= settings(bool, True, qkv_bias="attention_bias", attn_out_bias="attention_bias")
+SETTINGS |= settings(str, "gelu", activation="hidden_act")
+FRACTION = 0.25
+
+
+def read_neox(hf: HFConfig, fields: Fields) -> Fields:
+    if hf.take("use_parallel_residual", bool, True):
+        hf.problem(
+            "use_parallel_residual true is not supported: glassformer applies the feed-forward layer after the "
+            "attention, not beside it"
+        )
+    return {"positions": read_rotary(hf, fields["max_len"], FRACTION)}
+
+
+def write_neox(config: TransformerConfig) -> dict[str, Any]:
+    return {"use_parallel_residual": False} | write_rotary(config.positions, with_fraction=True)
+
+
+def table_neox(config: TransformerConfig) -> list[Rule]:
+    return [
+        *lines("decoder.", "gpt_neox.", {"embeddings.tokens": "embed_in", "final_norm": "final_layer_norm"}),
+        *bloom.table_heads("gpt_neox.layers.{i}.attention.", config),
+        *lines("decoder.blocks.{i}.", "gpt_neox.layers.{i}.", bloom.BLOCK),
+        rule("output.proj", "embed_out" if isinstance(config.head, TokenHead) else "score"),
+    ]
+
+
+GPT_NEOX = Family(
+    name="GPT-NeoX",
+    model_type="gpt_neox",
+    heads=HEADS,
+    settings=SETTINGS | inside("decoder", SIZES),
+    table=table_neox,
+    always={"fused_qkv": True, "init": NormalInit(0.02)},
+    read_others=read_neox,
+    write_others=write_neox,
+    prefix="gpt_neox.",
+    bare=frozenset({"GPTNeoXModel"}),
+    recast=with_scales_and_biases,
+    repeats={"embed_out.weight": "gpt_neox.embed_in.weight"},
+    derived=(
+        "gpt_neox.layers.*.attention.bias",
+        "gpt_neox.layers.*.attention.masked_bias",
+        "gpt_neox.layers.*.attention.rotary_emb.inv_freq",
+    ),
+    old_names={"lm_head.weight": "embed_out.weight"},
+    old_keys={"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
+    roles=dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>"),
+)

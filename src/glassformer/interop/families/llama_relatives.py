@@ -1,0 +1,133 @@
+"""Decoders with Llama's blocks and other norms, biases or fused matrices: StarCoder2, StableLM 2, OLMo 1 and Phi-3."""
+
+from typing import Any
+
+from glassformer.config.transformer import TransformerConfig
+from glassformer.interop.equivalent import Recast, Weights, with_norm_scales, with_relu2_as_gate, with_zero_biases
+from glassformer.interop.families import llama
+from glassformer.interop.families.rotary import read_rotary, write_rotary
+from glassformer.interop.families.windows import windows_of
+from glassformer.interop.family import Rule, lines, rule
+from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
+
+LAYER_NORM: Fields = {"norm": "layernorm", "init": llama.ALWAYS["init"]}
+
+
+def read_window(hf: HFConfig) -> Fields:
+    """Return the window of all layers; without the key, a layer has no window."""
+    window = hf.maybe("sliding_window", int)
+    if window is not None and window < 1:
+        hf.problem(f"sliding_window: expected at least 1, got {window}")
+    return {"decoder.window_pattern": () if window is None else (window,)}
+
+
+def write_window(config: TransformerConfig) -> dict[str, Any]:
+    return {"sliding_window": max(windows_of(config), default=0) or None}
+
+
+def recast_layer_norm(config: TransformerConfig, weights: Weights) -> Recast:
+    return with_zero_biases(*with_norm_scales(config, weights), "norm_bias")
+
+
+def read_starcoder2(hf: HFConfig, fields: Fields) -> Fields:
+    return llama.read_common(hf, fields, n_kv_heads=2) | read_window(hf)
+
+
+def table_starcoder2(config: TransformerConfig) -> list[Rule]:
+    names = {"decoder.blocks.{i}.ff.up_proj": "c_fc", "decoder.blocks.{i}.ff.down_proj": "c_proj"}
+    others = [entry for entry in llama.table_llama(config) if ".ff." not in entry.ours[0]]
+    return others + lines("", "model.layers.{i}.mlp.", names)
+
+
+def recast_starcoder2(config: TransformerConfig, weights: Weights) -> Recast:
+    config, weights = recast_layer_norm(config, weights)
+    biases = ("qkv_bias", "attn_out_bias", "ff_bias")
+    return with_zero_biases(config, weights, *biases) if any(getattr(config, x) for x in biases) else (config, weights)
+
+
+STARCODER2 = llama.family(
+    "Starcoder2",
+    llama.settings_of("decoder")
+    | settings(bool, True, qkv_bias="use_bias", attn_out_bias="use_bias", ff_bias="use_bias")
+    | settings(bool, True, tie_output="tie_word_embeddings")
+    | settings(float, 1e-5, norm_eps="norm_epsilon")
+    | settings(float, 0.0, embedding_dropout="embedding_dropout", residual_dropout="residual_dropout")
+    | settings(str, "gelu_pytorch_tanh", activation="hidden_act"),
+    name="StarCoder2",
+    table=table_starcoder2,
+    always=LAYER_NORM,
+    read_others=read_starcoder2,
+    write_others=lambda config: llama.write_common(config) | write_window(config),
+    recast=recast_starcoder2,
+)
+
+
+def read_stablelm(hf: HFConfig, fields: Fields) -> Fields:
+    n_heads = fields["decoder.n_heads"]
+    return {
+        "decoder.n_kv_heads": hf.take("num_key_value_heads", int, 32),
+        "decoder.d_head": fields["d_model"] // max(n_heads, 1),
+        "positions": read_rotary(hf, fields["max_len"], fraction=0.25),
+    }
+
+
+def write_stablelm(config: TransformerConfig) -> dict[str, Any]:
+    n_kv_heads = config.attention_widths(config.head_stack).n_kv_heads
+    return {"num_key_value_heads": n_kv_heads} | write_rotary(config.positions, with_fraction=True)
+
+
+STABLELM = llama.family(
+    "StableLm",
+    llama.settings_of("decoder")
+    | settings(bool, False, qkv_bias="use_qkv_bias")
+    | settings(float, 1e-5, norm_eps="layer_norm_eps")
+    | settings(float, 0.0, residual_dropout="hidden_dropout"),
+    name="StableLM",
+    always=llama.ALWAYS | {"norm": "layernorm"},
+    only={"use_parallel_residual": False, "qk_layernorm": False},
+    read_others=read_stablelm,
+    write_others=write_stablelm,
+    recast=recast_layer_norm,
+)
+OLMO = llama.family(
+    "Olmo",
+    llama.SETTINGS | inside("decoder", llama.SIZES) | llama.BIASES,
+    name="OLMo",
+    always=llama.ALWAYS | {"norm": "layernorm", "norm_weight": False, "norm_eps": 1e-5},
+    only={"clip_qkv": None},
+    read_others=llama.read_common,
+    write_others=llama.write_common,
+    recast=with_relu2_as_gate,
+)
+
+
+def read_phi3(hf: HFConfig, fields: Fields) -> Fields:
+    return llama.read_common(hf, fields, fraction=1.0) | read_window(hf)
+
+
+def write_phi3(config: TransformerConfig) -> dict[str, Any]:
+    return llama.write_common(config, with_fraction=True) | write_window(config)
+
+
+def table_phi3(config: TransformerConfig) -> list[Rule]:
+    ours, theirs = "decoder.blocks.{i}.", "model.layers.{i}."
+    parts = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "ff.gate_proj", "ff.up_proj")
+    fused = tuple(f"{ours}{part}" for part in parts)
+    return [
+        *(entry for entry in llama.table_llama(config) if entry.ours[0] not in fused),
+        rule(fused[:3], f"{theirs}self_attn.qkv_proj"),
+        rule(fused[3:], f"{theirs}mlp.gate_up_proj"),
+    ]
+
+
+PHI3 = llama.family(
+    "Phi3",
+    llama.settings_of("decoder", norm_eps=1e-5)
+    | settings(float, 0.0, embedding_dropout="embd_pdrop", residual_dropout="resid_pdrop"),
+    name="Phi-3",
+    table=table_phi3,
+    always=llama.ALWAYS | {"fused_qkv": True},
+    unused="original_max_position_embeddings",
+    read_others=read_phi3,
+    write_others=write_phi3,
+)

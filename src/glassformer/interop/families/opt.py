@@ -1,0 +1,90 @@
+"""OPT (Zhang 2022): a decoder with learned positions from row 2 on and ReLUs; the 350 million size is post-norm."""
+
+from typing import Any
+
+from glassformer.config.transformer import (
+    Head,
+    LearnedPositions,
+    NormalInit,
+    SequenceHead,
+    TokenHead,
+    TransformerConfig,
+    VectorHead,
+)
+from glassformer.interop.equivalent import BIASES, Recast, Weights, with_zero_biases
+from glassformer.interop.family import QKV_OUT, Family, Rule, attention, lines, rule
+from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
+from glassformer.interop.vocabulary_files import byte_level
+
+HEADS: dict[str, Head] = {
+    "OPTForCausalLM": TokenHead(),
+    "OPTForSequenceClassification": SequenceHead(pooling="last", bias=False),
+    "OPTModel": VectorHead(pooling="mean"),
+}
+SETTINGS = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="ffn_dim")
+SETTINGS = inside("decoder", SETTINGS)
+SETTINGS |= settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len="max_position_embeddings")
+SETTINGS |= settings(float, 0.1, residual_dropout="dropout") | settings(
+    float, 0.0, attention_dropout="attention_dropout"
+)
+SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings", norm_weight="layer_norm_elementwise_affine")
+SETTINGS |= settings(bool, True, qkv_bias="enable_bias", attn_out_bias="enable_bias", ff_bias="enable_bias")
+SETTINGS |= settings(str, "relu", activation="activation_function")
+
+
+def read_opt(hf: HFConfig, fields: Fields) -> Fields:
+    width, d_model = hf.take("word_embed_proj_dim", int, fields["d_model"]), fields["d_model"]
+    if width != d_model:
+        hf.problem(
+            f"word_embed_proj_dim {width} differs from hidden_size {d_model}: positions are added after the projection "
+            "between them, and in glassformer before it"
+        )
+    before = hf.take("do_layer_norm_before", bool, True)
+    return {"norm_order": "pre" if before else "post", "final_norm": before}
+
+
+def write_opt(config: TransformerConfig) -> dict[str, Any]:
+    return {"do_layer_norm_before": config.norm_order != "post", "word_embed_proj_dim": config.d_model}
+
+
+BLOCK = attention("self_attn.{}_proj", QKV_OUT) | {"self_attn_norm": "self_attn_layer_norm"}
+BLOCK |= {"ff.up_proj": "fc1", "ff.down_proj": "fc2", "ff_norm": "final_layer_norm"}
+
+
+def table_opt(config: TransformerConfig) -> list[Rule]:
+    stack = {"embeddings.tokens": "embed_tokens", "embeddings.positions.table": "embed_positions"}
+    return [
+        *lines("decoder.", "model.decoder.", stack | {"final_norm": "final_layer_norm"}),
+        *lines("decoder.blocks.{i}.", "model.decoder.layers.{i}.", BLOCK),
+        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else "score"),
+    ]
+
+
+def recast_opt(config: TransformerConfig, weights: Weights) -> Recast:
+    """Add the biases of norms, and the other biases if there is one of them."""
+    if config.norm_weight:
+        config, weights = with_zero_biases(config, weights, "norm_bias")
+    linear = [name for name in BIASES if name != "norm_bias"]
+    if any(getattr(config, name) for name in linear):
+        config, weights = with_zero_biases(config, weights, *linear)
+    return config, weights
+
+
+OPT = Family(
+    name="OPT",
+    model_type="opt",
+    heads=HEADS,
+    settings=SETTINGS,
+    table=table_opt,
+    always={"positions": LearnedPositions(offset=2), "norm_eps": 1e-5, "init": NormalInit(0.02)},
+    only={"_remove_final_layer_norm": False},
+    unused="layerdrop",
+    read_others=read_opt,
+    write_others=write_opt,
+    prefix="model.",
+    bare=frozenset({"OPTModel"}),
+    recast=recast_opt,
+    repeats={"lm_head.weight": "model.decoder.embed_tokens.weight"},
+    builder=byte_level,
+    roles={"bos": "</s>", "eos": "</s>", "unk": "</s>", "pad": "<pad>"},
+)
