@@ -1,7 +1,8 @@
 """The code of every chapter of the course runs without an error or a warning, with trainings of a few steps.
 
 `tests/test_site.py` renders two of them. Here the cells of all chapters run in this process, which saves the start of a
-kernel for each. `make docs` runs them in full, and checks what they state about trainings.
+kernel for each. `make docs` runs them in full, and checks what they state about trainings. Chapters that teach by
+writing define all functions of their file of the workshop, and each is right there.
 """
 
 import ast
@@ -14,8 +15,13 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from glassformer.course.workshop.checking import judged
+from glassformer.course.workshop.registry import every_exercise
+
 jupytext = pytest.importorskip("jupytext")
 
+WRITING = ("01", "04", "05")
+"""Chapters whose code is that of the workshop's functions."""
 CHAPTERS = sorted((Path(__file__).parents[2] / "docs" / "course").glob("[0-9][0-9]-*.md"))
 
 
@@ -58,3 +64,8 @@ def test_a_chapter_runs(chapter: Path, tmp_path: Path, monkeypatch: pytest.Monke
     for n, cell in enumerate(jupytext.read(chapter, fmt="md:myst").cells):
         if cell.cell_type == "code":
             run(cell.source, f"{chapter.name}, cell {n}", names)
+    number = chapter.name[:2]
+    for exercise in every_exercise().values():
+        if number in WRITING and exercise.file.startswith(f"ch{number}_"):
+            verdict = judged(exercise, names.get(exercise.name))
+            assert verdict.is_right, verdict

@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from sacrebleu import BLEU
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer import course
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.course.workshop import checking
@@ -195,6 +197,29 @@ def test_functions_written_in_another_way_are_judged_by_their_results(case: str)
     names = {"torch": torch, "F": F, "solution": SOLUTIONS[name], "stub": stub, "bad": bad}
     verdict = judged(EXERCISES[name], eval(code, names))
     assert verdict.state == state and sentence in verdict.sentence, verdict
+
+
+# A notebook
+
+
+def test_a_notebook_gets_the_answer_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def causal_mask(n_tokens: int) -> Tensor:
+        return torch.ones(n_tokens, n_tokens, dtype=torch.bool).triu(1)
+
+    course.check("causal_mask", causal_mask)
+    answer = capsys.readouterr().out
+    assert answer.startswith("causal_mask: mistake. The mask has True where a query may NOT attend")
+    start(tmp_path)
+    path = tmp_path / "ch05_attention.py"
+    path.write_text(path.read_text("utf-8") + EXERCISES["causal_mask"].source().replace(".tril()", ".triu(1)"), "utf-8")
+    assert str(check(tmp_path, ["causal_mask"])).startswith(answer)
+    course.check("causal_mask", SOLUTIONS["causal_mask"])
+    assert capsys.readouterr().out == "causal_mask: right.\n"
+    with pytest.raises(UserError, match="no exercise 'causal_mas'; did you mean causal_mask"):
+        course.check("causal_mas", causal_mask)
+    result: Any = causal_mask(3)
+    with pytest.raises(UserError, match=r"needs your function, not Tensor: give it without parentheses"):
+        course.check("causal_mask", result)
 
 
 # The folder

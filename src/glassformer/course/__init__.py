@@ -1,13 +1,18 @@
-"""Helpers of the course's notebooks: interactive pictures, text with computed numbers, sizes of short runs."""
+"""Helpers of the course's notebooks: pictures, computed sentences, the workshop's check, sizes of short runs."""
 
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from glassformer.course.drawings import Drawing, drawing
 from glassformer.course.widgets import Widget, widget
+from glassformer.errors import UserError
+from glassformer.formatting import show
 
-__all__ = ["Note", "Widget", "new_folder", "steps", "widget"]
+__all__ = ["Drawing", "Note", "Widget", "check", "drawing", "new_folder", "steps", "widget"]
 
 SHORT = "GLASSFORMER_COURSE"
 """Environment variable: with the value "short", trainings are only long enough to run every line of a chapter."""
@@ -30,6 +35,24 @@ def is_short() -> bool:
 def new_folder(name: str) -> str:
     """Return the path of a folder that does not exist yet, for a run that a notebook may repeat."""
     return str(Path(tempfile.mkdtemp(prefix="glassformer-course-")) / name)
+
+
+def check(name: str, mine: Callable[..., Any]) -> None:
+    """Test your function against an exercise of the workshop, and print the answer of `glassformer course check`.
+
+    `mine` runs in this process, for 30 seconds at most. Raises `UserError` for an unknown name.
+
+    >>> check("most_frequent_pair", lambda counts: min(counts, key=lambda pair: (counts[pair], pair)))
+    most_frequent_pair: mistake. This is the pair with the smallest count: change the sign. See course/01-text-to-ids.
+    """
+    if not callable(mine):
+        raise UserError(
+            f"check({name!r}, …) needs your function, not {type(mine).__name__}: give it without parentheses"
+        )
+    from glassformer.course.workshop.checking import judged  # imports torch
+    from glassformer.course.workshop.registry import exercise_of
+
+    show(str(judged(exercise_of(name), mine)))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,39 @@
+"""The drawings of the course: valid SVG in the colours of the page, and what they show is true."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from glassformer.course import drawing
+from glassformer.course.drawings import names
+from glassformer.course.workshop.solutions.ch01_tokens import learn_merges
+from glassformer.errors import UserError
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def texts(name: str) -> list[str]:
+    return ["".join(text.itertext()) for text in ElementTree.fromstring(drawing(name).svg).iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_drawing_has_a_description_and_the_colour_of_the_text(name: str) -> None:
+    root = ElementTree.fromstring(drawing(name)._repr_html_())
+    assert root.get("role") == "img" and len(root.get("aria-label", "")) > 50
+    assert {group.get("fill") for group in root.findall(f"{SVG}g") if group.find(f"{SVG}text") is not None} == {
+        "currentColor"
+    }
+
+
+def test_the_tree_of_merges_is_that_of_chapter_1() -> None:
+    merges = learn_merges({"low␣": 5, "lower␣": 2, "newest␣": 3, "widest␣": 2}, 10)
+    shown = texts("merges")
+    joined = [text for text in shown if len(text) > 1]
+    numbers = [int(text) for text in shown if text.isdigit()]
+    assert numbers == [3, 4, 5, 7, 8, 9, 1, 2]
+    assert ["".join(merges[n - 1]) for n in numbers] == joined
+
+
+def test_an_unknown_drawing_is_an_error() -> None:
+    with pytest.raises(UserError, match="unknown drawing 'merge': did you mean merges"):
+        drawing("merge")
