@@ -192,6 +192,21 @@ def test_a_module_with_a_fixed_dtype_is_checked_in_it() -> None:
     assert "float32" in report.results[0].detail
 
 
+@pytest.mark.parametrize(("n_failures", "n_trainings", "ok"), [(0, 1, True), (1, 2, True), (2, 2, False)])
+def test_a_lower_rate_is_tried_after_a_training_that_fails(
+    n_failures: int, n_trainings: int, ok: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = []
+
+    def lowest_loss(probe: object, rows: object, rate: float, target: float) -> float:
+        rates.append(rate)
+        return target + (len(rates) <= n_failures)
+
+    monkeypatch.setattr("glassformer.doctor.learning._train", lowest_loss)
+    assert check(LSTM(), vocab_size=V, checks=["learns"]).ok is ok
+    assert len(rates) == n_trainings and rates == sorted(set(rates), reverse=True)
+
+
 def test_a_frozen_module_skips_the_training_check() -> None:
     report = check(LSTM().requires_grad_(False), vocab_size=V, checks=["learns", "accumulation"])
     assert [r.passed for r in report.results] == [None, True]
