@@ -41,7 +41,7 @@ def cache_folder() -> Path:
 
 def chapters() -> list[Path]:
     """Return the files of the chapters in their order."""
-    return sorted(CHAPTERS.glob("[0-9][0-9]-*.md"))
+    return sorted(CHAPTERS.glob("[0-9][0-9]*-*.md"))
 
 
 def not_rendered() -> list[str]:

@@ -22,7 +22,7 @@ jupytext = pytest.importorskip("jupytext")
 
 WRITING = ("01", "04", "05")
 """Chapters whose code is that of the workshop's functions."""
-CHAPTERS = sorted((Path(__file__).parents[2] / "docs" / "course").glob("[0-9][0-9]-*.md"))
+CHAPTERS = sorted((Path(__file__).parents[2] / "docs" / "course").glob("[0-9][0-9]*-*.md"))
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def run(source: str, where: str, names: dict[str, Any]) -> None:
         show(eval(compile(ast.Expression(last.value), where, "eval"), names))
 
 
-def test_the_course_has_thirteen_chapters() -> None:
-    assert [path.name[:2] for path in CHAPTERS] == [f"{n:02}" for n in range(1, 14)]
+def test_the_course_has_fourteen_chapters() -> None:
+    assert [path.name.split("-")[0] for path in CHAPTERS] == sorted(["09b", *(f"{n:02}" for n in range(1, 15))])
 
 
 @pytest.mark.usefixtures("default_printing")
