@@ -177,6 +177,7 @@ LINES = {
     "checkpoint list nowhere": "no such run: nowhere",
     "course start text.txt": "text.txt is not a folder: choose another name",
     "course check nowhere": "no such folder: nowhere; glassformer course start nowhere writes the stubs",
+    "course assemble nowhere": "no such folder: nowhere; glassformer course start nowhere writes the stubs",
     "course solution atention": "the workshop has no exercise 'atention'; did you mean attention?",
     "checkpoint verify nowhere": "no such run: nowhere",
     "checkpoint prune folder": "folder has no checkpoints",

@@ -1,9 +1,10 @@
-"""glassformer course start|check|solution"""
+"""glassformer course start|check|solution|assemble"""
 
+from pathlib import Path
 from typing import Annotated
 
 from glassformer.cli.arguments import Dir, Group
-from glassformer.course.workshop.solutions import require_known
+from glassformer.course.workshop.solutions import require_checked, require_exercise
 from glassformer.errors import UserError
 from glassformer.formatting import show
 
@@ -27,23 +28,23 @@ def start(folder: Dir, /) -> int:
     return 0
 
 
-def check(folder: Dir, /, *names: Annotated[str, "[FUNCTION …]"]) -> int:
-    """Check what you wrote, and name the mistakes that are known; exit with 1 if a written function is wrong.
+def check(folder: Dir, /, *names: Annotated[str, "[NAME …]"]) -> int:
+    """Check what you wrote, and name the mistakes that are known; exit with 1 if a function or model is wrong.
 
     The files of the folder are executed.
 
     Args:
         folder: The folder of `course start`.
-        names: The functions to check; by default all.
+        names: The functions, models or files to check; by default all.
 
     Examples:
         glassformer course check mycourse
         glassformer course check mycourse masked_softmax
+        glassformer course check mycourse ch05_attention gpt
     """
-    if not folder.is_dir():
-        raise UserError(f"no such folder: {folder}; glassformer course start {folder} writes the stubs")
+    require_folder(folder)
     for name in names:
-        require_known(name)
+        require_checked(name)
     from glassformer.course.workshop.folder import check  # imports torch
 
     progress = check(folder, names)
@@ -60,11 +61,40 @@ def solution(name: Annotated[str, "FUNCTION"], /) -> int:
     Examples:
         glassformer course solution masked_softmax
     """
-    require_known(name)
+    require_exercise(name)
     from glassformer.course.workshop.registry import exercise_of  # imports torch
 
     print(exercise_of(name).source(), end="")
     return 0
 
 
-main = Group("Build the parts of a Transformer yourself, and check them.", (start, check, solution))
+def assemble(folder: Dir, /, *, with_solutions: bool = False) -> int:
+    """Join your functions to one file with the four lineages: recurrent, the Transformer of 2017, BERT and GPT.
+
+    It writes `lineages.py`, which never replaces a file. Then `course check` compares its models with glassformer's.
+
+    Args:
+        folder: The folder of `course start`.
+        with_solutions: Take the solutions of functions that are not written yet.
+
+    Examples:
+        glassformer course assemble mycourse
+    """
+    require_folder(folder)
+    from glassformer.course.workshop.assembling import assemble  # imports torch
+
+    path, borrowed = assemble(folder, with_solutions)
+    print(path)
+    if borrowed:
+        print("from the solutions:", ", ".join(borrowed))
+    print(f"compare its models with glassformer's:  glassformer course check {folder} {path.stem}")
+    return 0
+
+
+def require_folder(folder: Path) -> None:
+    """Raise `UserError` without a folder of this name."""
+    if not folder.is_dir():
+        raise UserError(f"no such folder: {folder}; glassformer course start {folder} writes the stubs")
+
+
+main = Group("Build the parts of a Transformer yourself, and check them.", (start, check, solution, assemble))

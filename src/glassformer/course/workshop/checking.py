@@ -3,7 +3,7 @@
 import ctypes
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -43,16 +43,21 @@ class Verdict:
 
 
 def judged(exercise: Exercise, mine: Function | None, limit: float = LIMIT_SECONDS) -> Verdict:
-    """Test a function; it runs in a thread, which is interrupted if it does not end within `limit` seconds."""
+    """Test a function, for at most `limit` seconds."""
+    return within(limit, exercise.name, lambda: _judged(exercise, mine))
+
+
+def within(limit: float, name: str, judge: Callable[[], Verdict]) -> Verdict:
+    """Return the verdict of `judge`; it runs in a thread, which is interrupted after `limit` seconds."""
     answers: SimpleQueue[Verdict | BaseException] = SimpleQueue()
 
     def work() -> None:
         try:
-            answers.put(_judged(exercise, mine))
+            answers.put(judge())
         except BaseException as error:
             answers.put(error)
 
-    thread = Thread(target=work, name=f"check of {exercise.name}", daemon=True)
+    thread = Thread(target=work, name=f"check of {name}", daemon=True)
     thread.start()
     try:
         verdict = answers.get(timeout=limit)
@@ -60,7 +65,7 @@ def judged(exercise: Exercise, mine: Function | None, limit: float = LIMIT_SECON
         assert thread.ident is not None
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
         sentence = f"It did not end within {limit:g} seconds: look for a loop whose condition never changes."
-        return Verdict(exercise.name, "endless", sentence)
+        return Verdict(name, "endless", sentence)
     if isinstance(verdict, BaseException):
         raise verdict
     return verdict
@@ -90,7 +95,7 @@ def _judged(exercise: Exercise, mine: Function | None) -> Verdict:
     given = ", ".join(described(x) for x in cases[number])
     sentence = f"In test {number + 1} of {len(cases)}: {differences[number]}. Given: {given}."
     if error is not None:
-        sentence += _place_of(error, mine)
+        sentence += place_of(error, getattr(getattr(mine, "__code__", None), "co_filename", ""))
     return Verdict(exercise.name, "wrong", sentence)
 
 
@@ -109,9 +114,7 @@ def _recognised(exercise: Exercise, found: Sequence[Result], cases: Sequence[tup
     return None
 
 
-def _place_of(error: BaseException, mine: Function) -> str:
+def place_of(error: BaseException, file: str) -> str:
     """Return the last line of the reader's file that an error passed."""
-    code = getattr(mine, "__code__", None)
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f" Line {own[-1].lineno}: {own[-1].line}" if own else ""

@@ -12,7 +12,9 @@ from types import ModuleType
 
 from glassformer.course.workshop.checking import Verdict, judged
 from glassformer.course.workshop.exercise import Exercise, stubs
-from glassformer.course.workshop.registry import every_exercise, exercise_of
+from glassformer.course.workshop.lineage_checks import EVERY_LINEAGE, Lineage, judged_lineage
+from glassformer.course.workshop.registry import every_exercise
+from glassformer.course.workshop.solutions import require_checked
 from glassformer.errors import UserError
 from glassformer.files import write_text
 
@@ -41,12 +43,12 @@ def start(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Progress:
-    """The verdicts of a check, and the states of all exercises after it."""
+    """The verdicts of a check, and the states of all functions and models after it."""
 
     verdicts: tuple[Verdict, ...]
     states: dict[str, str]
     names: tuple[str, ...] = ()
-    """The functions that were asked for; () for all."""
+    """The names that were asked for; () for all."""
 
     @property
     def n_right(self) -> int:
@@ -57,39 +59,50 @@ class Progress:
         lines = [str(one) for one in self.verdicts if self.names or one.state not in ("empty", "right")]
         lines += [""] * bool(lines)
         by_file: dict[str, list[str]] = {}
-        for exercise in every_exercise().values():
-            mark = MARKS.get(self.states.get(exercise.name, "empty"), "✗")
-            by_file.setdefault(exercise.file, []).append(f"{mark} {exercise.name}")
+        for part in every_part():
+            mark = MARKS.get(self.states.get(part.name, "empty"), "✗")
+            by_file.setdefault(part.file, []).append(f"{mark} {part.name}")
         lines += [f"{file:<18}{'  '.join(names)}" for file, names in by_file.items()]
-        return "\n".join([*lines, f"{self.n_right} of {len(every_exercise())} are right"])
+        return "\n".join([*lines, f"{self.n_right} of {len(every_part())} are right"])
+
+
+def every_part() -> list[Exercise | Lineage]:
+    """Return all that is checked: the functions, and the models that join them."""
+    return [*every_exercise().values(), *EVERY_LINEAGE]
 
 
 def check(folder: Path, names: Sequence[str] = ()) -> Progress:
-    """Check all exercises of a folder, or those of the given names; keep the states in `progress.json`."""
-    if not any((folder / f"{file}.py").is_file() for file in {exercise.file for exercise in every_exercise().values()}):
+    """Check all of a folder, or what is named: functions, models or files; keep the states in `progress.json`."""
+    for name in names:
+        require_checked(name)
+    parts = every_part()
+    if not any((folder / f"{part.file}.py").is_file() for part in parts):
         raise UserError(f"{folder} has no file of the workshop; glassformer course start {folder} writes the stubs")
-    chosen = [exercise_of(name) for name in names] or list(every_exercise().values())
+    chosen = [part for part in parts if not names or part.name in names or part.file in names]
     verdicts = []
     with importable(folder):
-        modules = {exercise.file: _loaded(folder, exercise) for exercise in chosen}
-        for exercise in chosen:
-            verdicts.append(judged(exercise, getattr(modules[exercise.file], exercise.name, None)))
+        modules = {part.file: _loaded(folder, part.file) for part in chosen}
+        for part in chosen:
+            module = modules[part.file]
+            if isinstance(part, Lineage):
+                verdicts.append(judged_lineage(part, module))
+            else:
+                verdicts.append(judged(part, getattr(module, part.name, None)))
     states = _known_states(folder) | {verdict.name: verdict.state for verdict in verdicts}
     write_text(folder / PROGRESS, json.dumps(states, indent=1) + "\n")
     return Progress(tuple(verdicts), states, tuple(names))
 
 
-def _loaded(folder: Path, exercise: Exercise) -> ModuleType:
-    """Import the reader's file of an exercise, if there is one."""
-    path = folder / f"{exercise.file}.py"
-    module = ModuleType(exercise.file)
+def _loaded(folder: Path, file: str) -> ModuleType:
+    """Import a file of the reader; without the file, return an empty module."""
+    path = folder / f"{file}.py"
     if not path.is_file():
-        return module
-    spec = importlib.util.spec_from_file_location(exercise.file, path)
+        return ModuleType(file)
+    if file in sys.modules:  # another file has imported it
+        return sys.modules[file]
+    spec = importlib.util.spec_from_file_location(file, path)
     assert spec is not None and spec.loader is not None
-    if exercise.file in sys.modules:  # another file has imported it
-        return sys.modules[exercise.file]
-    module = sys.modules[exercise.file] = importlib.util.module_from_spec(spec)
+    module = sys.modules[file] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
@@ -103,7 +116,7 @@ def _loaded(folder: Path, exercise: Exercise) -> ModuleType:
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
     """Let the reader's files import one another."""
-    files = {exercise.file for exercise in every_exercise().values()}
+    files = {part.file for part in every_part()}
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -118,5 +131,5 @@ def _known_states(folder: Path) -> dict[str, str]:
         found = json.loads((folder / PROGRESS).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    known = every_exercise()
+    known = {part.name for part in every_part()}
     return {name: state for name, state in found.items() if name in known} if isinstance(found, dict) else {}

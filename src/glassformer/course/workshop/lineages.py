@@ -32,7 +32,7 @@ class Cells(nn.GRU):
     def states(self, x: Tensor, h: Tensor, is_token: Tensor, direction: str = "_l0") -> Tensor:
         """Return the state after each token of `x` (B, T, E): (B, T, D); padding leaves the state unchanged."""
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        w = {name: self.get_parameter(name + direction) for name in names}
+        w: dict[str, Tensor] = {name: self.get_parameter(name + direction) for name in names}
         places, found = range(x.shape[1]), {}
         for t in reversed(places) if direction == "_l0_reverse" else places:
             found[t] = h = torch.where(is_token[:, t, None], gru_step(x[:, t], h, w), h)
@@ -229,7 +229,8 @@ class Stack(nn.Module):
 
     def __init__(self, embeddings: Embeddings, blocks: Iterable[nn.Module]) -> None:
         super().__init__()
-        self.embeddings, self.blocks, self.final_norm = embeddings, nn.ModuleList(blocks), nn.Identity()
+        self.embeddings, self.blocks = embeddings, nn.ModuleList(blocks)
+        self.final_norm: nn.Module = nn.Identity()
 
     def forward(self, x: Tensor, allowed: Tensor, *source: Tensor) -> Tensor:
         for each in self.blocks:
@@ -280,12 +281,12 @@ class Transformer(nn.Module):
 class MaskedTokens(nn.Module):
     """The logits of hidden tokens: a layer, and the product with the table of tokens."""
 
-    def __init__(self, sizes: Sizes, table: nn.Parameter) -> None:
+    def __init__(self, sizes: Sizes, table: nn.Embedding) -> None:
         super().__init__()
         dense, norm = nn.Linear(sizes.d_model, sizes.d_model), Norm(sizes.d_model, sizes.eps)
         self.transform = nn.ModuleDict({"dense": dense, "norm": norm})
         self.proj = nn.Linear(sizes.d_model, sizes.vocab_size, bias=False)
-        self.proj.weight = table
+        self.proj.weight = table.weight
         self.bias = nn.Parameter(torch.zeros(sizes.vocab_size))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -299,7 +300,7 @@ class BERT(nn.Module):
         super().__init__()
         blocks = [PostNormBlock(sizes) for _ in range(sizes.n_layers)]
         self.encoder = Stack(Embeddings(sizes, has_norm=True, n_segments=2), blocks)
-        self.output = MaskedTokens(sizes, self.encoder.embeddings.tokens.weight)
+        self.output = MaskedTokens(sizes, self.encoder.embeddings.tokens)
         draw_weights(self)
 
     def forward(self, token_ids: Tensor, attention_mask: Tensor, token_types: Tensor | None = None) -> Tensor:
@@ -318,7 +319,9 @@ class GPT(nn.Module):
         self.output["proj"].weight = self.decoder.embeddings.tokens.weight
         draw_weights(self)
 
-    def forward(self, token_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    def forward(self, token_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        if attention_mask is None:
+            attention_mask = torch.ones_like(token_ids, dtype=torch.bool)
         x = self.decoder.embeddings(token_ids, attention_mask)
         itself = torch.eye(x.shape[1], dtype=torch.bool)  # the first key that padding at the left can attend to
         return self.output["proj"](self.decoder(x, causal_and_padding_mask(attention_mask) | itself))

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from glassformer.course.workshop import exercises
 from glassformer.course.workshop.exercise import Exercise
-from glassformer.course.workshop.solutions import require_known
+from glassformer.course.workshop.solutions import require_exercise
 
 
 @cache
@@ -19,5 +19,5 @@ def every_exercise() -> dict[str, Exercise]:
 
 def exercise_of(name: str) -> Exercise:
     """Return the exercise of a name; raise `UserError` for an unknown name."""
-    require_known(name)
+    require_exercise(name)
     return every_exercise()[name]

@@ -5,6 +5,10 @@ from pathlib import Path
 
 from glassformer.errors import UserError, did_you_mean
 
+LINEAGES = ("bahdanau", "luong", "transformer", "bart", "bert", "gpt")
+"""Models that the reader's functions are assembled to."""
+LINEAGES_FILE = "lineages"
+
 
 def names() -> dict[str, str]:
     """Return the module of each function, in the order of the chapters, without importing one (they import torch)."""
@@ -15,8 +19,21 @@ def names() -> dict[str, str]:
     return found
 
 
-def require_known(name: str) -> None:
+def solution_path(file: str) -> Path:
+    """Return the path of the solution of a reader's file."""
+    return Path(__file__).parent / f"{file}.py"
+
+
+def require_exercise(name: str) -> None:
     """Raise `UserError` if the workshop has no function of this name."""
     known = names()
+    if name not in known:
+        raise UserError(f"the workshop has no exercise {name!r}; {did_you_mean(name, known, 'exercises are')}")
+
+
+def require_checked(name: str) -> None:
+    """Raise `UserError` if nothing of this name can be checked: a function, a model, or all of a file."""
+    known = names()
+    known |= dict.fromkeys([*LINEAGES, LINEAGES_FILE, *known.values()], "")
     if name not in known:
         raise UserError(f"the workshop has no exercise {name!r}; {did_you_mean(name, known, 'exercises are')}")

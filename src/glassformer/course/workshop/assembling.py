@@ -1,0 +1,171 @@
+"""Assemble the functions of the reader and the classes of `lineages.py` in one file, which needs torch alone."""
+
+import ast
+import builtins
+import inspect
+import symtable
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from glassformer.course.workshop import lineages
+from glassformer.course.workshop.exercise import UNWRITTEN
+from glassformer.course.workshop.solutions import LINEAGES_FILE, names, solution_path
+from glassformer.errors import UserError
+from glassformer.files import write_text
+
+Import = ast.Import | ast.ImportFrom
+
+
+def assemble(folder: Path, with_solutions: bool = False) -> tuple[Path, list[str]]:
+    """Write `lineages.py` to the reader's folder; return its path, and the functions that are those of the solutions.
+
+    Raises `UserError` if the file exists, and without `with_solutions` if a function is not written yet.
+    """
+    path = folder / f"{LINEAGES_FILE}.py"
+    if path.exists():
+        raise UserError(f"{path} exists and is not replaced: delete it or give it another name, and assemble again")
+    text = inspect.getsource(lineages)
+    tree = ast.parse(text)
+    imports = [node for node in tree.body if isinstance(node, Import)]
+    assembly = Assembly(folder)
+    for name, definition in definitions(text).items():
+        if not isinstance(definition.node, Import):
+            assembly.claim(name, path.name)
+    for node in imports:
+        assembly.take_imported(node, path.name)
+    missing = {name: file for name, file in names().items() if name in assembly.borrowed}
+    if missing and not with_solutions:
+        places = ", ".join(f"{name} ({file}.py)" for name, file in missing.items())
+        raise UserError(f"not written yet: {places}; write them, or take the solutions with --with-solutions")
+    head = f'"""{ast.get_docstring(tree)}\n"""\n\n{assembly.import_lines()}'
+    classes = "".join(text.splitlines(keepends=True)[imports[-1].end_lineno :]).lstrip("\n")
+    write_text(path, "\n\n\n".join([head, *assembly.taken.values(), classes]))
+    return path, list(missing)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A statement at the top of a file."""
+
+    node: ast.stmt
+    text: str
+    is_borrowed: bool = False
+    """True if it is part of the solutions."""
+
+    @property
+    def is_stub(self) -> bool:
+        """True for a function that is not written yet."""
+        return isinstance(self.node, ast.FunctionDef) and UNWRITTEN in ast.unparse(self.node.body[-1])
+
+
+def definitions(text: str, is_borrowed: bool = False) -> dict[str, Definition]:
+    """Return the statements of a file by the names that they define."""
+    found = {}
+    for node in ast.parse(text).body:
+        decorators = getattr(node, "decorator_list", [])
+        first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+        lines = "\n".join(text.splitlines()[first - 1 : node.end_lineno])
+        for symbol in symtable.symtable(lines, "", "exec").get_symbols():
+            if symbol.is_assigned() or symbol.is_imported():
+                found[symbol.get_name()] = Definition(node, lines, is_borrowed)
+    return found
+
+
+def names_used(text: str) -> list[str]:
+    """Return the global names that a statement uses, in alphabetical order.
+
+    >>> names_used("def area(r: float) -> float:\\n    return math.pi * square(r)")
+    ['float', 'math', 'square']
+    """
+
+    def walk(table: symtable.SymbolTable) -> Iterator[str]:
+        for symbol in table.get_symbols():
+            if symbol.is_referenced() and (symbol.is_global() or table.get_type() == "module"):
+                yield symbol.get_name()
+        for child in table.get_children():
+            yield from walk(child)
+
+    return sorted(set(walk(symtable.symtable(text, "", "exec"))))
+
+
+@dataclass
+class Assembly:
+    """The definitions that are needed, each after those that it uses, and the imports that remain."""
+
+    folder: Path
+    taken: dict[str, str] = field(default_factory=dict)
+    borrowed: set[str] = field(default_factory=set)
+    _files: set[str] = field(default_factory=lambda: set(names().values()))
+    _chapters: dict[str, dict[str, Definition]] = field(default_factory=dict)
+    _origins: dict[str, str] = field(default_factory=dict)
+    _imports: set[tuple[str, str]] = field(default_factory=set)
+    """Module and name of each `from` import; "" and the module of the others."""
+
+    def claim(self, name: str, origin: str) -> bool:
+        """Return True if a name is new; raise `UserError` if it has another meaning already."""
+        if name not in self._origins:
+            self._origins[name] = origin
+            return True
+        if self._origins[name] != origin:
+            raise UserError(
+                f"{name} has two meanings, from {self._origins[name]} and from {origin}: rename one of them, because "
+                "they would be in one file"
+            )
+        return False
+
+    def take_imported(self, node: Import, file: str, only: str = "") -> None:
+        """Take what an import defines, or one name of it: the definition in a file of the workshop, else the import."""
+        for alias in node.names:
+            own_name = alias.asname or alias.name.partition(".")[0]
+            if only not in ("", own_name):
+                continue
+            module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+            chapter = (module or alias.name).rpartition(".")[2]
+            if chapter not in self._files:
+                self.claim(own_name, f"the import of {module or alias.name}")
+                self._imports.add((module, ast.unparse(alias)))
+            elif not module or alias.asname or alias.name == "*":
+                raise UserError(f"{file} must name what it needs: from {chapter} import NAME, without `as`")
+            else:
+                self.take(chapter, own_name)
+
+    def take(self, chapter: str, name: str) -> None:
+        """Take a definition of a chapter, and all that it uses."""
+        found = self._chapter(chapter).get(name)
+        if found is None:
+            if not hasattr(builtins, name):
+                raise UserError(f"{chapter}.py uses {name}, and does not define it at its top level")
+        elif isinstance(found.node, Import):
+            self.take_imported(found.node, f"{chapter}.py", name)
+        elif self.claim(name, f"{chapter}.py"):
+            for used in names_used(found.text):
+                self.take(chapter, used)
+            self.taken[name] = found.text
+            if found.is_borrowed:
+                self.borrowed.add(name)
+
+    def _chapter(self, chapter: str) -> dict[str, Definition]:
+        """Return the definitions of a chapter; those that the reader has not written are of the solution."""
+        if chapter not in self._chapters:
+            path, own = self.folder / f"{chapter}.py", {}
+            if path.is_file():
+                try:
+                    own = definitions(path.read_text("utf-8"))
+                except SyntaxError as error:
+                    raise UserError(f"{path}, line {error.lineno}: {error.msg}; correct it, and repeat") from error
+            solution = definitions(solution_path(chapter).read_text("utf-8"), is_borrowed=True)
+            self._chapters[chapter] = solution | {name: one for name, one in own.items() if not one.is_stub}
+        return self._chapters[chapter]
+
+    def import_lines(self) -> str:
+        """Return the imports, those of Python's library first."""
+        by_module: dict[str, list[str]] = {}
+        for module, name in sorted(self._imports):
+            by_module.setdefault(module, []).append(name)
+        lines = [f"import {name}" for name in by_module.pop("", [])]
+        lines += [f"from {module} import {', '.join(found)}" for module, found in by_module.items()]
+        is_own = [line.split()[1].partition(".")[0] in sys.stdlib_module_names for line in lines]
+        groups = ([line for line, own in zip(lines, is_own, strict=True) if own is wanted] for wanted in (True, False))
+        return "\n\n".join("\n".join(group) for group in groups if group)

@@ -1,0 +1,203 @@
+"""The lineages of the workshop: assembled from the reader's functions, equal to the package's models, and trained."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from glassformer.cli.main import run
+from glassformer.course.workshop.assembling import assemble
+from glassformer.course.workshop.folder import check, start
+from glassformer.course.workshop.solutions import LINEAGES, names, require_checked, solution_path
+from glassformer.errors import UserError
+from runs import made_up_text
+from test_extend import printed
+
+ROOT, MAX_LINES = Path(__file__).parents[2], 500
+
+
+def solved(folder: Path) -> Path:
+    """Write the files of the chapters with all functions written."""
+    folder.mkdir(exist_ok=True)
+    for file in set(names().values()):
+        shutil.copy(solution_path(file), folder)
+    return folder
+
+
+def replace_in(path: Path, old: str, new: str) -> None:
+    text = path.read_text("utf-8")
+    assert text.count(old) == 1, f"{path.name} contains {old!r} {text.count(old)} times"
+    path.write_text(text.replace(old, new), "utf-8")
+
+
+# The file
+
+
+def test_the_assembled_file_is_short_needs_torch_alone_and_equals_the_package(tmp_path: Path) -> None:
+    path, borrowed = assemble(solved(tmp_path))
+    text = path.read_text("utf-8")
+    assert len(text.splitlines()) <= MAX_LINES and not borrowed
+    assert "import glassformer" not in text and "from glassformer" not in text and "import ch0" not in text
+    progress = check(tmp_path, ["lineages"])
+    assert [(one.name, str(one)) for one in progress.verdicts] == [(name, f"{name}: right.") for name in LINEAGES]
+    assert progress.n_right == len(LINEAGES) and "✓ bahdanau" in str(progress)
+    assert check(tmp_path, ["causal_mask"]).n_right == len(LINEAGES) + 1, "the states of the models are kept"
+
+
+def test_functions_that_are_not_written_are_named_and_solutions_are_taken_on_demand(tmp_path: Path) -> None:
+    solved(tmp_path)
+    replace_in(tmp_path / "ch05_attention.py", "def masked_softmax(", "def other_softmax(")
+    (tmp_path / "ch03_recurrent.py").unlink()
+    missing = r"not written yet: gru_step \(ch03_recurrent.py\), masked_softmax \(ch05_attention.py\); write them, or"
+    with pytest.raises(UserError, match=missing):
+        assemble(tmp_path)
+    path, borrowed = assemble(tmp_path, with_solutions=True)
+    assert borrowed == ["gru_step", "masked_softmax"]
+    assert check(tmp_path, ["bahdanau", "bert"]).n_right == 2
+    path.write_text("# mine\n", "utf-8")
+    with pytest.raises(UserError, match=r"lineages.py exists and is not replaced: delete it"):
+        assemble(tmp_path, with_solutions=True)
+    assert path.read_text("utf-8") == "# mine\n"
+
+
+def test_the_readers_own_helpers_constants_and_imports_come_along(tmp_path: Path) -> None:
+    solved(tmp_path)
+    attention, block = tmp_path / "ch05_attention.py", tmp_path / "ch06_block.py"
+    replace_in(attention, "math.sqrt(query.shape[-1])", "root(query.shape[-1])")
+    with attention.open("a", encoding="utf-8") as file:
+        file.write("\n\nHALF = 0.5\n\n\n@cache\ndef root(n: int) -> float:\n    return pow(n, HALF)\n")
+    replace_in(attention, "import math\n", "from functools import cache, partial\n")
+    replace_in(
+        block,
+        "from torch.nn.functional import scaled_dot_product_attention\n",
+        "from ch05_attention import attention\n",
+    )
+    replace_in(
+        block, "scaled_dot_product_attention(query, key, value, allowed)", "attention(query, key, value, allowed)"
+    )
+    text = assemble(tmp_path)[0].read_text("utf-8")
+    assert "from functools import cache\n" in text and "import scaled_dot_product_attention" not in text
+    assert text.index("HALF = 0.5") < text.index("@cache\ndef root") < text.index("def attention(")
+    assert check(tmp_path, ["gpt", "bert"]).n_right == 2
+
+
+REFUSED = {
+    "Norm has two meanings, from lineages.py and from ch06_block.py: rename one": {
+        "return x * (1 +": "return Norm(x) * (1 +", "def gelu(": "def Norm(x):\n    return x\n\n\ndef gelu(",
+    },
+    "pi has two meanings, from ch05_attention.py and from the import of math": {
+        "def gelu(": "from math import pi\nfrom ch05_attention import causal_mask\n\n\ndef gelu(",
+        "return x * (1 +": "causal_mask(1)\n    return x / pi * (1 +",
+    },
+    "ch06_block.py uses one, and does not define it": {"return x * (1 +": "return x * (one +"},
+    "ch06_block.py must name what it needs: from ch05_attention import NAME, without `as`": {
+        "import math\n": "import math\nfrom ch05_attention import attention as att\n",
+        "scaled_dot_product_attention(query": "att(query",
+    },
+    "ch06_block.py, line \\d+: .*; correct it": {"def gelu(": "def gelu(("},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_functions_that_cannot_be_one_file_are_refused_with_a_sentence(sentence: str, tmp_path: Path) -> None:
+    solved(tmp_path)
+    replace_in(tmp_path / "ch05_attention.py", "dtype=torch.bool).tril()", "dtype=torch.bool).tril(int(pi))")
+    with (tmp_path / "ch05_attention.py").open("a", encoding="utf-8") as file:
+        file.write("\n\npi = 0.0\n")
+    for old, new in REFUSED[sentence].items():
+        replace_in(tmp_path / "ch06_block.py", old, new)
+    with pytest.raises(UserError, match=sentence):
+        assemble(tmp_path)
+    assert not (tmp_path / "lineages.py").exists()
+
+
+# The check
+
+
+MISTAKES = {
+    "the mask of padding for the queries": (
+        "& is_token[:, None, None, :]", "& is_token[:, None, :, None]", "transformer bart gpt",
+        "first part that differs is decoder.blocks.0.* In lineages.py, causal_and_padding_mask: mistake. Padding is",
+    ),
+    "a GRU without its reset gate": (
+        "reset * h_new", "h_new", "bahdanau luong", "is bridge.hidden.0. In lineages.py, gru_step: mistake",
+    ),
+    "attention without its root": (
+        " / math.sqrt(query.shape[-1])", "", "transformer bart bert", r"lineages.py, attention: mistake. .* √K",
+    ),
+    "a connection past the layer that is missing in a class": (
+        "x + self.ff(x)", "self.ff(x)", "transformer bart bert",
+        "differs is encoder.blocks.0.ff_norm. The functions that it calls are right: look at its classes",
+    ),
+    "weights without a gradient": (
+        "matrix.weight.mT", "matrix.weight.mT.detach()", "transformer bart bert gpt",
+        "The logits are right, and the gradient of .*q_proj.weight differs, at .*: 0 instead of",
+    ),
+    "a class that is missing": ("class GPT(", "class GPT2(", "gpt", "raises AttributeError: .* has no attribute 'GPT'"),
+    "another name of a weight": (
+        "self.vector = ", "self.v = self.vector = ", "bahdanau",
+        "raises RuntimeError: .* Missing key.*decoder.cross_attn.v",
+    ),
+    "an error of a function": (
+        "return weights @ memory, weights", "return weights @ memory.T, weights", "bahdanau luong",
+        r"Line \d+: return weights @ memory.T, weights In lineages.py, context: wrong",
+    ),
+    "a wrong shape": (
+        'self.output["proj"](self.decoder(token_ids, attention_mask, first',
+        'self.output["proj"](self.decoder(token_ids[:, :2], attention_mask, first', "bahdanau luong", "shape|size",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return assemble(solved(tmp_path_factory.mktemp("complete")))[0].read_text("utf-8")
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_makes_its_models_wrong_and_is_found(case: str, complete: str, tmp_path: Path) -> None:
+    old, new, wrong, sentence = MISTAKES[case]
+    path = tmp_path / "lineages.py"
+    path.write_text(complete, "utf-8")
+    replace_in(path, old, new)
+    progress = check(tmp_path, LINEAGES)
+    assert [name for name in LINEAGES if progress.states[name] == "wrong"] == wrong.split()
+    assert progress.n_right == len(LINEAGES) - len(wrong.split())
+    for verdict in progress.verdicts:
+        assert verdict.is_right or re.search(sentence, verdict.sentence), verdict
+
+
+def test_without_the_file_the_models_are_empty(tmp_path: Path) -> None:
+    start(tmp_path)
+    progress = check(tmp_path)
+    assert {progress.states[name] for name in LINEAGES} == {"empty"} and "empty" not in str(progress)
+    assert "gpt: empty. glassformer course assemble writes it" in str(check(tmp_path, ["gpt"]))
+    for name in ("gpt", "lineages", "ch05_attention", "causal_mask"):
+        require_checked(name)
+    with pytest.raises(UserError, match="no exercise 'gtp'; did you mean gpt"):
+        check(tmp_path, ["gtp"])
+
+
+def test_files_and_names_select_what_is_checked(tmp_path: Path) -> None:
+    progress = check(solved(tmp_path), ["ch05_attention", "gelu"])
+    assert [one.name for one in progress.verdicts] == [
+        *(x for x, f in names().items() if f == "ch05_attention"),
+        "gelu",
+    ]
+
+
+# Training
+
+
+def test_the_page_leads_from_functions_to_a_trained_model_in_the_inspector(tmp_path: Path) -> None:
+    """Its Python code prints what it shows, with few steps: weights of the package's run, own training, the doctor."""
+    assemble(solved(tmp_path / "mycourse"))
+    (tmp_path / "mybook.txt").write_text(made_up_text(), "utf-8")
+    page = (ROOT / "docs" / "course" / "workshop.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == page.count("```python") == 3
+    program = "".join(code for code, _ in blocks).replace("max_steps=200", "max_steps=3")
+    assert printed(program, tmp_path) == "".join(shown for _, shown in blocks)
+    assert run(["inspect", str(tmp_path / "runs/mygpt"), "--text", "a b", "--html", str(tmp_path / "page.html")]) == 0
+    assert (tmp_path / "page.html").stat().st_size > 100_000
