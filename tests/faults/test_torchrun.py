@@ -9,13 +9,20 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from distributed.test_processes import require_equal
-from faults.children import done
+from faults.children import done, ranks_done
 from faults.tally import count, record
 from glassformer import api
+from glassformer.cli.main import run as run_command
 from glassformer.config.schema import to_dict, to_toml
 from glassformer.store import checkpoint
 from runs import MODEL, tiny_run, write_text
+
+N_STEPS = 75
+TIMES = {"max_steps": N_STEPS, "eval_every": N_STEPS, "checkpoint_every": 15, "grad_accumulation": 2}
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts"]
 
 
 def children_of(process: int) -> list[int]:
@@ -25,17 +32,14 @@ def children_of(process: int) -> list[int]:
 
 def test_15_a_run_recovers_from_a_killed_process(tmp_path: Path, environment: dict[str, str]) -> None:
     model = replace(MODEL, residual_dropout=0.1)
-    run = tiny_run(
-        write_text(tmp_path), model=model, max_steps=150, eval_every=150, checkpoint_every=15, grad_accumulation=2
-    )
+    run = tiny_run(write_text(tmp_path), model=model, **TIMES)
     assert done(lambda: api.train(run, tmp_path / "whole")) == 0
     (tmp_path / "run.toml").write_text(to_toml(to_dict(run)))
     n, survived = count(1, 10), 0
     for seed in range(n):
         folder, rng = tmp_path / str(seed), random.Random(seed)
         strategy = ("fsdp", "ddp")[seed % 2]
-        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
-        words += ["-m", "glassformer", "train", str(tmp_path / "run.toml"), "--out", str(folder)]
+        words = [*TORCHRUN, "1", "-m", "glassformer", "train", str(tmp_path / "run.toml"), "--out", str(folder)]
         words += ["--parallel.strategy", strategy, "--parallel.timeout", "60"]
         with subprocess.Popen([sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True) as torchrun:
             while not checkpoint.steps(folder):
@@ -47,38 +51,46 @@ def test_15_a_run_recovers_from_a_killed_process(tmp_path: Path, environment: di
             _, err = torchrun.communicate(timeout=300)
         assert torchrun.returncode == 0, err
         assert "resumed at step" in err
-        require_equal(folder, tmp_path / "whole", bound=1e-5, step=150)
+        require_equal(folder, tmp_path / "whole", bound=1e-5, step=N_STEPS)
         survived += 1
     record(15, n, survived, f"0 to {n - 1}, fsdp and ddp in turn")
     assert survived == n
 
 
-def test_sigterm_to_torchrun_saves_the_run(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_sigterm_to_torchrun_saves_the_run(
+    tmp_path: Path, environment: dict[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
     """The processes stop after the same step, and the resumed run ends with equal weights."""
-    run = tiny_run(write_text(tmp_path), max_steps=150, eval_every=150, checkpoint_every=15, grad_accumulation=2)
+    run = tiny_run(write_text(tmp_path), **TIMES)
     assert done(lambda: api.train(run, tmp_path / "whole")) == 0
     (tmp_path / "run.toml").write_text(to_toml(to_dict(run)))
     folder = tmp_path / "run"
-    start = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
+    words = [
+        *TORCHRUN,
+        "0",
         "-m",
         "glassformer",
+        "train",
+        str(tmp_path / "run.toml"),
+        "--out",
+        str(folder),
+        "--parallel.strategy",
+        "ddp",
     ]
-    train = [*start, "train", str(tmp_path / "run.toml"), "--out", str(folder), "--parallel.strategy", "ddp"]
-    with subprocess.Popen(train, env=environment, stderr=subprocess.PIPE, text=True) as torchrun:
+    with subprocess.Popen([sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True) as torchrun:
         while not checkpoint.steps(folder):
             assert torchrun.poll() is None, torchrun.communicate()
             time.sleep(0.01)
         torchrun.terminate()
         _, err = torchrun.communicate(timeout=300)
     saved = checkpoint.steps(folder)[-1]
-    assert torchrun.returncode != 0 and saved < 150
-    assert f"glassformer: SIGTERM: saved at step {saved} of 150; continue with: glassformer resume" in err
-    resumed = subprocess.run([*start, "resume", str(folder)], env=environment, capture_output=True, text=True)
-    assert resumed.returncode == 0 and f"resumed at step {saved} of 150" in resumed.stderr, resumed.stderr
-    require_equal(folder, tmp_path / "whole", bound=1e-5, step=150)
+    assert torchrun.returncode != 0 and saved < N_STEPS
+    assert f"glassformer: SIGTERM: saved at step {saved} of {N_STEPS}; continue with: glassformer resume" in err
+    capfd.readouterr()
+
+    def resume() -> None:
+        assert run_command(["resume", str(folder)]) == 0
+
+    assert ranks_done(2, resume) == [0, 0]
+    assert f"resumed at step {saved} of {N_STEPS}" in capfd.readouterr().err
+    require_equal(folder, tmp_path / "whole", bound=1e-5, step=N_STEPS)
