@@ -53,7 +53,7 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert "loaded with transformers: logits differ by" in printed.out
     assert printed.err == ""  # no progress bars or warnings of transformers
     names = {"config.json", "generation_config.json", "model.safetensors"}
-    names |= {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
+    names |= {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md"}
     assert {path.name for path in (tmp_path / "hf").iterdir()} == names
 
 

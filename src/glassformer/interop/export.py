@@ -52,12 +52,14 @@ def export(
     *,
     step: int | None = None,
     dtype: Dtype = "float32",
+    license: str | None = None,
 ) -> Exported:
     """Export a model directory, or a loaded model, to the new folder `out` for transformers, ONNX, GGUF or CTranslate2.
 
-    The target `web` writes an HTML file that runs the model in a browser. `step` selects a checkpoint of a run; `dtype`
-    is the dtype of the matrices in GGUF and in a page. Raises `UserError`, and writes nothing, if the target cannot
-    represent the model exactly, or if the written files compute different outputs.
+    The folder has a model card, `README.md`, with the licence `license`, such as `mit`, if it is given. The target
+    `web` writes an HTML file that runs the model in a browser. `step` selects a checkpoint of a run; `dtype` is the
+    dtype of the matrices in GGUF and in a page. Raises `UserError`, and writes nothing, if the target cannot represent
+    the model exactly, or if the written files compute different outputs.
     """
     if to not in get_args(Target):
         raise UserError(f"unknown export target {to!r}: choose one of {', '.join(get_args(Target))}")
@@ -67,8 +69,9 @@ def export(
             f"dtype: expected {' or '.join(dtypes)} for the target {to}, got {dtype}; only {' and '.join(DTYPES)} have "
             "other dtypes"
         )
+    _require_licence(license, to)
     if not isinstance(model, (str, os.PathLike)):
-        return _export_loaded(model, out, to, step, dtype)
+        return _export_loaded(model, out, to, step, dtype, license)
     folder, out = files.as_path(model, "model"), files.as_path(out, "out")
     path = checkpoint.find(folder, step)
     if to == "web" and out.suffix != ".html":
@@ -76,16 +79,21 @@ def export(
     if to == "web" and os.path.lexists(out):
         raise UserError(f"{out} already exists: name another file")
     files.require_new_folder(out, own_paths(folder))
+    from glassformer.interop.card import write_card  # imports torch
+
     stored = read_model(path)
     _require_plain(stored.run, folder)
     if to == "web":
         return Exported(out, tuple(write_checked(stored, out, to, dtype)))
     with files.new_folder(out) as new:
         report = write_checked(stored, new, to, dtype)
+        write_card(stored, path, new, to, license)
     return Exported(out, tuple(report))
 
 
-def _export_loaded(model: "Model", out: str | Path, to: Target, step: int | None, dtype: Dtype) -> Exported:
+def _export_loaded(
+    model: "Model", out: str | Path, to: Target, step: int | None, dtype: Dtype, license: str | None
+) -> Exported:
     from glassformer.model import Model  # imports torch
 
     if not isinstance(model, Model):
@@ -94,7 +102,16 @@ def _export_loaded(model: "Model", out: str | Path, to: Target, step: int | None
         raise UserError("step selects a checkpoint of a run folder: pass the folder, or use load(folder, step=…)")
     _require_plain(model.run, model.name)
     with tempfile.TemporaryDirectory() as folder:  # the weights in memory
-        return export(model.save(Path(folder) / "model"), out, to, dtype=dtype)
+        return export(model.save(Path(folder) / "model"), out, to, dtype=dtype, license=license)
+
+
+def _require_licence(licence: str | None, to: Target) -> None:
+    if licence is None:
+        return
+    if to == "web":
+        raise UserError("license is for the model card in a folder, but the target web writes one file")
+    if not licence or not all(letter.isalnum() or letter in "-._" for letter in licence):
+        raise UserError(f"license: expected an identifier such as mit or apache-2.0, got {licence!r}")
 
 
 def _require_plain(run: Run, name: str | Path) -> None:

@@ -1,0 +1,39 @@
+"""Upload an exported folder to the hub of Hugging Face."""
+
+from pathlib import Path
+
+from glassformer import files
+from glassformer.errors import UserError, first_line
+
+PREFIX = "hf:"
+
+
+def push(folder: str | Path, address: str, *, private: bool = False) -> str:
+    """Upload an exported folder as one commit of the model repository `hf:OWNER/NAME`; return its address.
+
+    The repository is created if it does not exist; `private` holds for a new one. Needs the token of
+    `hf auth login`, or HF_TOKEN. Raises `UserError` for a folder without a model card, for another form of the address,
+    and for errors of the hub and the network.
+    """
+    folder = files.as_path(folder, "folder")
+    name = address.removeprefix(PREFIX)
+    if name == address or name.count("/") != 1 or not all(name.split("/")):
+        raise UserError(f"{address}: expected hf:OWNER/NAME, the name of a repository on the hub")
+    if not folder.is_dir():
+        raise UserError(f"no such folder: {folder}")
+    if not (folder / "README.md").exists():
+        raise UserError(
+            f"{folder} has no README.md (model card): run `glassformer export {folder} OUT --license LICENCE`, and "
+            "push OUT"
+        )
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise UserError("push needs the package huggingface_hub: run pip install huggingface_hub") from None
+    api = huggingface_hub.HfApi()
+    try:
+        api.create_repo(name, private=private, exist_ok=True)
+        commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload a model of glassformer")
+    except (OSError, ValueError) as error:  # includes errors of huggingface_hub and the network
+        raise UserError(f"cannot push to {address}: {first_line(error):.200}") from error
+    return str(commit.repo_url)

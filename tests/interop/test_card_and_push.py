@@ -1,0 +1,150 @@
+"""The model card of an export, and the upload to a hub: the real client, and a server with the hub's interface."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+huggingface_hub = pytest.importorskip("huggingface_hub")
+pytest.importorskip("transformers")
+
+from configs import CONFIGS, GPT  # noqa: E402
+from glassformer.config.run import TextData  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.store import checkpoint  # noqa: E402
+from glassformer.training import metrics_log  # noqa: E402
+from interop.checkpoints import model_directory  # noqa: E402
+
+DIGEST = "ab" * 32
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """A run's folder with a measured loss and the digest of its data."""
+    folder = model_directory(GPT, tmp_path / "ours", data=TextData(path="/home/me/secret/book.txt"))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    lines = [{"step": 0, "eval/valid_loss": 9.0}, {"step": manifest["step"], "eval/valid_loss": 2.5, "sample": "x"}]
+    (folder / metrics_log.NAME).write_text("".join(json.dumps(line) + "\n" for line in lines[1:]))
+    state = checkpoint.path_of(folder, manifest["step"]) / checkpoint.STATE
+    state.parent.mkdir(parents=True)
+    state.write_text(json.dumps({"data_digest": DIGEST}))
+    return folder
+
+
+def test_the_card_names_data_loss_and_licence_and_no_path(run_folder: Path, tmp_path: Path) -> None:
+    export(run_folder, tmp_path / "hf", license="apache-2.0")
+    card = huggingface_hub.ModelCard.load(tmp_path / "hf" / "README.md")
+    assert card.data.to_dict() == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "license": "apache-2.0",
+        "tags": ["glassformer"],
+    }
+    assert DIGEST in card.text and "valid_loss 2.5000" in card.text and "`book.txt`" in card.text
+    assert "secret" not in card.content and f"d_model = {GPT.d_model}" in card.text
+
+
+def test_a_card_without_a_licence_states_that_it_is_unknown(tmp_path: Path) -> None:
+    export(model_directory(GPT, tmp_path / "ours"), tmp_path / "hf")
+    card = huggingface_hub.ModelCard.load(tmp_path / "hf" / "README.md")
+    assert card.data.license is None and "The licence is unknown" in card.text
+
+
+@pytest.mark.parametrize("to", ["hf", "onnx", "gguf", "ct2"])
+def test_the_code_of_the_card_runs(to: str, tmp_path: Path) -> None:
+    if to != "hf":
+        pytest.importorskip({"onnx": "onnxruntime", "gguf": "gguf", "ct2": "ctranslate2"}[to])
+    folder = tmp_path / "out"
+    export(model_directory(CONFIGS["llama"], tmp_path / "ours"), folder, to=to)
+    text = (folder / "README.md").read_text("utf-8")
+    code = text.split("## How to run it\n\n```")[1].split("```")[0]
+    if to == "gguf":
+        (file,) = folder.glob("*.gguf")
+        assert code == f'shell\nllama-cli -m {file.name} -p "…"\n'
+        return
+    body = code.removeprefix("python\n").replace("FOLDER_OR_NAME", ".").replace('"FOLDER"', '"."').replace("…", "to be")
+    done = subprocess.run([sys.executable, "-c", body], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The part of the hub's interface that an upload of small files uses; keeps what it receives."""
+
+    received: dict[str, bytes]
+    created: list[dict[str, object]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if not self.headers.get("Authorization"):
+            return self.answer({"error": "Invalid username or password."}, 401)
+        if self.path == "/api/repos/create":
+            self.created.append(json.loads(body))
+            return self.answer({"url": f"http://{self.headers['Host']}/me/mybook"})
+        if self.path == "/api/validate-yaml":
+            return self.answer({"errors": [], "warnings": []})
+        if "/preupload/" in self.path:
+            paths = [one["path"] for one in json.loads(body)["files"]]
+            return self.answer(
+                {"files": [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]}
+            )
+        for line in map(json.loads, body.splitlines()):
+            if line["key"] == "file":
+                self.received[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+        address = f"http://{self.headers['Host']}/me/mybook/commit/{'c' * 40}"
+        return self.answer({"success": True, "commitOid": "c" * 40, "commitUrl": address})
+
+    def do_GET(self) -> None:
+        self.answer({"id": "me/mybook", "sha": "0" * 40, "siblings": []})
+
+    def answer(self, value: object, status: int = 200) -> None:
+        text = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    Hub.received, Hub.created = {}, []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def push(hub: str, folder: Path, token: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"HF_ENDPOINT": hub, "HF_TOKEN": token, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+    env |= {"HF_HOME": str(folder.parent / "home"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    command = [sys.executable, "-m", "glassformer", "push", str(folder), "hf:me/mybook", "--private"]
+    return subprocess.run(command, env=env, capture_output=True, text=True)
+
+
+def test_push_uploads_every_file_of_the_folder(hub: str, tmp_path: Path) -> None:
+    folder = tmp_path / "hf"
+    export(model_directory(GPT, tmp_path / "ours"), folder, license="mit")
+    done = push(hub, folder, "hf_token")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"pushed to {hub}/me/mybook\n"
+    assert Hub.created[0]["name"] == "mybook" and Hub.created[0]["organization"] == "me"
+    assert Hub.received == {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_refused_token_gives_one_sentence(hub: str, tmp_path: Path) -> None:
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    (folder / "README.md").write_text("# x\n")
+    done = push(hub, folder, "")
+    assert done.returncode == 2 and Hub.received == {}
+    assert done.stderr.startswith("glassformer: cannot push to hf:me/mybook: ") and done.stderr.count("\n") == 1
