@@ -45,16 +45,21 @@ def test_the_assembled_file_is_short_needs_torch_alone_and_equals_the_package(tm
     assert check(tmp_path, ["causal_mask"]).n_right == len(LINEAGES) + 1, "the states of the models are kept"
 
 
-def test_functions_that_are_not_written_are_named_and_solutions_are_taken_on_demand(tmp_path: Path) -> None:
+def test_functions_that_are_not_written_are_named_and_solutions_are_taken_on_demand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     solved(tmp_path)
     replace_in(tmp_path / "ch05_attention.py", "def masked_softmax(", "def other_softmax(")
     (tmp_path / "ch03_recurrent.py").unlink()
     missing = r"not written yet: gru_step \(ch03_recurrent.py\), masked_softmax \(ch05_attention.py\); write them, or"
     with pytest.raises(UserError, match=missing):
         assemble(tmp_path)
-    path, borrowed = assemble(tmp_path, with_solutions=True)
-    assert borrowed == ["gru_step", "masked_softmax"]
-    assert check(tmp_path, ["bahdanau", "bert"]).n_right == 2
+    assert run(["course", "assemble", str(tmp_path), "--with-solutions"]) == 0
+    assert "from the solutions: gru_step, masked_softmax\n" in capsys.readouterr().out
+    assert run(["course", "check", str(tmp_path), "bahdanau", "bert"]) == 0
+    path = tmp_path / "lineages.py"
+    replace_in(path, "reset * h_new", "h_new")
+    assert run(["course", "check", str(tmp_path), "bahdanau", "bert"]) == 1
     path.write_text("# mine\n", "utf-8")
     with pytest.raises(UserError, match=r"lineages.py exists and is not replaced: delete it"):
         assemble(tmp_path, with_solutions=True)
