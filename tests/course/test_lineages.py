@@ -72,7 +72,12 @@ def test_the_readers_own_helpers_constants_and_imports_come_along(tmp_path: Path
     replace_in(attention, "math.sqrt(query.shape[-1])", "root(query.shape[-1])")
     with attention.open("a", encoding="utf-8") as file:
         file.write("\n\nHALF = 0.5\n\n\n@cache\ndef root(n: int) -> float:\n    return pow(n, HALF)\n")
-    replace_in(attention, "import math\n", "from functools import cache, partial\n")
+    replace_in(attention, "import math\n", "from functools import cache, partial\nimport torch.nn.functional as F\n")
+    replace_in(attention, ".softmax(dim=-1)", " + F.relu(torch.zeros(1))).softmax(dim=-1)")
+    replace_in(attention, "weights = hidden", "weights = (hidden")
+    replace_in(block, "import torch\n", "import torch.nn\nfrom torch.nn import functional as F\n")
+    replace_in(block, "x * (1 + torch", "F.relu(torch.nn.Identity()(x)) * (1 + torch")
+    replace_in(block, ") / 2\n", ") / 2 - F.relu(-x) * (1 + torch.erf(x / math.sqrt(2))) / 2\n")
     replace_in(
         block,
         "from torch.nn.functional import scaled_dot_product_attention\n",
@@ -91,7 +96,7 @@ REFUSED = {
     "Norm has two meanings, from lineages.py and from ch06_block.py: rename one": {
         "return x * (1 +": "return Norm(x) * (1 +", "def gelu(": "def Norm(x):\n    return x\n\n\ndef gelu(",
     },
-    "pi has two meanings, from ch05_attention.py and from the import of math": {
+    "pi has two meanings, from ch05_attention.py and from the import of math.pi": {
         "def gelu(": "from math import pi\nfrom ch05_attention import causal_mask\n\n\ndef gelu(",
         "return x * (1 +": "causal_mask(1)\n    return x / pi * (1 +",
     },
