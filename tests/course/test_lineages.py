@@ -73,11 +73,9 @@ def test_the_readers_own_helpers_constants_and_imports_come_along(tmp_path: Path
     with attention.open("a", encoding="utf-8") as file:
         file.write("\n\nHALF = 0.5\n\n\n@cache\ndef root(n: int) -> float:\n    return pow(n, HALF)\n")
     replace_in(attention, "import math\n", "from functools import cache, partial\nimport torch.nn.functional as F\n")
-    replace_in(attention, ".softmax(dim=-1)", " + F.relu(torch.zeros(1))).softmax(dim=-1)")
-    replace_in(attention, "weights = hidden", "weights = (hidden")
+    replace_in(attention, "hidden.masked_fill(is_empty, 0.0).softmax(", "F.softmax(hidden.masked_fill(is_empty, 0.0), ")
     replace_in(block, "import torch\n", "import torch.nn\nfrom torch.nn import functional as F\n")
-    replace_in(block, "x * (1 + torch", "F.relu(torch.nn.Identity()(x)) * (1 + torch")
-    replace_in(block, ") / 2\n", ") / 2 - F.relu(-x) * (1 + torch.erf(x / math.sqrt(2))) / 2\n")
+    replace_in(block, "x * (1 + torch.erf(x / math.sqrt(2))) / 2", "F.gelu(torch.nn.Identity()(x))")
     replace_in(
         block,
         "from torch.nn.functional import scaled_dot_product_attention\n",
