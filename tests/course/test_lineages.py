@@ -45,16 +45,21 @@ def test_the_assembled_file_is_short_needs_torch_alone_and_equals_the_package(tm
     assert check(tmp_path, ["causal_mask"]).n_right == len(LINEAGES) + 1, "the states of the models are kept"
 
 
-def test_functions_that_are_not_written_are_named_and_solutions_are_taken_on_demand(tmp_path: Path) -> None:
+def test_functions_that_are_not_written_are_named_and_solutions_are_taken_on_demand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     solved(tmp_path)
     replace_in(tmp_path / "ch05_attention.py", "def masked_softmax(", "def other_softmax(")
     (tmp_path / "ch03_recurrent.py").unlink()
     missing = r"not written yet: gru_step \(ch03_recurrent.py\), masked_softmax \(ch05_attention.py\); write them, or"
     with pytest.raises(UserError, match=missing):
         assemble(tmp_path)
-    path, borrowed = assemble(tmp_path, with_solutions=True)
-    assert borrowed == ["gru_step", "masked_softmax"]
-    assert check(tmp_path, ["bahdanau", "bert"]).n_right == 2
+    assert run(["course", "assemble", str(tmp_path), "--with-solutions"]) == 0
+    assert "from the solutions: gru_step, masked_softmax\n" in capsys.readouterr().out
+    assert run(["course", "check", str(tmp_path), "bahdanau", "bert"]) == 0
+    path = tmp_path / "lineages.py"
+    replace_in(path, "reset * h_new", "h_new")
+    assert run(["course", "check", str(tmp_path), "bahdanau", "bert"]) == 1
     path.write_text("# mine\n", "utf-8")
     with pytest.raises(UserError, match=r"lineages.py exists and is not replaced: delete it"):
         assemble(tmp_path, with_solutions=True)
@@ -67,7 +72,10 @@ def test_the_readers_own_helpers_constants_and_imports_come_along(tmp_path: Path
     replace_in(attention, "math.sqrt(query.shape[-1])", "root(query.shape[-1])")
     with attention.open("a", encoding="utf-8") as file:
         file.write("\n\nHALF = 0.5\n\n\n@cache\ndef root(n: int) -> float:\n    return pow(n, HALF)\n")
-    replace_in(attention, "import math\n", "from functools import cache, partial\n")
+    replace_in(attention, "import math\n", "from functools import cache, partial\nimport torch.nn.functional as F\n")
+    replace_in(attention, "hidden.masked_fill(is_empty, 0.0).softmax(", "F.softmax(hidden.masked_fill(is_empty, 0.0), ")
+    replace_in(block, "import torch\n", "import torch.nn\nfrom torch.nn import functional as F\n")
+    replace_in(block, "x * (1 + torch.erf(x / math.sqrt(2))) / 2", "F.gelu(torch.nn.Identity()(x))")
     replace_in(
         block,
         "from torch.nn.functional import scaled_dot_product_attention\n",
@@ -86,7 +94,7 @@ REFUSED = {
     "Norm has two meanings, from lineages.py and from ch06_block.py: rename one": {
         "return x * (1 +": "return Norm(x) * (1 +", "def gelu(": "def Norm(x):\n    return x\n\n\ndef gelu(",
     },
-    "pi has two meanings, from ch05_attention.py and from the import of math": {
+    "pi has two meanings, from ch05_attention.py and from the import of math.pi": {
         "def gelu(": "from math import pi\nfrom ch05_attention import causal_mask\n\n\ndef gelu(",
         "return x * (1 +": "causal_mask(1)\n    return x / pi * (1 +",
     },

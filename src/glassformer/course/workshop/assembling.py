@@ -124,7 +124,9 @@ class Assembly:
             module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
             chapter = (module or alias.name).rpartition(".")[2]
             if chapter not in self._files:
-                self.claim(own_name, f"the import of {module or alias.name}")
+                is_package = not module and not alias.asname  # `import torch.nn` defines torch
+                meaning = own_name if is_package else f"{module}.{alias.name}".lstrip(".")
+                self.claim(own_name, f"the import of {meaning}")
                 self._imports.add((module, ast.unparse(alias)))
             elif not module or alias.asname or alias.name == "*":
                 raise UserError(f"{file} must name what it needs: from {chapter} import NAME, without `as`")

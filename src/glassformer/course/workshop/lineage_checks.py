@@ -157,7 +157,7 @@ class Outputs:
     """The logits of a model for padded rows, the outputs of its parts, and the gradients of its loss."""
 
     def __init__(self, model: nn.Module, inputs: dict[str, Tensor]) -> None:
-        self.inputs = inputs
+        self.masks = [mask for name, mask in inputs.items() if name.endswith("mask")]
         self.of_parts: dict[str, Tensor] = {}
         """The first output of each part, in the order in which the parts end."""
         hooks = [part.register_forward_hook(self._keep(name)) for name, part in model.named_modules() if name]
@@ -190,12 +190,7 @@ class Outputs:
 
     def _difference(self, found: Tensor, expected: Tensor) -> str:
         """Return how two outputs differ, with zeros at padding of the target or the source."""
-        for mask in (self.inputs["attention_mask"], self.inputs.get("source_attention_mask")):
-            if (
-                mask is not None
-                and found.shape == expected.shape
-                and found.shape[:2] == mask.shape
-                and found.dim() == 3
-            ):
+        for mask in self.masks:
+            if all(x.dim() == 3 and x.shape[:2] == mask.shape for x in (found, expected)):
                 found, expected = (x.masked_fill(~mask[..., None], 0.0) for x in (found, expected))
         return tensor_difference(found, expected)

@@ -323,5 +323,5 @@ class GPT(nn.Module):
         if attention_mask is None:
             attention_mask = torch.ones_like(token_ids, dtype=torch.bool)
         x = self.decoder.embeddings(token_ids, attention_mask)
-        itself = torch.eye(x.shape[1], dtype=torch.bool)  # the first key that padding at the left can attend to
+        itself = torch.eye(x.shape[1], dtype=torch.bool)  # gives each token of padding at the left a key
         return self.output["proj"](self.decoder(x, causal_and_padding_mask(attention_mask) | itself))
