@@ -67,5 +67,7 @@ def test_a_chapter_runs(chapter: Path, tmp_path: Path, monkeypatch: pytest.Monke
     number = chapter.name[:2]
     for exercise in every_exercise().values():
         if number in WRITING and exercise.file.startswith(f"ch{number}_"):
-            verdict = judged(exercise, names.get(exercise.name))
+            mine = names[exercise.name]
+            assert mine.__module__ == "__main__", f"{exercise.name} is imported"
+            verdict = judged(exercise, mine)
             assert verdict.is_right, verdict
