@@ -45,6 +45,13 @@ def randomise(network: nn.Module, seed: int = 1) -> None:
                 x.add_(torch.randn(x.shape, generator=draw) * 0.2)
 
 
+def one_bias(theirs: Any) -> None:
+    """Copy the bias: an untied head of transformers 5 adds its projection's bias, and stores another unused one."""
+    head = getattr(theirs, "lm_head", None) or getattr(getattr(theirs, "cls", None), "predictions", None)
+    if isinstance(getattr(head, "bias", None), torch.Tensor) and hasattr(head, "decoder"):
+        head.bias.copy_(head.decoder.bias)
+
+
 def save(theirs: Any, folder: Path, tokenizer: Tokenizer | None = None, **shards: Any) -> Path:
     """Save a folder with transformers and a tokenizer of glassformer; `shards`: `max_shard_size="4KB"`."""
     theirs.save_pretrained(folder, **shards)

@@ -20,7 +20,7 @@ from glassformer.config.transformer import (  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.hf import choose_family  # noqa: E402
-from interop.checkpoints import VOCAB, imported, model_directory  # noqa: E402
+from interop.checkpoints import VOCAB, imported, model_directory, one_bias  # noqa: E402
 
 BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 DISTIL = {"dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24}
@@ -63,13 +63,6 @@ def theirs(name: str, changes: dict[str, Any]) -> Any:
     cls = getattr(transformers, name)
     sizes = DISTIL if name.startswith("Distil") else BERT
     return cls(cls.config_class(**COMMON | sizes | changes))
-
-
-def one_bias(theirs: Any) -> None:
-    """Copy the bias: an untied head adds its projection's bias; transformers 5 stores a second, unused one."""
-    head = getattr(theirs, "lm_head", None) or getattr(getattr(theirs, "cls", None), "predictions", None)
-    if head is not None:
-        head.bias.copy_(head.decoder.bias)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.families import FAMILIES  # noqa: E402
-from interop.checkpoints import VOCAB, imported  # noqa: E402
+from interop.checkpoints import VOCAB, imported, one_bias  # noqa: E402
 
 IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 COMMON = {"vocab_size": VOCAB, "max_position_embeddings": 24, **IDS}
@@ -39,6 +39,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "mt5": T5,
     **dict.fromkeys(("xlm-roberta", "camembert"), ENCODER | {"pad_token_id": 1}),
     "electra": ENCODER | {"embedding_size": 16},
+    "nomic_bert": ENCODER,
     "gpt_neo": COMMON
     | {"hidden_size": 16, "num_layers": 2, "num_heads": 4, "attention_types": [[["local", "global"], 1]]},
     "opt": COMMON | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 20},
@@ -68,13 +69,6 @@ def drawn(model_type: str, name: str, tied: bool) -> Any:
         sizes |= {"classifier_pooling": "mean"}
     torch.manual_seed(0)
     return cls(cls.config_class(**sizes))
-
-
-def one_bias(theirs: Any) -> None:
-    """Copy the bias: an untied head of transformers 5 adds its projection's bias, and stores another unused one."""
-    head = getattr(theirs, "lm_head", None) or getattr(getattr(theirs, "cls", None), "predictions", None)
-    if isinstance(getattr(head, "bias", None), torch.Tensor) and hasattr(head, "decoder"):
-        head.bias.copy_(head.decoder.bias)
 
 
 @pytest.mark.parametrize(("model_type", "name", "tied"), CASES)

@@ -237,7 +237,7 @@ def test_loading_an_export_prints_nothing(tmp_path: Path, capfd: pytest.CaptureF
 MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "scale": ({"attention_scale": 0.5}, "nearest is Llama.*: model.attention_scale: expected none, got 0.5"),
     "fraction": (
-        {"positions": RotaryPositions(fraction=0.5), "decoder": replace(LLAMA_STACK, d_head=8)},
+        {"positions": RotaryPositions(fraction=0.5), "decoder": replace(LLAMA_STACK, d_head=8), "qk_norm": True},
         "model.positions.fraction: expected 1.0, got 0.5",
     ),
     "gate": (

@@ -11,6 +11,7 @@ transformers = pytest.importorskip("transformers")
 
 from glassformer import load  # noqa: E402
 from glassformer.cli.main import run  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
 from interop.checkpoints import TEXT, randomise  # noqa: E402
@@ -138,3 +139,30 @@ def test_damage_is_refused_in_one_sentence(damage: str, tmp_path: Path, capsys: 
     message = capsys.readouterr().err.strip().splitlines()[-1]
     assert message.startswith("glassformer: ") and expected in message
     assert not (tmp_path / "ours").exists()
+
+
+def test_the_bytes_of_byt5(tmp_path: Path) -> None:
+    """ByT5 has no vocabulary file: ids and texts are those of its tokenizer class, also after an export."""
+    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 1, "num_heads": 4, "vocab_size": 384}
+    theirs = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(**sizes, feed_forward_proj="gated-gelu", decoder_start_token_id=0)
+    )
+    randomise(theirs)
+    theirs.save_pretrained(tmp_path / "hf")
+    tokenizer = transformers.ByT5Tokenizer()
+    tokenizer.save_pretrained(tmp_path / "hf")
+    messages: list[str] = []
+    import_model(tmp_path / "hf", tmp_path / "ours", log=messages.append)
+    assert "no tokenizer.json: the tokenizer is built from tokenizer_config.json" in messages
+    export(tmp_path / "ours", tmp_path / "back")
+    ours, again = load(tmp_path / "ours"), transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    draw = random.Random(1)
+    texts = [TEXT, "a", "", "  two  spaces\n", "Grüße, 世界 😀"]
+    texts += ["".join(chr(draw.randrange(1, 0xD800)) for _ in range(9)) for _ in range(100)]
+    for text in texts:
+        expected = tokenizer(text)["input_ids"]
+        assert ours.tokenizer.encode(text) == expected[:-1]
+        assert again(text)["input_ids"] == expected
+        assert ours.tokenizer.decode(expected) == text
+    assert ours.tokenizer.frames.source.after == (tokenizer.eos_token_id,)
+    assert ours.tokenizer.vocab["<extra_id_0>"] == tokenizer.convert_tokens_to_ids("<extra_id_0>") == 259

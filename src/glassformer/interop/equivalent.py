@@ -65,6 +65,13 @@ def with_zero_biases(config: TransformerConfig, weights: Weights, *fields: str, 
     return _filled(wanted, weights, lambda name, shape: torch.zeros(shape)) if wanted != config else (config, weights)
 
 
+def with_equal_biases(config: TransformerConfig, weights: Weights, *fields: str) -> Recast:
+    """Add biases of zeros to all layers of these `fields`, if one of them has biases: a family has one key for them."""
+    if not any(getattr(config, name) for name in fields):
+        return config, weights
+    return with_zero_biases(config, weights, *fields)
+
+
 def with_scales_and_biases(config: TransformerConfig, weights: Weights) -> Recast:
     """Add the missing scales (ones) and biases (zeros) of norms, attention and feed-forward."""
     return with_zero_biases(*with_norm_scales(config, weights), *BIASES)

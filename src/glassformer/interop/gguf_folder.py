@@ -24,7 +24,8 @@ from glassformer.interop.families.rotary import ORIGINAL
 from glassformer.interop.family import Family, Key
 from glassformer.interop.gguf_header import ARCHITECTURE, ARCHITECTURES, Architecture, Header, read_header
 from glassformer.interop.gguf_tokenizer import read_tokenizer, unknown_keys
-from glassformer.interop.tokenizer_files import TOKENIZER, TOKENIZER_CONFIG
+from glassformer.interop.tokenizer_files import TOKENIZER
+from glassformer.interop.vocabulary_files import TOKENIZER_CONFIG
 from glassformer.nn.positions import llama3_scaled, rotary_frequencies
 from glassformer.store.tensors import StoredShape
 

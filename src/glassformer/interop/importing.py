@@ -23,7 +23,8 @@ from glassformer.interop.generation import end_tokens, read_generation
 from glassformer.interop.gguf_folder import open_gguf
 from glassformer.interop.gguf_header import is_gguf
 from glassformer.interop.hf_config import HFConfig
-from glassformer.interop.tokenizer_files import TOKENIZER_CONFIG
+from glassformer.interop.nearest import nearest
+from glassformer.interop.vocabulary_files import TOKENIZER_CONFIG
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import require_rows, write_model_files
 from glassformer.tasks.registry import task_of_kind
@@ -131,7 +132,7 @@ def find_family(
         problem = f"{folder.place(CONFIG)}: model_type {shown(str(model_type))} is not supported (known: {known})"
         if folder.config.get("auto_map"):
             problem += ", and its custom code (auto_map) is never run"
-        raise UserError(problem)
+        raise UserError(problem + nearest(folder.config, CONFIG))
     classes = ", ".join(name for family in of_type for name in family.architectures)
     if architectures is None:
         for family in of_type:

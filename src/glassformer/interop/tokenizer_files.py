@@ -13,7 +13,7 @@ from glassformer.errors import UserError, shown
 from glassformer.inference.text import causal_frame
 from glassformer.interop import sentencepiece_files
 from glassformer.interop.directory import HFFolder
-from glassformer.interop.vocabulary_files import SAVE_FAST, Builder, Parts, build
+from glassformer.interop.vocabulary_files import SAVE_FAST, TOKENIZER_CONFIG, Builder, Parts, build
 from glassformer.store.model_directory import StoredModel
 from glassformer.tasks.registry import task_of
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
@@ -21,7 +21,7 @@ from glassformer.tokenization.special_tokens_template import template_processing
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, check_chat_template, tables
 
-TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+TOKENIZER, SPECIAL = "tokenizer.json", "special_tokens_map.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 TARGET = "target"
 OF_UTF8 = [byte for byte in range(0xF5) if byte not in (0xC0, 0xC1)]

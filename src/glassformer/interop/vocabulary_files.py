@@ -1,5 +1,7 @@
 """Tokenizers of folders without `tokenizer.json`: built from `vocab.json` and `merges.txt`, or from `vocab.txt`.
 
+A tokenizer of bytes (ByT5) needs no vocabulary file.
+
 The tokens are those of transformers for the same files (Radford 2019; Devlin 2019).
 """
 
@@ -14,10 +16,12 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from glassformer import files
 from glassformer.errors import UserError, shown
+from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES
 
 SAVE_FAST = "load the fast tokenizer with transformers and call save_pretrained, which writes one"
 VOCAB, MERGES, WORDS, ADDED = "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
@@ -32,11 +36,12 @@ class Parts:
     """Role → special token."""
 
 
-Builder = Callable[[Parts], tokenizers.Tokenizer]
+Builder = Callable[[Parts], tokenizers.Tokenizer | None]
+"""Function that builds a tokenizer; it returns None if the folder's tokenizer is of another kind."""
 
 
 def build(parts: Parts, builder: Builder, needed: tuple[str, ...]) -> str | None:
-    """Return the text of a `tokenizer.json` built from the files `needed`; None if one of them is missing.
+    """Return the text of a `tokenizer.json` built from the files `needed`; None if it cannot be built from them.
 
     Raises `UserError` if the files do not fit together.
     """
@@ -44,6 +49,8 @@ def build(parts: Parts, builder: Builder, needed: tuple[str, ...]) -> str | None
         return None
     try:
         rust = builder(parts)
+        if rust is None:
+            return None
         added = _added_tokens(parts, rust.get_vocab())
     except UserError:
         raise
@@ -109,6 +116,23 @@ def word_piece(parts: Parts) -> tokenizers.Tokenizer:
     return rust
 
 
+def byte_tokens(parts: Parts) -> tokenizers.Tokenizer | None:
+    """Build ByT5's tokenizer (Xue 2022): three special tokens, one token per byte, sentinels; `A </s>` around texts."""
+    if parts.settings.get("tokenizer_class") != "ByT5Tokenizer":
+        return None
+    special = [parts.roles[role] for role in ("pad", "eos", "unk")]
+    sentinels = [f"<extra_id_{i}>" for i in range(parts.settings.get("extra_ids", 125))]
+    tokens = [*special, *(BYTE_TO_CHARACTER[byte] for byte in range(256)), *sentinels]
+    rust = tokenizers.Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=[]))
+    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    rust.decoder = decoders.ByteLevel()
+    eos, eos_id = _token(parts, "eos", rust)
+    rust.post_processor = processors.TemplateProcessing(
+        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, eos_id)]
+    )
+    return rust
+
+
 def _bpe(folder: Path) -> models.BPE:
     vocab = files.read_json(folder / VOCAB, MAX_TOKENIZER_BYTES)
     if not isinstance(vocab, dict) or not all(type(i) is int and i >= 0 for i in vocab.values()):
@@ -142,7 +166,8 @@ def _added_tokens(parts: Parts, vocab: Mapping[str, int]) -> list[dict[str, Any]
         ids = dict(files.read_json(parts.folder / ADDED))
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     options = {token: flags | {"special": token in parts.roles.values(), "normalized": True} for token in ids}
-    for token in dict.fromkeys(parts.roles.values()):
+    others = [token for token in parts.settings.get("additional_special_tokens") or [] if isinstance(token, str)]
+    for token in dict.fromkeys([*parts.roles.values(), *others]):
         token_id = ids.get(token, vocab.get(token))
         if token_id is not None:
             ids[token] = token_id
@@ -151,5 +176,6 @@ def _added_tokens(parts: Parts, vocab: Mapping[str, int]) -> list[dict[str, Any]
     for token_id, token in (parts.settings.get("added_tokens_decoder") or {}).items():
         ids[token["content"]] = int(token_id)
         options[token["content"]] = {key: bool(token.get(key, False)) for key in (*flags, "special")}
+        options[token["content"]]["special"] |= token["content"] in parts.roles.values()
     by_id = sorted(options, key=lambda token: ids[token])
     return [{"id": ids[token], "content": token} | options[token] for token in by_id]

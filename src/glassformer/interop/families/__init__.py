@@ -14,6 +14,7 @@ from glassformer.interop.families import (
     llama_relatives,
     marian,
     mbart,
+    nomic_bert,
     opt,
     t5,
 )
@@ -38,6 +39,7 @@ FAMILIES: tuple[Family, ...] = (
     bert.XLM_ROBERTA,
     bert.CAMEMBERT,
     electra.ELECTRA,
+    nomic_bert.NOMIC_BERT,
     gpt_neo.GPT_NEO,
     opt.OPT,
     bloom.BLOOM,

@@ -60,9 +60,11 @@ def _windows(hf: HFConfig, n_layers: int) -> tuple[int, ...]:
 def write_neo(config: TransformerConfig) -> dict[str, Any]:
     windows = windows_of(config)
     kinds = [LOCAL if window else GLOBAL for window in windows]
+    n = len(kinds)
+    period = next((k for k in range(1, n) if n % k == 0 and kinds == kinds[:k] * (n // k)), n)
     return {
         "intermediate_size": config.head_stack.d_ff,
-        "attention_types": [[[kind], 1] for kind in kinds],
+        "attention_types": [[kinds[:period], n // max(period, 1)]],
         "attention_layers": kinds,
         "window_size": max(windows, default=0) or 256,
     }

@@ -3,7 +3,7 @@
 from typing import Any
 
 from glassformer.config.transformer import Head, NormalInit, SequenceHead, TokenHead, TransformerConfig, VectorHead
-from glassformer.interop.equivalent import with_scales_and_biases
+from glassformer.interop.equivalent import Recast, Weights, with_equal_biases, with_norm_scales, with_zero_biases
 from glassformer.interop.families import bloom
 from glassformer.interop.families.rotary import read_rotary, write_rotary
 from glassformer.interop.family import Family, Rule, lines, rule
@@ -36,7 +36,9 @@ def read_neox(hf: HFConfig, fields: Fields) -> Fields:
 
 
 def write_neox(config: TransformerConfig) -> dict[str, Any]:
-    return {"use_parallel_residual": False} | write_rotary(config.positions, with_fraction=True)
+    keys = write_rotary(config.positions, with_fraction=True)
+    old = {"rotary_emb_base": keys["rope_theta"], "rotary_pct": keys["partial_rotary_factor"]}
+    return {"use_parallel_residual": False} | keys | old
 
 
 def table_neox(config: TransformerConfig) -> list[Rule]:
@@ -46,6 +48,11 @@ def table_neox(config: TransformerConfig) -> list[Rule]:
         *lines("decoder.blocks.{i}.", "gpt_neox.layers.{i}.", bloom.BLOCK),
         rule("output.proj", "embed_out" if isinstance(config.head, TokenHead) else "score"),
     ]
+
+
+def recast_neox(config: TransformerConfig, weights: Weights) -> Recast:
+    config, weights = with_zero_biases(*with_norm_scales(config, weights), "norm_bias", "ff_bias")
+    return with_equal_biases(config, weights, "qkv_bias", "attn_out_bias")
 
 
 GPT_NEOX = Family(
@@ -59,7 +66,7 @@ GPT_NEOX = Family(
     write_others=write_neox,
     prefix="gpt_neox.",
     bare=frozenset({"GPTNeoXModel"}),
-    recast=with_scales_and_biases,
+    recast=recast_neox,
     repeats={"embed_out.weight": "gpt_neox.embed_in.weight"},
     derived=(
         "gpt_neox.layers.*.attention.bias",

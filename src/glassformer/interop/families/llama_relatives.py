@@ -3,7 +3,14 @@
 from typing import Any
 
 from glassformer.config.transformer import TransformerConfig
-from glassformer.interop.equivalent import Recast, Weights, with_norm_scales, with_relu2_as_gate, with_zero_biases
+from glassformer.interop.equivalent import (
+    Recast,
+    Weights,
+    with_equal_biases,
+    with_norm_scales,
+    with_relu2_as_gate,
+    with_zero_biases,
+)
 from glassformer.interop.families import llama
 from glassformer.interop.families.rotary import read_rotary, write_rotary
 from glassformer.interop.families.windows import windows_of
@@ -40,9 +47,7 @@ def table_starcoder2(config: TransformerConfig) -> list[Rule]:
 
 
 def recast_starcoder2(config: TransformerConfig, weights: Weights) -> Recast:
-    config, weights = recast_layer_norm(config, weights)
-    biases = ("qkv_bias", "attn_out_bias", "ff_bias")
-    return with_zero_biases(config, weights, *biases) if any(getattr(config, x) for x in biases) else (config, weights)
+    return with_equal_biases(*recast_layer_norm(config, weights), "qkv_bias", "attn_out_bias", "ff_bias")
 
 
 STARCODER2 = llama.family(
@@ -56,6 +61,8 @@ STARCODER2 = llama.family(
     name="StarCoder2",
     table=table_starcoder2,
     always=LAYER_NORM,
+    only={"mlp_type": "default", "norm_type": "layer_norm"},
+    unused="layer_norm_epsilon attention_softmax_in_fp32 scale_attention_softmax_in_fp32",
     read_others=read_starcoder2,
     write_others=lambda config: llama.write_common(config) | write_window(config),
     recast=recast_starcoder2,

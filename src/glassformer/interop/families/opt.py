@@ -11,7 +11,7 @@ from glassformer.config.transformer import (
     TransformerConfig,
     VectorHead,
 )
-from glassformer.interop.equivalent import BIASES, Recast, Weights, with_zero_biases
+from glassformer.interop.equivalent import Recast, Weights, with_equal_biases, with_zero_biases
 from glassformer.interop.family import QKV_OUT, Family, Rule, attention, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 from glassformer.interop.vocabulary_files import byte_level
@@ -61,13 +61,9 @@ def table_opt(config: TransformerConfig) -> list[Rule]:
 
 
 def recast_opt(config: TransformerConfig, weights: Weights) -> Recast:
-    """Add the biases of norms, and the other biases if there is one of them."""
     if config.norm_weight:
         config, weights = with_zero_biases(config, weights, "norm_bias")
-    linear = [name for name in BIASES if name != "norm_bias"]
-    if any(getattr(config, name) for name in linear):
-        config, weights = with_zero_biases(config, weights, *linear)
-    return config, weights
+    return with_equal_biases(config, weights, "qkv_bias", "attn_out_bias", "ff_bias")
 
 
 OPT = Family(
@@ -78,7 +74,7 @@ OPT = Family(
     table=table_opt,
     always={"positions": LearnedPositions(offset=2), "norm_eps": 1e-5, "init": NormalInit(0.02)},
     only={"_remove_final_layer_norm": False},
-    unused="layerdrop",
+    unused="layerdrop activation_dropout",
     read_others=read_opt,
     write_others=write_opt,
     prefix="model.",

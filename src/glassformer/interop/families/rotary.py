@@ -55,7 +55,8 @@ def write_rotary(positions: c.Positions, with_fraction: bool = False) -> dict[st
         return {"rope_parameters": base | {"rope_type": "default"}} | base
     names = {"kind": "rope_type", "original_max_len": ORIGINAL}
     scaling = {names.get(name, name): value for name, value in to_dict(positions.scaling).items()}
-    return {"rope_parameters": base | scaling} | base | {"rope_scaling": scaling}
+    # GPT-NeoX and Phi-3 read rope_scaling in place of rope_parameters.
+    return {"rope_parameters": base | scaling} | base | {"rope_scaling": base | scaling if with_fraction else scaling}
 
 
 def _in_one_table(hf: HFConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""T5 (Raffel 2020) 1.0 and 1.1, and mT5: an encoder-decoder with RMSNorm, relative positions and unscaled scores.
+"""T5 (Raffel 2020) 1.0 and 1.1, mT5 and ByT5: an encoder-decoder with RMSNorm, relative positions and unscaled scores.
 
 Its encoder alone is a family of its own, whose outputs are vectors.
 """
@@ -16,6 +16,7 @@ from glassformer.config.transformer import (
 from glassformer.interop.equivalent import with_norm_scales
 from glassformer.interop.family import Family, Rule, attention, lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Fields, HFConfig, inside, settings
+from glassformer.interop.vocabulary_files import TOKENIZER_CONFIG, byte_tokens
 
 HEAD, SHARED = "lm_head.weight", "shared.weight"
 FEED_FORWARDS = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
@@ -126,6 +127,8 @@ T5 = Family(
     recast=with_norm_scales,
     repeats={"encoder.embed_tokens.weight": SHARED, "decoder.embed_tokens.weight": SHARED, HEAD: SHARED},
     derived=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),  # never used
+    builder=byte_tokens,
+    vocabulary=(TOKENIZER_CONFIG,),
     roles={"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
 )
 T5_ENCODER = replace(

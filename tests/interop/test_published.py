@@ -1,0 +1,506 @@
+"""Sixty published configurations by name: read by the right family, or refused for the right reason.
+
+The keys are those that define the network. Numbers of parameters are those of the published checkpoints.
+"""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.config.transformer import TransformerConfig
+from glassformer.errors import UserError
+from glassformer.interop.directory import HFFolder
+from glassformer.interop.equivalent import shapes_of
+from glassformer.interop.importing import find_family, read_config
+
+Table = dict[str, Any]
+
+
+def decoder(model_type: str, architecture: str, d_model: int, n_layers: int, n_heads: int, **others: Any) -> Table:
+    sizes = {"hidden_size": d_model, "num_hidden_layers": n_layers, "num_attention_heads": n_heads}
+    return {"model_type": model_type, "architectures": [architecture]} | sizes | others
+
+
+def llama(architecture: str, d_model: int, d_ff: int, n_layers: int, n_heads: int, **others: Any) -> Table:
+    model_type = architecture.partition("For")[0].lower()
+    common = {"rms_norm_eps": 1e-5, "hidden_act": "silu", "intermediate_size": d_ff}
+    return decoder(model_type, architecture, d_model, n_layers, n_heads, **common | others)
+
+
+def bert(architecture: str, model_type: str, d_model: int, n_layers: int, vocab_size: int, **others: Any) -> Table:
+    common = {"hidden_act": "gelu", "intermediate_size": 4 * d_model, "vocab_size": vocab_size}
+    common |= {"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "pad_token_id": 0}
+    return decoder(model_type, architecture, d_model, n_layers, d_model // 64, **common | others)
+
+
+def roberta(architecture: str, model_type: str, d_model: int, n_layers: int, vocab_size: int, **others: Any) -> Table:
+    common = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
+    return bert(architecture, model_type, d_model, n_layers, vocab_size, **common | others)
+
+
+def gpt2(d_model: int, n_layers: int, n_heads: int) -> Table:
+    sizes = {"n_embd": d_model, "n_layer": n_layers, "n_head": n_heads, "n_positions": 1024, "n_ctx": 1024}
+    return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257} | sizes
+
+
+def gpt_neo(d_model: int, n_layers: int, n_heads: int) -> Table:
+    sizes = {"hidden_size": d_model, "num_layers": n_layers, "num_heads": n_heads, "max_position_embeddings": 2048}
+    kinds = {"attention_types": [[["global", "local"], n_layers // 2]], "window_size": 256, "vocab_size": 50257}
+    kinds["attention_layers"] = ["global", "local"] * (n_layers // 2)
+    return {"model_type": "gpt_neo", "architectures": ["GPTNeoForCausalLM"], "intermediate_size": None} | sizes | kinds
+
+
+def opt(d_model: int, n_layers: int, n_heads: int, **others: Any) -> Table:
+    common = {"ffn_dim": 4 * d_model, "max_position_embeddings": 2048, "vocab_size": 50272, "prefix": "</s>"}
+    common |= {"do_layer_norm_before": True, "_remove_final_layer_norm": False, "word_embed_proj_dim": d_model}
+    common |= {"activation_function": "relu", "activation_dropout": 0.0, "layerdrop": 0.0}
+    return decoder("opt", "OPTForCausalLM", d_model, n_layers, n_heads, **common | others)
+
+
+def bloom(d_model: int, n_layers: int, n_heads: int) -> Table:
+    """Return a table with the old names of the sizes, which the published files have."""
+    sizes = {"n_embed": d_model, "n_layer": n_layers, "num_attention_heads": n_heads, "n_inner": None}
+    common = {"vocab_size": 250880, "seq_length": 2048, "offset_alibi": 100, "skip_bias_add": True, "pretraining_tp": 2}
+    common |= {"apply_residual_connection_post_layernorm": False, "masked_softmax_fusion": True}
+    return {"model_type": "bloom", "architectures": ["BloomForCausalLM"]} | sizes | common
+
+
+def neox(d_model: int, n_layers: int, n_heads: int, vocab_size: int = 50304) -> Table:
+    common = {"intermediate_size": 4 * d_model, "max_position_embeddings": 2048, "rotary_pct": 0.25}
+    common |= {"rotary_emb_base": 10000, "use_parallel_residual": True, "vocab_size": vocab_size}
+    return decoder("gpt_neox", "GPTNeoXForCausalLM", d_model, n_layers, n_heads, **common)
+
+
+def pair(model_type: str, architecture: str, d_model: int, n_layers: int, **others: Any) -> Table:
+    sizes = {"d_model": d_model, "max_position_embeddings": 1024}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"{side}_layers": n_layers, f"{side}_attention_heads": d_model // 64, f"{side}_ffn_dim": 4 * d_model}
+    return {"model_type": model_type, "architectures": [architecture]} | sizes | others
+
+
+def t5(model_type: str, architecture: str, d_model: int, d_ff: int, n_layers: int, **others: Any) -> Table:
+    common = {"num_heads": d_model // 64, "d_kv": 64, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    sizes = {"d_model": d_model, "d_ff": d_ff, "num_layers": n_layers}
+    return {"model_type": model_type, "architectures": [architecture]} | common | sizes | others
+
+
+PRE_NORM = {"normalize_before": True, "add_final_layer_norm": True, "scale_embedding": True}
+MBART = PRE_NORM | {"normalize_embedding": True, "static_position_embeddings": False, "activation_function": "gelu"}
+PEGASUS = PRE_NORM | {"normalize_embedding": False, "static_position_embeddings": True, "extra_pos_embeddings": 1}
+PEGASUS |= {"activation_function": "relu", "vocab_size": 96103, "add_bias_logits": False}
+PHI3 = {"vocab_size": 32064, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096}
+PHI3 |= {"sliding_window": 2047, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "rope_scaling": None}
+LONG = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.0] * 48}
+STARCODER = {"vocab_size": 49152, "max_position_embeddings": 16384, "sliding_window": 4096, "use_bias": True}
+STARCODER |= {"norm_epsilon": 1e-5, "norm_type": "layer_norm", "mlp_type": "default", "rope_theta": 999999.442}
+STABLE = {"hidden_act": "silu", "partial_rotary_factor": 0.25, "layer_norm_eps": 1e-5, "use_parallel_residual": False}
+STABLE |= {"max_position_embeddings": 4096, "qk_layernorm": False, "rope_theta": 10000}
+OLMO = {"vocab_size": 50304, "max_position_embeddings": 2048, "hidden_act": "silu", "clip_qkv": None}
+QWEN = {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "use_sliding_window": False, "sliding_window": None}
+ELECTRA = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+STARCODER2 = ("starcoder2", "Starcoder2ForCausalLM")
+
+READ: dict[str, tuple[Table, str, int]] = {
+    "gpt2": (gpt2(768, 12, 12), "GPT-2", 124_439_808),
+    "gpt2-xl": (gpt2(1600, 48, 25), "GPT-2", 1_557_611_200),
+    "distilgpt2": (gpt2(768, 6, 12), "GPT-2", 81_912_576),
+    "bert-base-uncased": (bert("BertForMaskedLM", "bert", 768, 12, 30522), "BERT", 109_514_298),
+    "bert-large-uncased": (bert("BertModel", "bert", 1024, 24, 30522), "BERT", 335_141_888),
+    "paraphrase-multilingual-MiniLM-L12-v2": (
+        bert("BertModel", "bert", 384, 12, 250037, num_attention_heads=12),
+        "BERT",
+        117_653_760,
+    ),
+    "roberta-base": (roberta("RobertaForMaskedLM", "roberta", 768, 12, 50265), "RoBERTa", 124_697_433),
+    "xlm-roberta-base": (roberta("XLMRobertaForMaskedLM", "xlm-roberta", 768, 12, 250002), "XLM-RoBERTa", 278_295_186),
+    "xlm-roberta-large": (
+        roberta("XLMRobertaForMaskedLM", "xlm-roberta", 1024, 24, 250002),
+        "XLM-RoBERTa",
+        560_142_482,
+    ),
+    "multilingual-e5-base": (roberta("XLMRobertaModel", "xlm-roberta", 768, 12, 250002), "XLM-RoBERTa", 278_043_648),
+    "bge-m3": (
+        roberta("XLMRobertaModel", "xlm-roberta", 1024, 24, 250002, max_position_embeddings=8194),
+        "XLM-RoBERTa",
+        567_754_752,
+    ),
+    "camembert-base": (roberta("CamembertForMaskedLM", "camembert", 768, 12, 32005), "CamemBERT", 110_655_493),
+    "electra-base-discriminator": (
+        bert("ElectraForPreTraining", "electra", 768, 12, 30522, embedding_size=768, **ELECTRA),
+        "ELECTRA",
+        108_891_648,
+    ),
+    "gpt-neo-125m": (gpt_neo(768, 12, 12), "GPT-Neo", 125_198_592),
+    "gpt-neo-1.3B": (gpt_neo(2048, 24, 16), "GPT-Neo", 1_315_575_808),
+    "TinyStories-33M": (gpt_neo(768, 4, 16), "GPT-Neo", 68_514_048),
+    "opt-125m": (opt(768, 12, 12), "OPT", 125_239_296),
+    "opt-1.3b": (opt(2048, 24, 32), "OPT", 1_315_758_080),
+    "opt-6.7b": (opt(4096, 32, 32), "OPT", 6_658_473_984),
+    "bloom-560m": (bloom(1024, 24, 16), "BLOOM", 559_214_592),
+    "bloom-1b7": (bloom(2048, 24, 16), "BLOOM", 1_722_408_960),
+    "bloom-7b1": (bloom(4096, 30, 32), "BLOOM", 7_069_016_064),
+    "starcoder2-3b": (
+        decoder(*STARCODER2, 3072, 30, 24, num_key_value_heads=2, intermediate_size=12288, **STARCODER),
+        "StarCoder2",
+        3_030_371_328,
+    ),
+    "starcoder2-7b": (
+        decoder(*STARCODER2, 4608, 32, 36, num_key_value_heads=4, intermediate_size=18432, **STARCODER),
+        "StarCoder2",
+        7_173_923_840,
+    ),
+    "stablelm-3b-4e1t": (
+        decoder("stablelm", "StableLmForCausalLM", 2560, 32, 32, intermediate_size=6912, vocab_size=50304, **STABLE),
+        "StableLM",
+        2_795_443_200,
+    ),
+    "stablelm-2-1_6b": (
+        decoder(
+            "stablelm",
+            "StableLmForCausalLM",
+            2048,
+            24,
+            32,
+            intermediate_size=5632,
+            vocab_size=100352,
+            use_qkv_bias=True,
+            **STABLE,
+        ),
+        "StableLM",
+        1_644_515_328,
+    ),
+    "OLMo-1B-hf": (
+        decoder("olmo", "OlmoForCausalLM", 2048, 16, 16, intermediate_size=8192, tie_word_embeddings=True, **OLMO),
+        "OLMo",
+        1_176_764_416,
+    ),
+    "OLMo-7B-hf": (
+        decoder("olmo", "OlmoForCausalLM", 4096, 32, 32, intermediate_size=11008, **OLMO),
+        "OLMo",
+        6_888_095_744,
+    ),
+    "Phi-3-mini-4k-instruct": (llama("Phi3ForCausalLM", 3072, 8192, 32, 32, **PHI3), "Phi-3", 3_821_079_552),
+    "phi-4": (
+        llama(
+            "Phi3ForCausalLM",
+            5120,
+            17920,
+            40,
+            40,
+            num_key_value_heads=10,
+            vocab_size=100352,
+            max_position_embeddings=16384,
+            original_max_position_embeddings=16384,
+            rope_theta=250000,
+            sliding_window=None,
+        ),
+        "Phi-3",
+        14_659_507_200,
+    ),
+    "mbart-large-cc25": (
+        pair("mbart", "MBartForConditionalGeneration", 1024, 12, vocab_size=250027, **MBART),
+        "mBART",
+        610_851_840,
+    ),
+    "mbart-large-50": (
+        pair("mbart", "MBartForConditionalGeneration", 1024, 12, vocab_size=250054, **MBART),
+        "mBART",
+        610_879_488,
+    ),
+    "pegasus-large": (
+        pair("pegasus", "PegasusForConditionalGeneration", 1024, 16, **PEGASUS),
+        "Pegasus",
+        568_699_904,
+    ),
+    "bart-large": (
+        pair("bart", "BartForConditionalGeneration", 1024, 12, vocab_size=50265, normalize_embedding=True),
+        "BART",
+        406_291_456,
+    ),
+    "t5-v1_1-small": (
+        t5("t5", "T5ForConditionalGeneration", 512, 1024, 8, num_heads=6, vocab_size=32128),
+        "T5",
+        76_961_152,
+    ),
+    "mt5-small": (
+        t5("mt5", "MT5ForConditionalGeneration", 512, 1024, 8, num_heads=6, vocab_size=250112),
+        "mT5",
+        300_176_768,
+    ),
+    "byt5-small": (
+        t5("t5", "T5ForConditionalGeneration", 1472, 3584, 12, num_heads=6, num_decoder_layers=4, vocab_size=384),
+        "T5",
+        299_637_760,
+    ),
+    "Llama-3.2-1B": (
+        llama(
+            "LlamaForCausalLM",
+            2048,
+            8192,
+            16,
+            32,
+            num_key_value_heads=8,
+            head_dim=64,
+            vocab_size=128256,
+            max_position_embeddings=131072,
+            tie_word_embeddings=True,
+            rope_theta=500000.0,
+            rope_scaling={
+                "factor": 32.0,
+                "high_freq_factor": 4.0,
+                "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 8192,
+                "rope_type": "llama3",
+            },
+        ),
+        "Llama",
+        1_235_814_400,
+    ),
+    "TinyLlama-1.1B": (
+        llama(
+            "LlamaForCausalLM",
+            2048,
+            5632,
+            22,
+            32,
+            num_key_value_heads=4,
+            vocab_size=32000,
+            max_position_embeddings=2048,
+        ),
+        "Llama",
+        1_100_048_384,
+    ),
+    "Qwen2.5-7B": (
+        llama("Qwen2ForCausalLM", 3584, 18944, 28, 28, num_key_value_heads=4, vocab_size=152064, **QWEN),
+        "Qwen2",
+        7_615_616_512,
+    ),
+    "Qwen3-Embedding-0.6B": (
+        llama(
+            "Qwen3ForCausalLM",
+            1024,
+            3072,
+            28,
+            16,
+            num_key_value_heads=8,
+            head_dim=128,
+            vocab_size=151669,
+            tie_word_embeddings=True,
+            **QWEN,
+        ),
+        "Qwen3",
+        595_776_512,
+    ),
+    "Skywork-Reward-Llama-3.1-8B": (
+        llama(
+            "LlamaForSequenceClassification",
+            4096,
+            14336,
+            32,
+            32,
+            num_key_value_heads=8,
+            vocab_size=128256,
+            max_position_embeddings=131072,
+            num_labels=1,
+        ),
+        "Llama",
+        7_504_928_768,
+    ),
+}
+"""Name → configuration, family, number of parameters."""
+
+PARALLEL = "use_parallel_residual true is not supported: glassformer applies the feed-forward layer after the attention"
+REFUSED: dict[str, tuple[Table, str]] = {
+    "pythia-70m": (neox(512, 6, 8), PARALLEL),
+    "pythia-1.4b": (neox(2048, 24, 16), PARALLEL),
+    "gpt-neox-20b": (neox(6144, 44, 64, 50432), PARALLEL),
+    "electra-small-discriminator": (
+        bert("ElectraForPreTraining", "electra", 256, 12, 30522, embedding_size=128, **ELECTRA),
+        "embedding_size 128 differs from hidden_size 256: ELECTRA's projection between them has a bias",
+    ),
+    "opt-350m": (
+        opt(1024, 24, 16, word_embed_proj_dim=512, do_layer_norm_before=False),
+        "word_embed_proj_dim 512 differs from hidden_size 1024: positions are added after the projection",
+    ),
+    "stablelm-2-12b": (
+        decoder(
+            "stablelm",
+            "StableLmForCausalLM",
+            5120,
+            40,
+            32,
+            intermediate_size=13824,
+            vocab_size=100352,
+            num_key_value_heads=8,
+            **STABLE | {"use_parallel_residual": True, "qk_layernorm": True},
+        ),
+        "use_parallel_residual True is not supported (known: False); qk_layernorm True is not supported",
+    ),
+    "OLMo-7B-0424-hf": (
+        decoder("olmo", "OlmoForCausalLM", 4096, 32, 32, intermediate_size=11008, **OLMO | {"clip_qkv": 8.0}),
+        "clip_qkv 8.0 is not supported",
+    ),
+    "Phi-3-mini-128k-instruct": (
+        llama(
+            "Phi3ForCausalLM", 3072, 8192, 32, 32, **PHI3 | {"rope_scaling": LONG, "max_position_embeddings": 131072}
+        ),
+        "rope_type longrope is not supported: its frequencies change with the length of the text",
+    ),
+    "phi-2": (
+        decoder(
+            "phi",
+            "PhiForCausalLM",
+            2560,
+            32,
+            32,
+            intermediate_size=10240,
+            vocab_size=51200,
+            max_position_embeddings=2048,
+            partial_rotary_factor=0.4,
+            layer_norm_eps=1e-5,
+            hidden_act="gelu_new",
+        ),
+        "model_type phi is not supported",
+    ),
+    "gpt-j-6b": (
+        gpt2(4096, 28, 16) | {"model_type": "gptj", "architectures": ["GPTJForCausalLM"], "rotary_dim": 64},
+        "the nearest family is GPT-2, which lacks: rotary_dim is not a known key",
+    ),
+    "gemma-2-2b": (
+        decoder(
+            "gemma2",
+            "Gemma2ForCausalLM",
+            2304,
+            26,
+            8,
+            head_dim=256,
+            num_key_value_heads=4,
+            intermediate_size=9216,
+            vocab_size=256000,
+            max_position_embeddings=8192,
+            rms_norm_eps=1e-6,
+            attn_logit_softcapping=50.0,
+            final_logit_softcapping=30.0,
+            query_pre_attn_scalar=256,
+            sliding_window=4096,
+        ),
+        "the nearest family is Mistral, which lacks: attn_logit_softcapping is not a known key",
+    ),
+    "Mixtral-8x7B-v0.1": (
+        llama(
+            "MixtralForCausalLM",
+            4096,
+            14336,
+            32,
+            32,
+            num_key_value_heads=8,
+            vocab_size=32000,
+            max_position_embeddings=32768,
+            num_local_experts=8,
+            num_experts_per_tok=2,
+        ),
+        "the nearest family is Llama, which lacks: num_local_experts is not a known key; num_experts_per_tok",
+    ),
+    "OLMo-2-0425-1B": (
+        llama(
+            "Olmo2ForCausalLM",
+            2048,
+            8192,
+            16,
+            16,
+            vocab_size=100352,
+            max_position_embeddings=4096,
+            rms_norm_eps=1e-6,
+        ),
+        "its keys are those of Llama, but its layers may differ",
+    ),
+    "granite-3.0-2b-base": (
+        llama(
+            "GraniteForCausalLM",
+            2048,
+            8192,
+            40,
+            32,
+            num_key_value_heads=8,
+            vocab_size=49152,
+            max_position_embeddings=4096,
+            embedding_multiplier=12.0,
+            logits_scaling=8.0,
+            residual_multiplier=0.22,
+            attention_multiplier=0.015625,
+        ),
+        "the nearest family is Llama, which lacks: embedding_multiplier is not a known key; logits_scaling is not",
+    ),
+    "all-mpnet-base-v2": (
+        roberta("MPNetForMaskedLM", "mpnet", 768, 12, 30527, relative_attention_num_buckets=32),
+        "which lacks: relative_attention_num_buckets is not a known key",
+    ),
+    "albert-base-v2": (
+        bert(
+            "AlbertForMaskedLM",
+            "albert",
+            768,
+            12,
+            30000,
+            embedding_size=128,
+            num_hidden_groups=1,
+            inner_group_num=1,
+            hidden_act="gelu_new",
+        ),
+        "which lacks: ",
+    ),
+    "nllb-200-distilled-600M": (
+        pair("m2m_100", "M2M100ForConditionalGeneration", 1024, 12, vocab_size=256206, scale_embedding=True),
+        "model_type m2m_100 is not supported",
+    ),
+    "mamba-130m": (
+        {
+            "model_type": "mamba",
+            "architectures": ["MambaForCausalLM"],
+            "d_state": 16,
+            "n_layer": 24,
+            "vocab_size": 50280,
+        },
+        "model_type mamba is not supported",
+    ),
+}
+"""Name → configuration, words of the refusal."""
+
+
+def folder(table: Table, *tensors: str) -> HFFolder:
+    return HFFolder(Path("here"), table | {"torch_dtype": "float32"}, dict.fromkeys(tensors))  # type: ignore[arg-type]
+
+
+def is_constant(config: TransformerConfig, name: str) -> bool:
+    """Return True for the bias of the logits if it is a stored buffer, which no count of parameters contains."""
+    return name == "output.bias" and getattr(config.head, "bias", "") == "constant"
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_published_configuration_is_read(name: str) -> None:
+    table, family_name, n_parameters = READ[name]
+    given = folder(table, *(["lm_head.weight"] if table["model_type"] in ("t5", "mt5") else []), "pooler.dense.weight")
+    family, architecture = find_family(given, log=lambda text: None)
+    config, _ = read_config(given, family, architecture, log=lambda text: None)
+    config = replace(config, pad_id=table.get("pad_token_id", 0), decoder_start_id=2)
+    assert family.name == family_name
+    learned = {name: shape for name, shape in shapes_of(config).items() if not is_constant(config, name)}
+    assert sum(map(math.prod, learned.values())) == n_parameters
+    assert family.misfits(config) == []
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_published_configuration_is_refused(name: str) -> None:
+    table, words = REFUSED[name]
+    given = folder(table)
+    with pytest.raises(UserError) as error:
+        family, architecture = find_family(given, log=lambda text: None)
+        read_config(given, family, architecture, log=lambda text: None)
+    assert words in str(error.value)
+
+
+def test_there_are_sixty() -> None:
+    assert len({*READ, *REFUSED}) >= 60

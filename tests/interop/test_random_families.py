@@ -1,0 +1,167 @@
+"""Random configurations of families, against transformers: logits, hidden states, padding, generated ids, tensors.
+
+The default is one configuration per family; GLASSFORMER_FAMILIES=full compares twenty.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+transformers = pytest.importorskip("transformers")
+
+from interop.checkpoints import VOCAB, Both, imported, one_bias  # noqa: E402
+from interop.decoding import assert_same_beams, assert_same_greedy  # noqa: E402
+
+N_SEEDS = 20 if os.environ.get("GLASSFORMER_FAMILIES") == "full" else 1
+ENDS = {"vocab_size": VOCAB, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+Table = dict[str, Any]
+
+
+def stack(draw: Random, n_layers: str = "num_hidden_layers", n_heads: str = "num_attention_heads") -> Table:
+    """Draw sizes of a stack of blocks, under the names of a family."""
+    heads = draw.choice((2, 4))
+    width = heads * draw.choice((4, 8))
+    return {
+        "hidden_size": width,
+        n_layers: draw.randint(1, 3),
+        n_heads: heads,
+        "max_position_embeddings": draw.randint(24, 64),
+        "tie_word_embeddings": draw.random() < 0.5,
+    } | ENDS
+
+
+def eps(draw: Random) -> float:
+    return draw.choice((1e-3, 1e-5, 1e-6))
+
+
+def rope(draw: Random, *fractions: float, kinds: bool = True) -> Table:
+    table: Table = {"rope_theta": draw.choice((50.0, 10000.0)), "rope_type": "default"}
+    if fractions:
+        table["partial_rotary_factor"] = draw.choice(fractions)
+    if kinds and draw.random() < 0.5:
+        table |= {"rope_type": "linear", "factor": 2.0}
+    return {"rope_parameters": table}
+
+
+def inner(draw: Random) -> int:
+    return draw.randint(9, 40)
+
+
+def llama(draw: Random) -> Table:
+    return stack(draw) | {"num_key_value_heads": draw.choice((1, 2)), "intermediate_size": inner(draw)}
+
+
+def encoder(draw: Random) -> Table:
+    drawn = stack(draw) | {"intermediate_size": inner(draw), "layer_norm_eps": eps(draw)}
+    return drawn | {"type_vocab_size": draw.choice((1, 2)), "pad_token_id": draw.choice((0, 1))}
+
+
+def electra(draw: Random) -> Table:
+    drawn = encoder(draw)
+    return drawn | {"embedding_size": drawn["hidden_size"]}
+
+
+def nomic_bert(draw: Random) -> Table:
+    activation = {"hidden_act": draw.choice(ACTIVATIONS), "type_vocab_size": draw.choice((1, 2))}
+    return stack(draw) | {"intermediate_size": inner(draw), "layer_norm_eps": eps(draw)} | activation | rope(draw)
+
+
+def gpt_neo(draw: Random) -> Table:
+    kinds, times = draw.choice((["global"], ["global", "local"], ["local", "global", "global"])), draw.randint(1, 2)
+    drawn = stack(draw, "num_layers", "num_heads") | {"num_layers": len(kinds) * times}
+    drawn |= {"attention_types": [[kinds, times]], "window_size": 256, "layer_norm_epsilon": eps(draw)}
+    if "local" in kinds:
+        drawn["window_size"] = draw.randint(1, 6)
+    return drawn | {"intermediate_size": inner(draw), "activation_function": draw.choice(ACTIVATIONS)}
+
+
+def opt(draw: Random) -> Table:
+    drawn = stack(draw) | {"ffn_dim": inner(draw), "enable_bias": draw.random() < 0.7}
+    drawn |= {"do_layer_norm_before": draw.random() < 0.5, "activation_function": draw.choice(ACTIVATIONS)}
+    return drawn | {"layer_norm_elementwise_affine": draw.random() < 0.7}
+
+
+def bloom(draw: Random) -> Table:
+    heads = draw.choice((1, 3, 4, 6))
+    drawn = {"hidden_size": heads * 4, "n_head": heads, "n_layer": draw.randint(1, 3), "layer_norm_epsilon": eps(draw)}
+    return drawn | {"tie_word_embeddings": draw.random() < 0.5} | ENDS
+
+
+def gpt_neox(draw: Random) -> Table:
+    drawn = stack(draw) | {
+        "intermediate_size": inner(draw),
+        "layer_norm_eps": eps(draw),
+        "use_parallel_residual": False,
+    }
+    return drawn | {"attention_bias": draw.random() < 0.5} | rope(draw, 0.5, 1.0)
+
+
+def starcoder2(draw: Random) -> Table:
+    drawn = llama(draw) | {"norm_epsilon": eps(draw), "use_bias": draw.random() < 0.5} | rope(draw)
+    return drawn | {"sliding_window": draw.choice((None, 4)), "hidden_act": draw.choice(ACTIVATIONS)}
+
+
+def stablelm(draw: Random) -> Table:
+    return llama(draw) | {"use_qkv_bias": draw.random() < 0.5, "layer_norm_eps": eps(draw)} | rope(draw, 0.5, 1.0)
+
+
+def olmo(draw: Random) -> Table:
+    return llama(draw) | {"attention_bias": draw.random() < 0.5} | rope(draw)
+
+
+def phi3(draw: Random) -> Table:
+    drawn = llama(draw) | {"rms_norm_eps": eps(draw), "sliding_window": draw.choice((None, 5))}
+    return drawn | rope(draw, 0.5, 1.0, kinds=False)
+
+
+def pair(draw: Random) -> Table:
+    drawn: Table = {"d_model": draw.choice((16, 24)), "max_position_embeddings": draw.randint(24, 64)} | ENDS
+    for side in ("encoder", "decoder"):
+        sizes = {"layers": draw.randint(1, 3), "attention_heads": draw.choice((2, 4)), "ffn_dim": inner(draw)}
+        drawn |= {f"{side}_{name}": value for name, value in sizes.items()}
+    drawn |= {"decoder_start_token_id": draw.choice((0, 3)), "scale_embedding": draw.random() < 0.5}
+    drawn |= {"activation_function": draw.choice(ACTIVATIONS), "forced_eos_token_id": None}
+    return drawn
+
+
+ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")
+ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
+    "XLM-RoBERTa": ("XLMRobertaForMaskedLM", encoder),
+    "CamemBERT": ("CamembertForMaskedLM", encoder),
+    "ELECTRA": ("ElectraForMaskedLM", electra),
+    "Nomic BERT": ("NomicBertForMaskedLM", nomic_bert),
+    "GPT-Neo": ("GPTNeoForCausalLM", gpt_neo),
+    "OPT": ("OPTForCausalLM", opt),
+    "BLOOM": ("BloomForCausalLM", bloom),
+    "GPT-NeoX": ("GPTNeoXForCausalLM", gpt_neox),
+    "StarCoder2": ("Starcoder2ForCausalLM", starcoder2),
+    "StableLM": ("StableLmForCausalLM", stablelm),
+    "OLMo": ("OlmoForCausalLM", olmo),
+    "Phi-3": ("Phi3ForCausalLM", phi3),
+    "mBART": ("MBartForConditionalGeneration", pair),
+    "Pegasus": ("PegasusForConditionalGeneration", pair),
+}
+AUTO = {"MaskedLM": "MaskedLM", "CausalLM": "CausalLM", "ConditionalGeneration": "Seq2SeqLM"}
+
+
+@pytest.mark.parametrize("seed", range(N_SEEDS))
+@pytest.mark.parametrize("name", ROWS)
+def test_a_random_configuration_equals_transformers(name: str, seed: int, tmp_path: Path) -> None:
+    architecture, table = ROWS[name]
+    cls = getattr(transformers, architecture)
+    both = imported(cls(cls.config_class(**table(Random(f"{name}{seed}")))), tmp_path, after=one_bias)
+    both.assert_same(mask=False)
+    both.assert_same(mask=True)
+    both.assert_comes_back(tmp_path / "back")
+    auto = getattr(transformers, f"AutoModelFor{AUTO[architecture.partition('For')[2]]}")
+    again = Both(auto.from_pretrained(tmp_path / "back").eval(), both.ours, both.hf, both.folder)
+    assert type(again.theirs) is cls
+    again.assert_same(mask=True, seed=1)
+    if both.network.config.decoder is not None:
+        assert_same_greedy(both, must_vary=False)
+    if both.network.config.is_encoder_decoder:
+        assert_same_beams(both, must_vary=False)
