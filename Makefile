@@ -8,7 +8,7 @@ TESTS := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE= PYTHONPYCAC
 # One process more than cores, because some tests wait for a browser, a server or a disk.
 IN_PROCESSES := -q --numprocesses $(shell $(PYTHON) -c "import os; print(1 + os.cpu_count())") --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo chat course quick test processors faults check page docs screenshots bench gpu clean
+.PHONY: demo chat course quick compiled test processors faults check page docs screenshots bench gpu clean
 
 demo: .venv/core  ## train a tokenizer and a model on Python's documentation, and generate text
 	@$(BIN)/glassformer demo
@@ -23,6 +23,9 @@ quick: .venv/dev  ## lint and the tests of tests/quick.txt: under a minute on tw
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(TESTS) -m pytest $(IN_PROCESSES) @tests/quick.txt
+
+compiled: .venv/dev  ## compile the tests and what they import, once for all processes of `make test`
+	@$(TESTS) -m pytest --collect-only -qq > .venv/collected || { cat .venv/collected; false; }
 
 test: .venv/dev  ## all tests, doctests included; CHANGED=1: only those that depend on files that differ from main
 	@$(TESTS) $(if $(CHANGED),tests/changed.py,-m pytest) $(IN_PROCESSES)
