@@ -2,16 +2,22 @@
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+import glassformer
 from glassformer.cli.main import run
+from glassformer.config.run import InfillingConfig, MaskedConfig
+from glassformer.course.workshop import lineages
 from glassformer.course.workshop.assembling import assemble
 from glassformer.course.workshop.folder import check, start
+from glassformer.course.workshop.lineage_checks import EVERY_LINEAGE, Lineage, padded_rows
 from glassformer.course.workshop.solutions import LINEAGES, names, require_checked, solution_path
 from glassformer.errors import UserError
-from runs import made_up_text
+from runs import made_up_text, pair_run, text_run_of, tiny_run, write_text
 from test_extend import printed
 
 ROOT, MAX_LINES = Path(__file__).parents[2], 500
@@ -196,6 +202,28 @@ def test_files_and_names_select_what_is_checked(tmp_path: Path) -> None:
 
 
 # Training
+
+
+RUNS = {
+    "bahdanau": pair_run,
+    "luong": pair_run,
+    "transformer": pair_run,
+    "bart": lambda folder, **train: text_run_of(folder, InfillingConfig(), **train),
+    "bert": lambda folder, **train: text_run_of(folder, MaskedConfig(), **train),
+    "gpt": lambda folder, **train: tiny_run(write_text(folder), **train),
+}
+
+
+@pytest.mark.parametrize("lineage", EVERY_LINEAGE, ids=lambda lineage: lineage.name)
+def test_a_model_of_the_package_that_is_trained_gives_its_weights(lineage: Lineage, tmp_path: Path) -> None:
+    config = replace(lineage.config, vocab_size=0, max_len=64)
+    run = replace(RUNS[lineage.name](tmp_path, max_steps=2, eval_every=2), model=config)
+    network = glassformer.train(run, tmp_path / "run").model.network.eval()
+    mine = lineage.build(lineages, network.config)
+    mine.load_state_dict(network.state_dict())
+    inputs = padded_rows(lineage)
+    real = inputs["attention_mask"]
+    torch.testing.assert_close(mine(**inputs)[real], network(**inputs)[real], rtol=1e-4, atol=1e-5)
 
 
 def test_the_page_leads_from_functions_to_a_trained_model_in_the_inspector(tmp_path: Path) -> None:

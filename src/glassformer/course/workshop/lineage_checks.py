@@ -26,9 +26,18 @@ BOTH = replace(POST_NORM, decoder=STACK, share_embeddings=True)
 RECURRENT = RecurrentConfig(cell="gru", d_embedding=D, d_encoder=D, d_decoder=D, vocab_size=V, max_len=9)
 
 
-def sizes(file: Any, eps: float = 1e-5) -> Any:
-    """Return the sizes of the test for a Transformer in the reader's file."""
-    return file.Sizes(vocab_size=V, d_model=D, n_heads=2, n_layers=2, d_ff=12, max_len=9, eps=eps)
+def sizes(file: Any, config: TransformerConfig) -> Any:
+    """Return the sizes of a configuration for the classes of the reader's file."""
+    stack = config.head_stack
+    return file.Sizes(
+        config.vocab_size,
+        d_model=config.d_model,
+        n_heads=stack.n_heads,
+        n_layers=stack.n_layers,
+        d_ff=stack.d_ff,
+        max_len=config.max_len,
+        eps=config.norm_eps,
+    )
 
 
 @dataclass(frozen=True)
@@ -37,8 +46,8 @@ class Lineage:
 
     name: str
     config: ModelConfig
-    build: Callable[[Any], nn.Module]
-    """Build the reader's model from the module of the file."""
+    build: Callable[[Any, Any], nn.Module]
+    """Build the reader's model from the module of the file and a configuration like `config`."""
     file: str = LINEAGES_FILE
 
 
@@ -46,19 +55,23 @@ EVERY_LINEAGE = (
     Lineage(
         "bahdanau",
         replace(RECURRENT, attention=AttendBefore()),
-        lambda file: file.Recurrent(file.BahdanauDecoder, V, D),
+        lambda file, config: file.Recurrent(file.BahdanauDecoder, config.vocab_size, config.d_decoder),
     ),
     Lineage(
         "luong",
         replace(RECURRENT, attention=AttendAfter(input_feeding=False)),
-        lambda file: file.Recurrent(file.LuongDecoder, V, D),
+        lambda file, config: file.Recurrent(file.LuongDecoder, config.vocab_size, config.d_decoder),
     ),
     Lineage(
         "transformer",
         replace(BOTH, positions=SinusoidalPositions(), activation="relu", scale_embeddings=True),
-        lambda file: file.Transformer(sizes(file)),
+        lambda file, config: file.Transformer(sizes(file, config)),
     ),
-    Lineage("bart", replace(BOTH, embedding_norm=True), lambda file: file.Transformer(sizes(file), is_2017=False)),
+    Lineage(
+        "bart",
+        replace(BOTH, embedding_norm=True),
+        lambda file, config: file.Transformer(sizes(file, config), is_2017=False),
+    ),
     Lineage(
         "bert",
         replace(
@@ -68,9 +81,9 @@ EVERY_LINEAGE = (
             norm_eps=1e-12,
             head=TokenHead(transform=True, bias="learned"),
         ),
-        lambda file: file.BERT(sizes(file, eps=1e-12)),
+        lambda file, config: file.BERT(sizes(file, config)),
     ),
-    Lineage("gpt", GPT, lambda file: file.GPT(sizes(file))),
+    Lineage("gpt", GPT, lambda file, config: file.GPT(sizes(file, config))),
 )
 
 
@@ -87,7 +100,7 @@ def _judged(lineage: Lineage, file: ModuleType) -> Verdict:
     assert file.__file__ is not None
     with names_called(file.__file__) as called:
         try:
-            mine = lineage.build(file)
+            mine = lineage.build(file, lineage.config)
             mine.load_state_dict(theirs.state_dict())
             found = Outputs(mine, inputs)
         except (Exception, SystemExit) as error:
