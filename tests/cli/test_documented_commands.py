@@ -90,6 +90,7 @@ SMALLER = {
     "train python-docs": [*FEW_STEPS, *ONE_LAYER, "--data.path", "mybook.txt"],
     "train docstrings": [*FEW_STEPS, "--data.path", "dev.tsv"],
     "train docstrings --data.path": FEW_STEPS,
+    "train docstrings --data.path labels.tsv --out runs/adapted": [*FEW_STEPS, "--train.eval-every", "2"],
     "train python-tokens": [*FEW_STEPS, *SMALL_BATCHES],
     "plot alignment": ["--target", "1987"],
     "train multi30k-en-de-tiny": [*FEW_STEPS, *SHORT, *OF_EACH],
