@@ -44,7 +44,7 @@ SIZES: dict[str, dict[str, Any]] = {
     | {"hidden_size": 16, "num_layers": 2, "num_heads": 4, "attention_types": [[["local", "global"], 1]]},
     "opt": COMMON | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 20},
     "bloom": {"vocab_size": VOCAB, "hidden_size": 16, "n_layer": 2, "n_head": 4} | IDS,
-    "gpt_neox": ENCODER | {"use_parallel_residual": False, "rope_parameters": HALF_TURNED},
+    "gpt_neox": ENCODER | {"rope_parameters": HALF_TURNED},
     **dict.fromkeys(("starcoder2", "olmo", "phi3"), DECODER),
     "stablelm": ENCODER | {"num_key_value_heads": 2, "rope_parameters": HALF_TURNED},
     **dict.fromkeys(("mbart", "pegasus"), PAIR),

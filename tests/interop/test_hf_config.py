@@ -304,7 +304,7 @@ SIZES |= {"num_hidden_layers": 2, "d_kv": 2}
 SIZES_OF = {
     "electra": {"embedding_size": 64},
     "gpt_neo": {"num_layers": 24},  # its default kinds of layers are for this number
-    "gpt_neox": {"hidden_size": 256, "use_parallel_residual": False},
+    "gpt_neox": {"hidden_size": 256},
     "stablelm": {"hidden_size": 256},  # a quarter of each head is rotated
 }
 

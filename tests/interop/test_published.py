@@ -133,6 +133,32 @@ READ: dict[str, tuple[Table, str, int]] = {
         "ELECTRA",
         108_891_648,
     ),
+    "nomic-embed-text-v1.5": (
+        {
+            "model_type": "nomic_bert",
+            "architectures": ["NomicBertModel"],
+            "n_embd": 768,
+            "n_layer": 12,
+            "n_head": 12,
+            "n_inner": 3072,
+            "n_positions": 8192,
+            "vocab_size": 30528,
+            "type_vocab_size": 2,
+            "layer_norm_epsilon": 1e-12,
+            "activation_function": "swiglu",
+            "rotary_emb_base": 1000,
+            "rotary_emb_fraction": 1.0,
+            "rotary_emb_interleaved": False,
+            "rotary_scaling_factor": None,
+            "prenorm": False,
+            "qkv_proj_bias": False,
+            "mlp_fc1_bias": False,
+            "use_rms_norm": False,
+            "auto_map": {"AutoModel": "modeling_hf_nomic_bert.NomicBertModel"},
+        },
+        "Nomic BERT",
+        136_731_648,
+    ),
     "gpt-neo-125m": (gpt_neo(768, 12, 12), "GPT-Neo", 125_198_592),
     "gpt-neo-1.3B": (gpt_neo(2048, 24, 16), "GPT-Neo", 1_315_575_808),
     "TinyStories-33M": (gpt_neo(768, 4, 16), "GPT-Neo", 68_514_048),
@@ -142,6 +168,9 @@ READ: dict[str, tuple[Table, str, int]] = {
     "bloom-560m": (bloom(1024, 24, 16), "BLOOM", 559_214_592),
     "bloom-1b7": (bloom(2048, 24, 16), "BLOOM", 1_722_408_960),
     "bloom-7b1": (bloom(4096, 30, 32), "BLOOM", 7_069_016_064),
+    "pythia-70m": (neox(512, 6, 8), "GPT-NeoX", 70_426_624),
+    "pythia-1.4b": (neox(2048, 24, 16), "GPT-NeoX", 1_414_647_808),
+    "gpt-neox-20b": (neox(6144, 44, 64, 50432), "GPT-NeoX", 20_554_567_680),
     "starcoder2-3b": (
         decoder(*STARCODER2, 3072, 30, 24, num_key_value_heads=2, intermediate_size=12288, **STARCODER),
         "StarCoder2",
@@ -312,11 +341,7 @@ READ: dict[str, tuple[Table, str, int]] = {
 }
 """Name → configuration, family, number of parameters."""
 
-PARALLEL = "use_parallel_residual true is not supported: glassformer applies the feed-forward layer after the attention"
 REFUSED: dict[str, tuple[Table, str]] = {
-    "pythia-70m": (neox(512, 6, 8), PARALLEL),
-    "pythia-1.4b": (neox(2048, 24, 16), PARALLEL),
-    "gpt-neox-20b": (neox(6144, 44, 64, 50432), PARALLEL),
     "electra-small-discriminator": (
         bert("ElectraForPreTraining", "electra", 256, 12, 30522, embedding_size=128, **ELECTRA),
         "embedding_size 128 differs from hidden_size 256: ELECTRA's projection between them has a bias",

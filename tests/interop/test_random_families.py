@@ -95,7 +95,7 @@ def gpt_neox(draw: Random) -> Table:
     drawn = stack(draw) | {
         "intermediate_size": inner(draw),
         "layer_norm_eps": eps(draw),
-        "use_parallel_residual": False,
+        "use_parallel_residual": draw.random() < 0.7,
     }
     return drawn | {"attention_bias": draw.random() < 0.5} | rope(draw, 0.5, 1.0)
 

@@ -211,13 +211,13 @@ def test_pitfall_11_learned_positions_refuse_more_than_max_len() -> None:
         )
 
 
-@pytest.mark.parametrize("norm_order", ["pre", "post", "sandwich"])
+@pytest.mark.parametrize("norm_order", ["pre", "post", "sandwich", "parallel"])
 def test_pitfall_12_the_norm_order_follows_the_configuration(norm_order: str) -> None:
     model = random_model(replace(GPT, norm_order=norm_order))
     tap = Recorder()
     model(random_ids(19, 2, 5), tap=tap)
     block = model.decoder.blocks[0]
-    x = tap.seen["decoder.embeddings"]
+    x = first = tap.seen["decoder.embeddings"]
     for sublayer, name in ((block.self_attn, "self_attn"), (block.ff, "ff")):
         norm, out_norm = getattr(block, f"{name}_norm"), getattr(block, f"{name}_out_norm")
 
@@ -227,6 +227,8 @@ def test_pitfall_12_the_norm_order_follows_the_configuration(norm_order: str) ->
         assert (out_norm is not None) == (norm_order == "sandwich")
         if norm_order == "post":
             x = norm(x + run(x))
+        elif norm_order == "parallel":
+            x = x + run(norm(first))
         else:
             x = x + (run(norm(x)) if out_norm is None else out_norm(run(norm(x))))
     torch.testing.assert_close(tap.seen["decoder.blocks.0.residual"], x)

@@ -270,7 +270,9 @@ class TransformerConfig:
     norm_eps: float = setting(1e-5, "constant added to the variance", "> 0")
     norm_weight: bool = setting(True, "norms have a learned scale")
     norm_bias: bool = setting(True, "LayerNorm has a learned shift")
-    norm_order: Literal["pre", "post", "sandwich"] = setting("pre", "norm before, after, or on both sides of sublayers")
+    norm_order: Literal["pre", "post", "sandwich", "parallel"] = setting(
+        "pre", "norm before, after, or on both sides of sublayers; parallel = before, and attention beside feed-forward"
+    )
     final_norm: bool = setting(True, "a norm after the last block")
     embedding_norm: bool = setting(False, "a norm after the embeddings")
     qk_norm: bool = setting(False, "a norm on each head's queries and keys, before rotary positions")

@@ -186,6 +186,7 @@ class _StackActivations:
         a_token += n_sublayers * kernels.mask(kernels.product) * d * (config.residual_dropout > 0)
         if stack.d_ff:
             a_token += self._feed_forward()
+            a_token -= _FP32 * d * (config.norm_order == "parallel")  # two norms have the same input
         return n + self.n_tokens * a_token
 
     def _feed_forward(self) -> int:

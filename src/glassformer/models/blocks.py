@@ -87,6 +87,13 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
         """Apply the block to `x` (B, T, D); return (B, T, D)."""
+        x = self.attend(x, inputs)
+        if self.ff is not None and self.ff_norm is not None:
+            x = self.residual.connect(x, self.ff, self.ff_norm, self.ff_out_norm, self.dropout)
+        return tapped(inputs.tap, "residual", x)
+
+    def attend(self, x: Tensor, inputs: BlockInputs) -> Tensor:
+        """Apply the attentions of the block to `x` (B, T, D), without its feed-forward."""
         tap = inputs.tap
 
         def self_attention(h: Tensor) -> Tensor:
@@ -101,11 +108,20 @@ class Block(nn.Module):
         x = self.residual.connect(x, self_attention, self.self_attn_norm, self.self_attn_out_norm, self.dropout)
         if self.cross_attn_norm is not None:
             x = self.residual.connect(x, cross_attention, self.cross_attn_norm, self.cross_attn_out_norm, self.dropout)
-        if self.ff is not None and self.ff_norm is not None:
-            x = self.residual.connect(x, self.ff, self.ff_norm, self.ff_out_norm, self.dropout)
-        return tapped(tap, "residual", x)
+        return x
 
     def dropout(self, x: Tensor) -> Tensor:
         if not self.residual.dropout:
             return x
         return F.dropout(x, self.residual.dropout, self.training)
+
+
+class ParallelBlock(Block):
+    """Pre-norm block whose feed-forward reads the block's input, as the attention does (Black 2022, section 2.1)."""
+
+    def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
+        """Return x + attention(norm(x)) + ff(norm(x)), each with its own norm; (B, T, D) to (B, T, D)."""
+        y = self.attend(x, inputs)
+        if self.ff is not None and self.ff_norm is not None:
+            y = y + self.dropout(self.ff(self.ff_norm(x)))
+        return tapped(inputs.tap, "residual", y)

@@ -13,7 +13,7 @@ from glassformer.config.presets import preset
 from glassformer.config.recurrent import AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.errors import UserError
 from glassformer.models import recurrent_stacks as r
-from glassformer.models.blocks import Block, Residual, post_norm, pre_norm
+from glassformer.models.blocks import Block, ParallelBlock, Residual, post_norm, pre_norm
 from glassformer.models.heads import PositionLogits, SequenceLogits, SequenceVector, TokenLogits, TokenTransform
 from glassformer.models.init import init_recurrent_weights, init_weights
 from glassformer.models.recurrent import RecurrentModel
@@ -170,7 +170,8 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
     self_attn = build_attention(config, stack)
     cross_attn = build_attention(config, stack, is_self=False) if cross else None
     connect = post_norm if config.norm_order == "post" else pre_norm
-    return Block(
+    kind = ParallelBlock if config.norm_order == "parallel" else Block
+    return kind(
         config.d_model,
         self_attn,
         cross_attn,

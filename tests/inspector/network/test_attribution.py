@@ -20,6 +20,7 @@ ADDITIVE = {
     "llama": "decoder",
     "fused_qkv": "decoder",
     "sandwich": "decoder",
+    "parallel": "decoder",
     "no_out_proj": "decoder",
     "d_embedding": "decoder",
     "attention_only": "decoder",

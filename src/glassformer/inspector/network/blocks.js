@@ -60,6 +60,7 @@ export class Block {
    */
   forward(x, { mask, rotary, memory, cache, tap }) {
     let newCache = cache;
+    const input = x;
     x = this.connect(x, "self_attn", tap, (h, of) => {
       const { y, cache: grown } = this.selfAttn.attendSelf(h, { mask, rotary, cache, tap: of });
       newCache = grown;
@@ -67,22 +68,23 @@ export class Block {
     });
     const { crossAttn, ff } = this;
     if (crossAttn && memory) x = this.connect(x, "cross_attn", tap, (h, of) => crossAttn.attendCross(h, memory, of));
-    if (ff) x = this.connect(x, "ff", tap, (h, of) => ff.forward(h, of));
+    if (ff) x = this.connect(x, "ff", tap, (h, of) => ff.forward(h, of), this.order === "parallel" ? input : x);
     return { x: tapped(tap, "residual", x), cache: /** @type {KeysAndValues} */ (newCache) };
   }
 
   /**
    * Connect a sublayer with the residual stream: x + sublayer(norm(x)) (pre), x + norm(sublayer(norm(x))) (sandwich, Ding
-   * 2021), or norm(x + sublayer(x)) (post; Vaswani 2017, section 3.1).
+   * 2021), or norm(x + sublayer(x)) (post; Vaswani 2017, section 3.1). The sublayer reads `input` in place of x (parallel).
    * @param {Tensor} x
    * @param {string} name
    * @param {Tap} tap
    * @param {(x: Tensor, tap: Tap) => Tensor} sublayer
+   * @param {Tensor} input
    */
-  connect(x, name, tap, sublayer) {
+  connect(x, name, tap, sublayer, input = x) {
     const apply = (/** @type {Tensor} */ h) => tapped(tap, name, sublayer(h, scoped(tap, name)));
     if (this.order === "post") return this.norm(`${name}_norm`, add(x, apply(x)), tap);
-    const added = apply(this.norm(`${name}_norm`, x, tap));
+    const added = apply(this.norm(`${name}_norm`, input, tap));
     return add(x, this.order === "sandwich" ? this.norm(`${name}_out_norm`, added, tap) : added);
   }
 

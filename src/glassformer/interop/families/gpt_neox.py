@@ -1,4 +1,4 @@
-"""GPT-NeoX (Black 2022) without parallel sublayers: a decoder with biases that rotates a part of each head."""
+"""GPT-NeoX (Black 2022) and Pythia: a decoder with parallel sublayers that rotates a part of each head."""
 
 from typing import Any
 
@@ -23,22 +23,20 @@ SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout") | settin
 SETTINGS |= settings(bool, False, tie_output="tie_word_embeddings")
 SETTINGS |= settings(bool, True, qkv_bias="attention_bias", attn_out_bias="attention_bias")
 SETTINGS |= settings(str, "gelu", activation="hidden_act")
-FRACTION = 0.25
 
 
 def read_neox(hf: HFConfig, fields: Fields) -> Fields:
-    if hf.take("use_parallel_residual", bool, True):
-        hf.problem(
-            "use_parallel_residual true is not supported: glassformer applies the feed-forward layer after the "
-            "attention, not beside it"
-        )
-    return {"positions": read_rotary(hf, fields["max_len"], FRACTION)}
+    is_parallel = hf.take("use_parallel_residual", bool, True)
+    return {
+        "norm_order": "parallel" if is_parallel else "pre",
+        "positions": read_rotary(hf, fields["max_len"], fraction=0.25),
+    }
 
 
 def write_neox(config: TransformerConfig) -> dict[str, Any]:
     keys = write_rotary(config.positions, with_fraction=True)
     old = {"rotary_emb_base": keys["rope_theta"], "rotary_pct": keys["partial_rotary_factor"]}
-    return {"use_parallel_residual": False} | keys | old
+    return {"use_parallel_residual": config.norm_order == "parallel"} | keys | old
 
 
 def table_neox(config: TransformerConfig) -> list[Rule]:

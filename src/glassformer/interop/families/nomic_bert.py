@@ -11,10 +11,14 @@ from glassformer.interop.equivalent import Recast, Weights, with_norm_scales, wi
 from glassformer.interop.families import bert
 from glassformer.interop.families.rotary import read_rotary, write_rotary
 from glassformer.interop.family import Rule, lines, rule
-from glassformer.interop.hf_config import Fields, HFConfig
+from glassformer.interop.hf_config import Fields, HFConfig, settings
 
 HEADS: dict[str, c.Head] = {"NomicBertForMaskedLM": c.TokenHead(transform=True, bias="learned")}
 HEADS |= {"NomicBertModel": c.VectorHead(pooling="mean")}
+DEFAULTS = settings(str, "silu", activation="hidden_act")
+DEFAULTS |= settings(float, 0.0, embedding_dropout="hidden_dropout_prob", residual_dropout="hidden_dropout_prob")
+DEFAULTS |= settings(float, 0.0, attention_dropout="attention_probs_dropout_prob")
+"""Settings of BERT with other defaults."""
 OLD_KEYS = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",
@@ -71,7 +75,7 @@ NOMIC_BERT = replace(
     name="Nomic BERT",
     model_type="nomic_bert",
     heads=HEADS,
-    settings=bert.SETTINGS | {"activation": replace(bert.SETTINGS["activation"], default="silu")},
+    settings=bert.SETTINGS | DEFAULTS,
     table=table_nomic,
     always={
         **bert.ALWAYS,

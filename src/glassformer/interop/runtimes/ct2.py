@@ -221,8 +221,8 @@ def misfits(config: c.TransformerConfig) -> list[str]:
     is_partial = isinstance(positions, c.RotaryPositions) and positions.fraction != 1
     if is_partial and isinstance(getattr(positions, "scaling", None), c.YarnScaling):
         found.append("model.positions.fraction: expected 1 with yarn scaling")
-    if config.norm_order == "sandwich":
-        found.append("model.norm_order: expected pre or post, got sandwich")
+    if config.norm_order not in ("pre", "post"):
+        found.append(f"model.norm_order: expected pre or post, got {config.norm_order}")
     if config.activation == "relu2" and config.gated_ff:
         found.append("model.gated_ff: expected false with the activation relu2, got true")
     if config.norm != "rmsnorm" and config.qk_norm:
