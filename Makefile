@@ -8,7 +8,7 @@ TESTS := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE= PYTHONPYCAC
 # One process more than cores, because some tests wait for a browser, a server or a disk.
 IN_PROCESSES := -q --numprocesses $(shell $(PYTHON) -c "import os; print(1 + os.cpu_count())") --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo chat course quick compiled test processors faults check page docs screenshots bench gpu clean
+.PHONY: demo chat course notebooks quick compiled test processors faults check page docs screenshots bench gpu clean
 
 demo: .venv/core  ## train a tokenizer and a model on Python's documentation, and generate text
 	@$(BIN)/glassformer demo
@@ -18,6 +18,9 @@ chat: runs/smollm2  ## talk with SmolLM2-135M-Instruct, which the package index 
 
 course: .venv/course  ## the chapters of the course as notebooks in runs/course, opened in Jupyter
 	@$(BIN)/python docs/notebooks.py
+
+notebooks: .venv/docs  ## every chapter of the course as a notebook, alone in an empty folder: about ten minutes
+	@$(BIN)/python docs/notebooks.py --run
 
 quick: .venv/dev  ## lint and the tests of tests/quick.txt: under a minute on two cores
 	@$(BIN)/ruff format --check --quiet .

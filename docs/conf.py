@@ -53,6 +53,7 @@ LONG_PAGES = (
     "reference/server",
     "reference/generated/endpoints",
     "reference/generated/keys",
+    "reference/generated/settings",
     "ecosystem",
     "results",
 )

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import endpoints
+import settings
 
 import glassformer
 from glassformer import recipes
@@ -104,6 +105,22 @@ def keys() -> str:
 def index(words: Iterable[str]) -> list[str]:
     """Return the lines of a directive that lets the search of the site find a page by these words."""
     return ["```{index} " + ", ".join(f"! {word}" for word in words), "```", ""]
+
+
+def settings_list() -> str:
+    """List the keys that are changed most, and when to change each."""
+    lines = [
+        "# Settings, and when to change them",
+        "",
+        "The settings that are changed most. `glassformer train FILE` chooses the sizes by the data. Change one",
+        "setting at a time, and compare the evaluation loss. [Keys of a recipe](keys.md) has all settings.",
+        "",
+    ]
+    for title, rows in settings.sections():
+        lines += [f"## {title}", ""]
+        cells = ((f"`{e.key}`", a.when, e.doc, f"`{shown(e.default)}`", f"[](../../{a.page}.md)") for e, a in rows)
+        lines += table(("Key", "When to change it", "Meaning", "Default", "Explained in"), cells)
+    return "\n".join(lines)
 
 
 def recipe_list() -> str:
@@ -205,6 +222,7 @@ def shown(value: object) -> str:
 PAGES = {
     "command-line": command_line,
     "keys": keys,
+    "settings": settings_list,
     "recipes": recipe_list,
     "presets": preset_list,
     "endpoints": endpoint_list,

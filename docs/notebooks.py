@@ -1,6 +1,7 @@
-"""Convert the chapters of the course to Jupyter notebooks; `make course` opens them.
+"""Convert the chapters of the course to Jupyter notebooks; `make course` opens them, `make notebooks` runs them.
 
-The chapters are MyST Markdown files, so a difference between two versions can be read. `make docs` runs them.
+The chapters are MyST Markdown files, so a difference between two versions can be read. `make docs` runs them too, but
+not from an empty folder.
 """
 
 import hashlib
@@ -8,10 +9,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import jupytext
+import nbclient
+import nbformat
 
 import glassformer
 from glassformer import course
@@ -23,6 +27,17 @@ RENDERED = ("01", "12")
 WEEK = 7 * 24 * 3600
 ANSWER = "hide-cell"
 """The tag of a cell with an answer: the site and Jupyter show it after a click."""
+INSTALL = """\
+# Install glassformer, if it is missing, from its wheel in this folder.
+import glob
+import importlib.util
+
+if importlib.util.find_spec("glassformer") is None:
+    wheels = glob.glob("glassformer-*.whl")
+    assert wheels, "glassformer is missing: put its wheel into the folder of this notebook"
+    %pip install --quiet "./{wheels[0]}[course]"
+"""
+"""The first cell of every notebook, which needs nothing but the wheel."""
 
 
 def cache_folder() -> Path:
@@ -55,6 +70,7 @@ def notebook(chapter: Path) -> str:
     for cell in made.cells:
         if ANSWER in cell.metadata.get("tags", []):
             cell.metadata["jupyter"] = {"source_hidden": True, "outputs_hidden": True}
+    made.cells.insert(0, nbformat.v4.new_code_cell(INSTALL, id="install"))
     return jupytext.writes(made, fmt="ipynb")
 
 
@@ -68,7 +84,19 @@ def write_notebooks(folder: Path, *, replace: bool = True) -> list[Path]:
     return paths
 
 
-if __name__ == "__main__":
+def run_alone(chapter: Path) -> None:
+    """Run a chapter as a notebook in a folder with nothing else; an error of a cell is raised."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = nbformat.reads(notebook(chapter), as_version=4)
+        nbclient.NotebookClient(made, timeout=900, resources={"metadata": {"path": folder}}).execute()
+
+
+if __name__ == "__main__" and "--run" in sys.argv:
+    for one in chapters():
+        begin = time.perf_counter()
+        run_alone(one)
+        print(f"{one.stem:32}{time.perf_counter() - begin:6.0f} s", flush=True)
+elif __name__ == "__main__":
     here = Path("runs/course")
     write_notebooks(here, replace=False)
     print(f"the chapters are in {here}; files that exist are not replaced")

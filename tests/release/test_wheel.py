@@ -1,7 +1,9 @@
 """The wheel and the sdist work alone: in an empty folder, in an environment without this checkout."""
 
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -9,14 +11,16 @@ import tarfile
 import venv
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import glassformer
 
 pytest.importorskip("build")
-jupytext = pytest.importorskip("jupytext")
+pytest.importorskip("jupytext")
 ROOT = Path(__file__).parents[2]
+COURSE = ROOT / "docs" / "course"
 FEW_STEPS = ("--max-steps", "4", "--eval-every", "2", "--checkpoint-every", "2", "--model.decoder.n-layers", "1")
 SMALLER = {"demo": FEW_STEPS, "train": FEW_STEPS, "generate": ("--max-new-tokens", "4")}
 """Flags that are added to a verb, so that a test takes seconds."""
@@ -33,14 +37,15 @@ for command in {commands!r}:
 
 
 class Environment:
-    """A virtual environment with the wheel and the packages of this environment, but not this checkout."""
+    """A virtual environment with a wheel, if any, and the packages of this environment, but not this checkout."""
 
-    def __init__(self, folder: Path, wheel: Path) -> None:
+    def __init__(self, folder: Path, wheel: Path | None) -> None:
         venv.create(folder / "venv", with_pip=False, symlinks=os.name != "nt")
         self.scripts = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
         site = next((folder / "venv").rglob("site-packages"))
         to_here = [sys.executable, "-m", "pip", "--python", str(self.scripts / "python"), "--disable-pip-version-check"]
-        subprocess.run([*to_here, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
+        if wheel is not None:
+            subprocess.run([*to_here, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
         (site / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")  # files with .pth in it are not read
         self.work = folder / "empty"
         self.work.mkdir()
@@ -69,6 +74,15 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     [wheel] = distributions.glob("*.whl")
     return Environment(tmp_path_factory.mktemp("installed"), wheel)
+
+
+def notebooks() -> ModuleType:
+    """Return the module that writes the notebooks."""
+    spec = importlib.util.spec_from_file_location("notebooks", ROOT / "docs" / "notebooks.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def smaller(command: str) -> list[str]:
@@ -120,8 +134,21 @@ def test_the_demo_and_a_tutorial_run(environment: Environment) -> None:
     assert (environment.work / "runs" / "manual" / "manifest.json").is_file()
 
 
-def test_a_chapter_of_the_course_runs(environment: Environment) -> None:
-    chapter = jupytext.read(ROOT / "docs" / "course" / "05-attention.md", fmt="md:myst")
-    cells = [cell.source for cell in chapter.cells if cell.cell_type == "code"]
-    assert len(cells) > 5
-    environment.python("\n".join(cells))
+RUN_NOTEBOOK = """
+import nbclient, nbformat
+made = nbformat.read("chapter.ipynb", as_version=4)
+nbclient.NotebookClient(made, timeout=300).execute()
+assert "glassformer" in made.cells[0].source and "%pip install" in made.cells[0].source
+print(sum(cell.cell_type == "code" for cell in made.cells))
+"""
+
+
+def test_a_chapter_runs_as_a_notebook_beside_the_wheel(distributions: Path, tmp_path: Path) -> None:
+    """The first cell installs the wheel; all other packages are there, so pip needs no index."""
+    [wheel] = distributions.glob("*.whl")
+    alone = Environment(tmp_path, None)
+    alone.settings |= {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}
+    shutil.copy(wheel, alone.work)
+    (alone.work / "chapter.ipynb").write_text(notebooks().notebook(COURSE / "05-attention.md"), "utf-8")
+    assert int(alone.python(RUN_NOTEBOOK)) > 5
+    assert list(tmp_path.rglob("site-packages/glassformer/py.typed")), "the first cell installs the wheel"
