@@ -142,6 +142,6 @@ def test_custom_code_beside_a_known_family_is_ignored(tmp_path: Path) -> None:
     path.write_text(json.dumps(given | {"scale_attn_by_inverse_layer_idx": True}))
     with pytest.raises(UserError, match=r"scale_attn_by_inverse_layer_idx True is not supported \(known: False\)"):
         import_model(tmp_path / "hf", tmp_path / "again")
-    path.write_text(json.dumps(given | {"model_type": "nomic_bert"}))
-    with pytest.raises(UserError, match=r"model_type nomic_bert is not supported .* custom code \(auto_map\) is never"):
+    path.write_text(json.dumps(given | {"model_type": "jina_bert"}))
+    with pytest.raises(UserError, match=r"model_type jina_bert is not supported .* custom code \(auto_map\) is never"):
         import_model(tmp_path / "hf", tmp_path / "again")
