@@ -18,7 +18,7 @@ from glassformer.store import checkpoint
 from runs import MODEL, remains, tiny_run, write_text
 
 COMMAND = [sys.executable, "-m", "glassformer"]
-N_STEPS = 200
+N_STEPS = 400
 
 
 def wait_for(process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
@@ -37,7 +37,7 @@ def test_a_run_after_sigkill_and_ctrl_c_ends_with_equal_weights(tmp_path: Path, 
         max_steps=N_STEPS,
         batch_size=2,
         eval_every=N_STEPS // 2,
-        checkpoint_every=10,
+        checkpoint_every=20,
         ema_decay=0.9,
     )
     (tmp_path / "run.toml").write_text(to_toml(to_dict(run)))

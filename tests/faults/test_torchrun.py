@@ -20,7 +20,7 @@ from glassformer.config.schema import to_dict, to_toml
 from glassformer.store import checkpoint
 from runs import MODEL, tiny_run, write_text
 
-N_STEPS = 75
+N_STEPS = 150
 TIMES = {"max_steps": N_STEPS, "eval_every": N_STEPS, "checkpoint_every": 15, "grad_accumulation": 2}
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts"]
 

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,12 @@ huggingface_hub = pytest.importorskip("huggingface_hub")
 pytest.importorskip("transformers")
 
 from configs import CONFIGS, GPT  # noqa: E402
-from glassformer.config.run import TextData  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
+from glassformer.config.run import TextData, TokenizerConfig  # noqa: E402
+from glassformer.errors import UserError  # noqa: E402
+from glassformer.interop.export import Target, export  # noqa: E402
+from glassformer.interop.push import push as upload  # noqa: E402
 from glassformer.store import checkpoint  # noqa: E402
+from glassformer.store.manifest import Manifest  # noqa: E402
 from glassformer.training import metrics_log  # noqa: E402
 from interop.checkpoints import model_directory  # noqa: E402
 
@@ -28,11 +33,13 @@ DIGEST = "ab" * 32
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
     """A run's folder with a measured loss and the digest of its data."""
-    folder = model_directory(GPT, tmp_path / "ours", data=TextData(path="/home/me/secret/book.txt"))
-    manifest = json.loads((folder / "manifest.json").read_text())
-    lines = [{"step": 0, "eval/valid_loss": 9.0}, {"step": manifest["step"], "eval/valid_loss": 2.5, "sample": "x"}]
-    (folder / metrics_log.NAME).write_text("".join(json.dumps(line) + "\n" for line in lines[1:]))
-    state = checkpoint.path_of(folder, manifest["step"]) / checkpoint.STATE
+    tokenizer = TokenizerConfig(path="/home/me/secret/tokenizer.json")
+    data = TextData(path="/home/me/sec:ret/book.txt")
+    folder = model_directory(GPT, tmp_path / "ours", data=data, tokenizer=tokenizer)
+    Manifest.of(folder, "model", 7, list(Manifest.read(folder).entries)).write(folder)
+    lines = [{"step": 5, "eval/valid_loss": 9.0}, {"step": 7, "eval/valid_loss": 2.5, "sample": "x"}]
+    (folder / metrics_log.NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    state = checkpoint.path_of(folder, 7) / checkpoint.STATE
     state.parent.mkdir(parents=True)
     state.write_text(json.dumps({"data_digest": DIGEST}))
     return folder
@@ -48,7 +55,8 @@ def test_the_card_names_data_loss_and_licence_and_no_path(run_folder: Path, tmp_
         "tags": ["glassformer"],
     }
     assert DIGEST in card.text and "valid_loss 2.5000" in card.text and "`book.txt`" in card.text
-    assert "secret" not in card.content and f"d_model = {GPT.d_model}" in card.text
+    assert "step 7." in card.text and "9.0" not in card.text and 'path = "tokenizer.json"' in card.text
+    assert "secret" not in card.content and "sec:ret" not in card.content and f"d_model = {GPT.d_model}" in card.text
 
 
 def test_a_card_without_a_licence_states_that_it_is_unknown(tmp_path: Path) -> None:
@@ -57,17 +65,33 @@ def test_a_card_without_a_licence_states_that_it_is_unknown(tmp_path: Path) -> N
     assert card.data.license is None and "The licence is unknown" in card.text
 
 
-@pytest.mark.parametrize("to", ["hf", "onnx", "gguf", "ct2"])
-def test_the_code_of_the_card_runs(to: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("to", "name"),
+    [
+        ("hf", "llama"),
+        ("hf", "bert"),
+        ("hf", "bart"),
+        ("hf", "t5"),
+        ("hf", "vectors_mean"),
+        ("onnx", "paper"),
+        ("gguf", "llama"),
+        ("ct2", "llama"),
+    ],
+)
+def test_the_code_of_the_card_runs(to: Target, name: str, tmp_path: Path) -> None:
     if to != "hf":
         pytest.importorskip({"onnx": "onnxruntime", "gguf": "gguf", "ct2": "ctranslate2"}[to])
     folder = tmp_path / "out"
-    export(model_directory(CONFIGS["llama"], tmp_path / "ours"), folder, to=to)
+    config = CONFIGS[name] if name != "bart" else replace(CONFIGS["bart"], decoder_start_id=2)
+    export(model_directory(config, tmp_path / "ours"), folder, to=to)
     text = (folder / "README.md").read_text("utf-8")
     code = text.split("## How to run it\n\n```")[1].split("```")[0]
     if to == "gguf":
         (file,) = folder.glob("*.gguf")
         assert code == f'shell\nllama-cli -m {file.name} -p "…"\n'
+        return
+    if "sentence_transformers" in code and find_spec("sentence_transformers") is None:
+        assert 'SentenceTransformer("FOLDER_OR_NAME").encode(' in code and (folder / "modules.json").exists()
         return
     body = code.removeprefix("python\n").replace("FOLDER_OR_NAME", ".").replace('"FOLDER"', '"."').replace("…", "to be")
     done = subprocess.run([sys.executable, "-c", body], cwd=folder, capture_output=True, text=True)
@@ -144,7 +168,27 @@ def test_push_uploads_every_file_of_the_folder(hub: str, tmp_path: Path) -> None
 def test_a_refused_token_gives_one_sentence(hub: str, tmp_path: Path) -> None:
     folder = tmp_path / "hf"
     folder.mkdir()
-    (folder / "README.md").write_text("# x\n")
+    (folder / "README.md").write_text('---\ntags: ["glassformer"]\n---\n# x\n')
     done = push(hub, folder, "")
     assert done.returncode == 2 and Hub.received == {}
     assert done.stderr.startswith("glassformer: cannot push to hf:me/mybook: ") and done.stderr.count("\n") == 1
+
+
+def test_without_a_network_push_gives_one_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    (folder / "README.md").write_text('---\ntags: ["glassformer"]\n---\n# x\n')
+    done = push("http://127.0.0.1:9", folder, "hf_token")
+    assert done.returncode == 2
+    assert done.stderr.startswith("glassformer: cannot push to hf:me/mybook: ") and done.stderr.count("\n") == 1
+
+
+def test_only_an_export_is_pushed(tmp_path: Path) -> None:
+    """A folder of a project, with another README and hidden files, stays where it is."""
+    (tmp_path / "README.md").write_text("# My project\n")
+    with pytest.raises(UserError, match="is not an export of glassformer"):
+        upload(tmp_path, "hf:me/mybook")
+    (tmp_path / "README.md").write_text('---\ntags: ["glassformer"]\n---\n# x\n')
+    (tmp_path / ".env").write_text("KEY=1")
+    with pytest.raises(UserError, match=r"contains \.env, which is not part of an export"):
+        upload(tmp_path, "hf:me/mybook")

@@ -5,7 +5,7 @@ The hub of Hugging Face reads the YAML at its head (https://huggingface.co/docs/
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from glassformer.config.recurrent import ModelConfig
@@ -17,7 +17,7 @@ from glassformer.store.model_directory import StoredModel
 from glassformer.tasks.requirements import BUILT_IN
 from glassformer.training import metrics_log
 
-NAME = "README.md"
+NAME, SENTENCE_FILE = "README.md", "modules.json"
 TAGS = {
     "sequence": "text-classification",
     "positions": "token-classification",
@@ -27,7 +27,12 @@ TAGS = {
 """The hub's task of each head, except that of tokens."""
 PROGRAMS = {"hf": "transformers", "onnx": "onnx", "gguf": "gguf", "ct2": "ctranslate2"}
 SETTINGS = ("model", "tokenizer", "objective", "lora", "train", "generation")
-"""Tables of the configuration in the card: those without paths of the machine."""
+"""Tables of the configuration in the card."""
+SENTENCES = """```python
+from sentence_transformers import SentenceTransformer
+
+print(SentenceTransformer("FOLDER_OR_NAME").encode(["…"]))
+```"""
 TRANSFORMERS = """```python
 from transformers import AutoTokenizer, {architecture}
 
@@ -36,11 +41,14 @@ model = {architecture}.from_pretrained("FOLDER_OR_NAME")
 inputs = tokenizer("…", return_tensors="pt")
 {use}
 ```"""
-GENERATE = "print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40)[0]))"
+GENERATE = "print(tokenizer.decode(model.generate(**inputs, max_new_tokens={n})[0]))"
+WITHOUT_START = 'print(model(**inputs, decoder_input_ids=inputs["input_ids"]).logits)'
+"""For an encoder-decoder without the id that starts its outputs."""
 OTHERS = {
-    "onnx": '```python\nimport onnxruntime\n\nsession = onnxruntime.InferenceSession("{file}")\n'
-    "print([(x.name, x.shape) for x in session.get_inputs()])\n```",
-    "gguf": '```shell\nllama-cli -m {file} -p "…"\n```',
+    "onnx": "```python\nimport onnxruntime\n\nfor file in {files}:\n"
+    "    session = onnxruntime.InferenceSession(file)\n"
+    "    print(file, [(x.name, x.shape) for x in session.get_inputs()])\n```",
+    "gguf": '```shell\nllama-cli -m {files[0]} -p "…"\n```',
     "ct2": '```python\nimport ctranslate2\n\nmodel = ctranslate2.{kind}("FOLDER")\n```',
 }
 
@@ -48,7 +56,7 @@ OTHERS = {
 def write_card(stored: StoredModel, source: Path, folder: Path, to: str, licence: str | None) -> None:
     """Write the card into the folder of an export; `source` is the model directory, a run's folder or a checkpoint."""
     head = {
-        "library_name": PROGRAMS[to],
+        "library_name": "sentence-transformers" if (folder / SENTENCE_FILE).exists() else PROGRAMS[to],
         "pipeline_tag": _task(stored.config, stored.run.objective.kind),
         "license": licence,
         "tags": ["glassformer"],
@@ -82,26 +90,34 @@ def _task(config: ModelConfig, objective: str) -> str | None:
 
 
 def _how_to_run(config: ModelConfig, folder: Path, to: str) -> str:
-    if to == "hf":
-        (architecture,) = json.loads((folder / "config.json").read_text("utf-8"))["architectures"]
-        is_generating = architecture.endswith(("CausalLM", "LMHeadModel", "ConditionalGeneration", "MTModel"))
-        use = GENERATE if is_generating else "print(model(**inputs))"
-        return TRANSFORMERS.format(architecture=architecture, use=use)
-    files = sorted(path.name for path in folder.glob(f"*.{to}"))
-    kind = "Translator" if isinstance(config, TransformerConfig) and config.is_encoder_decoder else "Generator"
-    if isinstance(config, TransformerConfig) and "decoder" not in config.stacks:
-        kind = "Encoder"
-    return OTHERS[to].format(file=files[0] if files else "", kind=kind)
+    if (folder / SENTENCE_FILE).exists():
+        return SENTENCES
+    is_encoder_decoder = isinstance(config, TransformerConfig) and config.is_encoder_decoder
+    if to != "hf":
+        kind = "Translator" if is_encoder_decoder else "Generator"
+        if isinstance(config, TransformerConfig) and "decoder" not in config.stacks:
+            kind = "Encoder"
+        return OTHERS[to].format(files=sorted(path.name for path in folder.glob(f"*.{to}")), kind=kind)
+    theirs = json.loads((folder / "config.json").read_text("utf-8"))
+    (architecture,) = theirs["architectures"]
+    use = "print(model(**inputs))"
+    if architecture.endswith(("CausalLM", "LMHeadModel", "ConditionalGeneration", "MTModel")):
+        lacks_start = is_encoder_decoder and theirs.get("decoder_start_token_id") is None
+        use = WITHOUT_START if lacks_start else GENERATE.format(n=min(40, config.max_len // 2))
+    return TRANSFORMERS.format(architecture=architecture, use=use)
 
 
 def _training(stored: StoredModel, source: Path) -> str:
     """Return the facts of the training as a list, as far as the model directory has them."""
     run, step = stored.run, stored.manifest.step
     run_folder = source.parent.parent if source.parent.name == checkpoint.FOLDER else source
-    lines = [f"Recipe `{run.name}`, step {step:,}." if step else "The weights were imported, and not trained further."]
+    is_imported = step == 0 and bool(run.architecture)
+    lines = [
+        "The weights were imported, and not trained further." if is_imported else f"Recipe `{run.name}`, step {step:,}."
+    ]
     data: Mapping[str, Any] = to_dict(run.data)
     if path := data.get("path"):
-        lines.append(f"Data: `{path if ':' in str(path) else Path(str(path)).name}`.")
+        lines.append(f"Data: `{_public(str(path))}`.")
     saved = checkpoint.path_of(run_folder, step)
     if (saved / checkpoint.STATE).exists() and (digest := checkpoint.load_numbers(saved).get("data_digest")):
         lines.append(f"SHA-256 of the data: `{digest}`.")
@@ -117,4 +133,15 @@ def _training(stored: StoredModel, source: Path) -> str:
 
 def _settings(stored: StoredModel) -> str:
     settings = to_dict(stored.run) | {"model": to_dict(stored.config)}
+    if path := settings["tokenizer"].get("path"):
+        settings["tokenizer"] |= {"path": _public(path)}
     return to_toml({name: settings[name] for name in SETTINGS if settings.get(name) is not None}).lstrip("\n")
+
+
+def _public(path: str) -> str:
+    r"""Return a path of this machine without its folders; names of the package and of the hub stay.
+
+    >>> _public("/home/me/book.txt"), _public("C:\\Users\\me\\book.txt"), _public("hf:me/book")
+    ('book.txt', 'book.txt', 'hf:me/book')
+    """
+    return path if path.startswith(("builtin:", "hf:")) else PureWindowsPath(path).name

@@ -21,10 +21,12 @@ def push(folder: str | Path, address: str, *, private: bool = False) -> str:
         raise UserError(f"{address}: expected hf:OWNER/NAME, the name of a repository on the hub")
     if not folder.is_dir():
         raise UserError(f"no such folder: {folder}")
+    export = f"run `glassformer export {folder} OUT --license LICENCE`, and push OUT"
     if not (folder / "README.md").exists():
+        raise UserError(f"{folder} has no README.md (model card): {export}")
+    if hidden := sorted(path.name for path in folder.rglob(".*")):
         raise UserError(
-            f"{folder} has no README.md (model card): run `glassformer export {folder} OUT --license LICENCE`, and "
-            "push OUT"
+            f"{folder} contains {hidden[0]}, which is not part of an export: remove it, or push another folder"
         )
     try:
         import huggingface_hub
@@ -32,8 +34,14 @@ def push(folder: str | Path, address: str, *, private: bool = False) -> str:
         raise UserError("push needs the package huggingface_hub: run pip install huggingface_hub") from None
     api = huggingface_hub.HfApi()
     try:
+        is_exported = "glassformer" in (huggingface_hub.ModelCard.load(folder / "README.md").data.tags or ())
+    except ValueError:  # no model card
+        is_exported = False
+    if not is_exported:
+        raise UserError(f"{folder} is not an export of glassformer (the tag in its README.md is missing): {export}")
+    try:
         api.create_repo(name, private=private, exist_ok=True)
         commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload a model of glassformer")
-    except (OSError, ValueError) as error:  # includes errors of huggingface_hub and the network
+    except Exception as error:  # those of the hub, of its HTTP client and of the network have no common base
         raise UserError(f"cannot push to {address}: {first_line(error):.200}") from error
     return str(commit.repo_url)
