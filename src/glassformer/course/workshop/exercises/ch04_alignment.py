@@ -143,7 +143,7 @@ EXERCISES = (
     ),
     Exercise(
         context,
-        f"{SECTION}#one-state-looks-at-an-encoder-projections-mask-weights",
+        f"{SECTION}#score-weights-context",
         context_cases,
         (
             Mistake(
@@ -185,7 +185,8 @@ EXERCISES = (
                 f"{MISTAKES}#a-finite-number-as-a-mask-2",
             ),
             Mistake(
-                "A source without tokens gives NaN, 0 / 0: give it zeros, before the softmax and after it.",
+                "A source without tokens gives NaN, 0 / 0: give it finite scores before the softmax, and zeros "
+                "after it.",
                 ".masked_fill(is_empty, 0.0)\n    weights = scores.softmax(dim=-1).masked_fill(is_empty, 0.0)",
                 "\n    weights = scores.softmax(dim=-1)",
                 "pitfalls",
@@ -203,7 +204,7 @@ EXERCISES = (
                 "pitfalls",
             ),
             Mistake(
-                "The softmax is over the queries: the weights of each query add up to 1.",
+                "Your softmax is over the queries: take the last axis, that of the keys.",
                 "softmax(dim=-1)",
                 "softmax(dim=1)",
             ),

@@ -15,6 +15,10 @@ from glassformer.course.workshop.solutions.ch05_attention import (
 )
 
 SECTION = "course/05-attention"
+QUERIES = f"{SECTION}#query-key-and-value"
+SCALE = f"{SECTION}#why-the-scores-are-divided-by-d_k"
+MASKS = f"{SECTION}#masks"
+HEADS = f"{SECTION}#many-heads"
 MISTAKES = "course/12-classical-mistakes"
 
 
@@ -50,7 +54,7 @@ def heads_cases() -> list[tuple[object, ...]]:
 EXERCISES = (
     Exercise(
         causal_mask,
-        SECTION,
+        MASKS,
         lambda: [(1,), (5,)],
         (
             Mistake(
@@ -62,20 +66,19 @@ EXERCISES = (
     ),
     Exercise(
         causal_and_padding_mask,
-        SECTION,
+        MASKS,
         lambda: [(padded(),), (padded()[:1],)],
         (
             Mistake(
                 "The mask of padding replaces the causal mask, so tokens see the future: join both with &.",
                 "causal_mask(n_tokens) & is_token[:, None, None, :]",
                 "is_token[:, None, None, :].expand(-1, 1, n_tokens, -1)",
-                MISTAKES,
+                f"{MISTAKES}#a-padding-mask-that-replaces-the-causal-one-3",
             ),
             Mistake(
                 "Padding is hidden on the axis of the queries: it must be hidden on that of the keys, the last one.",
                 "is_token[:, None, None, :]",
                 "is_token[:, None, :, None]",
-                MISTAKES,
             ),
             Mistake("Joined with |, each mask permits what the other forbids: use &.", ") & is_token", ") | is_token"),
             Mistake(
@@ -87,39 +90,39 @@ EXERCISES = (
     ),
     Exercise(
         masked_softmax,
-        SECTION,
+        MASKS,
         softmax_cases,
         (
             Mistake(
                 "The polarity is inverted: the allowed keys are hidden. True means that a query may attend.",
                 'hidden = scores.masked_fill(~allowed, float("-inf"))\n    is_empty = ~allowed.any',
                 'hidden = scores.masked_fill(allowed, float("-inf"))\n    is_empty = allowed.all',
-                MISTAKES,
+                f"{MISTAKES}#true-means-hidden-6",
             ),
             Mistake(
                 "Keys are hidden where the score is 0 after a multiplication by the mask, so a real score of 0 is "
                 "hidden too: use the mask itself.",
                 'scores.masked_fill(~allowed, float("-inf"))',
                 '(scores * allowed).masked_fill(scores * allowed == 0, float("-inf"))',
-                MISTAKES,
+                f"{MISTAKES}#score-0-as-a-mask-1",
             ),
             Mistake(
                 "The hidden keys get a finite score such as -1e9, which very low scores fall below: use -inf.",
                 'float("-inf")',
                 "-1e9",
-                MISTAKES,
+                f"{MISTAKES}#a-finite-number-as-a-mask-2",
             ),
             Mistake(
                 "The hidden keys get a finite score such as -1e4, which low scores fall below: use -inf.",
                 'float("-inf")',
                 "-1e4",
-                MISTAKES,
+                f"{MISTAKES}#a-finite-number-as-a-mask-2",
             ),
             Mistake(
-                "A query without any allowed key gives NaN: 0 / 0. Give it zeros, before the softmax and after it.",
+                "A query without any allowed key gives NaN: 0 / 0. Give it finite scores before the softmax, and "
+                "zeros after it.",
                 "hidden.masked_fill(is_empty, 0.0).softmax(dim=-1)\n    return weights.masked_fill(is_empty, 0.0)",
                 "hidden.softmax(dim=-1)\n    return weights",
-                MISTAKES,
             ),
             Mistake(
                 "The weights are right, and the gradient of a query without any allowed key is NaN: replace its scores "
@@ -130,13 +133,11 @@ EXERCISES = (
                 'scores + torch.zeros_like(scores).masked_fill(~allowed, float("-inf"))\n'
                 "    is_empty = ~allowed.any(dim=-1, keepdim=True)\n"
                 "    weights = hidden.softmax(dim=-1)",
-                MISTAKES,
             ),
             Mistake(
                 "A query without any allowed key attends to all keys equally: its weights must be zeros.",
                 "    return weights.masked_fill(is_empty, 0.0)",
                 "    return weights",
-                MISTAKES,
             ),
             Mistake(
                 "The weights of the keys are set to 0 after the softmax, so the others do not add up to 1: hide the "
@@ -152,22 +153,22 @@ EXERCISES = (
     ),
     Exercise(
         attention,
-        SECTION,
+        QUERIES,
         attention_cases,
         (
             Mistake(
-                "The scores are not divided by √K, the root of the width of a key.",
+                "The scores are not divided by √d, the root of the width of a key.",
                 " / math.sqrt(query.shape[-1])",
                 "",
-                MISTAKES,
+                SCALE,
             ),
             Mistake(
-                "The scores are divided by K instead of its root.",
+                "The scores are divided by d, the width of a key: take its root.",
                 "math.sqrt(query.shape[-1])",
                 "query.shape[-1]",
             ),
             Mistake(
-                "The scores are multiplied by √K: divide by it.",
+                "The scores are multiplied by √d: divide by it.",
                 "/ math.sqrt(query.shape[-1])",
                 "* math.sqrt(query.shape[-1])",
             ),
@@ -185,20 +186,20 @@ EXERCISES = (
                 "The hidden keys get a finite score such as -1e9, which very low scores fall below: use -inf.",
                 "masked_softmax(scores, allowed)",
                 "scores.masked_fill(~allowed, -1e9).softmax(dim=-1)",
-                MISTAKES,
+                f"{MISTAKES}#a-finite-number-as-a-mask-2",
             ),
             Mistake(
                 "The mask is ignored: hide the keys that are not allowed.",
                 "masked_softmax(scores, allowed)",
                 "scores.softmax(dim=-1)",
-                MISTAKES,
+                MASKS,
             ),
         ),
         has_gradient=True,
     ),
     Exercise(
         split_heads,
-        SECTION,
+        HEADS,
         lambda: [(normal(2, 3, 8), 4), (normal(1, 5, 6), 1), (normal(2, 3, 8), 3)],
         (
             Mistake(
@@ -213,7 +214,7 @@ EXERCISES = (
                 "x.view(n_rows, n_tokens, width // n_heads, n_heads).permute(0, 3, 1, 2)",
             ),
             Mistake(
-                "The axis of the heads comes before that of the tokens: exchange them.",
+                "The heads must come before the tokens: exchange axes 1 and 2.",
                 ".transpose(1, 2)",
                 "",
             ),
@@ -221,7 +222,7 @@ EXERCISES = (
     ),
     Exercise(
         join_heads,
-        SECTION,
+        HEADS,
         lambda: [(normal(2, 4, 3, 2),), (normal(1, 1, 5, 3),)],
         (
             Mistake(
@@ -233,7 +234,7 @@ EXERCISES = (
     ),
     Exercise(
         multi_head_attention,
-        SECTION,
+        HEADS,
         heads_cases,
         (
             Mistake(
@@ -247,14 +248,13 @@ EXERCISES = (
                 "The keys are reshaped with the number of queries: the memory has a length of its own.",
                 'key = split_heads(memory @ w["k"], n_heads)',
                 'key = (memory @ w["k"]).view(len(x), x.shape[1], n_heads, -1).transpose(1, 2)',
-                MISTAKES,
             ),
             Mistake('The last matrix, w["o"], is missing.', ' @ w["o"]', ""),
             Mistake(
                 "The scores are divided by the root of the width of the model: each head has its own, smaller width.",
                 'query = split_heads(x @ w["q"], n_heads)',
                 'query = split_heads(x @ w["q"], n_heads) / math.sqrt(n_heads)',
-                MISTAKES,
+                SCALE,
             ),
             Mistake(
                 "All heads share one softmax: there is only one head. Split the width before the scores.",

@@ -18,6 +18,9 @@ from glassformer.course.workshop.solutions.ch09_gpt import (
 
 CHAPTER = "course/09-gpt"
 WRITE = f"{CHAPTER}#write"
+CACHE = "course/13-at-scale#memory-of-a-model-that-writes"
+LIMITS = "pitfalls#generation"
+SCALE = "course/05-attention#why-the-scores-are-divided-by-d_k"
 MISTAKES = "course/12-classical-mistakes"
 SHIFT = f"{MISTAKES}#labels-that-are-not-shifted-18"
 MEANS = f"{MISTAKES}#padding-as-a-target-and-a-mean-of-means-19"
@@ -90,7 +93,7 @@ EXERCISES = (
     ),
     Exercise(
         perplexity,
-        f"{CHAPTER}#training",
+        f"{CHAPTER}#predict-the-next-token",
         lambda: [(NATS, COUNTS), ([2.0], [4])],
         (
             Mistake(
@@ -124,13 +127,13 @@ EXERCISES = (
                 "Temperature 0 divides by zero: take the largest logit in this case.",
                 "    if temperature == 0:",
                 "    if temperature < 0:",
-                MISTAKES,
+                LIMITS,
             ),
             Mistake(
                 "Temperature 0 is treated like 1: the largest logit must have the probability 1.",
                 "torch.zeros_like(logits).scatter(-1, logits.argmax(dim=-1, keepdim=True), 1.0)",
                 "logits.softmax(dim=-1)",
-                MISTAKES,
+                LIMITS,
             ),
             Mistake(
                 "At temperature 0, equal logits share the probability: only the first has it.",
@@ -158,7 +161,7 @@ EXERCISES = (
                 "A k that is larger than the vocabulary fails: it keeps all.",
                 "min(k, logits.shape[-1])",
                 "k",
-                MISTAKES,
+                LIMITS,
             ),
             Mistake(
                 "The others get the logit 0, which is not the probability 0: set them to -inf.",
@@ -196,9 +199,9 @@ EXERCISES = (
                 "it.",
                 "before >= p",
                 "probabilities.cumsum(dim=-1) > p",
-                MISTAKES,
+                LIMITS,
             ),
-            Mistake("For p = 0 no token is left: keep at least one.", "    drops[..., 0] = False\n", "", MISTAKES),
+            Mistake("For p = 0 no token is left: keep at least one.", "    drops[..., 0] = False\n", "", LIMITS),
             Mistake(
                 "Tokens are removed by their place in the sorted order: undo the sort first.",
                 "torch.zeros_like(drops).scatter(-1, order, drops)",
@@ -267,7 +270,7 @@ EXERCISES = (
     ),
     Exercise(
         attend_with_cache,
-        WRITE,
+        CACHE,
         cache_cases,
         (
             Mistake(
@@ -275,13 +278,11 @@ EXERCISES = (
                 "by their number.",
                 ".tril(n_all - n_new)",
                 ".tril()",
-                MISTAKES,
             ),
             Mistake(
                 "New tokens see the new tokens after them: the mask is causal among them.",
                 ".tril(n_all - n_new)",
                 "",
-                MISTAKES,
             ),
             Mistake(
                 "The new keys and values are put before those of the cache: they come after them.",
@@ -297,9 +298,8 @@ EXERCISES = (
                 "The cache is not used: put the new keys and values after those of the cache.",
                 "if cache is not None:",
                 "if False:",
-                MISTAKES,
             ),
-            Mistake("The scores are not divided by √K.", " / math.sqrt(query.shape[-1])", "", MISTAKES),
+            Mistake("The scores are not divided by √d.", " / math.sqrt(query.shape[-1])", "", SCALE),
         ),
         has_gradient=True,
     ),

@@ -12,10 +12,11 @@ from glassformer.course.workshop.solutions.ch14_answers import (
     merged_lora,
 )
 
-SCORED = "how-to/conversations#what-is-scored-cut-and-left-out"
-LORA = "how-to/conversations#start-from-a-language-model"
-PREFERENCES = "how-to/preferences"
-GROUPS = f"{PREFERENCES}#rewards-in-place-of-pairs-grpo"
+CHAPTER = "course/14-a-model-that-answers"
+SCORED = f"{CHAPTER}#labels-only-the-answers-count"
+LORA = f"{CHAPTER}#few-new-numbers-lora"
+PREFERENCES = f"{CHAPTER}#preferences-a-better-and-a-worse-answer"
+GROUPS = f"{CHAPTER}#rewards-the-models-own-answers"
 SHIFT = "course/12-classical-mistakes#labels-that-are-not-shifted-18"
 
 

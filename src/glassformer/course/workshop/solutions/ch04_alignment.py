@@ -20,15 +20,15 @@ def dot_scores(query: Tensor, memory: Tensor) -> Tensor:
 
 
 def general_scores(query: Tensor, memory: Tensor, w: Tensor) -> Tensor:
-    """Return qᵀ W s for each query q (B, T, D) and each source state s (B, S, E): scores (B, T, S); `w` is W (D, E)."""
+    """Return s · (W h) for each query s (B, T, D) and each source state h (B, S, E): (B, T, S); `w` is W (D, E)."""
     return query @ w @ memory.transpose(1, 2)
 
 
 def additive_scores(query: Tensor, memory: Tensor, w: dict[str, Tensor]) -> Tensor:
-    """Return vᵀ tanh(q W₁ + s W₂) for each query q (B, T, D) and each source state s (B, S, E): scores (B, T, S).
+    """Return v · tanh(W₁ s + W₂ h) for each query s (B, T, D) and each source state h (B, S, E): scores (B, T, S).
 
-    `w` has the matrices "query" (D, A), which is W₁, and "memory" (E, A), which is W₂, and the vector "vector" (A,),
-    which is v.
+    `w` has the matrices "query" (D, A), which is W₁ transposed, and "memory" (E, A), which is W₂ transposed, and the
+    vector "vector" (A,), which is v.
     """
     hidden = (query @ w["query"])[:, :, None] + (memory @ w["memory"])[:, None]
     return hidden.tanh() @ w["vector"]

@@ -23,6 +23,7 @@ def shift(ids: Tensor) -> tuple[Tensor, Tensor]:
 def mean_loss(nats: Tensor, counts: Tensor) -> Tensor:
     """Return the loss of micro-batches, equal to that of one batch with the same texts.
 
+    Micro-batches are the parts of a batch that are computed one after another, for one step of the optimizer.
     `nats` (N,) are the sums of the cross-entropy over the labels of each micro-batch, and `counts` (N,) the numbers of
     these labels.
     """
@@ -90,7 +91,8 @@ def attend_with_cache(query: Tensor, key: Tensor, value: Tensor, cache: Cache | 
 
     `query`, `key` and `value` (B, H, T, K) are of the T new tokens only. `cache` has the keys and values of the S
     tokens before them, or is None if they are the first ones. A new token may attend to all tokens of the cache, to
-    the new tokens before it and to itself. The attention (B, H, T, K) is softmax(Q Kᵀ / √K) V.
+    the new tokens before it and to itself. The attention (B, H, T, K) is softmax(Q Kᵀ / √d) V,
+    where d is the width of a key.
     """
     if cache is not None:
         key, value = torch.cat([cache[0], key], dim=2), torch.cat([cache[1], value], dim=2)
