@@ -125,6 +125,22 @@ def test_a_missing_class_that_does_not_follow(tmp_path: Path) -> None:
         import_model(tmp_path / "hf", tmp_path / "again")
 
 
+@pytest.mark.parametrize(
+    "name", ["MBartModel", "MBartForSequenceClassification", "MBartForQuestionAnswering", "MBartForCausalLM"]
+)
+def test_the_other_classes_of_mbart_are_refused(name: str) -> None:
+    """In transformers, the decoder of the first three starts with the last token that is no padding."""
+    with pytest.raises(UserError) as raised:
+        read({"model_type": "mbart", "architectures": [name]})
+    reason = ": its decoder starts with the last token of the text, and not with decoder_start_token_id"
+    if name == "MBartForCausalLM":
+        reason = ""
+    assert str(raised.value) == (
+        f"here/config.json: architectures {name} is not supported for mBART{reason} "
+        "(known: MBartForConditionalGeneration)"
+    )
+
+
 def test_custom_code_beside_a_known_family_is_ignored(tmp_path: Path) -> None:
     """EuroBERT's published files name the class of their own code and of transformers alike."""
     assert written("EuroBERT", HEADS[0], tmp_path / "hf") == "EuroBertForMaskedLM"

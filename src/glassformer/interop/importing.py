@@ -152,9 +152,10 @@ def find_family(
                 return family, next(iter(family.bare))  # sentence-transformers ignores the head
             return family, names[0]
     name = shown(", ".join(map(str, names)))
-    raise UserError(
-        f"{folder.place(CONFIG)}: architectures {name} is not supported for {of_type[0].name} (known: {classes})"
-    )
+    problem = f"{folder.place(CONFIG)}: architectures {name} is not supported for {of_type[0].name}"
+    if reason := of_type[0].refused.get(name):
+        problem += f": {reason}"
+    raise UserError(f"{problem} (known: {classes})")
 
 
 def _fits(
