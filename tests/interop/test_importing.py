@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from glassformer.config.transformer import Head, PositionHead, SequenceHead, TokenHead, TransformerConfig, VectorHead
+from glassformer.config.transformer import (
+    Head,
+    PositionHead,
+    RotaryPositions,
+    SequenceHead,
+    TokenHead,
+    TransformerConfig,
+    VectorHead,
+)
 from glassformer.errors import UserError
 from glassformer.interop.directory import HFFolder
 from glassformer.interop.families import FAMILIES
@@ -125,6 +133,65 @@ def test_a_missing_class_that_does_not_follow(tmp_path: Path) -> None:
         import_model(tmp_path / "hf", tmp_path / "again")
 
 
+@pytest.mark.parametrize("architectures", [5, "Olmo2ForCausalLM", ["Olmo2ForCausalLM"], [], [5], None])
+def test_an_unknown_type_is_refused_with_the_nearest_family_before_the_list(architectures: object) -> None:
+    """The family is the nearest one for every form of `architectures`, of which one has the wrong type."""
+    table = their_config(FAMILY["Llama"], config_of("Llama"), ())
+    with pytest.raises(UserError) as raised:
+        read(table | {"model_type": "olmo2", "architectures": architectures})
+    assert str(raised.value).startswith(
+        "here/config.json: model_type olmo2 is not supported; its keys are those of Llama, but its layers may differ; "
+        "supported types: gpt2, llama, "
+    )
+
+
+NEOX: dict[str, Any] = {"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"]}
+NEOX |= {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 9}
+NEOX |= {"max_position_embeddings": 24}
+
+
+@pytest.mark.parametrize("old", [{}, {"rope_parameters": {"rope_type": "default"}}])
+def test_rotary_keys_that_transformers_ignores_for_neox_are_refused(old: dict[str, Any]) -> None:
+    """A top-level rope_theta or partial_rotary_factor alone has no effect there."""
+    with pytest.raises(UserError) as raised:
+        read(NEOX | old | {"rope_theta": 50.0, "partial_rotary_factor": 0.5})
+    assert "partial_rotary_factor: transformers reads only rope_parameters or rotary_pct, and uses 0.25, not 0.5; " in (
+        str(raised.value)
+    )
+    assert "rope_theta: transformers reads only rope_parameters or rotary_emb_base, and uses 10000.0, not 50.0" in (
+        str(raised.value)
+    )
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"rotary_emb_base": 50, "rotary_pct": 0.5},
+        {"rotary_emb_base": 50, "rotary_pct": 0.5, "rope_theta": 50.0, "partial_rotary_factor": 0.5},
+        {"rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": 0.5}},
+        {"rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": 0.5}, "rope_theta": 50.0},
+    ],
+)
+def test_rotary_keys_that_transformers_reads_for_neox_are_read(keys: dict[str, Any]) -> None:
+    assert read(NEOX | keys).positions == RotaryPositions(base=50.0, fraction=0.5)
+
+
+@pytest.mark.parametrize(
+    "name", ["MBartModel", "MBartForSequenceClassification", "MBartForQuestionAnswering", "MBartForCausalLM"]
+)
+def test_the_other_classes_of_mbart_are_refused(name: str) -> None:
+    """In transformers, the decoder of the first three starts with the last token that is no padding."""
+    with pytest.raises(UserError) as raised:
+        read({"model_type": "mbart", "architectures": [name]})
+    reason = ": its decoder starts with the last token of the text, and not with decoder_start_token_id"
+    if name == "MBartForCausalLM":
+        reason = ""
+    assert str(raised.value) == (
+        f"here/config.json: architectures {name} is not supported for mBART{reason} "
+        "(known: MBartForConditionalGeneration)"
+    )
+
+
 def test_custom_code_beside_a_known_family_is_ignored(tmp_path: Path) -> None:
     """EuroBERT's published files name the class of their own code and of transformers alike."""
     assert written("EuroBERT", HEADS[0], tmp_path / "hf") == "EuroBertForMaskedLM"
@@ -143,5 +210,7 @@ def test_custom_code_beside_a_known_family_is_ignored(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"scale_attn_by_inverse_layer_idx True is not supported \(known: False\)"):
         import_model(tmp_path / "hf", tmp_path / "again")
     path.write_text(json.dumps(given | {"model_type": "jina_bert"}))
-    with pytest.raises(UserError, match=r"model_type jina_bert is not supported .* custom code \(auto_map\) is never"):
+    with pytest.raises(
+        UserError, match=r"model_type jina_bert is not supported, and its custom code \(auto_map\) is never"
+    ):
         import_model(tmp_path / "hf", tmp_path / "again")

@@ -13,11 +13,18 @@ transformers = pytest.importorskip("transformers")
 
 import glassformer  # noqa: E402
 from configs import LLAMA  # noqa: E402
-from glassformer.config.transformer import RotaryPositions, TransformerConfig, YarnScaling  # noqa: E402
+from glassformer.config.transformer import (  # noqa: E402
+    LinearScaling,
+    RotaryPositions,
+    TransformerConfig,
+    YarnScaling,
+)
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.inference.text import never_written  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.families.llama_relatives import PHI3  # noqa: E402
 from glassformer.interop.hf import choose_family  # noqa: E402
+from glassformer.interop.hf_config import HFConfig  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from interop.checkpoints import (  # noqa: E402
     VOCAB,
@@ -234,6 +241,7 @@ def test_loading_an_export_prints_nothing(tmp_path: Path, capfd: pytest.CaptureF
         assert capfd.readouterr().err == ""
 
 
+NO_SCALING = "rope_parameters: Phi-3 has no linear, llama3 or yarn scaling in transformers: only default is supported"
 MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "scale": ({"attention_scale": 0.5}, "nearest is Llama.*: model.attention_scale: expected none, got 0.5"),
     "fraction": (
@@ -253,6 +261,22 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
         "model.(attn_out_bias: expected false, got true|qkv_bias: expected true, got false)",
     ),
 }
+
+
+def test_phi3_is_read_and_written_without_rotary_scaling() -> None:
+    """The configuration of Phi-3 in transformers refuses each kind that glassformer supports."""
+    stack = replace(LLAMA_STACK, d_head=8)
+    config = replace(LLAMA, positions=RotaryPositions(fraction=0.5), decoder=stack, vocab_size=VOCAB)
+    assert choose_family(config) is PHI3
+    for scaling in (LinearScaling(2.0), YarnScaling(2.0, 16)):
+        scaled = replace(config, positions=RotaryPositions(fraction=0.5, scaling=scaling))
+        assert PHI3.misfits(scaled) == [NO_SCALING]
+        with pytest.raises(UserError, match="no model family of transformers can represent this model exactly"):
+            choose_family(scaled)
+    for rope in ({"rope_type": "default"}, LINEAR, LLAMA3 | ORIGINAL, YARN | ORIGINAL):
+        hf = HFConfig(PHI3.write(config) | {"rope_parameters": rope}, "config.json")
+        PHI3.read(hf, "Phi3ForCausalLM")
+        assert hf.problems() == ([] if rope["rope_type"] == "default" else [NO_SCALING])
 
 
 @pytest.mark.parametrize("name", MISFITS)

@@ -212,6 +212,8 @@ class Family:
     """Fields that equal a key of `config.json`, in both directions; `encoder.n_layers` is one of a stack."""
     table: Callable[[TransformerConfig], list[Rule]]
     """Function: configuration → table of tensor names, with separate queries, keys and values on our side."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Classes of transformers with the tensors of the family that are not supported → reason."""
     always: Mapping[str, Any] = field(default_factory=dict)
     """Fields that have this value in every model of the family; the others have their default."""
     only: Mapping[str, Any] = field(default_factory=dict)

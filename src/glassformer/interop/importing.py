@@ -126,13 +126,14 @@ def find_family(
     `log` receives its name.
     """
     model_type, architectures = folder.config.get("model_type"), folder.config.get("architectures")
+    names = architectures if isinstance(architectures, list) else [architectures]
     of_type = [family for family in FAMILIES if family.model_type == model_type]
     if not of_type:
         known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES))
-        problem = f"{folder.place(CONFIG)}: model_type {shown(str(model_type))} is not supported (known: {known})"
+        problem = f"{folder.place(CONFIG)}: model_type {shown(str(model_type))} is not supported"
         if folder.config.get("auto_map"):
             problem += ", and its custom code (auto_map) is never run"
-        raise UserError(problem + nearest(folder.config, CONFIG))
+        raise UserError(f"{problem}{nearest(folder.config, CONFIG, names)}; supported types: {known}")
     classes = ", ".join(name for family in of_type for name in family.architectures)
     if architectures is None:
         for family in of_type:
@@ -145,16 +146,16 @@ def find_family(
             f"{folder.place(CONFIG)} has no architectures, the class name of the model, and the tensors of the folder "
             f"are those of none of {classes}: add the class, or skip the tensors of another head with --ignore-tensors"
         )
-    names = architectures if isinstance(architectures, list) else [architectures]
     for family in of_type:
         if len(names) == 1 and names[0] in family.architectures:
             if sentence_files.has_modules(folder) and family.bare:
                 return family, next(iter(family.bare))  # sentence-transformers ignores the head
             return family, names[0]
     name = shown(", ".join(map(str, names)))
-    raise UserError(
-        f"{folder.place(CONFIG)}: architectures {name} is not supported for {of_type[0].name} (known: {classes})"
-    )
+    problem = f"{folder.place(CONFIG)}: architectures {name} is not supported for {of_type[0].name}"
+    if reason := of_type[0].refused.get(name):
+        problem += f": {reason}"
+    raise UserError(f"{problem} (known: {classes})")
 
 
 def _fits(

@@ -1,6 +1,6 @@
 """The family nearest to a configuration whose `model_type` is not supported."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glassformer.errors import UserError, listed
@@ -9,14 +9,13 @@ from glassformer.interop.family import Family
 from glassformer.interop.hf_config import HFConfig
 
 
-def nearest(table: Mapping[str, Any], where: str) -> str:
+def nearest(table: Mapping[str, Any], where: str, names: Sequence[object]) -> str:
     """Return a sentence about the family that can read most keys of a `config.json`, and the keys that it lacks.
 
-    Of several, it is one with the same kind of head, such as ForCausalLM. The sentence is empty if no family can read
-    the sizes.
+    Of several, it is one with the same kind of head, such as ForCausalLM, as the first class in `names`. The sentence
+    is empty if no family can read the sizes.
     """
-    architecture = next(iter(table.get("architectures") or []), "")
-    head = str(architecture).partition("For")[2]
+    head = str(next(iter(names), "")).partition("For")[2]
     readers = [(found, family) for family in FAMILIES if (found := _problems(family, table, where)) is not None]
     if not readers:
         return ""

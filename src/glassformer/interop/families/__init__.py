@@ -49,7 +49,6 @@ FAMILIES: tuple[Family, ...] = (
     llama_relatives.OLMO,
     llama_relatives.PHI3,
     mbart.MBART,
-    mbart.MBART_WITHOUT_HEAD,
     mbart.PEGASUS,
 )
 """Families in the order in which an export tries them, after the family that the model was imported from."""

@@ -25,12 +25,19 @@ SETTINGS |= settings(bool, True, qkv_bias="attention_bias", attn_out_bias="atten
 SETTINGS |= settings(str, "gelu", activation="hidden_act")
 
 
+OLD_KEYS = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
+
+
 def read_neox(hf: HFConfig, fields: Fields) -> Fields:
     is_parallel = hf.take("use_parallel_residual", bool, True)
-    return {
-        "norm_order": "parallel" if is_parallel else "pre",
-        "positions": read_rotary(hf, fields["max_len"], fraction=0.25),
-    }
+    positions = read_rotary(hf, fields["max_len"], fraction=0.25)
+    rope = hf.maybe("rope_scaling", dict) or hf.maybe("rope_parameters", dict) or {}
+    read = {"rotary_pct": (positions.fraction, 0.25), "rotary_emb_base": (positions.base, 10000.0)}
+    for old, (value, default) in read.items():
+        current = OLD_KEYS[old]
+        if current not in rope and hf.table.get(old) is None and value != default:
+            hf.problem(f"{current}: transformers reads only rope_parameters or {old}, and uses {default}, not {value}")
+    return {"norm_order": "parallel" if is_parallel else "pre", "positions": positions}
 
 
 def write_neox(config: TransformerConfig) -> dict[str, Any]:
@@ -72,6 +79,6 @@ GPT_NEOX = Family(
         "gpt_neox.layers.*.attention.rotary_emb.inv_freq",
     ),
     old_names={"lm_head.weight": "embed_out.weight"},
-    old_keys={"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
+    old_keys=OLD_KEYS,
     roles=dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>"),
 )

@@ -109,7 +109,12 @@ OLMO = llama.family(
 
 
 def read_phi3(hf: HFConfig, fields: Fields) -> Fields:
-    return llama.read_common(hf, fields, fraction=1.0) | read_window(hf)
+    common = llama.read_common(hf, fields, fraction=1.0)
+    if common["positions"].scaling is not None:
+        hf.problem(
+            "rope_parameters: Phi-3 has no linear, llama3 or yarn scaling in transformers: only default is supported"
+        )
+    return common | read_window(hf)
 
 
 def write_phi3(config: TransformerConfig) -> dict[str, Any]:

@@ -3,30 +3,26 @@
 from dataclasses import replace
 
 from glassformer.config.transformer import TokenHead
-from glassformer.interop.families.bart import BART, BART_WITHOUT_HEAD, read_bart
+from glassformer.interop.families.bart import BART, read_bart
 from glassformer.interop.families.marian import MARIAN
-from glassformer.interop.family import Family
 from glassformer.interop.hf_config import Fields
 
 PRE_NORM: Fields = {"norm_order": "pre", "final_norm": True}
 ONLY = {"normalize_before": True, "add_final_layer_norm": True}
+STARTS_WITH_THE_LAST_TOKEN = "its decoder starts with the last token of the text, and not with decoder_start_token_id"
 
-
-def _mbart(family: Family) -> Family:
-    """Return mBART, given BART with or without its heads."""
-    return replace(
-        family,
-        name=f"m{family.name}",
-        model_type="mbart",
-        heads={f"M{architecture}": head for architecture, head in family.heads.items()},
-        always={**family.always, **PRE_NORM},
-        only={**family.only, **ONLY},
-        bare=frozenset(f"M{architecture}" for architecture in family.bare),
-        builder=None,
-    )
-
-
-MBART, MBART_WITHOUT_HEAD = _mbart(BART), _mbart(BART_WITHOUT_HEAD)
+MBART = replace(
+    BART,
+    name="mBART",
+    model_type="mbart",
+    heads={"MBartForConditionalGeneration": BART.heads["BartForConditionalGeneration"]},
+    refused=dict.fromkeys(
+        ("MBartForSequenceClassification", "MBartForQuestionAnswering", "MBartModel"), STARTS_WITH_THE_LAST_TOKEN
+    ),
+    always={**BART.always, **PRE_NORM},
+    only={**BART.only, **ONLY},
+    builder=None,
+)
 PEGASUS = replace(
     MARIAN,
     name="Pegasus",
