@@ -142,7 +142,7 @@ HARMLESS = {
     "a byte order mark": ("", "", "utf-8-sig"),
     "its own encoding": ("", "'\xe9'\n    ", "latin-1"),
     "a part for programs": ("if __name__ == '__main__':\n    import torch\n    gelu = 1\n\n\n", "", "utf-8"),
-    "two imports of one package": ("import torch.nn\nimport torch.utils.data\n\n\n", "", "utf-8"),
+    "two imports of one package": ("import torch.utils.data\nimport torch.nn\n\n\n", "", "utf-8"),
     "the stub above": (f"def gelu(x):\n    {STUB_LINE}\n\n\n", "", "utf-8"),
     "a name that is changed and not needed": ("SEEN = []\nSEEN.append(1)\n\n\n", "", "utf-8"),
 }
