@@ -198,7 +198,7 @@ MISTAKES = {
         "reset * h_new", "h_new", "bahdanau luong", "is bridge.hidden.0. In lineages.py, gru_step: mistake",
     ),
     "attention without its root": (
-        " / math.sqrt(query.shape[-1])", "", "transformer bart bert", r"lineages.py, attention: mistake. .* √K",
+        " / math.sqrt(query.shape[-1])", "", "transformer bart bert", r"lineages.py, attention: mistake. .* √d",
     ),
     "a connection past the layer that is missing in a class": (
         "x + self.ff(x)", "self.ff(x)", "transformer bart bert",
