@@ -110,6 +110,16 @@ REFUSED = {
         "scaled_dot_product_attention(query": "att(query",
     },
     "ch06_block.py, line \\d+: .*; correct it": {"def gelu(": "def gelu(("},
+    r"ch06_block.py defines or changes BIG in several statements \(lines \d+, \d+\): give it its value in one": {
+        "def gelu(": "BIG = 1\nBIG = BIG * 2\n\n\ndef gelu(", "return x * (1 +": "return BIG * x * (1 +",
+    },
+    r"ch06_block.py defines or changes EPS in several": {
+        "def gelu(": "EPS = {}\nEPS['x'] = 1.0\n\n\ndef gelu(", "return x * (1 +": "return EPS['x'] * x * (1 +",
+    },
+    r"ch06_block.py defines or changes ORDER in several": {
+        "def gelu(": "ORDER = []\nfor k in 'ab':\n    ORDER.append(k)\n\n\ndef gelu(",
+        "return x * (1 +": "return len(ORDER) * x * (1 +",
+    },
 }  # fmt: skip
 
 
@@ -126,6 +136,56 @@ def test_functions_that_cannot_be_one_file_are_refused_with_a_sentence(sentence:
     assert not (tmp_path / "lineages.py").exists()
 
 
+STUB_LINE = "raise NotImplementedError('write this function')"
+HARMLESS = {
+    "a form feed and another separator": ("\f\n", "'\u2028\x85'\n    ", "utf-8"),
+    "a byte order mark": ("", "", "utf-8-sig"),
+    "its own encoding": ("", "'\xe9'\n    ", "latin-1"),
+    "a part for programs": ("if __name__ == '__main__':\n    import torch\n    gelu = 1\n\n\n", "", "utf-8"),
+    "two imports of one package": ("import torch.utils.data\nimport torch.nn\n\n\n", "", "utf-8"),
+    "the stub above": (f"def gelu(x):\n    {STUB_LINE}\n\n\n", "", "utf-8"),
+    "a name that is changed and not needed": ("SEEN = []\nSEEN.append(1)\n\n\n", "", "utf-8"),
+}
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_a_chapter_is_read_as_python_reads_it(case: str, tmp_path: Path) -> None:
+    path = solved(tmp_path) / "ch06_block.py"
+    before, inside, encoding = HARMLESS[case]
+    replace_in(path, "def gelu(", f"{before}def gelu(")
+    replace_in(path, "return x * (1 +", f"{inside}return x * (1 +")
+    text = path.read_text("utf-8")
+    if encoding == "latin-1":  # without the signs that it lacks
+        text = f"# -*- coding: latin-1 -*-\n{text.encode('latin-1', 'ignore').decode('latin-1')}"
+    path.write_text(text, encoding)
+    written, borrowed = assemble(tmp_path)
+    assembled = written.read_text("utf-8")
+    compile(assembled, written, "exec")
+    assert not borrowed and f"{inside}return x * (1 +" in assembled and "__main__" not in assembled
+    assert assembled.count("def gelu(") == 1 and "SEEN" not in assembled
+    assert assembled.count("import torch.utils.data\n") == before.count("import torch.utils.data\n")
+
+
+def test_a_written_function_that_keeps_the_last_line_of_its_stub_is_written(tmp_path: Path) -> None:
+    path = solved(tmp_path) / "ch06_block.py"
+    replace_in(path, "math.sqrt(2))) / 2", f"math.sqrt(2))) / 2\n    {STUB_LINE}")
+    assert STUB_LINE in assemble(tmp_path)[0].read_text("utf-8")
+
+
+NO_CODE = {
+    "# coding: nothing\n": "ch06_block.py: unknown encoding for .*; correct it",
+    "\n\n\nx = '\xe9'\n": "ch06_block.py: 'utf-8' codec can't decode byte 0xe9 .*; correct it",
+    "x = '\0'\n": "ch06_block.py.*: source code .* null bytes; correct it",
+}
+
+
+@pytest.mark.parametrize("text", NO_CODE)
+def test_a_file_that_is_no_python_code_is_refused_with_its_name(text: str, tmp_path: Path) -> None:
+    (solved(tmp_path) / "ch06_block.py").write_text(text, "latin-1")
+    with pytest.raises(UserError, match=NO_CODE[text]):
+        assemble(tmp_path)
+
+
 # The check
 
 
@@ -138,7 +198,7 @@ MISTAKES = {
         "reset * h_new", "h_new", "bahdanau luong", "is bridge.hidden.0. In lineages.py, gru_step: mistake",
     ),
     "attention without its root": (
-        " / math.sqrt(query.shape[-1])", "", "transformer bart bert", r"lineages.py, attention: mistake. .* √K",
+        " / math.sqrt(query.shape[-1])", "", "transformer bart bert", r"lineages.py, attention: mistake. .* √d",
     ),
     "a connection past the layer that is missing in a class": (
         "x + self.ff(x)", "self.ff(x)", "transformer bart bert",

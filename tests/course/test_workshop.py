@@ -249,15 +249,33 @@ def test_a_folder_is_filled_checked_and_remembered(tmp_path: Path) -> None:
     assert check(folder, ["split_heads"]).n_right == 1, "the states of the others are kept"
     (folder / PROGRESS).write_text("{", "utf-8")
     assert check(folder, ["split_heads"]).n_right == 0
-    (folder / "ch06_block.py").write_text("from ch05_attention import causal_mask\n", "utf-8")
-    path.write_text("def causal_mask(:\n", "utf-8")
-    with pytest.raises(UserError, match=r"ch05_attention.py, line 1: .*; correct it"):
-        check(folder, ["block"])
-    path.write_text("import nothing_of_this_name\n", "utf-8")
-    with pytest.raises(UserError, match="cannot be imported: ModuleNotFoundError"):
-        check(folder)
     with pytest.raises(UserError, match="no exercise 'causal_mas'; did you mean causal_mask"):
         exercise_of("causal_mas")
+
+
+BROKEN = {
+    "def causal_mask(:\n": r"ch05_attention\.py, line 1: .*; correct it, and check again\.",
+    "\nimport nothing_of_this_name\n": r"ch05_attention\.py cannot be imported: ModuleNotFoundError: .* Line 2: import",
+    "raise SystemExit(3)\n": r"ch05_attention\.py cannot be imported: SystemExit: 3\.",
+    "name = '\xe9'\n": r"ch05_attention\.py.*: .*codec can't decode byte 0xe9.*; correct it, and check again\.",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_file_that_cannot_be_imported_makes_its_own_functions_wrong(text: str, tmp_path: Path) -> None:
+    start(tmp_path)
+    (tmp_path / "ch05_attention.py").write_text(text, "latin-1")
+    (tmp_path / "ch06_block.py").write_text("from ch05_attention import causal_mask\n", "utf-8")
+    (tmp_path / "lineages.py").write_text("def gpt(:\n", "utf-8")
+    with (tmp_path / "ch09_gpt.py").open("a", encoding="utf-8") as file:
+        file.write("\n\n" + EXERCISES["mean_loss"].source())
+    progress = check(tmp_path, ["causal_mask", "gelu", "mean_loss", "gpt"])
+    found = {verdict.name: verdict for verdict in progress.verdicts}
+    for name in ("causal_mask", "gelu", "gpt"):
+        assert found[name].state == "wrong"
+    assert re.match(BROKEN[text], found["causal_mask"].sentence), found["causal_mask"]
+    assert "ch0" in found["gelu"].sentence and found["gpt"].sentence.startswith("lineages.py, line 1: ")
+    assert found["mean_loss"].state == "right"
 
 
 # Solutions equal the package

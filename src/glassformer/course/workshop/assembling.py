@@ -5,12 +5,14 @@ import builtins
 import inspect
 import symtable
 import sys
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from glassformer.course.workshop import lineages
-from glassformer.course.workshop.exercise import UNWRITTEN
+from glassformer.course.workshop.exercise import UNWRITTEN, unreadable
 from glassformer.course.workshop.solutions import LINEAGES_FILE, names, solution_path
 from glassformer.errors import UserError
 from glassformer.files import write_text
@@ -30,8 +32,8 @@ def assemble(folder: Path, with_solutions: bool = False) -> tuple[Path, list[str
     tree = ast.parse(text)
     imports = [node for node in tree.body if isinstance(node, Import)]
     assembly = Assembly(folder)
-    for name, definition in definitions(text).items():
-        if not isinstance(definition.node, Import):
+    for name, statements in definitions(text).items():
+        if not isinstance(statements[-1].node, Import):
             assembly.claim(name, path.name)
     for node in imports:
         assembly.take_imported(node, path.name)
@@ -40,7 +42,7 @@ def assemble(folder: Path, with_solutions: bool = False) -> tuple[Path, list[str
         places = ", ".join(f"{name} ({file}.py)" for name, file in missing.items())
         raise UserError(f"not written yet: {places}; write them, or take the solutions with --with-solutions")
     head = f'"""{ast.get_docstring(tree)}\n"""\n\n{assembly.import_lines()}'
-    classes = "".join(text.splitlines(keepends=True)[imports[-1].end_lineno :]).lstrip("\n")
+    classes = "\n".join(text.split("\n")[imports[-1].end_lineno :]).lstrip("\n")
     write_text(path, "\n\n\n".join([head, *assembly.taken.values(), classes]))
     return path, list(missing)
 
@@ -55,22 +57,56 @@ class Definition:
     """True if it is part of the solutions."""
 
     @property
+    def is_import(self) -> bool:
+        return isinstance(self.node, Import)
+
+    @property
     def is_stub(self) -> bool:
-        """True for a function that is not written yet."""
-        return isinstance(self.node, ast.FunctionDef) and UNWRITTEN in ast.unparse(self.node.body[-1])
+        """True for a function that is not written yet: its body is the error of a stub, after a docstring or none."""
+        if not isinstance(self.node, ast.FunctionDef):
+            return False
+        body = self.node.body[ast.get_docstring(self.node) is not None :]
+        return len(body) == 1 and isinstance(body[0], ast.Raise) and UNWRITTEN in ast.unparse(body[0])
 
 
-def definitions(text: str, is_borrowed: bool = False) -> dict[str, Definition]:
-    """Return the statements of a file by the names that they define."""
-    found = {}
+def definitions(text: str, is_borrowed: bool = False) -> dict[str, list[Definition]]:
+    """Return the statements of a file by the names that they define or change; what only a program runs is left out."""
+    found: dict[str, list[Definition]] = {}
+    lines = text.split("\n")  # as `ast` counts them: splitlines() also splits at a form feed
     for node in ast.parse(text).body:
+        if isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) == "__name__ == '__main__'":
+            continue
         decorators = getattr(node, "decorator_list", [])
         first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
-        lines = "\n".join(text.splitlines()[first - 1 : node.end_lineno])
-        for symbol in symtable.symtable(lines, "", "exec").get_symbols():
-            if symbol.is_assigned() or symbol.is_imported():
-                found[symbol.get_name()] = Definition(node, lines, is_borrowed)
+        definition = Definition(node, "\n".join(lines[first - 1 : node.end_lineno]), is_borrowed)
+        symbols = symtable.symtable(ast.unparse(node), "", "exec").get_symbols()
+        defined = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+        changed = {name for name in names_changed(node) if name in found and not found[name][-1].is_import}
+        for name in defined | changed:
+            found.setdefault(name, []).append(definition)
     return found
+
+
+def names_changed(node: ast.AST) -> Iterator[str]:
+    """Yield the names whose items, attributes or methods a statement sets or calls when the file is read.
+
+    >>> sorted(names_changed(ast.parse("for k in 'ab': sizes[k] = 1; order.append(k); print(k)")))
+    ['order', 'sizes']
+    """
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        return
+    target: ast.AST | None = None
+    if isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        target = node
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        target = node.value.func
+    if isinstance(target, ast.Subscript | ast.Attribute):
+        while isinstance(target, ast.Subscript | ast.Attribute):
+            target = target.value
+        if isinstance(target, ast.Name):
+            yield target.id
+    for child in ast.iter_child_nodes(node):
+        yield from names_changed(child)
 
 
 def names_used(text: str) -> list[str]:
@@ -98,7 +134,7 @@ class Assembly:
     taken: dict[str, str] = field(default_factory=dict)
     borrowed: set[str] = field(default_factory=set)
     _files: set[str] = field(default_factory=lambda: set(names().values()))
-    _chapters: dict[str, dict[str, Definition]] = field(default_factory=dict)
+    _chapters: dict[str, dict[str, list[Definition]]] = field(default_factory=dict)
     _origins: dict[str, str] = field(default_factory=dict)
     _imports: set[tuple[str, str]] = field(default_factory=set)
     """Module and name of each `from` import; "" and the module of the others."""
@@ -135,31 +171,45 @@ class Assembly:
 
     def take(self, chapter: str, name: str) -> None:
         """Take a definition of a chapter, and all that it uses."""
-        found = self._chapter(chapter).get(name)
-        if found is None:
+        found = self._chapter(chapter).get(name, [])
+        if not found:
             if not hasattr(builtins, name):
                 raise UserError(f"{chapter}.py uses {name}, and does not define it at its top level")
-        elif isinstance(found.node, Import):
-            self.take_imported(found.node, f"{chapter}.py", name)
+        elif all(one.is_import for one in found):
+            for one in found:
+                self.take_imported(cast(Import, one.node), f"{chapter}.py", name)
+        elif len(found) > 1:
+            numbers = ", ".join(str(one.node.lineno) for one in found)
+            raise UserError(
+                f"{chapter}.py defines or changes {name} in several statements (lines {numbers}): give it its value in "
+                "one statement"
+            )
         elif self.claim(name, f"{chapter}.py"):
-            for used in names_used(found.text):
+            for used in names_used(found[0].text):
                 self.take(chapter, used)
-            self.taken[name] = found.text
-            if found.is_borrowed:
+            self.taken[name] = found[0].text
+            if found[0].is_borrowed:
                 self.borrowed.add(name)
 
-    def _chapter(self, chapter: str) -> dict[str, Definition]:
+    def _chapter(self, chapter: str) -> dict[str, list[Definition]]:
         """Return the definitions of a chapter; those that the reader has not written are of the solution."""
         if chapter not in self._chapters:
-            path, own = self.folder / f"{chapter}.py", {}
-            if path.is_file():
-                try:
-                    own = definitions(path.read_text("utf-8"))
-                except SyntaxError as error:
-                    raise UserError(f"{path}, line {error.lineno}: {error.msg}; correct it, and repeat") from error
-            solution = definitions(solution_path(chapter).read_text("utf-8"), is_borrowed=True)
-            self._chapters[chapter] = solution | {name: one for name, one in own.items() if not one.is_stub}
+            path = self.folder / f"{chapter}.py"
+            found = definitions(solution_path(chapter).read_text("utf-8"), is_borrowed=True)
+            for name, own in self._own_definitions(path).items():
+                if not own[-1].is_stub:  # as Python, which uses the last one
+                    found[name] = [one for one in own if not one.is_stub]
+            self._chapters[chapter] = found
         return self._chapters[chapter]
+
+    def _own_definitions(self, path: Path) -> dict[str, list[Definition]]:
+        if not path.is_file():
+            return {}
+        try:
+            with tokenize.open(path) as file:  # in its own encoding
+                return definitions(file.read())
+        except (SyntaxError, ValueError) as error:
+            raise UserError(f"{unreadable(path, error)}; correct it, and repeat") from error
 
     def import_lines(self) -> str:
         """Return the imports, those of Python's library first."""

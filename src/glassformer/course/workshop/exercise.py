@@ -6,6 +6,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -90,3 +91,13 @@ def stubs(module_source: str) -> str:
             assert docstring.end_lineno is not None and node.end_lineno is not None
             lines[docstring.end_lineno : node.end_lineno] = [f'    raise NotImplementedError("{UNWRITTEN}")']
     return "\n".join(lines) + "\n"
+
+
+def unreadable(path: Path, error: SyntaxError | ValueError) -> str:
+    """Return where a file is no Python code, and why; the place may be in a file that it imports."""
+    if not isinstance(error, SyntaxError) or not error.lineno:
+        return f"{path.name}: {error}"
+    imported = Path(error.filename or "")
+    if imported.is_file():
+        path = imported
+    return f"{path.name}, line {error.lineno}: {error.msg}"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from glassformer.course.workshop.checking import Verdict, judged
-from glassformer.course.workshop.exercise import Exercise, stubs
+from glassformer.course.workshop.checking import Verdict, judged, place_of
+from glassformer.course.workshop.exercise import Exercise, stubs, unreadable
 from glassformer.course.workshop.lineage_checks import EVERY_LINEAGE, Lineage, judged_lineage
 from glassformer.course.workshop.registry import every_exercise
 from glassformer.course.workshop.solutions import require_checked
@@ -84,7 +84,9 @@ def check(folder: Path, names: Sequence[str] = ()) -> Progress:
         modules = {part.file: _loaded(folder, part.file) for part in chosen}
         for part in chosen:
             module = modules[part.file]
-            if isinstance(part, Lineage):
+            if isinstance(module, str):
+                verdicts.append(Verdict(part.name, "wrong", module))
+            elif isinstance(part, Lineage):
                 verdicts.append(judged_lineage(part, module))
             else:
                 verdicts.append(judged(part, getattr(module, part.name, None)))
@@ -93,8 +95,8 @@ def check(folder: Path, names: Sequence[str] = ()) -> Progress:
     return Progress(tuple(verdicts), states, tuple(names))
 
 
-def _loaded(folder: Path, file: str) -> ModuleType:
-    """Import a file of the reader; without the file, return an empty module."""
+def _loaded(folder: Path, file: str) -> ModuleType | str:
+    """Import a file of the reader, or return why it cannot be imported; without the file, return an empty module."""
     path = folder / f"{file}.py"
     if not path.is_file():
         return ModuleType(file)
@@ -105,11 +107,12 @@ def _loaded(folder: Path, file: str) -> ModuleType:
     module = sys.modules[file] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except SyntaxError as error:
-        place = f"{error.filename}, line {error.lineno}"
-        raise UserError(f"{place}: {error.msg}; correct it, and check again") from error
-    except Exception as error:
-        raise UserError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(file, None)  # the files that import it fail too
+        if isinstance(error, SyntaxError):
+            return f"{unreadable(path, error)}; correct it, and check again."
+        message = " ".join(str(error).split()).rstrip(".")
+        return f"{path.name} cannot be imported: {type(error).__name__}: {message}.{place_of(error, str(path))}"
     return module
 
 
