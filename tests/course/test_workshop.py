@@ -165,7 +165,10 @@ def test_differences_name_the_place() -> None:
 
 WRITTEN = {
     "softmax by the library": ("softmax", "lambda x: torch.softmax(x, -1)", "right", ""),
-    "a list in place of a tuple": ("merge_pair", "lambda s, p: list(solution(s, p))", "right", ""),
+    "a list in place of a tuple": ("merge_pair", "lambda s, p: list(solution(s, p))", "wrong", "instead of a tuple"),
+    "a tuple in place of a list": ("encode", "lambda w, m: tuple(solution(w, m))", "right", ""),
+    "a tensor of one number for an id": ("draw", "lambda p, u: torch.tensor(solution(p, u))", "wrong", "a tensor"),
+    "positions of 32 bits": ("positions_of", "lambda x: solution(x).int()", "wrong", "dtype torch.int32"),
     "a tensor of one number for a number": ("length_penalty", "lambda n, a: torch.tensor(solution(n, a))", "right", ""),
     "label smoothing by the library": (
         "label_smoothed_loss", "lambda x, y, e: F.cross_entropy(x.flatten(0, -2), y.flatten(), label_smoothing=e)",
