@@ -5,6 +5,7 @@ import inspect
 import re
 import threading
 import time
+from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.course.workshop import checking
 from glassformer.course.workshop.checking import judged
-from glassformer.course.workshop.comparing import difference
+from glassformer.course.workshop.comparing import difference, different, result_of
 from glassformer.course.workshop.exercise import Exercise, Mistake, stubs
 from glassformer.course.workshop.folder import PROGRESS, check, start
 from glassformer.course.workshop.registry import every_exercise, exercise_of
@@ -67,6 +68,18 @@ def test_a_known_mistake_is_named(exercise: Exercise, mistake: Mistake) -> None:
     page, _, anchor = verdict.section.partition("#")
     text = (DOCS / f"{page}.md").read_text("utf-8")
     assert not anchor or f"({anchor})=" in text or anchor in headings(text)
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_known_mistakes_of_an_exercise_differ(name: str) -> None:
+    exercise = EXERCISES[name]
+    cases = exercise.cases()
+    found = [
+        [result_of(exercise.with_mistake(mistake), given, exercise.has_gradient) for given in cases]
+        for mistake in exercise.mistakes
+    ]
+    for (i, first), (j, second) in combinations(enumerate(found), 2):
+        assert any(map(different, second, first)), f"mistakes {i} and {j}: {exercise.mistakes[j].new}"
 
 
 def headings(text: str) -> set[str]:
@@ -152,7 +165,10 @@ def test_differences_name_the_place() -> None:
 
 WRITTEN = {
     "softmax by the library": ("softmax", "lambda x: torch.softmax(x, -1)", "right", ""),
-    "a list in place of a tuple": ("merge_pair", "lambda s, p: list(solution(s, p))", "right", ""),
+    "a list in place of a tuple": ("merge_pair", "lambda s, p: list(solution(s, p))", "wrong", "instead of a tuple"),
+    "a tuple in place of a list": ("encode", "lambda w, m: tuple(solution(w, m))", "right", ""),
+    "a tensor of one number for an id": ("draw", "lambda p, u: torch.tensor(solution(p, u))", "wrong", "a tensor"),
+    "positions of 32 bits": ("positions_of", "lambda x: solution(x).int()", "wrong", "dtype torch.int32"),
     "a tensor of one number for a number": ("length_penalty", "lambda n, a: torch.tensor(solution(n, a))", "right", ""),
     "label smoothing by the library": (
         "label_smoothed_loss", "lambda x, y, e: F.cross_entropy(x.flatten(0, -2), y.flatten(), label_smoothing=e)",
@@ -162,6 +178,17 @@ WRITTEN = {
     "a tensor for an id": ("draw", "lambda p, u: p", "wrong", "instead of"),
     "the end of the program": ("draw", "lambda p, u: exit()", "wrong", "SystemExit"),
     "a type that torch refuses": ("with_temperature", "lambda x, t: x.long().softmax(-1)", "wrong", "not implemented"),
+    "attention by the library": (
+        "attention", "lambda q, k, v, allowed: F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)", "right", "",
+    ),
+    "attention with the softmax of the library": (
+        "attention",
+        "lambda q, k, v, a: (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~a, -torch.inf).softmax(-1) @ v",
+        "mistake", "without any allowed key gives NaN",
+    ),
+    "a finite number as a mask": (
+        "masked_softmax", "lambda x, allowed: x.masked_fill(~allowed, -1e9).softmax(-1)", "mistake", "such as -1e9",
+    ),
     "a call of a stub": ("attention", "lambda *given: stub(*given)", "wrong", "It calls stub, which is not written"),
     "moments changed in place": (
         "adamw_step", "lambda w, g, m, *rest: (solution(w, g, m, *rest), m[0].mul_(2))[0]", "wrong", "argument 3",

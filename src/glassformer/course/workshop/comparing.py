@@ -111,7 +111,7 @@ def difference(found: Any, expected: Any) -> str:
                 return f"at [{key!r}]: {where}"
         return ""
     if isinstance(expected, (list, tuple)):
-        if not isinstance(found, (list, tuple)):
+        if not isinstance(found, (list, tuple)) or (isinstance(expected, tuple) and isinstance(found, list)):
             return f"{described(found)} instead of a {type(expected).__name__}"
         if len(found) != len(expected):
             return f"length {len(found)} instead of {len(expected)}"
@@ -128,6 +128,8 @@ def difference(found: Any, expected: Any) -> str:
         ):
             return ""
         return f"{number:.6g} instead of {expected:.6g}"
+    if isinstance(found, Tensor):
+        return f"a tensor instead of {described(expected)}, which is no tensor"
     return "" if found == expected else f"{described(found)} instead of {described(expected)}"
 
 
@@ -148,10 +150,8 @@ def tensor_difference(found: Any, expected: Tensor) -> str:
 
 
 def kind_of(x: Tensor) -> str:
-    """Return what the numbers of a tensor are: "float", "bool" or "int"."""
-    if x.dtype == torch.bool:
-        return "bool"
-    return "float" if x.is_floating_point() else "int"
+    """Return "float" for every type of floating-point numbers, and else the name of the type."""
+    return "float" if x.is_floating_point() else str(x.dtype)
 
 
 def described(x: Any) -> str:

@@ -45,6 +45,7 @@ EXERCISES = (
             ({("l", "o"): 7, ("o", "w"): 7, ("e", "r"): 2},),
             ({("o", "w"): 7, ("l", "o"): 7, ("e", "r"): 9},),
             ({("z", "a"): 3, ("b", "z"): 3, ("b", "c"): 3},),
+            ({("ab", "a"): 1, ("a", "c"): 1},),
         ],
         (
             Mistake(
@@ -60,6 +61,11 @@ EXERCISES = (
                 "max(counts, key=lambda pair: (counts[pair], pair))",
             ),
             Mistake("This is the pair with the smallest count: change the sign.", "-counts[pair]", "counts[pair]"),
+            Mistake(
+                "Equal counts are decided by the joined texts: compare the pairs, first symbol by first symbol.",
+                "(-counts[pair], pair)",
+                '(-counts[pair], "".join(pair))',
+            ),
         ),
     ),
     Exercise(
@@ -71,6 +77,7 @@ EXERCISES = (
             (("a", "a", "a", "a", "b"), ("a", "a")),
             (("n", "e", "w"), ("e", "n")),
             (("an", "a", "n"), ("a", "n")),
+            (("le", "s"), ("e", "s")),
             ((), ("a", "n")),
         ],
         (
@@ -83,6 +90,12 @@ EXERCISES = (
                 "Only the first occurrence is merged: continue until the end of the word.",
                 "            i += 2\n",
                 "            i += 2\n            return (*merged, *symbols[i:])\n",
+            ),
+            Mistake(
+                'The pair is replaced in the joined text, where it matches parts of symbols, such as "e" at '
+                'the end of "le": compare whole symbols.',
+                "merged: list[str] = []",
+                'return tuple(" ".join(symbols).replace(" ".join(pair), "".join(pair)).split())',
             ),
         ),
     ),
@@ -110,12 +123,22 @@ EXERCISES = (
                 "{tuple(word): n for word, n in words.items()}",
                 "{tuple(word): 1 for word in words}",
             ),
+            Mistake(
+                "Of pairs with equal counts you take the one that was found first: break ties by the alphabet.",
+                "most_frequent_pair(counts)",
+                "max(counts, key=counts.__getitem__)",
+            ),
+            Mistake(
+                "A text whose words have one symbol each ends in an error: stop when there are no pairs.",
+                "        if not counts:\n            break\n",
+                "",
+            ),
         ),
     ),
     Exercise(
         encode,
         SECTION,
-        lambda: [(word, MERGES) for word in ("newest", "lowest", "banana", "low", "xyz", "", "wow")],
+        lambda: [(word, MERGES) for word in ("newest", "lowest", "banana", "low", "xyz", "", "wow", "nest")],
         (
             Mistake(
                 "The merges are applied in the wrong order: begin with the one that was learned first.",
@@ -126,6 +149,15 @@ EXERCISES = (
                 "You return the word: return its symbols.",
                 "return list(symbols)",
                 "return [word]",
+            ),
+            Mistake(
+                "This is the longest match from the left, not a replay of the merges: apply the merges in the order in "
+                "which they were learned.",
+                "    symbols = tuple(word)\n    for pair in merges:\n        symbols = merge_pair(symbols, pair)\n"
+                "    return list(symbols)\n",
+                '    vocabulary, symbols = {*word, *map("".join, merges)}, []\n    while word:\n'
+                "        symbols.append(max((symbol for symbol in vocabulary if word.startswith(symbol)), key=len))\n"
+                "        word = word[len(symbols[-1]) :]\n    return symbols\n",
             ),
         ),
     ),

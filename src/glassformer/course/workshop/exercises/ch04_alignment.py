@@ -15,6 +15,9 @@ from glassformer.course.workshop.solutions.ch04_alignment import (
 SECTION = "course/04-attention-is-alignment"
 SCORES = f"{SECTION}#multiplicative-and-additive-scores"
 MISTAKES = "course/12-classical-mistakes"
+ALSO_EMPTY = "A source without tokens needs zeros too."
+FROM_MASK_TO_WEIGHTS = """scores = scores.masked_fill(~allowed, float("-inf")).masked_fill(is_empty, 0.0)
+    weights = scores.softmax(dim=-1).masked_fill(is_empty, 0.0)"""
 
 
 def hidden_layer(d_query: int, d_memory: int) -> dict[str, Tensor]:
@@ -207,6 +210,41 @@ EXERCISES = (
                 "Your softmax is over the queries: take the last axis, that of the keys.",
                 "softmax(dim=-1)",
                 "softmax(dim=1)",
+            ),
+            Mistake(
+                "The scores of padding are a finite number such as -1e9, which very low scores fall below: use -inf."
+                f" {ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                "weights = scores.masked_fill(~allowed, -1e9).softmax(dim=-1)",
+                f"{MISTAKES}#a-finite-number-as-a-mask-2",
+            ),
+            Mistake(
+                f"The scores of padding are set to 0, which is a score like any other: use -inf. {ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                "weights = scores.masked_fill(~allowed, 0.0).softmax(dim=-1)",
+                f"{MISTAKES}#zero-after-the-softmax",
+            ),
+            Mistake(
+                f"A real score of 0 is hidden too: use the mask itself. {ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                'weights = (scores * allowed).masked_fill(scores * allowed == 0, float("-inf")).softmax(dim=-1)',
+                f"{MISTAKES}#score-0-as-a-mask-1",
+            ),
+            Mistake(
+                f"The padding of the source gets weight: give its scores -inf before the softmax. {ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                "weights = scores.softmax(dim=-1)",
+            ),
+            Mistake(
+                f"The softmax is over the queries: the weights of each query add up to 1. {ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                'weights = scores.masked_fill(~allowed, float("-inf")).softmax(dim=1)',
+            ),
+            Mistake(
+                f"The polarity is inverted: the tokens are hidden. True means a token. {ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                'weights = scores.masked_fill(allowed, float("-inf")).softmax(dim=-1)',
+                f"{MISTAKES}#true-means-hidden-6",
             ),
         ),
         has_gradient=True,

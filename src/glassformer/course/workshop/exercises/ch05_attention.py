@@ -20,6 +20,11 @@ SCALE = f"{SECTION}#why-the-scores-are-divided-by-d_k"
 MASKS = f"{SECTION}#masks"
 HEADS = f"{SECTION}#many-heads"
 MISTAKES = "course/12-classical-mistakes"
+ALSO_EMPTY = "A query without any allowed key needs zeros too."
+FROM_MASK_TO_WEIGHTS = """hidden = scores.masked_fill(~allowed, float("-inf"))
+    is_empty = ~allowed.any(dim=-1, keepdim=True)
+    weights = hidden.masked_fill(is_empty, 0.0).softmax(dim=-1)
+    return weights.masked_fill(is_empty, 0.0)"""
 
 
 def padded() -> torch.Tensor:
@@ -40,7 +45,10 @@ def attention_cases() -> list[tuple[torch.Tensor, ...]]:
     query, key, value = normal(2, 3, 4, 8), normal(2, 3, 6, 8, seed=1), normal(2, 3, 6, 5, seed=2)
     scores = torch.tensor([[1e6, 0.0]]), torch.tensor([[-1e6, 0.0], [0.0, 1.0]])  # -1e12 and 0, divided by √2
     low = (*scores, normal(2, 3), torch.tensor([[True, False]]))
-    return [(query, key, value, allowed), (3 * query, key, value, torch.ones_like(allowed)), low]
+    without_keys = allowed.clone()
+    without_keys[0, 1, 2] = False
+    everything = torch.ones_like(allowed)
+    return [(query, key, value, allowed), (3 * query, key, value, everything), low, (query, key, value, without_keys)]
 
 
 def heads_cases() -> list[tuple[object, ...]]:
@@ -62,6 +70,7 @@ EXERCISES = (
             ),
             Mistake("A token cannot attend to itself: the diagonal is allowed.", ".tril()", ".tril(-1)"),
             Mistake("Each token sees the future: queries are rows, and keys are columns.", ".tril()", ".triu()"),
+            Mistake("Each token sees the next one: the last allowed key is the token itself.", ".tril()", ".tril(1)"),
         ),
     ),
     Exercise(
@@ -85,6 +94,12 @@ EXERCISES = (
                 "Padding is forgotten: a query attends to keys that are no tokens.",
                 "causal_mask(n_tokens) & is_token[:, None, None, :]",
                 "causal_mask(n_tokens).expand(len(is_token), 1, -1, -1)",
+            ),
+            Mistake(
+                "The mask of padding is inverted: True means a token, which may be attended to.",
+                "is_token[:, None, None, :]",
+                "~is_token[:, None, None, :]",
+                f"{MISTAKES}#true-means-hidden-6",
             ),
         ),
     ),
@@ -148,6 +163,67 @@ EXERCISES = (
                 "    return weights.masked_fill(is_empty, 0.0)",
                 "return scores.softmax(dim=-1).masked_fill(~allowed, 0.0)",
             ),
+            Mistake(
+                "The softmax is over the queries: the weights of each query add up to 1, along the last axis.",
+                "softmax(dim=-1)",
+                "softmax(dim=-2)",
+            ),
+            Mistake(
+                "The scores of hidden keys are set to 0, which is a score like any other: use -inf.",
+                'float("-inf")',
+                "0.0",
+                f"{MISTAKES}#zero-after-the-softmax",
+            ),
+            Mistake(
+                "The mask is ignored: hide the keys that are not allowed.",
+                'hidden = scores.masked_fill(~allowed, float("-inf"))',
+                "hidden = scores",
+                MISTAKES,
+            ),
+            Mistake(
+                "The hidden keys get a finite score such as -1e9, which very low scores fall below: use -inf."
+                f" {ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                "return scores.masked_fill(~allowed, -1e9).softmax(dim=-1)",
+                f"{MISTAKES}#a-finite-number-as-a-mask-2",
+            ),
+            Mistake(
+                f"The hidden keys get a finite score such as -1e4, which low scores fall below: use -inf. {ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                "return scores.masked_fill(~allowed, -1e4).softmax(dim=-1)",
+                f"{MISTAKES}#a-finite-number-as-a-mask-2",
+            ),
+            Mistake(
+                f"The scores of hidden keys are set to 0, which is a score like any other: use -inf. {ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                "return scores.masked_fill(~allowed, 0.0).softmax(dim=-1)",
+                f"{MISTAKES}#zero-after-the-softmax",
+            ),
+            Mistake(
+                f"A real score of 0 is hidden too: use the mask itself. {ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                'return (scores * allowed).masked_fill(scores * allowed == 0, float("-inf")).softmax(dim=-1)',
+                f"{MISTAKES}#score-0-as-a-mask-1",
+            ),
+            Mistake(
+                f"The mask is ignored: hide the keys that are not allowed. {ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                "return scores.softmax(dim=-1)",
+                MISTAKES,
+            ),
+            Mistake(
+                "The softmax is over the queries: the weights of each query add up to 1, along the last axis."
+                f" {ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                'return scores.masked_fill(~allowed, float("-inf")).softmax(dim=-2)',
+            ),
+            Mistake(
+                "The polarity is inverted: the allowed keys are hidden. True means that a query may attend."
+                f" {ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                'return scores.masked_fill(allowed, float("-inf")).softmax(dim=-1)',
+                f"{MISTAKES}#true-means-hidden-6",
+            ),
         ),
         has_gradient=True,
     ),
@@ -194,6 +270,21 @@ EXERCISES = (
                 "scores.softmax(dim=-1)",
                 MASKS,
             ),
+            Mistake(
+                "A query without any allowed key gives NaN: 0 / 0. Give it zeros, by your masked_softmax.",
+                "masked_softmax(scores, allowed)",
+                'scores.masked_fill(~allowed, float("-inf")).softmax(dim=-1)',
+            ),
+            Mistake(
+                "The scores are divided by √T, the root of the number of queries: divide by √d.",
+                "math.sqrt(query.shape[-1])",
+                "math.sqrt(query.shape[-2])",
+            ),
+            Mistake(
+                "The division comes after the softmax: divide the scores before it.",
+                " / math.sqrt(query.shape[-1])\n    return masked_softmax(scores, allowed)",
+                "\n    return masked_softmax(scores, allowed) / math.sqrt(query.shape[-1])",
+            ),
         ),
         has_gradient=True,
     ),
@@ -217,6 +308,12 @@ EXERCISES = (
                 "The heads must come before the tokens: exchange axes 1 and 2.",
                 ".transpose(1, 2)",
                 "",
+            ),
+            Mistake(
+                "A width that is not a multiple of H ends in an error of torch about shapes: raise ValueError with "
+                "both numbers before that.",
+                "raise ValueError",
+                "raise RuntimeError",
             ),
         ),
     ),
@@ -261,6 +358,18 @@ EXERCISES = (
                 "join_heads(attention(query, key, value, allowed))",
                 "join_heads(attention(*(join_heads(y)[:, None] for y in (query, key, value)), allowed))",
             ),
+            Mistake(
+                "The mask is ignored: hide the keys that are not allowed.",
+                "(query, key, value, allowed)",
+                "(query, key, value, torch.ones_like(allowed))",
+                MISTAKES,
+            ),
+            Mistake(
+                'The matrices are transposed: they are applied as x @ w["q"].',
+                "    query = split_heads",
+                "    w = {name: matrix.T for name, matrix in w.items()}\n    query = split_heads",
+            ),
+            Mistake("Keys and values are exchanged.", "(query, key, value, allowed)", "(query, value, key, allowed)"),
         ),
         has_gradient=True,
     ),

@@ -88,6 +88,9 @@ EXERCISES = (
                 "(nats / counts).sum()",
                 MEANS,
             ),
+            Mistake(
+                "This is the sum: divide by the number of all labels.", "nats.sum() / counts.sum()", "nats.sum()", MEANS
+            ),
         ),
         has_gradient=True,
     ),
@@ -116,6 +119,13 @@ EXERCISES = (
             ),
             Mistake("This is the loss in nats: perplexity is its exponential.", "math.exp(", "float("),
             Mistake("The base is 2, but the loss is in nats: use exp.", "math.exp(", "math.pow(2, "),
+            Mistake(
+                "This is the mean of the batches' perplexities, by their numbers of tokens: add nats first, and "
+                "take exp once.",
+                "math.exp(sum(nats) / sum(counts))",
+                "sum(n * math.exp(x / n) for x, n in zip(nats, counts)) / sum(counts)",
+                PERPLEXITY,
+            ),
         ),
     ),
     Exercise(
@@ -192,6 +202,7 @@ EXERCISES = (
             (normal(3, 8), 0.6),
             (normal(3, 8), 0.0),
             (normal(3, 8), 1.1),
+            (torch.zeros(2), 0.5),
         ],
         (
             Mistake(
@@ -219,6 +230,11 @@ EXERCISES = (
             ),
             Mistake(
                 "The others get the logit 0, which is not the probability 0: set them to -inf.", 'float("-inf")', "0.0"
+            ),
+            Mistake(
+                "A token is kept after the sum has reached p exactly: keep as few as possible.",
+                "before >= p",
+                "before > p",
             ),
         ),
     ),

@@ -39,7 +39,8 @@ def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
 def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
     """Return softmax(Q Kᵀ / √d) V among the allowed keys (equation 1): (…, T, W); d is the width of a key.
 
-    `query` (…, T, d), `key` (…, S, d), `value` (…, S, W), `allowed` (…, T, S).
+    `query` (…, T, d), `key` (…, S, d), `value` (…, S, W), `allowed` (…, T, S). A query without any allowed key
+    gets zeros.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     return masked_softmax(scores, allowed) @ value

@@ -60,9 +60,10 @@ def top_k(logits: Tensor, k: int) -> Tensor:
 def top_p(logits: Tensor, p: float) -> Tensor:
     """Keep the most probable tokens whose probabilities add up to p, as few as possible; set other logits to -inf.
 
-    `logits` (…, V). The token with which the sum reaches p is kept too. At least one token is kept, for every p.
+    `logits` (…, V). The token with which the sum reaches p is kept too. At least one token is kept, for every p. Of
+    equal logits, the first is kept first.
     """
-    probabilities, order = logits.softmax(dim=-1).sort(dim=-1, descending=True)
+    probabilities, order = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
     before = probabilities.cumsum(dim=-1) - probabilities
     drops = before >= p
     drops[..., 0] = False
