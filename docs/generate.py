@@ -108,19 +108,28 @@ def index(words: Iterable[str]) -> list[str]:
 
 
 def settings_list() -> str:
-    """List the keys that are changed most, and when to change each."""
+    """List the keys to change first, and when to change each."""
     lines = [
         "# Settings, and when to change them",
         "",
-        "The settings that are changed most. `glassformer train FILE` chooses the sizes by the data. Change one",
-        "setting at a time, and compare the evaluation loss. [Keys of a recipe](keys.md) has all settings.",
+        "The settings to change first. Change one at a time, and compare the evaluation loss. The defaults are those",
+        "of a recipe that leaves the key out. `glassformer train FILE` chooses sizes, optimizer, learning rate, steps",
+        "and dropout by the data ([table](../../how-to/choose-sizes.md)). An encoder has `model.encoder.` for",
+        "`model.decoder.`. [Keys of a recipe](keys.md) has all settings.",
         "",
     ]
     for title, rows in settings.sections():
         lines += [f"## {title}", ""]
-        cells = ((f"`{e.key}`", a.when, e.doc, f"`{shown(e.default)}`", f"[](../../{a.page}.md)") for e, a in rows)
+        cells = ((f"`{a.key}`", a.when, e[0].doc, defaults(e), f"[](../../{a.page}.md)") for e, a in rows)
         lines += table(("Key", "When to change it", "Meaning", "Default", "Explained in"), cells)
     return "\n".join(lines)
+
+
+def defaults(entries: list[Entry]) -> str:
+    """Return the defaults of a key as code, with their kinds if the key has several."""
+    if len(entries) == 1:
+        return f"`{shown(entries[0].default)}`"
+    return "; ".join(f"`{shown(entry.default)}` ({entry.kind})" for entry in entries)
 
 
 def recipe_list() -> str:

@@ -1,9 +1,10 @@
-"""The page "Settings, and when to change them": the keys that are changed most, with a reason and the chapter of each.
+"""The page "Settings, and when to change them": the keys to change first, with a reason and the chapter of each.
 
 Meaning and default come from the settings themselves, so only the reasons are written here.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from glassformer.config.run import Run
@@ -24,23 +25,31 @@ BLOCK, TRANSFORMER, BERT = "course/06-the-block", "course/07-the-transformer", "
 GPT, SINCE, ANSWERS = "course/09-gpt", "course/09b-since-gpt-2", "course/14-a-model-that-answers"
 SIZES, CURVES, MEMORY = "how-to/choose-sizes", "how-to/read-curves", "how-to/out-of-memory"
 FILES, GPU = "how-to/own-files", "how-to/gpu"
+CONVERSATIONS, TOKENIZERS = "how-to/conversations", "how-to/tokenizer-questions"
 
 SECTIONS = {
     "Data": (
-        Advice("data.path", "For your own data: a file, a folder, or `hf:NAME`.", FILES),
+        Advice("data.path", "For your own data: a file, a folder, `builtin:NAME` or `hf:NAME`.", FILES),
         Advice("data.valid_path", "If you have validation data of your own.", FILES),
         Advice("data.valid_fraction", "Lower it for large data; raise it if the validation loss is noisy.", GPT),
-        Advice("data.packing", "`false` if each conversation must have a row of its own.", ANSWERS),
-        Advice("data.batch_tokens", "Lower it if memory is short; raise it for a smoother loss.", MEMORY),
+        Advice(
+            "data.packing", "`false` for one conversation per row; packed rows waste less on padding.", CONVERSATIONS
+        ),
+        Advice("data.batch_tokens", "For pairs, labels and conversations: lower it if memory is short.", MEMORY),
     ),
     "Tokenizer": (
-        Advice("tokenizer.scheme", "`char` for short strings and for spelling; `byte` for every other text.", TEXT),
         Advice(
-            "tokenizer.vocab_size",
-            "Raise it for more text: rare words get shorter. The table of a small model grows.",
+            "tokenizer.scheme",
+            "`char` with `vocab_size` 0 for short strings and spelling: a token per character. `byte` for other texts.",
             TEXT,
         ),
-        Advice("tokenizer.path", "To use the tokenizer of another model.", TEXT),
+        Advice(
+            "tokenizer.vocab_size",
+            "Raise it for more text: a word becomes fewer tokens. The embedding table of a small model then "
+            "becomes a large part of it.",
+            TEXT,
+        ),
+        Advice("tokenizer.path", "To use the tokenizer of another model.", TOKENIZERS),
     ),
     "Size of the model": (
         Advice("model.d_model", "Raise it if the training loss stays high; it changes the cost most.", SIZES),
@@ -53,11 +62,17 @@ SECTIONS = {
     "Parts of the model": (
         Advice(
             "model.positions.kind",
-            "`rotary` for new models; `learned` and `sinusoidal` for models of papers.",
+            "`rotary` for new models; `learned` for GPT-2 and BERT, `sinusoidal` for the Transformer of 2017, "
+            "`relative` for T5, `alibi` for BLOOM.",
             EMBEDDINGS,
         ),
         Advice("model.norm", "`rmsnorm` is a little faster; the loss is about the same.", BLOCK),
-        Advice("model.norm_order", "`pre` unless you reproduce a model of 2017 or 2018.", BLOCK),
+        Advice(
+            "model.norm_order",
+            "`pre`, unless you reproduce a model with another order: `post` for the Transformer of 2017, BERT "
+            "and BART; `parallel` for GPT-NeoX.",
+            BLOCK,
+        ),
         Advice(
             "model.gated_ff", "`true` for a lower loss with the same number of weights (with a smaller `d_ff`).", SINCE
         ),
@@ -73,7 +88,7 @@ SECTIONS = {
         ),
     ),
     "Objective": (
-        Advice("objective.kind", "By the task: it is chosen by the data, if you give a file.", TRANSFORMER),
+        Advice("objective.kind", "`train FILE` chooses it by the data; set it in a recipe of your own.", TRANSFORMER),
         Advice("objective.label_smoothing", "0.1 for translation; 0 for language models.", TRANSFORMER),
         Advice(
             "objective.mask_prob", "Raise it for more targets per text, in a harder task; 0.15 is that of BERT.", BERT
@@ -81,13 +96,23 @@ SECTIONS = {
         Advice("objective.beta", "Raise it if answers get worse while the reward or accuracy rises.", ANSWERS),
     ),
     "Start from another model": (
-        Advice("init.path", "For fine-tuning: the model to start from.", ANSWERS),
+        Advice("init.path", "For fine-tuning: the model to start from.", CONVERSATIONS),
         Advice("init.freeze", "To train only a part, for example the head.", BERT),
-        Advice("lora.rank", "Raise it if LoRA does not reach the loss of full training.", ANSWERS),
+        Advice(
+            "lora.rank",
+            "8 is usual. Raise it if LoRA does not reach the loss of full training. LoRA is off until a key of "
+            "`lora` is set.",
+            ANSWERS,
+        ),
     ),
     "Training": (
-        Advice("train.max_steps", "Raise it while the evaluation loss still falls at the end.", CURVES),
-        Advice("train.batch_size", "Raise it if the loss is noisy; lower it if memory is short.", MEMORY),
+        Advice("train.max_steps", "Raise it while the evaluation loss still falls at the end.", SIZES),
+        Advice(
+            "train.batch_size",
+            "For texts: raise it if the loss is noisy; lower it if memory is short. Other data have "
+            "`data.batch_tokens`.",
+            MEMORY,
+        ),
         Advice("train.grad_accumulation", "For a larger batch than the memory holds.", MEMORY),
         Advice("train.optimizer.kind", "`muon` for a lower loss in the same steps; `adamw` for fine-tuning.", SINCE),
         Advice(
@@ -96,12 +121,17 @@ SECTIONS = {
             CURVES,
         ),
         Advice("train.optimizer.weight_decay", "Lower it for short runs; 0.1 is usual for long ones.", GPT),
-        Advice("train.schedule.kind", "`constant` for rewards; `linear` or `cosine` for the rest.", TRANSFORMER),
-        Advice("train.schedule.warmup_steps", "Raise it if the loss jumps in the first steps.", TRANSFORMER),
+        Advice("train.schedule.kind", "`constant` for rewards; `linear` or `cosine` for the rest.", GPT),
+        Advice("train.schedule.warmup_steps", "Raise it if the loss jumps in the first steps.", GPT),
         Advice("train.clip_norm", "Lower it if single batches make the loss jump.", CURVES),
         Advice("train.eval_every", "Lower it to see overfitting earlier; evaluations take time.", CURVES),
         Advice("train.early_stopping.patience", "To stop a run that no longer gets better.", CURVES),
-        Advice("train.seed", "For a second run: a difference between two seeds is noise.", SINCE),
+        Advice(
+            "train.seed",
+            "Train with several seeds. A difference between two settings that is not larger than that between "
+            "seeds is no evidence.",
+            SINCE,
+        ),
         Advice("train.device", "To choose a GPU, or the CPU on a machine with a GPU.", GPU),
         Advice("train.precision", "`fp32` to compare runs bit by bit; `bf16` is faster on GPUs and newer CPUs.", GPU),
     ),
@@ -114,8 +144,23 @@ SECTIONS = {
 }
 
 
-def sections() -> Iterator[tuple[str, list[tuple[Entry, Advice]]]]:
-    """Yield the title of each section, and its keys with their advice."""
-    entries = {entry.key: entry for entry in reversed(list(describe(Run)))}  # the first entry of each key
+def sections() -> Iterator[tuple[str, list[tuple[list[Entry], Advice]]]]:
+    """Yield the title of each section, and its keys with their advice.
+
+    A key has one entry for each default, that of the default kind first; their `kind` names all kinds that have it.
+    """
+    entries: dict[str, list[Entry]] = {}
+    kinds: dict[str, object] = {}
+    for entry in describe(Run):
+        kinds.setdefault(entry.key, entry.default)
+        entries.setdefault(entry.key, []).append(entry)
     for title, advice in SECTIONS.items():
-        yield title, [(entries[one.key], one) for one in advice]
+        rows = []
+        for one in advice:
+            usual = kinds.get(f"{one.key.rpartition('.')[0]}.kind")
+            found: dict[str, Entry] = {}
+            for entry in sorted(entries[one.key], key=lambda entry: entry.kind != usual):
+                same = found.get(repr(entry.default))
+                found[repr(entry.default)] = replace(same, kind=f"{same.kind}, {entry.kind}") if same else entry
+            rows.append((list(found.values()), one))
+        yield title, rows

@@ -15,6 +15,7 @@ from glassformer.course.workshop import lineages
 from glassformer.course.workshop.assembling import assemble
 from glassformer.course.workshop.folder import check, start
 from glassformer.course.workshop.lineage_checks import EVERY_LINEAGE, Lineage, padded_rows
+from glassformer.course.workshop.registry import every_exercise
 from glassformer.course.workshop.solutions import LINEAGES, names, require_checked, solution_path
 from glassformer.errors import UserError
 from runs import made_up_text, pair_run, text_run_of, tiny_run, write_text
@@ -94,6 +95,15 @@ def test_the_readers_own_helpers_constants_and_imports_come_along(tmp_path: Path
     assert "from functools import cache\n" in text and "import scaled_dot_product_attention" not in text
     assert text.index("HALF = 0.5") < text.index("@cache\ndef root") < text.index("def attention(")
     assert check(tmp_path, ["gpt", "bert"]).n_right == 2
+
+
+def test_the_last_of_several_functions_of_one_name_is_taken(tmp_path: Path) -> None:
+    """As in Python: a reader may keep an earlier trial above."""
+    solved(tmp_path)
+    replace_in(tmp_path / "ch06_block.py", "def gelu(", "def gelu(x):\n    return x\n\n\ndef gelu(")
+    path, _ = assemble(tmp_path)
+    text = path.read_text("utf-8")
+    assert text.count("def gelu(") == 1 and every_exercise()["gelu"].source().strip() in text
 
 
 REFUSED = {

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sacrebleu import BLEU
@@ -169,6 +170,7 @@ WRITTEN = {
     "a tuple in place of a list": ("encode", "lambda w, m: tuple(solution(w, m))", "right", ""),
     "a tensor of one number for an id": ("draw", "lambda p, u: torch.tensor(solution(p, u))", "wrong", "a tensor"),
     "positions of 32 bits": ("positions_of", "lambda x: solution(x).int()", "wrong", "dtype torch.int32"),
+    "a number of 32 bits of NumPy": ("perplexity", "lambda *a: np.float32(solution(*a))", "right", ""),
     "a tensor of one number for a number": ("length_penalty", "lambda n, a: torch.tensor(solution(n, a))", "right", ""),
     "label smoothing by the library": (
         "label_smoothed_loss", "lambda x, y, e: F.cross_entropy(x.flatten(0, -2), y.flatten(), label_smoothing=e)",
@@ -221,7 +223,7 @@ def test_functions_written_in_another_way_are_judged_by_their_results(case: str)
     def bad() -> None:
         raise ValueError("it does not fit")
 
-    names = {"torch": torch, "F": F, "solution": SOLUTIONS[name], "stub": stub, "bad": bad}
+    names = {"torch": torch, "np": np, "F": F, "solution": SOLUTIONS[name], "stub": stub, "bad": bad}
     verdict = judged(EXERCISES[name], eval(code, names))
     assert verdict.state == state and sentence in verdict.sentence, verdict
 
@@ -289,14 +291,18 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("text", BROKEN)
-def test_a_file_that_cannot_be_imported_makes_its_own_functions_wrong(text: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_imported_makes_its_own_functions_wrong(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with the relative path that a reader types."""
+    monkeypatch.chdir(tmp_path.parent)
     start(tmp_path)
     (tmp_path / "ch05_attention.py").write_text(text, "latin-1")
     (tmp_path / "ch06_block.py").write_text("from ch05_attention import causal_mask\n", "utf-8")
     (tmp_path / "lineages.py").write_text("def gpt(:\n", "utf-8")
     with (tmp_path / "ch09_gpt.py").open("a", encoding="utf-8") as file:
         file.write("\n\n" + EXERCISES["mean_loss"].source())
-    progress = check(tmp_path, ["causal_mask", "gelu", "mean_loss", "gpt"])
+    progress = check(Path(tmp_path.name), ["causal_mask", "gelu", "mean_loss", "gpt"])
     found = {verdict.name: verdict for verdict in progress.verdicts}
     for name in ("causal_mask", "gelu", "gpt"):
         assert found[name].state == "wrong"

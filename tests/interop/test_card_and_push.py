@@ -185,10 +185,11 @@ def test_without_a_network_push_gives_one_sentence(tmp_path: Path) -> None:
 
 def test_only_an_export_is_pushed(tmp_path: Path) -> None:
     """A folder of a project, with another README and hidden files, stays where it is."""
-    (tmp_path / "README.md").write_text("# My project\n")
-    with pytest.raises(UserError, match="is not an export of glassformer"):
-        upload(tmp_path, "hf:me/mybook")
+    for text in ("# My project\n", "---\ntags: [a\n---\n", "---\ntags: 5\n---\n"):
+        (tmp_path / "README.md").write_text(text)
+        with pytest.raises(UserError, match="is not an export of glassformer"):
+            upload(tmp_path, "hf:me/mybook")
     (tmp_path / "README.md").write_text('---\ntags: ["glassformer"]\n---\n# x\n')
     (tmp_path / ".env").write_text("KEY=1")
-    with pytest.raises(UserError, match=r"contains \.env, which is not part of an export"):
+    with pytest.raises(UserError, match=r"\.env is not part of an export"):
         upload(tmp_path, "hf:me/mybook")

@@ -148,6 +148,7 @@ def test_a_chapter_runs_as_a_notebook_beside_the_wheel(distributions: Path, tmp_
     [wheel] = distributions.glob("*.whl")
     alone = Environment(tmp_path, None)
     alone.settings |= {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}
+    alone.settings |= {"JUPYTER_PATH": "", "JUPYTER_DATA_DIR": str(tmp_path / "jupyter")}  # no kernel of the user
     shutil.copy(wheel, alone.work)
     (alone.work / "chapter.ipynb").write_text(notebooks().notebook(COURSE / "05-attention.md"), "utf-8")
     assert int(alone.python(RUN_NOTEBOOK)) > 5

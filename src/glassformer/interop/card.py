@@ -103,7 +103,7 @@ def _how_to_run(config: ModelConfig, folder: Path, to: str) -> str:
     use = "print(model(**inputs))"
     if architecture.endswith(("CausalLM", "LMHeadModel", "ConditionalGeneration", "MTModel")):
         lacks_start = is_encoder_decoder and theirs.get("decoder_start_token_id") is None
-        use = WITHOUT_START if lacks_start else GENERATE.format(n=min(40, config.max_len // 2))
+        use = WITHOUT_START if lacks_start else GENERATE.format(n=max(1, min(40, config.max_len // 2)))
     return TRANSFORMERS.format(architecture=architecture, use=use)
 
 

@@ -24,10 +24,6 @@ def push(folder: str | Path, address: str, *, private: bool = False) -> str:
     export = f"run `glassformer export {folder} OUT --license LICENCE`, and push OUT"
     if not (folder / "README.md").exists():
         raise UserError(f"{folder} has no README.md (model card): {export}")
-    if hidden := sorted(path.name for path in folder.rglob(".*")):
-        raise UserError(
-            f"{folder} contains {hidden[0]}, which is not part of an export: remove it, or push another folder"
-        )
     try:
         import huggingface_hub
     except ImportError:
@@ -35,10 +31,12 @@ def push(folder: str | Path, address: str, *, private: bool = False) -> str:
     api = huggingface_hub.HfApi()
     try:
         is_exported = "glassformer" in (huggingface_hub.ModelCard.load(folder / "README.md").data.tags or ())
-    except ValueError:  # no model card
+    except Exception:  # no readable model card: errors of YAML and of types have no common base
         is_exported = False
     if not is_exported:
         raise UserError(f"{folder} is not an export of glassformer (the tag in its README.md is missing): {export}")
+    if hidden := sorted(folder.rglob(".*")):
+        raise UserError(f"{hidden[0]} is not part of an export: remove it, or push another folder")
     try:
         api.create_repo(name, private=private, exist_ok=True)
         commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload a model of glassformer")

@@ -1,6 +1,6 @@
 """Models built from the layers of `nn`: blocks, stacks, heads, networks. `build_model` builds one from a config."""
 
-from glassformer.models.blocks import Block, BlockInputs, Residual, post_norm, pre_norm
+from glassformer.models.blocks import Block, BlockInputs, ParallelBlock, Residual, post_norm, pre_norm
 from glassformer.models.build import build_model
 from glassformer.models.heads import PositionLogits, SequenceLogits, SequenceVector, TokenLogits, TokenTransform, pool
 from glassformer.models.recurrent import RecurrentModel
@@ -15,6 +15,7 @@ __all__ = [
     "Decoder",
     "Encoder",
     "LoraLinear",
+    "ParallelBlock",
     "PositionLogits",
     "RecurrentModel",
     "Residual",

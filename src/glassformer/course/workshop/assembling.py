@@ -178,17 +178,18 @@ class Assembly:
         elif all(one.is_import for one in found):
             for one in found:
                 self.take_imported(cast(Import, one.node), f"{chapter}.py", name)
-        elif len(found) > 1:
+        elif len(found) > 1 and not all(isinstance(one.node, ast.FunctionDef) for one in found):
             numbers = ", ".join(str(one.node.lineno) for one in found)
             raise UserError(
                 f"{chapter}.py defines or changes {name} in several statements (lines {numbers}): give it its value in "
                 "one statement"
             )
         elif self.claim(name, f"{chapter}.py"):
-            for used in names_used(found[0].text):
+            last = found[-1]  # of several functions of one name
+            for used in names_used(last.text):
                 self.take(chapter, used)
-            self.taken[name] = found[0].text
-            if found[0].is_borrowed:
+            self.taken[name] = last.text
+            if last.is_borrowed:
                 self.borrowed.add(name)
 
     def _chapter(self, chapter: str) -> dict[str, list[Definition]]:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import numbers
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -121,7 +122,7 @@ def difference(found: Any, expected: Any) -> str:
         return ""
     if getattr(found, "shape", ()):  # a tensor or an array
         return f"{described(found)} instead of {described(expected)}"
-    if isinstance(expected, float) and isinstance(found, (int, float, Tensor)) and not isinstance(found, bool):
+    if isinstance(expected, float) and isinstance(found, (numbers.Real, Tensor)) and not isinstance(found, bool):
         number = float(found)
         if math.isclose(number, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (
             math.isnan(number) and math.isnan(expected)
@@ -129,7 +130,7 @@ def difference(found: Any, expected: Any) -> str:
             return ""
         return f"{number:.6g} instead of {expected:.6g}"
     if isinstance(found, Tensor):
-        return f"a tensor instead of {described(expected)}, which is no tensor"
+        return f"a tensor instead of the number or text {described(expected)}"
     return "" if found == expected else f"{described(found)} instead of {described(expected)}"
 
 

@@ -112,7 +112,9 @@ def _loaded(folder: Path, file: str) -> ModuleType | str:
         if isinstance(error, SyntaxError):
             return f"{unreadable(path, error)}; correct it, and check again."
         message = " ".join(str(error).split()).rstrip(".")
-        return f"{path.name} cannot be imported: {type(error).__name__}: {message}.{place_of(error, str(path))}"
+        return (
+            f"{path.name} cannot be imported: {type(error).__name__}: {message}.{place_of(error, str(module.__file__))}"
+        )
     return module
 
 
