@@ -19,7 +19,7 @@ chat: runs/smollm2  ## talk with SmolLM2-135M-Instruct, which the package index 
 course: .venv/course  ## the chapters of the course as notebooks in runs/course, opened in Jupyter
 	@$(BIN)/python docs/notebooks.py
 
-notebooks: .venv/docs  ## every chapter of the course as a notebook, alone in an empty folder: about ten minutes
+notebooks: .venv/docs  ## every chapter of the course as a notebook, alone in an empty folder; some train for minutes
 	@$(BIN)/python docs/notebooks.py --run
 
 quick: .venv/dev  ## lint and the tests of tests/quick.txt: under a minute on two cores
