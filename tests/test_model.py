@@ -330,6 +330,7 @@ def test_a_loaded_model_is_exported_with_the_weights_in_memory(
 
     def write(stored: StoredModel, folder: Path, to: str, dtype: str) -> list[str]:
         seen.append(stored)
+        (folder / "config.json").write_text('{"architectures": ["Written"]}')
         return ["written"]
 
     monkeypatch.setattr("glassformer.interop.export.write_checked", write)
