@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.config.transformer import Head, Stack, TransformerConfig, VectorHead
+from glassformer.config.transformer import Head, SequenceHead, Stack, TokenHead, TransformerConfig, VectorHead
 from glassformer.interop.compatibility import differences, stack_misfits
 from glassformer.interop.equivalent import Recast, Weights, as_it_is, shapes_of, without_values
 from glassformer.interop.generation import token_ids
@@ -155,6 +155,19 @@ def lines(ours: str, theirs: str, names: Mapping[str, str], *, transposed: bool 
     [Rule(ours=('decoder.final_norm',), theirs=('transformer.ln_f',), transposed=False, is_row=False, n_heads=0)]
     """
     return [rule(ours + mine, theirs + other, transposed=transposed) for mine, other in names.items()]
+
+
+def decoder_heads(prefix: str) -> dict[str, Head]:
+    """Return the heads of a family of decoders by class name; `prefix` is that of its classes.
+
+    >>> list(decoder_heads("OPT"))
+    ['OPTForCausalLM', 'OPTForSequenceClassification', 'OPTModel']
+    """
+    return {
+        f"{prefix}ForCausalLM": TokenHead(),
+        f"{prefix}ForSequenceClassification": SequenceHead(pooling="last", bias=False),
+        f"{prefix}Model": VectorHead(pooling="mean"),
+    }
 
 
 def attention(theirs: str, parts: Iterable[str], ours: str = "self_attn") -> dict[str, str]:

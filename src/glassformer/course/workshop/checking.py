@@ -114,6 +114,12 @@ def _recognised(exercise: Exercise, found: Sequence[Result], cases: Sequence[tup
     return None
 
 
+def told(error: BaseException, file: str) -> str:
+    """Return the type and message of an error in one line, and the last line of the reader's file that it passed."""
+    message = " ".join(str(error).split()).rstrip(".")
+    return f"{type(error).__name__}: {message}.{place_of(error, file)}"
+
+
 def place_of(error: BaseException, file: str) -> str:
     """Return the last line of the reader's file that an error passed."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from glassformer.course.workshop.checking import Verdict, judged, place_of
+from glassformer.course.workshop.checking import Verdict, judged, told
 from glassformer.course.workshop.exercise import Exercise, stubs, unreadable
 from glassformer.course.workshop.lineage_checks import EVERY_LINEAGE, Lineage, judged_lineage
 from glassformer.course.workshop.registry import every_exercise
@@ -111,10 +111,7 @@ def _loaded(folder: Path, file: str) -> ModuleType | str:
         sys.modules.pop(file, None)  # the files that import it fail too
         if isinstance(error, SyntaxError):
             return f"{unreadable(path, error)}; correct it, and check again."
-        message = " ".join(str(error).split()).rstrip(".")
-        return (
-            f"{path.name} cannot be imported: {type(error).__name__}: {message}.{place_of(error, str(module.__file__))}"
-        )
+        return f"{path.name} cannot be imported: {told(error, str(module.__file__))}"
     return module
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, RecurrentConfig
 from glassformer.config.transformer import SinusoidalPositions, Stack, TokenHead, TransformerConfig
-from glassformer.course.workshop.checking import LIMIT_SECONDS, Verdict, judged, place_of, within
+from glassformer.course.workshop.checking import LIMIT_SECONDS, Verdict, judged, told, within
 from glassformer.course.workshop.comparing import tensor_difference
 from glassformer.course.workshop.registry import every_exercise
 from glassformer.course.workshop.solutions import LINEAGES_FILE
@@ -104,8 +104,7 @@ def _judged(lineage: Lineage, file: ModuleType) -> Verdict:
             mine.load_state_dict(theirs.state_dict())
             found = Outputs(mine, inputs)
         except (Exception, SystemExit) as error:
-            message = " ".join(str(error).split()).rstrip(".")
-            sentence = f"It raises {type(error).__name__}: {message}.{place_of(error, file.__file__)}"
+            sentence = f"It raises {told(error, file.__file__)}"
             return Verdict(lineage.name, "wrong", sentence + _cause(file, called))
     where = found.differences(expected)
     if not where:

@@ -2,22 +2,14 @@
 
 from glassformer.config.transformer import (
     AlibiPositions,
-    Head,
     NormalInit,
-    SequenceHead,
     TokenHead,
     TransformerConfig,
-    VectorHead,
 )
 from glassformer.interop.equivalent import with_scales_and_biases
-from glassformer.interop.family import Family, Rule, lines, rule
+from glassformer.interop.family import Family, Rule, decoder_heads, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 
-HEADS: dict[str, Head] = {
-    "BloomForCausalLM": TokenHead(),
-    "BloomForSequenceClassification": SequenceHead(pooling="last", bias=False),
-    "BloomModel": VectorHead(pooling="mean"),
-}
 SETTINGS = inside("decoder", settings(int, n_layers="n_layer", n_heads="n_head"))
 SETTINGS |= settings(int, d_model="hidden_size", vocab_size="vocab_size") | settings(int, 2048, max_len="seq_length")
 SETTINGS |= settings(float, 0.0, residual_dropout="hidden_dropout", attention_dropout="attention_dropout")
@@ -55,7 +47,7 @@ def table_bloom(config: TransformerConfig) -> list[Rule]:
 BLOOM = Family(
     name="BLOOM",
     model_type="bloom",
-    heads=HEADS,
+    heads=decoder_heads("Bloom"),
     settings=SETTINGS,
     table=table_bloom,
     always={

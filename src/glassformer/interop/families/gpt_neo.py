@@ -5,25 +5,17 @@ from typing import Any
 
 from glassformer.config.transformer import (
     MAX_LAYERS,
-    Head,
     LearnedPositions,
     NormalInit,
-    SequenceHead,
     TokenHead,
     TransformerConfig,
-    VectorHead,
 )
 from glassformer.interop.equivalent import Recast, Weights, with_norm_scales, with_zero_biases
 from glassformer.interop.families.gpt2 import GPT2
 from glassformer.interop.families.windows import shortest, windows_of
-from glassformer.interop.family import QKV_OUT, Rule, attention, lines, rule
+from glassformer.interop.family import QKV_OUT, Rule, attention, decoder_heads, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 
-HEADS: dict[str, Head] = {
-    "GPTNeoForCausalLM": TokenHead(),
-    "GPTNeoForSequenceClassification": SequenceHead(pooling="last", bias=False),
-    "GPTNeoModel": VectorHead(pooling="mean"),
-}
 SETTINGS = inside("decoder", settings(int, n_layers="num_layers", n_heads="num_heads"))
 SETTINGS |= settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len="max_position_embeddings")
 SETTINGS |= settings(float, 0.0, embedding_dropout="embed_dropout", residual_dropout="resid_dropout")
@@ -89,7 +81,7 @@ GPT_NEO = replace(
     GPT2,
     name="GPT-Neo",
     model_type="gpt_neo",
-    heads=HEADS,
+    heads=decoder_heads("GPTNeo"),
     settings=SETTINGS,
     table=table_neo,
     always={"positions": LearnedPositions(), "attention_scale": 1.0, "qkv_bias": False, "init": NormalInit(0.02)},

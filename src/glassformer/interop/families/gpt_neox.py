@@ -2,18 +2,13 @@
 
 from typing import Any
 
-from glassformer.config.transformer import Head, NormalInit, SequenceHead, TokenHead, TransformerConfig, VectorHead
+from glassformer.config.transformer import NormalInit, TokenHead, TransformerConfig
 from glassformer.interop.equivalent import Recast, Weights, with_equal_biases, with_norm_scales, with_zero_biases
 from glassformer.interop.families import bloom
 from glassformer.interop.families.rotary import read_rotary, write_rotary
-from glassformer.interop.family import Family, Rule, lines, rule
+from glassformer.interop.family import Family, Rule, decoder_heads, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 
-HEADS: dict[str, Head] = {
-    "GPTNeoXForCausalLM": TokenHead(),
-    "GPTNeoXForSequenceClassification": SequenceHead(pooling="last", bias=False),
-    "GPTNeoXModel": VectorHead(pooling="mean"),
-}
 SIZES = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="intermediate_size")
 SETTINGS = settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len="max_position_embeddings")
 SETTINGS |= settings(float, 0.0, embedding_dropout="hidden_dropout", residual_dropout="hidden_dropout")
@@ -23,9 +18,8 @@ SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout") | settin
 SETTINGS |= settings(bool, False, tie_output="tie_word_embeddings")
 SETTINGS |= settings(bool, True, qkv_bias="attention_bias", attn_out_bias="attention_bias")
 SETTINGS |= settings(str, "gelu", activation="hidden_act")
-
-
 OLD_KEYS = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
+"""Former name of a key → its name today."""
 
 
 def read_neox(hf: HFConfig, fields: Fields) -> Fields:
@@ -63,7 +57,7 @@ def recast_neox(config: TransformerConfig, weights: Weights) -> Recast:
 GPT_NEOX = Family(
     name="GPT-NeoX",
     model_type="gpt_neox",
-    heads=HEADS,
+    heads=decoder_heads("GPTNeoX"),
     settings=SETTINGS | inside("decoder", SIZES),
     table=table_neox,
     always={"fused_qkv": True, "init": NormalInit(0.02)},

@@ -9,26 +9,17 @@ from typing import Any
 
 from glassformer.config.transformer import (
     MAX_LAYERS,
-    Head,
     NormalInit,
-    SequenceHead,
     TokenHead,
     TransformerConfig,
-    VectorHead,
 )
 from glassformer.interop.equivalent import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
 from glassformer.interop.families.rotary import read_rotary, write_rotary
 from glassformer.interop.families.windows import shortest, windows_of
-from glassformer.interop.family import Family, Rule, attention, lines, rule
+from glassformer.interop.family import Family, Rule, attention, decoder_heads, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, Settings, inside, settings
 from glassformer.interop.vocabulary_files import qwen_byte_level
 
-HEADS: dict[str, Head] = {
-    "ForCausalLM": TokenHead(),
-    "ForSequenceClassification": SequenceHead(pooling="last", bias=False),
-    "Model": VectorHead(pooling="mean"),
-}
-"""Class name without the family → glassformer head."""
 SIZES = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="intermediate_size")
 SETTINGS = settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len="max_position_embeddings")
 SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout")
@@ -162,7 +153,7 @@ def family(prefix: str, settings: Settings, **others: Any) -> Family:
     fields: dict[str, Any] = {
         "name": prefix,
         "model_type": prefix.lower(),
-        "heads": {f"{prefix}{kind}": head for kind, head in HEADS.items()},
+        "heads": decoder_heads(prefix),
         "settings": settings,
         "table": table_llama,
         "always": ALWAYS,

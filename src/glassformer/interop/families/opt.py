@@ -1,26 +1,18 @@
-"""OPT (Zhang 2022): a decoder with learned positions from row 2 on and ReLUs; the 350 million size is post-norm."""
+"""OPT (Zhang 2022): a decoder with learned positions from row 2 on and ReLUs; its norms are pre or post."""
 
 from typing import Any
 
 from glassformer.config.transformer import (
-    Head,
     LearnedPositions,
     NormalInit,
-    SequenceHead,
     TokenHead,
     TransformerConfig,
-    VectorHead,
 )
 from glassformer.interop.equivalent import Recast, Weights, with_equal_biases, with_zero_biases
-from glassformer.interop.family import QKV_OUT, Family, Rule, attention, lines, rule
+from glassformer.interop.family import QKV_OUT, Family, Rule, attention, decoder_heads, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 from glassformer.interop.vocabulary_files import byte_level
 
-HEADS: dict[str, Head] = {
-    "OPTForCausalLM": TokenHead(),
-    "OPTForSequenceClassification": SequenceHead(pooling="last", bias=False),
-    "OPTModel": VectorHead(pooling="mean"),
-}
 SETTINGS = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="ffn_dim")
 SETTINGS = inside("decoder", SETTINGS)
 SETTINGS |= settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len="max_position_embeddings")
@@ -69,7 +61,7 @@ def recast_opt(config: TransformerConfig, weights: Weights) -> Recast:
 OPT = Family(
     name="OPT",
     model_type="opt",
-    heads=HEADS,
+    heads=decoder_heads("OPT"),
     settings=SETTINGS,
     table=table_opt,
     always={"positions": LearnedPositions(offset=2), "norm_eps": 1e-5, "init": NormalInit(0.02)},
