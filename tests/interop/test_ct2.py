@@ -214,6 +214,7 @@ def test_texts_with_two_vocabularies(tmp_path: Path) -> None:
         (replace(GPT, qk_norm=True), "qk_norm"),
         (replace(GPT, norm_order="sandwich", d_embedding=8), "d_embedding: .*got 8.*norm_order: .*got sandwich"),
         (replace(GPT, norm_order="parallel"), "norm_order: expected pre or post, got parallel"),
+        (replace(GPT, norm_order="parallel", shared_norm=True), "shared_norm: expected false, got true"),
         (turning(fraction=0.5, scaling=YarnScaling(4.0, 8)), "yarn"),
         (replace(GPT, head=TokenHead(transform=True)), "without a transform"),
     ],

@@ -47,6 +47,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "gpt_neox": ENCODER | {"rope_parameters": HALF_TURNED},
     **dict.fromkeys(("starcoder2", "olmo", "phi3"), DECODER),
     "stablelm": ENCODER | {"num_key_value_heads": 2, "rope_parameters": HALF_TURNED},
+    "phi": ENCODER | {"num_key_value_heads": 2, "rope_parameters": HALF_TURNED},
+    "gptj": {"vocab_size": VOCAB, "n_positions": 24, "n_embd": 16, "n_layer": 2, "n_head": 4, "rotary_dim": 2} | IDS,
+    "falcon": COMMON | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_hidden_size": 20},
     **dict.fromkeys(("mbart", "pegasus"), PAIR),
 }
 LABELS = {"ForSequenceClassification": 3, "ForTokenClassification": 5}

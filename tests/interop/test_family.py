@@ -20,6 +20,7 @@ from glassformer.interop.family import Family, Key, Rule, keys, matches, rule
 from glassformer.interop.hf import filled as network_with
 from glassformer.interop.hf import their_config, to_theirs
 from glassformer.interop.hf_config import HFConfig
+from glassformer.interop.layout import Layout
 from glassformer.store.model_directory import weights_of
 from interop.family_configs import FAMILY_CONFIGS
 
@@ -38,7 +39,7 @@ def test_both_directions_are_inverses(
     parts = [torch.randn(n, width) for n in rows]
     apart, whole = tuple(f"part{i}" for i in range(len(rows))), ("whole",)
     is_row = is_row and not transposed
-    key = Key(*((apart, whole) if ours_apart else (whole, apart)), tuple(rows), transposed, is_row)
+    key = Key(*((apart, whole) if ours_apart else (whole, apart)), tuple(rows), Layout(transposed, is_row))
     ours = parts if ours_apart else [torch.cat(parts)]
     theirs = key.to_theirs(ours)
     assert len(theirs) == len(key.theirs)

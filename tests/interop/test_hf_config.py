@@ -306,6 +306,8 @@ SIZES_OF = {
     "gpt_neo": {"num_layers": 24},  # its default kinds of layers are for this number
     "gpt_neox": {"hidden_size": 256},
     "stablelm": {"hidden_size": 256},  # a quarter of each head is rotated
+    "phi": {"hidden_size": 128},  # half of each head is rotated
+    "gptj": {"n_embd": 2048},  # 64 channels of each head are rotated
 }
 
 

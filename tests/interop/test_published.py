@@ -74,6 +74,20 @@ def neox(d_model: int, n_layers: int, n_heads: int, vocab_size: int = 50304) -> 
     return decoder("gpt_neox", "GPTNeoXForCausalLM", d_model, n_layers, n_heads, **common)
 
 
+def phi(d_model: int, n_layers: int, **others: Any) -> Table:
+    common = {"intermediate_size": 4 * d_model, "vocab_size": 51200, "max_position_embeddings": 2048}
+    common |= {"partial_rotary_factor": 0.5, "rope_theta": 10000.0, "layer_norm_eps": 1e-5, "hidden_act": "gelu_new"}
+    common |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "num_key_value_heads": None, "qk_layernorm": False}
+    return decoder("phi", "PhiForCausalLM", d_model, n_layers, 32, **common | others)
+
+
+def falcon(d_model: int, n_layers: int, n_heads: int, vocab_size: int = 65024, **others: Any) -> Table:
+    common = {"vocab_size": vocab_size, "alibi": False, "bias": False, "layer_norm_epsilon": 1e-5}
+    common |= {"apply_residual_connection_post_layernorm": False, "new_decoder_architecture": False}
+    common |= {"multi_query": True, "parallel_attn": True, "hidden_dropout": 0.0}
+    return decoder("falcon", "FalconForCausalLM", d_model, n_layers, n_heads, **common | others)
+
+
 def pair(model_type: str, architecture: str, d_model: int, n_layers: int, **others: Any) -> Table:
     sizes = {"d_model": d_model, "max_position_embeddings": 1024}
     for side in ("encoder", "decoder"):
@@ -94,6 +108,7 @@ PEGASUS |= {"activation_function": "relu", "vocab_size": 96103, "add_bias_logits
 PHI3 = {"vocab_size": 32064, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096}
 PHI3 |= {"sliding_window": 2047, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "rope_scaling": None}
 LONG = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.0] * 48}
+NEW_FALCON = {"num_kv_heads": 8, "new_decoder_architecture": True}
 STARCODER = {"vocab_size": 49152, "max_position_embeddings": 16384, "sliding_window": 4096, "use_bias": True}
 STARCODER |= {"norm_epsilon": 1e-5, "norm_type": "layer_norm", "mlp_type": "default", "rope_theta": 999999.442}
 STABLE = {"hidden_act": "silu", "partial_rotary_factor": 0.25, "layer_norm_eps": 1e-5, "use_parallel_residual": False}
@@ -229,6 +244,24 @@ READ: dict[str, tuple[Table, str, int]] = {
         "Phi-3",
         14_659_507_200,
     ),
+    "phi-1_5": (phi(2048, 24), "Phi", 1_418_270_720),
+    "phi-2": (phi(2560, 32, partial_rotary_factor=0.4), "Phi", 2_779_683_840),
+    "gpt-j-6b": (
+        gpt2(4096, 28, 16)
+        | {"model_type": "gptj", "architectures": ["GPTJForCausalLM"], "rotary_dim": 64, "vocab_size": 50400}
+        | {"n_positions": 2048, "n_ctx": None, "rotary": True, "tie_word_embeddings": False},
+        "GPT-J",
+        6_050_882_784,
+    ),
+    "falcon-7b": (falcon(4544, 32, 71), "Falcon", 6_921_720_704),
+    "falcon-11B": (
+        falcon(
+            4096, 60, 32, **NEW_FALCON | {"tie_word_embeddings": False, "num_ln_in_parallel_attn": 1, "ff_factor": 4}
+        ),
+        "Falcon",
+        11_102_920_704,
+    ),
+    "falcon-40b": (falcon(8192, 60, 128, **NEW_FALCON), "Falcon", 41_303_293_952),
     "mbart-large-cc25": (
         pair("mbart", "MBartForConditionalGeneration", 1024, 12, vocab_size=250027, **MBART),
         "mBART",
@@ -362,7 +395,7 @@ REFUSED: dict[str, tuple[Table, str]] = {
             num_key_value_heads=8,
             **STABLE | {"use_parallel_residual": True, "qk_layernorm": True},
         ),
-        "use_parallel_residual True is not supported (known: False); qk_layernorm True is not supported",
+        "qk_layernorm True is not supported",
     ),
     "OLMo-7B-0424-hf": (
         decoder("olmo", "OlmoForCausalLM", 4096, 32, 32, intermediate_size=11008, **OLMO | {"clip_qkv": 8.0}),
@@ -374,25 +407,9 @@ REFUSED: dict[str, tuple[Table, str]] = {
         ),
         "rope_type longrope is not supported: its frequencies change with the length of the text",
     ),
-    "phi-2": (
-        decoder(
-            "phi",
-            "PhiForCausalLM",
-            2560,
-            32,
-            32,
-            intermediate_size=10240,
-            vocab_size=51200,
-            max_position_embeddings=2048,
-            partial_rotary_factor=0.4,
-            layer_norm_eps=1e-5,
-            hidden_act="gelu_new",
-        ),
-        "model_type phi is not supported",
-    ),
-    "gpt-j-6b": (
-        gpt2(4096, 28, 16) | {"model_type": "gptj", "architectures": ["GPTJForCausalLM"], "rotary_dim": 64},
-        "the nearest family is GPT-2, which lacks: rotary_dim is not a known key",
+    "falcon-rw-1b": (
+        falcon(2048, 24, 32, 50304, alibi=True, bias=True, multi_query=False, parallel_attn=False),
+        "alibi true is not supported: Falcon rounds its slopes to bfloat16",
     ),
     "gemma-2-2b": (
         decoder(

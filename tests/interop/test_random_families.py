@@ -106,7 +106,8 @@ def starcoder2(draw: Random) -> Table:
 
 
 def stablelm(draw: Random) -> Table:
-    return llama(draw) | {"use_qkv_bias": draw.random() < 0.5, "layer_norm_eps": eps(draw)} | rope(draw, 0.5, 1.0)
+    drawn = llama(draw) | {"use_qkv_bias": draw.random() < 0.5, "use_parallel_residual": draw.random() < 0.5}
+    return drawn | {"layer_norm_eps": eps(draw)} | rope(draw, 0.5, 1.0)
 
 
 def olmo(draw: Random) -> Table:
@@ -116,6 +117,30 @@ def olmo(draw: Random) -> Table:
 def phi3(draw: Random) -> Table:
     drawn = llama(draw) | {"rms_norm_eps": eps(draw), "sliding_window": draw.choice((None, 5))}
     return drawn | rope(draw, 0.5, 1.0, kinds=False)
+
+
+def phi(draw: Random) -> Table:
+    drawn = llama(draw) | {"layer_norm_eps": eps(draw), "hidden_act": draw.choice(ACTIVATIONS)}
+    return drawn | rope(draw, 0.5, 1.0)
+
+
+def gptj(draw: Random) -> Table:
+    heads, d_head = draw.choice((2, 4)), draw.choice((4, 6, 8))
+    drawn = {"n_embd": heads * d_head, "n_head": heads, "n_layer": draw.randint(1, 3), "rotary_dim": 4}
+    drawn |= {"n_positions": draw.randint(24, 64), "n_inner": inner(draw), "layer_norm_epsilon": eps(draw)}
+    return drawn | {"activation_function": draw.choice(ACTIVATIONS), "tie_word_embeddings": draw.random() < 0.5} | ENDS
+
+
+def falcon(draw: Random) -> Table:
+    drawn = stack(draw) | {"ffn_hidden_size": inner(draw), "layer_norm_epsilon": eps(draw)} | rope(draw)
+    drawn |= {"bias": draw.random() < 0.5, "activation": draw.choice(ACTIVATIONS)}
+    if draw.random() < 0.5:
+        drawn |= {"new_decoder_architecture": True, "num_kv_heads": draw.choice((1, 2))}
+        n_norms = draw.choice((1, 2)) if 1 < drawn["num_kv_heads"] < drawn["num_attention_heads"] else 2
+        return drawn | {"num_ln_in_parallel_attn": n_norms, "multi_query": drawn["num_kv_heads"] == 1}
+    has_one_key = draw.random() < 0.5
+    drawn |= {"multi_query": has_one_key, "num_kv_heads": 1 if has_one_key else drawn["num_attention_heads"]}
+    return drawn | {"parallel_attn": draw.random() < 0.6}
 
 
 def pair(draw: Random) -> Table:
@@ -142,6 +167,9 @@ ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "StableLM": ("StableLmForCausalLM", stablelm),
     "OLMo": ("OlmoForCausalLM", olmo),
     "Phi-3": ("Phi3ForCausalLM", phi3),
+    "Phi": ("PhiForCausalLM", phi),
+    "GPT-J": ("GPTJForCausalLM", gptj),
+    "Falcon": ("FalconForCausalLM", falcon),
     "mBART": ("MBartForConditionalGeneration", pair),
     "Pegasus": ("PegasusForConditionalGeneration", pair),
 }

@@ -211,9 +211,10 @@ def test_pitfall_11_learned_positions_refuse_more_than_max_len() -> None:
         )
 
 
-@pytest.mark.parametrize("norm_order", ["pre", "post", "sandwich", "parallel"])
+@pytest.mark.parametrize("norm_order", ["pre", "post", "sandwich", "parallel", "shared"])
 def test_pitfall_12_the_norm_order_follows_the_configuration(norm_order: str) -> None:
-    model = random_model(replace(GPT, norm_order=norm_order))
+    is_shared = norm_order == "shared"
+    model = random_model(replace(GPT, norm_order="parallel" if is_shared else norm_order, shared_norm=is_shared))
     tap = Recorder()
     model(random_ids(19, 2, 5), tap=tap)
     block = model.decoder.blocks[0]
@@ -227,6 +228,9 @@ def test_pitfall_12_the_norm_order_follows_the_configuration(norm_order: str) ->
         assert (out_norm is not None) == (norm_order == "sandwich")
         if norm_order == "post":
             x = norm(x + run(x))
+        elif is_shared:
+            assert block.ff_norm is None
+            x = x + run(block.self_attn_norm(first))
         elif norm_order == "parallel":
             x = x + run(norm(first))
         else:

@@ -273,6 +273,9 @@ class TransformerConfig:
     norm_order: Literal["pre", "post", "sandwich", "parallel"] = setting(
         "pre", "norm before, after, or on both sides of sublayers; parallel = before, and attention beside feed-forward"
     )
+    shared_norm: bool = setting(
+        False, "parallel attention and feed-forward read one norm; it needs norm_order parallel"
+    )
     final_norm: bool = setting(True, "a norm after the last block")
     embedding_norm: bool = setting(False, "a norm after the embeddings")
     qk_norm: bool = setting(False, "a norm on each head's queries and keys, before rotary positions")
@@ -314,6 +317,8 @@ class TransformerConfig:
             )
         for name, stack in self.stacks.items():
             self._check_stack(name, stack)
+        if self.shared_norm and self.norm_order != "parallel":
+            raise UserError(f"model.shared_norm needs norm_order parallel, not {self.norm_order}")
         if (self.source_vocab_size or self.share_embeddings) and not self.is_encoder_decoder:
             raise UserError("model.source_vocab_size and share_embeddings need an encoder and a decoder")
         if self.source_vocab_size and self.share_embeddings:

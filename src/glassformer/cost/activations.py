@@ -186,8 +186,15 @@ class _StackActivations:
         a_token += n_sublayers * kernels.mask(kernels.product) * d * (config.residual_dropout > 0)
         if stack.d_ff:
             a_token += self._feed_forward()
-            a_token -= _FP32 * d * (config.norm_order == "parallel")  # two norms have the same input
+            a_token -= self._read_twice() * (config.norm_order == "parallel")
         return n + self.n_tokens * a_token
+
+    def _read_twice(self) -> int:
+        """Return the bytes per token that both sublayers of a parallel block read: one vector, or with one norm two."""
+        config, kernels, d = self.config, self.kernels, self.config.d_model
+        if not config.shared_norm:
+            return _FP32 * d  # two norms have the same input
+        return _norm(config, d, kernels) + _FP32 * d * (not kernels.half)
 
     def _feed_forward(self) -> int:
         """Return the bytes per token."""

@@ -1,8 +1,8 @@
 """A model family of transformers: conversion of its configuration and of its tensor names.
 
 Each family has one table of settings and one of tensor names, which are used in both directions. A line of the second
-table pairs a glassformer module with a transformers module (`Rule`). Weights are only transposed, or divided or joined
-by rows: importing an exported model returns every tensor bit for bit.
+table pairs a glassformer module with a transformers module (`Rule`). Weights are only transposed, or divided, joined
+or reordered by rows (`Layout`): importing an exported model returns every tensor bit for bit.
 
 A family can represent a configuration if reading the written keys returns it (`Family.misfits`).
 """
@@ -20,6 +20,7 @@ from glassformer.interop.compatibility import differences, stack_misfits
 from glassformer.interop.equivalent import Recast, Weights, as_it_is, shapes_of, without_values
 from glassformer.interop.generation import token_ids
 from glassformer.interop.hf_config import Fields, HFConfig, Settings, written
+from glassformer.interop.layout import Layout
 from glassformer.interop.vocabulary_files import MERGES, VOCAB, Builder
 
 Shapes = Mapping[str, Sequence[int]]
@@ -36,20 +37,13 @@ class Rule:
 
     ours: Names
     theirs: Names
-    transposed: bool = False
-    """True if transformers stores the matrix as (in, out): GPT-2's Conv1D."""
-    is_row: bool = False
-    """True if the tensor of transformers has a first dimension of 1: the constant bias of BART's logits."""
-    n_heads: int = 0
-    """Number of heads, if the fused matrix of transformers has queries, keys and values of head 0, then of head 1, …"""
+    layout: Layout = Layout()
 
 
-def rule(
-    ours: str | Names, theirs: str | Names, *, transposed: bool = False, is_row: bool = False, n_heads: int = 0
-) -> Rule:
-    """Return a line of a table, with one or several names per side."""
+def rule(ours: str | Names, theirs: str | Names, **layout: Any) -> Rule:
+    """Return a line of a table, with one or several names per side; `layout` has the fields of `Layout`."""
     mine, other = ((names,) if isinstance(names, str) else names for names in (ours, theirs))
-    return Rule(mine, other, transposed, is_row, n_heads)
+    return Rule(mine, other, Layout(**layout))
 
 
 @dataclass(frozen=True)
@@ -59,43 +53,29 @@ class Key:
     ours: Names
     theirs: Names
     rows: tuple[int, ...]
-    transposed: bool
-    is_row: bool
-    n_heads: int = 0
+    layout: Rule
 
     def to_ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
         """Convert tensors of transformers, in the order of `theirs`, to those of glassformer."""
-        parts = [self._transposed(x) for x in theirs]
-        if self.is_row:
-            parts = [x[0] for x in parts]
-        if self.n_heads:  # (H·3·K, …) to (3·H·K, …)
-            parts = [x.unflatten(0, (self.n_heads, 3, -1)).transpose(0, 1).flatten(0, 2) for x in parts]
-        return self._cut(parts, len(self.ours))
+        return self._cut(self.layout.to_ours(theirs, self.rows), len(self.ours))
 
     def to_theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
         """Convert tensors of glassformer, in the order of `ours`, to those of transformers: the inverse of `to_ours`.
 
-        >>> key = Key(("q", "k"), ("qk",), rows=(1, 1), transposed=True, is_row=False)
+        >>> key = Key(("q", "k"), ("qk",), rows=(1, 1), layout=Layout(transposed=True))
         >>> key.to_theirs([torch.tensor([[1, 2]]), torch.tensor([[3, 4]])])
         [tensor([[1, 3],
                 [2, 4]])]
         >>> [x.tolist() for x in key.to_ours([torch.tensor([[1, 3], [2, 4]])])]
         [[[1, 2]], [[3, 4]]]
         """
-        parts = self._cut(list(ours), len(self.theirs))
-        if self.n_heads:
-            parts = [x.unflatten(0, (3, self.n_heads, -1)).transpose(0, 1).flatten(0, 2) for x in parts]
-        if self.is_row:
-            parts = [x[None] for x in parts]
-        return [self._transposed(x).contiguous() for x in parts]
+        parts = self.layout.to_theirs(self._cut(list(ours), len(self.theirs)), self.rows)
+        return [x.contiguous() for x in parts]
 
     def shapes_of_theirs(self, shapes: Shapes) -> list[tuple[int, ...]]:
         """Return the shapes of the transformers tensors, given those of the glassformer tensors."""
         ours = [torch.empty(tuple(shapes[name]), device="meta") for name in self.ours]
         return [tuple(x.shape) for x in self.to_theirs(ours)]
-
-    def _transposed(self, x: Tensor) -> Tensor:
-        return x.mT if self.transposed and x.dim() == 2 else x
 
     def _cut(self, tensors: list[Tensor], n_parts: int) -> list[Tensor]:
         """Divide one tensor by rows into `n_parts`, or join several to one; `n_parts` tensors are unchanged."""
@@ -123,8 +103,10 @@ def keys(
                 if not all(name in shapes for name in ours):
                     continue
                 theirs = tuple(name.format(i=i) + part for name in entry.theirs)
-                n_rows = [shapes[name][0] for name in ours] if len(theirs) == 1 else rows(ours[0])
-                filled.append(Key(ours, theirs, tuple(n_rows), entry.transposed, entry.is_row, entry.n_heads))
+                n_rows = [shapes[name][0] for name in ours]
+                if len(theirs) > 1 or entry.layout.n_groups:
+                    n_rows = list(rows(ours[0]))
+                filled.append(Key(ours, theirs, tuple(n_rows), entry.layout))
     named = [name for key in filled for name in key.ours]
     if set(named) != set(shapes) or len(named) != len(set(named)):
         raise ValueError(f"the table must map each tensor once: {sorted(set(shapes) ^ set(named)) or sorted(named)}")
@@ -151,8 +133,8 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 def lines(ours: str, theirs: str, names: Mapping[str, str], *, transposed: bool = False) -> list[Rule]:
     """Return the lines of a table for one module and its counterpart, given the names inside both.
 
-    >>> lines("decoder.", "transformer.", {"final_norm": "ln_f"})
-    [Rule(ours=('decoder.final_norm',), theirs=('transformer.ln_f',), transposed=False, is_row=False, n_heads=0)]
+    >>> [entry.ours for entry in lines("decoder.", "transformer.", {"final_norm": "ln_f"})]
+    [('decoder.final_norm',)]
     """
     return [rule(ours + mine, theirs + other, transposed=transposed) for mine, other in names.items()]
 

@@ -24,6 +24,7 @@ from glassformer.interop.families.rotary import ORIGINAL
 from glassformer.interop.family import Family, Key
 from glassformer.interop.gguf_header import ARCHITECTURE, ARCHITECTURES, Architecture, Header, read_header
 from glassformer.interop.gguf_tokenizer import read_tokenizer, unknown_keys
+from glassformer.interop.layout import halves
 from glassformer.interop.tokenizer_files import TOKENIZER
 from glassformer.interop.vocabulary_files import TOKENIZER_CONFIG
 from glassformer.nn.positions import llama3_scaled, rotary_frequencies
@@ -261,21 +262,3 @@ def turned_rows(architecture: Architecture, names: Iterable[str], n_heads: Mappi
     if not architecture.turns_neighbours:
         return {}
     return {name: n_heads[part] for name in names for part in n_heads if f".{part}." in name}
-
-
-def neighbours(x: Tensor, n_heads: int) -> Tensor:
-    """Reorder the rows of queries or keys within each head: rows i and i + K/2, which rotate together, become adjacent.
-
-    >>> neighbours(torch.arange(8), n_heads=2).tolist()
-    [0, 2, 1, 3, 4, 6, 5, 7]
-    """
-    return x.unflatten(0, (n_heads, 2, -1)).transpose(1, 2).flatten(0, 2).contiguous()
-
-
-def halves(x: Tensor, n_heads: int) -> Tensor:
-    """Reorder the rows of queries or keys within each head: the inverse of `neighbours`.
-
-    >>> halves(torch.tensor([0, 2, 1, 3, 4, 6, 5, 7]), n_heads=2).tolist()
-    [0, 1, 2, 3, 4, 5, 6, 7]
-    """
-    return x.unflatten(0, (n_heads, -1, 2)).transpose(1, 2).flatten(0, 2).contiguous()

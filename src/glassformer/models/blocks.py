@@ -54,6 +54,8 @@ class Residual:
     """`pre_norm` or `post_norm`."""
     norm_outputs: bool = False
     """True if the output of a sublayer is also normalised."""
+    shared_norm: bool = False
+    """True if the feed-forward has no norm of its own (`ParallelBlock`)."""
     dropout: float = 0.0
 
 
@@ -80,35 +82,40 @@ class Block(nn.Module):
         self.cross_attn_norm = norm_for(cross_attn is not None)
         self.cross_attn = cross_attn
         self.cross_attn_out_norm = norm_for(cross_attn is not None and has_out_norms)
-        self.ff_norm = norm_for(ff is not None)
+        self.ff_norm = norm_for(ff is not None and not residual.shared_norm)
         self.ff = ff
         self.ff_out_norm = norm_for(ff is not None and has_out_norms)
         self.residual = residual
 
     def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
         """Apply the block to `x` (B, T, D); return (B, T, D)."""
-        x = self.attend(x, inputs)
+        # `connect` with pre_norm: x + dropout(sublayer(norm(x))); with post_norm: norm(x + dropout(sublayer(x)))
+        connect, dropout = self.residual.connect, self.dropout
+        x = connect(x, self.attention_to(inputs), self.self_attn_norm, self.self_attn_out_norm, dropout)
+        x = self.read_memory(x, inputs)
         if self.ff is not None and self.ff_norm is not None:
-            x = self.residual.connect(x, self.ff, self.ff_norm, self.ff_out_norm, self.dropout)
+            x = connect(x, self.ff, self.ff_norm, self.ff_out_norm, dropout)
         return tapped(inputs.tap, "residual", x)
 
-    def attend(self, x: Tensor, inputs: BlockInputs) -> Tensor:
-        """Apply the attentions of the block to `x` (B, T, D), without its feed-forward."""
-        tap = inputs.tap
+    def attention_to(self, inputs: BlockInputs) -> Sublayer:
+        """Return the self-attention as a function of its normalised input."""
 
         def self_attention(h: Tensor) -> Tensor:
-            of_attention = scoped(tap, "self_attn")
-            return self.self_attn(h, mask=inputs.mask, rotary=inputs.rotary, step=inputs.step, tap=of_attention)
+            tap = scoped(inputs.tap, "self_attn")
+            return self.self_attn(h, mask=inputs.mask, rotary=inputs.rotary, step=inputs.step, tap=tap)
+
+        return self_attention
+
+    def read_memory(self, x: Tensor, inputs: BlockInputs) -> Tensor:
+        """Apply the cross-attention to `x` (B, T, D); without one, return `x`."""
+        if self.cross_attn is None or self.cross_attn_norm is None:
+            return x
+        cross_attn = self.cross_attn
 
         def cross_attention(h: Tensor) -> Tensor:
-            assert self.cross_attn is not None
-            return self.cross_attn(h, inputs.memory, mask=inputs.memory_mask, tap=scoped(tap, "cross_attn"))
+            return cross_attn(h, inputs.memory, mask=inputs.memory_mask, tap=scoped(inputs.tap, "cross_attn"))
 
-        # `connect` with pre_norm: x + dropout(sublayer(norm(x))); with post_norm: norm(x + dropout(sublayer(x)))
-        x = self.residual.connect(x, self_attention, self.self_attn_norm, self.self_attn_out_norm, self.dropout)
-        if self.cross_attn_norm is not None:
-            x = self.residual.connect(x, cross_attention, self.cross_attn_norm, self.cross_attn_out_norm, self.dropout)
-        return x
+        return self.residual.connect(x, cross_attention, self.cross_attn_norm, self.cross_attn_out_norm, self.dropout)
 
     def dropout(self, x: Tensor) -> Tensor:
         if not self.residual.dropout:
@@ -117,11 +124,17 @@ class Block(nn.Module):
 
 
 class ParallelBlock(Block):
-    """Pre-norm block whose feed-forward reads the block's input, as the attention does (Black 2022, section 2.1)."""
+    """Pre-norm block whose feed-forward reads the block's input, as the attention does (Black 2022, section 2.1).
+
+    Both sublayers have a norm of their own, or share the norm of the attention (Wang 2021, GPT-J).
+    """
 
     def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
-        """Return x + attention(norm(x)) + ff(norm(x)), each with its own norm; (B, T, D) to (B, T, D)."""
-        y = self.attend(x, inputs)
-        if self.ff is not None and self.ff_norm is not None:
-            y = y + self.dropout(self.ff(self.ff_norm(x)))
+        """Return x + attention(norm(x)) + ff(norm(x)); (B, T, D) to (B, T, D)."""
+        h = self.self_attn_norm(x)
+        y = self.read_memory(x + self.dropout(self.attention_to(inputs)(h)), inputs)
+        if self.ff is not None:
+            if self.ff_norm is not None:
+                h = self.ff_norm(x)
+            y = y + self.dropout(self.ff(h))
         return tapped(inputs.tap, "residual", y)

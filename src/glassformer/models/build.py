@@ -176,7 +176,7 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
         self_attn,
         cross_attn,
         feed_forward,
-        Residual(_norm(config), connect, config.norm_order == "sandwich", config.residual_dropout),
+        Residual(_norm(config), connect, config.norm_order == "sandwich", config.shared_norm, config.residual_dropout),
     )
 
 

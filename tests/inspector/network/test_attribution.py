@@ -21,6 +21,7 @@ ADDITIVE = {
     "fused_qkv": "decoder",
     "sandwich": "decoder",
     "parallel": "decoder",
+    "shared_norm": "decoder",
     "no_out_proj": "decoder",
     "d_embedding": "decoder",
     "attention_only": "decoder",

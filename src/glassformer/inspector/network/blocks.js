@@ -48,7 +48,7 @@ export class Block {
     /** Norms by name. @type {Map<string, Layer>} */
     this.norms = new Map();
     for (const name of ["self_attn", ...(hasMemory ? ["cross_attn"] : []), ...(this.ff ? ["ff"] : [])]) {
-      this.norms.set(`${name}_norm`, normOf(weights, `${path}.${name}_norm`, config));
+      if (name !== "ff" || !config.shared_norm) this.norms.set(`${name}_norm`, normOf(weights, `${path}.${name}_norm`, config));
       if (this.order === "sandwich") this.norms.set(`${name}_out_norm`, normOf(weights, `${path}.${name}_out_norm`, config));
     }
   }
@@ -61,14 +61,17 @@ export class Block {
   forward(x, { mask, rotary, memory, cache, tap }) {
     let newCache = cache;
     const input = x;
+    let shared = x;
     x = this.connect(x, "self_attn", tap, (h, of) => {
+      shared = h;
       const { y, cache: grown } = this.selfAttn.attendSelf(h, { mask, rotary, cache, tap: of });
       newCache = grown;
       return y;
     });
     const { crossAttn, ff } = this;
     if (crossAttn && memory) x = this.connect(x, "cross_attn", tap, (h, of) => crossAttn.attendCross(h, memory, of));
-    if (ff) x = this.connect(x, "ff", tap, (h, of) => ff.forward(h, of), this.order === "parallel" ? input : x);
+    if (ff && !this.norms.has("ff_norm")) x = add(x, tapped(tap, "ff", ff.forward(shared, scoped(tap, "ff"))));
+    else if (ff) x = this.connect(x, "ff", tap, (h, of) => ff.forward(h, of), this.order === "parallel" ? input : x);
     return { x: tapped(tap, "residual", x), cache: /** @type {KeysAndValues} */ (newCache) };
   }
 

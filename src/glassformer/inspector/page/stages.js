@@ -157,10 +157,10 @@ function blockStages(names, flow, stack, block) {
   const parts = ["self_attn", "cross_attn", "ff"].filter((part) => names.has(`${path}.${part}`));
   return parts.flatMap((part, i) => {
     const [here, norm] = [`${path}.${part}`, `${path}.${part}_norm`];
-    const isPre = names.isBefore(norm, here);
+    const isPre = config.norm_order !== "post";
     const next = parts[i + 1] ? `${path}.${parts[i + 1]}_norm.input` : `${path}.residual`;
     const stages = part === "ff" ? feedForward(names, config, path) : attention(names, flow, path, part);
-    if (isPre) {
+    if (names.isBefore(norm, here)) {
       stages.unshift({
         id: `${part}.norm`, title: "Norm", chapter: CHAPTERS.block, formula: config.norm === "rmsnorm" ? "y = x / √(mean(x²) + ε) · w" : "y = (x − mean) / √(variance + ε) · w + b",
         sentence: "The vector of each token is scaled to a common size. The sublayer reads this copy; the residual stream itself goes on unchanged.",

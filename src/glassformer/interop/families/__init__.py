@@ -7,15 +7,18 @@ from glassformer.interop.families import (
     distilbert,
     electra,
     eurobert,
+    falcon,
     gpt2,
     gpt_neo,
     gpt_neox,
+    gptj,
     llama,
     llama_relatives,
     marian,
     mbart,
     nomic_bert,
     opt,
+    phi,
     t5,
 )
 from glassformer.interop.family import Family
@@ -48,6 +51,9 @@ FAMILIES: tuple[Family, ...] = (
     llama_relatives.STABLELM,
     llama_relatives.OLMO,
     llama_relatives.PHI3,
+    phi.PHI,
+    gptj.GPTJ,
+    falcon.FALCON,
     mbart.MBART,
     mbart.PEGASUS,
 )

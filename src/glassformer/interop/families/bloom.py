@@ -26,10 +26,10 @@ BLOCK |= {"ff.up_proj": "mlp.dense_h_to_4h", "ff.down_proj": "mlp.dense_4h_to_h"
 
 
 def table_heads(theirs: str, config: TransformerConfig) -> list[Rule]:
-    """Return the lines of a block whose queries, keys and values are one matrix, sorted by heads."""
-    ours, n_heads = "decoder.blocks.{i}.", config.head_stack.n_heads
+    """Return the lines of a block whose queries, keys and values are one matrix, sorted by groups."""
+    ours, n_groups = "decoder.blocks.{i}.", config.attention_widths(config.head_stack).n_kv_heads
     parts = tuple(f"{ours}self_attn.{name}_proj" for name in "qkv")
-    fused = rule(parts, f"{theirs}query_key_value", n_heads=n_heads)
+    fused = rule(parts, f"{theirs}query_key_value", n_groups=n_groups)
     return [fused, rule(f"{ours}self_attn.out_proj", f"{theirs}dense")]
 
 

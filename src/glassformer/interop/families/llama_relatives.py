@@ -11,7 +11,7 @@ from glassformer.interop.equivalent import (
     with_relu2_as_gate,
     with_zero_biases,
 )
-from glassformer.interop.families import llama
+from glassformer.interop.families import llama, phi
 from glassformer.interop.families.rotary import read_rotary, write_rotary
 from glassformer.interop.families.windows import windows_of
 from glassformer.interop.family import Rule, lines, rule
@@ -75,12 +75,13 @@ def read_stablelm(hf: HFConfig, fields: Fields) -> Fields:
         "decoder.n_kv_heads": hf.take("num_key_value_heads", int, 32),
         "decoder.d_head": fields["d_model"] // max(n_heads, 1),
         "positions": read_rotary(hf, fields["max_len"], fraction=0.25),
-    }
+    } | (phi.ONE_NORM if hf.take("use_parallel_residual", bool, False) else {})
 
 
 def write_stablelm(config: TransformerConfig) -> dict[str, Any]:
-    n_kv_heads = config.attention_widths(config.head_stack).n_kv_heads
-    return {"num_key_value_heads": n_kv_heads} | write_rotary(config.positions, with_fraction=True)
+    keys = {"num_key_value_heads": config.attention_widths(config.head_stack).n_kv_heads}
+    keys |= {"use_parallel_residual": config.norm_order == "parallel"}
+    return keys | write_rotary(config.positions, with_fraction=True)
 
 
 STABLELM = llama.family(
@@ -91,7 +92,7 @@ STABLELM = llama.family(
     | settings(float, 0.0, residual_dropout="hidden_dropout"),
     name="StableLM",
     always=llama.ALWAYS | {"norm": "layernorm"},
-    only={"use_parallel_residual": False, "qk_layernorm": False},
+    only={"qk_layernorm": False},
     read_others=read_stablelm,
     write_others=write_stablelm,
     recast=recast_layer_norm,

@@ -18,7 +18,7 @@ from glassformer.errors import UserError, needs, shown
 from glassformer.inference.text import causal_frame
 from glassformer.interop.compatibility import differences
 from glassformer.interop.family import Key
-from glassformer.interop.gguf_folder import FACTORS, GGUFFamily, frequency_factors, halves, neighbours, turned_rows
+from glassformer.interop.gguf_folder import FACTORS, GGUFFamily, frequency_factors, turned_rows
 from glassformer.interop.gguf_header import ARCHITECTURE, ARCHITECTURES, Architecture
 from glassformer.interop.gguf_tokenizer import (
     CONTROL,
@@ -33,6 +33,7 @@ from glassformer.interop.gguf_tokenizer import (
     split_of,
 )
 from glassformer.interop.hf import choose_family, compare_weights_read, filled, transformer_of
+from glassformer.interop.layout import halves, neighbours
 from glassformer.interop.tokenizer_files import row_names, trained_start
 from glassformer.store.model_directory import StoredModel, weights_of
 from glassformer.tokenization.tokenizer import Tokenizer

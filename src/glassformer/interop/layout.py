@@ -1,0 +1,90 @@
+"""How a file of another program stores the rows of a tensor, and the exact conversion in both directions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def neighbours(x: Tensor, n_heads: int, width: int | None = None) -> Tensor:
+    """Reorder the rows of queries or keys within each head: rows i and i + K/2, which rotate together, become adjacent.
+
+    Only the first `width` rows of a head are rotated; `None` = all.
+
+    >>> neighbours(torch.arange(8), n_heads=2).tolist(), neighbours(torch.arange(5), n_heads=1, width=4).tolist()
+    ([0, 2, 1, 3, 4, 6, 5, 7], [0, 2, 1, 3, 4])
+    """
+    return _reordered(x, n_heads, width, (2, -1))
+
+
+def halves(x: Tensor, n_heads: int, width: int | None = None) -> Tensor:
+    """Reorder the rows of queries or keys within each head: the inverse of `neighbours`.
+
+    >>> halves(torch.tensor([0, 2, 1, 3, 4, 6, 5, 7]), n_heads=2).tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+    return _reordered(x, n_heads, width, (-1, 2))
+
+
+def _reordered(x: Tensor, n_heads: int, width: int | None, grid: tuple[int, int]) -> Tensor:
+    heads = x.unflatten(0, (n_heads, -1))
+    turned, rest = heads[:, :width], heads[:, heads.shape[1] if width is None else width :]
+    turned = turned.unflatten(1, grid).transpose(1, 2).flatten(1, 2)
+    return torch.cat([turned, rest], dim=1).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Layout of the tensors of transformers in a line of a table; by default that of glassformer."""
+
+    transposed: bool = False
+    """True if the matrix is stored as (in, out): GPT-2's Conv1D."""
+    is_row: bool = False
+    """True if the tensor has a first dimension of 1: the constant bias of BART's logits."""
+    n_groups: int = 0
+    """Number of key-value heads, if a fused matrix has the queries, the key and the value of group 0, of group 1, …"""
+    pairs: tuple[int, int] = (0, 0)
+    """Number of heads and rotated rows per head, if the first two tensors, queries and keys, rotate adjacent rows."""
+
+    def to_ours(self, theirs: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
+        """Convert tensors of transformers; `rows` are those of queries, keys and values in a fused matrix."""
+        parts = [self._transposed(x) for x in theirs]
+        if self.is_row:
+            parts = [x[0] for x in parts]
+        if self.n_groups:
+            parts = [_apart(x, self.n_groups, rows) for x in parts]
+        if self.pairs[0]:
+            parts[:2] = [halves(x, *self.pairs) for x in parts[:2]]
+        return parts
+
+    def to_theirs(self, ours: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
+        """Invert `to_ours`.
+
+        >>> layout = Layout(n_groups=2)
+        >>> [x.tolist() for x in layout.to_theirs([torch.arange(8)], rows=(4, 2, 2))]
+        [[0, 1, 4, 6, 2, 3, 5, 7]]
+        """
+        parts = list(ours)
+        if self.pairs[0]:
+            parts[:2] = [neighbours(x, *self.pairs) for x in parts[:2]]
+        if self.n_groups:
+            parts = [_by_group(x, self.n_groups, rows) for x in parts]
+        if self.is_row:
+            parts = [x[None] for x in parts]
+        return [self._transposed(x) for x in parts]
+
+    def _transposed(self, x: Tensor) -> Tensor:
+        return x.mT if self.transposed and x.dim() == 2 else x
+
+
+def _by_group(x: Tensor, n_groups: int, rows: Sequence[int]) -> Tensor:
+    """Reorder rows: all queries, all keys, all values → those of each group together."""
+    parts = [part.unflatten(0, (n_groups, -1)) for part in x.split_with_sizes(list(rows))]
+    return torch.cat(parts, dim=1).flatten(0, 1)
+
+
+def _apart(x: Tensor, n_groups: int, rows: Sequence[int]) -> Tensor:
+    """Invert `_by_group`."""
+    parts = x.unflatten(0, (n_groups, -1)).split_with_sizes([n // n_groups for n in rows], dim=1)
+    return torch.cat([part.flatten(0, 1) for part in parts])
