@@ -93,6 +93,11 @@ CONFIGS: dict[str, TransformerConfig] = {
     "rotary_yarn": replace(LLAMA, positions=RotaryPositions(scaling=YarnScaling(4.0, 16))),
     "sandwich": replace(GPT, norm_order="sandwich", qk_norm=True, init=FanInInit()),
     "parallel": replace(GPT, norm_order="parallel"),
+    "rotary_pattern": replace(
+        LLAMA,
+        positions=RotaryPositions(scaling=LinearScaling(2.0), base_pattern=(50.0, 10000.0, 0.0)),
+        decoder=replace(LLAMA.decoder, n_layers=3),
+    ),
     "shared_norm": replace(GPT, norm_order="parallel", shared_norm=True),
     "post_norm": replace(GPT, norm_order="post", final_norm=False, embedding_norm=True),
     "attention_only": replace(GPT, decoder=replace(TWO_LAYERS, d_ff=0)),

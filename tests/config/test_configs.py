@@ -43,5 +43,5 @@ def test_accepted_rotary_positions_turn_whole_pairs(d_head: int, fraction: float
     except UserError:
         assert int(d_head * fraction) < 2 or int(d_head * fraction) % 2
         return
-    rotary = build_model(config).decoder.rotary
+    rotary = build_model(config).decoder.rotaries[0]
     assert 2 * len(rotary.inverse_frequencies) == int(d_head * fraction) >= 2

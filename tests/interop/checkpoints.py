@@ -52,6 +52,14 @@ def one_bias(theirs: Any) -> None:
         head.bias.copy_(head.decoder.bias)
 
 
+def prepared(theirs: Any) -> None:
+    """Apply `one_bias`, and round norms to bfloat16, as published files have them: 1 + weight is exact in float32."""
+    one_bias(theirs)
+    for name, x in theirs.named_parameters():
+        if "norm" in name:
+            x.copy_(x.bfloat16())
+
+
 def save(theirs: Any, folder: Path, tokenizer: Tokenizer | None = None, **shards: Any) -> Path:
     """Save a folder with transformers and a tokenizer of glassformer; `shards`: `max_shard_size="4KB"`."""
     theirs.save_pretrained(folder, **shards)

@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.families import FAMILIES  # noqa: E402
-from interop.checkpoints import VOCAB, imported, one_bias  # noqa: E402
+from interop.checkpoints import VOCAB, imported, prepared  # noqa: E402
 
 IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 COMMON = {"vocab_size": VOCAB, "max_position_embeddings": 24, **IDS}
@@ -47,6 +47,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "gpt_neox": ENCODER | {"rope_parameters": HALF_TURNED},
     **dict.fromkeys(("starcoder2", "olmo", "phi3"), DECODER),
     "stablelm": ENCODER | {"num_key_value_heads": 2, "rope_parameters": HALF_TURNED},
+    **dict.fromkeys(("smollm3", "gemma"), DECODER),
+    "gemma3_text": DECODER | {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3},
     "phi": ENCODER | {"num_key_value_heads": 2, "rope_parameters": HALF_TURNED},
     "gptj": {"vocab_size": VOCAB, "n_positions": 24, "n_embd": 16, "n_layer": 2, "n_head": 4, "rotary_dim": 2} | IDS,
     "falcon": COMMON | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_hidden_size": 20},
@@ -76,7 +78,7 @@ def drawn(model_type: str, name: str, tied: bool) -> Any:
 
 @pytest.mark.parametrize(("model_type", "name", "tied"), CASES)
 def test_every_class_comes_back(model_type: str, name: str, tied: bool, tmp_path: Path) -> None:
-    both = imported(drawn(model_type, name, tied), tmp_path, after=one_bias)
+    both = imported(drawn(model_type, name, tied), tmp_path, after=prepared)
     both.assert_same(mask=True)
     export(both.folder, tmp_path / "back")
     again, info = getattr(transformers, name).from_pretrained(tmp_path / "back", output_loading_info=True)

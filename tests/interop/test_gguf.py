@@ -139,9 +139,11 @@ def test_rotary_scalings(tmp_path: Path) -> None:
     assert yarn["llama.rope.scaling.type"] == "yarn" and yarn["llama.rope.scaling.original_context_length"] == 16
     network, reader = written(turning(Llama3Scaling(8.0, 1.0, 4.0, 32)), tmp_path / "llama3")
     assert "llama.rope.scaling.type" not in metadata(reader)
-    assert network.decoder is not None and network.decoder.rotary is not None
+    assert network.decoder is not None and len(network.decoder.rotaries) == 1
     plain = 500.0 ** -(torch.arange(0, 6, 2) / 6)
-    torch.testing.assert_close(plain / held(reader)["rope_freqs.weight"], network.decoder.rotary.inverse_frequencies)
+    torch.testing.assert_close(
+        plain / held(reader)["rope_freqs.weight"], network.decoder.rotaries[0].inverse_frequencies
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

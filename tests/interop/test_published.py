@@ -109,6 +109,7 @@ PHI3 = {"vocab_size": 32064, "max_position_embeddings": 4096, "original_max_posi
 PHI3 |= {"sliding_window": 2047, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "rope_scaling": None}
 LONG = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.0] * 48}
 NEW_FALCON = {"num_kv_heads": 8, "new_decoder_architecture": True}
+GEMMA = {"head_dim": 256, "vocab_size": 256000, "max_position_embeddings": 8192, "attention_bias": False}
 STARCODER = {"vocab_size": 49152, "max_position_embeddings": 16384, "sliding_window": 4096, "use_bias": True}
 STARCODER |= {"norm_epsilon": 1e-5, "norm_type": "layer_norm", "mlp_type": "default", "rope_theta": 999999.442}
 STABLE = {"hidden_act": "silu", "partial_rotary_factor": 0.25, "layer_norm_eps": 1e-5, "use_parallel_residual": False}
@@ -262,6 +263,55 @@ READ: dict[str, tuple[Table, str, int]] = {
         11_102_920_704,
     ),
     "falcon-40b": (falcon(8192, 60, 128, **NEW_FALCON), "Falcon", 41_303_293_952),
+    "SmolLM3-3B": (
+        llama(
+            "SmolLM3ForCausalLM",
+            2048,
+            11008,
+            36,
+            16,
+            num_key_value_heads=4,
+            vocab_size=128256,
+            max_position_embeddings=65536,
+            rms_norm_eps=1e-6,
+            rope_theta=5000000.0,
+            no_rope_layers=[1, 1, 1, 0] * 9,
+            no_rope_layer_interval=4,
+            layer_types=["full_attention"] * 36,
+            use_sliding_window=False,
+            sliding_window=None,
+            max_window_layers=28,
+        ),
+        "SmolLM3",
+        3_075_098_624,
+    ),
+    "gemma-2b": (
+        llama("GemmaForCausalLM", 2048, 16384, 18, 8, num_key_value_heads=1, hidden_act="gelu", **GEMMA),
+        "Gemma",
+        2_506_172_416,
+    ),
+    "gemma-7b": (
+        llama("GemmaForCausalLM", 3072, 24576, 28, 16, num_key_value_heads=16, hidden_act="gelu", **GEMMA),
+        "Gemma",
+        8_537_680_896,
+    ),
+    "gemma-3-1b-it": (
+        decoder(
+            "gemma3_text",
+            "Gemma3ForCausalLM",
+            1152,
+            26,
+            4,
+            **GEMMA
+            | {"intermediate_size": 6912, "num_key_value_heads": 1, "vocab_size": 262144, "rope_theta": 1000000}
+            | {"max_position_embeddings": 32768, "query_pre_attn_scalar": 256, "rope_local_base_freq": 10000}
+            | {"rope_scaling": None, "sliding_window": 512, "sliding_window_pattern": 6, "rms_norm_eps": 1e-6}
+            | {"hidden_activation": "gelu_pytorch_tanh", "cache_implementation": "hybrid"}
+            | {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+        ),
+        "Gemma 3",
+        999_885_952,
+    ),
     "mbart-large-cc25": (
         pair("mbart", "MBartForConditionalGeneration", 1024, 12, vocab_size=250027, **MBART),
         "mBART",

@@ -13,7 +13,7 @@ import pytest
 
 transformers = pytest.importorskip("transformers")
 
-from interop.checkpoints import VOCAB, Both, imported, one_bias  # noqa: E402
+from interop.checkpoints import VOCAB, Both, imported, prepared  # noqa: E402
 from interop.decoding import assert_same_beams, assert_same_greedy  # noqa: E402
 
 N_SEEDS = 20 if os.environ.get("GLASSFORMER_FAMILIES") == "full" else 1
@@ -143,6 +143,27 @@ def falcon(draw: Random) -> Table:
     return drawn | {"parallel_attn": draw.random() < 0.6}
 
 
+def smollm3(draw: Random) -> Table:
+    drawn = llama(draw) | {"rms_norm_eps": eps(draw), "attention_bias": draw.random() < 0.5} | rope(draw)
+    turned = [draw.choice((0, 1)) for _ in range(drawn["num_hidden_layers"])]
+    return drawn | {"no_rope_layers": turned, "mlp_bias": draw.random() < 0.5}
+
+
+def gemma(draw: Random) -> Table:
+    drawn = llama(draw) | {"rms_norm_eps": eps(draw), "head_dim": draw.choice((4, 8))}
+    return drawn | {"hidden_act": draw.choice(("gelu_pytorch_tanh", "relu", "silu"))} | rope(draw)
+
+
+def gemma3(draw: Random) -> Table:
+    drawn = llama(draw) | {"rms_norm_eps": eps(draw), "head_dim": draw.choice((4, 8))}
+    kinds = [draw.choice(("full_attention", "sliding_attention")) for _ in range(drawn["num_hidden_layers"])]
+    drawn |= {"layer_types": [*kinds, "sliding_attention"], "num_hidden_layers": len(kinds) + 1}
+    drawn |= {"sliding_window": draw.randint(2, 6), "query_pre_attn_scalar": draw.choice((4, 8, 12))}
+    local = {"rope_type": "default", "rope_theta": draw.choice((30.0, 200.0))}
+    whole = rope(draw)["rope_parameters"]
+    return drawn | {"rope_parameters": {"full_attention": whole, "sliding_attention": local}}
+
+
 def pair(draw: Random) -> Table:
     drawn: Table = {"d_model": draw.choice((16, 24)), "max_position_embeddings": draw.randint(24, 64)} | ENDS
     for side in ("encoder", "decoder"):
@@ -170,6 +191,9 @@ ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "Phi": ("PhiForCausalLM", phi),
     "GPT-J": ("GPTJForCausalLM", gptj),
     "Falcon": ("FalconForCausalLM", falcon),
+    "SmolLM3": ("SmolLM3ForCausalLM", smollm3),
+    "Gemma": ("GemmaForCausalLM", gemma),
+    "Gemma 3": ("Gemma3ForCausalLM", gemma3),
     "mBART": ("MBartForConditionalGeneration", pair),
     "Pegasus": ("PegasusForConditionalGeneration", pair),
 }
@@ -181,7 +205,7 @@ AUTO = {"MaskedLM": "MaskedLM", "CausalLM": "CausalLM", "ConditionalGeneration":
 def test_a_random_configuration_equals_transformers(name: str, seed: int, tmp_path: Path) -> None:
     architecture, table = ROWS[name]
     cls = getattr(transformers, architecture)
-    both = imported(cls(cls.config_class(**table(Random(f"{name}{seed}")))), tmp_path, after=one_bias)
+    both = imported(cls(cls.config_class(**table(Random(f"{name}{seed}")))), tmp_path, after=prepared)
     both.assert_same(mask=False)
     both.assert_same(mask=True)
     both.assert_comes_back(tmp_path / "back")

@@ -65,7 +65,7 @@ def test_frequencies_equal_transformers() -> None:
         )
         theirs = LlamaRotaryEmbedding(config)
         positions = read(rope_parameters=parameters)
-        ours = build_model(replace_positions(positions, d_head)).decoder.rotary  # type: ignore[union-attr]
+        ours = build_model(replace_positions(positions, d_head)).decoder.rotaries[0]  # type: ignore[union-attr]
         torch.testing.assert_close(ours.inverse_frequencies, theirs.inv_freq, rtol=1e-6, atol=0)
         assert ours.attention_factor == pytest.approx(theirs.attention_scaling, rel=1e-12)
         assert read(**old(parameters)) == read(**old(parameters, "rope_type")) == positions

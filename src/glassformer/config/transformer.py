@@ -124,6 +124,14 @@ class RotaryPositions:
     base: float = setting(10000.0, "wavelengths range from 2π to 2π·base tokens", "> 1")
     fraction: float = setting(1.0, "fraction of each head's dimensions that is rotated", "(0, 1]")
     scaling: Scaling | None = setting(None, "frequency scaling for a longer context")
+    base_pattern: tuple[float, ...] = setting(
+        (), "base of each layer; repeats over the layers; 0 = no rotation; another base is not scaled; [] = base"
+    )
+
+    @property
+    def bases(self) -> tuple[float, ...]:
+        """The pattern of bases that repeats over the layers."""
+        return self.base_pattern or (self.base,)
 
     def width(self, d_head: int) -> int:
         """Return the number of rotated dimensions per head.
@@ -333,6 +341,9 @@ class TransformerConfig:
             raise UserError(
                 f"model.positions.n_buckets is {positions.n_buckets} and must be at least 4, and below 2 × max_distance"
             )
+        wrong = [x for x in getattr(positions, "base_pattern", ()) if not (x > 1 or x == 0)]
+        if wrong:
+            raise UserError(f"model.positions.base_pattern has {wrong[0]:g}: give bases above 1, or 0 for no rotation")
         scaling = positions.scaling if isinstance(positions, RotaryPositions) else None
         if isinstance(scaling, YarnScaling) and not 0 < scaling.beta_slow < scaling.beta_fast:
             raise UserError(

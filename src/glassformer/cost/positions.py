@@ -41,16 +41,16 @@ def position_cost(config: TransformerConfig, side: StackShape, n_tokens: int) ->
         return x
 
     with torch.device("meta"), torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        added, rotary, bias = build_positions(config, side.stack, side.n_positions, causal=side.is_decoder)
+        added, rotaries, bias = build_positions(config, side.stack, side.n_positions, causal=side.is_decoder)
         positions = torch.arange(n_tokens)
         if added is not None:
             added(positions)
-        if rotary is not None:
+        for rotary in rotaries.values():
             for x in rotary(positions):
                 keep(x)  # every block saves it
         scores = None if bias is None else bias(positions, positions)
-    modules = [module for module in (added, rotary, bias) if isinstance(module, nn.Module)]
+    modules = [module for module in (added, *rotaries.values(), bias) if isinstance(module, nn.Module)]
     own = {x.untyped_storage()._cdata for module in modules for x in (*module.parameters(), *module.buffers())}
     n_bytes = sum(storage.nbytes() for number, storage in storages.items() if number not in own)
     learns_bias = scores is not None and scores.requires_grad
-    return PositionCost(n_bytes, rotary is not None, bias is not None, learns_bias)
+    return PositionCost(n_bytes, bool(rotaries), bias is not None, learns_bias)

@@ -111,12 +111,12 @@ def plot_positions(network: Network, stack: str | None = None) -> "Figure":
     max_len = config.encoder_max_len if stack == "encoder" else config.max_len
     assert part is not None  # `require_positions`
     places = torch.arange(min(max_len, MAX_POSITIONS), device=next(network.parameters()).device)
-    added, rotary, bias = part.embeddings.positions, part.rotary, part.score_bias
+    added, bias = part.embeddings.positions, part.score_bias
     scheme = _SCHEMES.get(config.positions.kind, f"{config.positions.kind} positions".capitalize())
     with torch.no_grad():
         if added is not None:
             return _image(added(places), f"{scheme}, added to the embeddings", "dimension", "value")
-        if rotary is not None:
+        for rotary in part.rotaries:  # of several bases, the first
             cosines = rotary(places)[0][0, 0]  # (T, K'); the second half repeats the first
             cosines = cosines[:, : cosines.shape[1] // 2] / cosines[0, 0]  # at position 0, the angle is 0
             return _image(cosines, f"{scheme}: cosine of the angle", "pair of a head's dimensions", "cos")

@@ -58,6 +58,10 @@ def _effective(flat: dict[str, Any]) -> dict[str, Any]:
     for side in ("encoder", "decoder"):
         if flat[side] is not None:
             flat |= {f"{side}.{name}": value for name, value in _effective_stack(flat, side).items()}
+    if flat["positions"] == "rotary":
+        n_layers = max(flat[f"{side}.n_layers"] for side in ("encoder", "decoder") if flat[side] is not None)
+        bases = flat["positions.base_pattern"] or (flat["positions.base"],)
+        flat["positions.base_pattern"] = [bases[i % len(bases)] for i in range(n_layers)]
     sizes = {"d_embedding": "d_model", "source_vocab_size": "vocab_size", "source_max_len": "max_len"}
     flat |= {name: 0 for name, default in sizes.items() if flat[name] == flat[default]}
     without_effect = {*CHANGES_NO_FORWARD.split(), "fused_qkv", "head.n_labels"}

@@ -130,13 +130,13 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def lines(ours: str, theirs: str, names: Mapping[str, str], *, transposed: bool = False) -> list[Rule]:
-    """Return the lines of a table for one module and its counterpart, given the names inside both.
+def lines(ours: str, theirs: str, names: Mapping[str, str], **layout: Any) -> list[Rule]:
+    """Return the lines of a table for one module and its counterpart, given the names inside both; `layout` as `rule`.
 
     >>> [entry.ours for entry in lines("decoder.", "transformer.", {"final_norm": "ln_f"})]
     [('decoder.final_norm',)]
     """
-    return [rule(ours + mine, theirs + other, transposed=transposed) for mine, other in names.items()]
+    return [rule(ours + mine, theirs + other, **layout) for mine, other in names.items()]
 
 
 def decoder_heads(prefix: str) -> dict[str, Head]:

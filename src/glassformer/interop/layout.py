@@ -47,9 +47,14 @@ class Layout:
     pairs: tuple[int, int] = (0, 0)
     """Number of heads and rotated rows per head, if the first two tensors, queries and keys, rotate adjacent rows."""
 
+    offset: float = 0.0
+    """Number that is added to the tensors: Gemma's norms multiply by 1 + weight. The sum is stored as float32."""
+
     def to_ours(self, theirs: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
         """Convert tensors of transformers; `rows` are those of queries, keys and values in a fused matrix."""
         parts = [self._transposed(x) for x in theirs]
+        if self.offset:
+            parts = [x.float() + self.offset for x in parts]
         if self.is_row:
             parts = [x[0] for x in parts]
         if self.n_groups:
@@ -66,6 +71,8 @@ class Layout:
         [[0, 1, 4, 6, 2, 3, 5, 7]]
         """
         parts = list(ours)
+        if self.offset:
+            parts = [x.float() - self.offset for x in parts]
         if self.pairs[0]:
             parts[:2] = [neighbours(x, *self.pairs) for x in parts[:2]]
         if self.n_groups:

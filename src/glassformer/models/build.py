@@ -1,6 +1,7 @@
 """The single place that builds models: it reads the configuration, so that `forward` methods branch only on None."""
 
 import functools
+from dataclasses import replace
 from typing import Any, overload
 
 import torch
@@ -118,7 +119,7 @@ def _stack_parts(
     cross: bool = False,
 ) -> StackParts:
     norm, width = _norm(config), config.table_width
-    added, rotary, score_bias = build_positions(config, stack, n_positions, causal)
+    added, rotaries, score_bias = build_positions(config, stack, n_positions, causal)
     token_types = nn.Embedding(config.n_token_types, width) if config.n_token_types else None
     embedding_norm = norm(width) if config.embedding_norm else None
     embeddings = Embeddings(
@@ -133,7 +134,12 @@ def _stack_parts(
     pattern = stack.window_pattern or (0,)
     windows = [pattern[i % len(pattern)] for i in range(stack.n_layers)]
     final_norm = norm(config.d_model) if config.final_norm else None
-    return StackParts(embeddings, blocks, windows, final_norm, rotary, score_bias)
+    rotary_of = [-1] * stack.n_layers
+    if isinstance(config.positions, c.RotaryPositions):
+        numbers = {0.0: -1} | {base: i for i, base in enumerate(rotaries)}
+        bases = config.positions.bases
+        rotary_of = [numbers[bases[i % len(bases)]] for i in range(stack.n_layers)]
+    return StackParts(embeddings, blocks, windows, final_norm, list(rotaries.values()), rotary_of, score_bias)
 
 
 def build_attention(config: c.TransformerConfig, stack: c.Stack, *, is_self: bool = True) -> Attention:
@@ -182,20 +188,27 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
 
 def build_positions(
     config: c.TransformerConfig, stack: c.Stack, n_positions: int, causal: bool
-) -> tuple[nn.Module | None, p.Rotary | None, nn.Module | None]:
-    """Build the modules that act on embeddings, on queries and keys, and on scores; at least two of them are `None`."""
+) -> tuple[nn.Module | None, dict[float, p.Rotary], nn.Module | None]:
+    """Build the modules that act on embeddings, on queries and keys (by base), and on scores; most are missing."""
     match config.positions:
         case c.SinusoidalPositions(layout):
-            return p.SinusoidalPositions(config.table_width, layout), None, None
+            return p.SinusoidalPositions(config.table_width, layout), {}, None
         case c.LearnedPositions(offset):
-            return p.LearnedPositions(n_positions, config.table_width, offset), None, None
+            return p.LearnedPositions(n_positions, config.table_width, offset), {}, None
         case c.RotaryPositions() as rotary:
-            return None, _rotary(rotary, config.attention_widths(stack).d_head), None
+            return None, _rotaries(rotary, config.attention_widths(stack).d_head), None
         case c.AlibiPositions():
-            return None, None, p.AlibiBias(stack.n_heads)
+            return None, {}, p.AlibiBias(stack.n_heads)
         case c.RelativePositions(n_buckets, max_distance):
-            return None, None, p.RelativeBias(stack.n_heads, n_buckets, max_distance, bidirectional=not causal)
-    return None, None, None
+            return None, {}, p.RelativeBias(stack.n_heads, n_buckets, max_distance, bidirectional=not causal)
+    return None, {}, None
+
+
+def _rotaries(positions: c.RotaryPositions, d_head: int) -> dict[float, p.Rotary]:
+    """Build the module of each base; only that of `positions.base` has its scaling."""
+    bases = [base for base in dict.fromkeys(positions.bases) if base]
+    plain = replace(positions, scaling=None)
+    return {b: _rotary(positions if b == positions.base else replace(plain, base=b), d_head) for b in bases}
 
 
 def _rotary(positions: c.RotaryPositions, d_head: int) -> p.Rotary:

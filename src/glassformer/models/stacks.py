@@ -48,8 +48,10 @@ class StackParts:
     windows: Sequence[int]
     """Window of the self-attention of each block; 0 = no limit."""
     final_norm: nn.Module | None
-    rotary: nn.Module | None
-    """Angles of queries and keys, for every self-attention of the stack."""
+    rotaries: Sequence[nn.Module]
+    """Angles of queries and keys: one module for each base."""
+    rotary_of: Sequence[int]
+    """Number of the module of `rotaries` for the self-attention of each block; -1 = none."""
     score_bias: nn.Module | None
     """Bias of the scores, for every self-attention of the stack."""
 
@@ -65,8 +67,9 @@ class _BlockStack(nn.Module):
         self.embeddings = parts.embeddings
         self.blocks = nn.ModuleList(parts.blocks)
         self.windows = tuple(parts.windows)
+        self.rotary_of = tuple(parts.rotary_of)
         self.final_norm = parts.final_norm
-        self.rotary = parts.rotary
+        self.rotaries = nn.ModuleList(parts.rotaries)
         self.score_bias = parts.score_bias
         self.activation_checkpointing = False
         """True if each block is recomputed in the backward pass; the trainer sets it."""
@@ -104,13 +107,12 @@ class _BlockStack(nn.Module):
         """
         tap = inputs.tap
         # Positions act on queries and keys, or on the scores.
-        rotary = None if self.rotary is None else self.rotary(positions.of_queries)
         bias = None if self.score_bias is None else self.score_bias(positions.of_queries, positions.of_keys)
-        by_window = self._by_window(x, replace(inputs, rotary=rotary, mask=replace(inputs.mask, bias=bias)), positions)
+        kinds = self._by_kind(x, replace(inputs, mask=replace(inputs.mask, bias=bias)), positions)
         # Blocks.
         x = tapped(tap, "embeddings", x)
         for i, block in enumerate(self.blocks):
-            of_block = by_window[self.windows[i]]
+            of_block = kinds[self.windows[i], self.rotary_of[i]]
             if tap is not None:
                 of_block = replace(of_block, tap=tap.scope(f"blocks.{i}"))
             if past is not None:
@@ -124,18 +126,19 @@ class _BlockStack(nn.Module):
             x = self.final_norm(x)
         return tapped(tap, "final", x)
 
-    def _by_window(self, x: Tensor, inputs: BlockInputs, positions: Positions) -> dict[int, BlockInputs]:
-        """Return the inputs of the blocks of each window, which share one mask."""
-        by_window = {}
+    def _by_kind(self, x: Tensor, inputs: BlockInputs, positions: Positions) -> dict[tuple[int, int], BlockInputs]:
+        """Return the inputs of the blocks by window and rotary module: they share one mask and one table of angles."""
+        masks, n_keys = {}, positions.of_keys.shape[-1]
         for window, block in dict(zip(self.windows, self.blocks, strict=False)).items():  # one per window
             attention = cast(Block, block).self_attn
-            mask, n_keys = replace(inputs.mask, window=window), positions.of_keys.shape[-1]
+            mask = replace(inputs.mask, window=window)
             if inputs.tap is None:
-                mask = attention.prepare_mask(mask, x, n_keys)
+                masks[window] = attention.prepare_mask(mask, x, n_keys)
             else:
-                mask = mask.materialized(x.shape[1], n_keys, x.device)  # for the readable formulas
-            by_window[window] = replace(inputs, mask=mask)
-        return by_window
+                masks[window] = mask.materialized(x.shape[1], n_keys, x.device)  # for the readable formulas
+        angles = [*(rotary(positions.of_queries) for rotary in self.rotaries), None]
+        kinds = set(zip(self.windows, self.rotary_of, strict=True))
+        return {(window, i): replace(inputs, mask=masks[window], rotary=angles[i]) for window, i in kinds}
 
     def token_positions(self, token_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Return the positions of the tokens among the real tokens of each row, (B, T) or (T,)."""

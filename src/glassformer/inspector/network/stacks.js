@@ -47,7 +47,7 @@ export class Stack {
     this.windows = this.blocks.map((_, i) => pattern[i % pattern.length]);
     this.finalNorm = config.final_norm ? normOf(weights, `${name}.final_norm`, config) : null;
     const { kind, max_distance = 0 } = config.positions;
-    this.rotary = kind === "rotary" ? new Rotary(weights, `${name}.rotary`) : null;
+    this.rotary = kind === "rotary" ? new Rotary(weights, `${name}.rotaries.0`) : null;
     this.scoreBias = null;
     if (kind === "alibi") this.scoreBias = new AlibiBias(weights, `${name}.score_bias`);
     if (kind === "relative") this.scoreBias = new RelativeBias(weights, `${name}.score_bias`, max_distance, !this.causal);

@@ -181,9 +181,11 @@ function blockStages(names, flow, stack, block) {
   });
 }
 
-/** @param {Record<string, any>} config @param {boolean} isSelf */
-function positionRule(config, isSelf) {
+/** @param {Record<string, any>} config @param {boolean} isSelf @param {string} path of the block */
+function positionRule(config, isSelf, path) {
   if (!isSelf) return "";
+  const bases = config.positions?.base_pattern ?? [];
+  if (bases.length && !bases[Number(path.split(".").at(-1)) % bases.length]) return " This layer has no positions: q and k are not turned.";
   if (config.positions?.kind === "rotary") return " q and k are turned by angles that grow with the position (rotary positions), so that q·k depends on the distance.";
   return "";
 }
@@ -200,7 +202,7 @@ function attention(names, { config, formulas }, path, part) {
     {
       id: `${part}.heads`, title: isSelf ? "Query, key, value" : "Query, key, value (cross)", chapter: CHAPTERS.attention, attention: here,
       formula: isSelf ? "q = W_Q x   k = W_K x   v = W_V x" : "q = W_Q x   k = W_K s   v = W_V s",
-      sentence: `${what}Each token gets a query (what it looks for)${isSelf ? ", a key (what it offers) and a value (what it gives)" : "; keys and values are those of the source"}, ${width} numbers each in this head.${positionRule(config, isSelf)}`,
+      sentence: `${what}Each token gets a query (what it looks for)${isSelf ? ", a key (what it offers) and a value (what it gives)" : "; keys and values are those of the source"}, ${width} numbers each in this head.${positionRule(config, isSelf, path)}`,
       columns: [
         { kind: "vector", title: "q", tensor: `${here}.query`, has_heads: true, width: 34 },
         ...sourceTokens(side),

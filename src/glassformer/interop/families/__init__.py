@@ -8,6 +8,7 @@ from glassformer.interop.families import (
     electra,
     eurobert,
     falcon,
+    gemma,
     gpt2,
     gpt_neo,
     gpt_neox,
@@ -54,6 +55,9 @@ FAMILIES: tuple[Family, ...] = (
     phi.PHI,
     gptj.GPTJ,
     falcon.FALCON,
+    llama_relatives.SMOLLM3,
+    gemma.GEMMA,
+    gemma.GEMMA3,
     mbart.MBART,
     mbart.PEGASUS,
 )

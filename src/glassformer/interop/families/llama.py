@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any
 
 from glassformer.config.transformer import (
-    MAX_LAYERS,
     NormalInit,
     TokenHead,
     TransformerConfig,
 )
 from glassformer.interop.equivalent import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
 from glassformer.interop.families.rotary import read_rotary, write_rotary
-from glassformer.interop.families.windows import shortest, windows_of
+from glassformer.interop.families.windows import layer_types, pattern_of, read_window, sliding_layers, windows_of
 from glassformer.interop.family import Family, Rule, attention, decoder_heads, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, Settings, inside, settings
 from glassformer.interop.vocabulary_files import qwen_byte_level
@@ -25,7 +24,6 @@ SETTINGS = settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len
 SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout")
 SETTINGS |= settings(bool, False, tie_output="tie_word_embeddings")
 SETTINGS |= settings(str, "silu", activation="hidden_act")
-FULL, SLIDING = "full_attention", "sliding_attention"
 REPEATS = {"lm_head.weight": "model.embed_tokens.weight"}
 DERIVED = ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
 BIASES = settings(bool, False, qkv_bias="attention_bias", attn_out_bias="attention_bias")
@@ -45,11 +43,11 @@ def read_common(
     n_kv_heads: int = 0,
     d_head: int = 0,
     side: str = "decoder",
-    fraction: float | None = None,
+    **rotary: float,
 ) -> Fields:
     """Read heads and positions; the defaults are `n_kv_heads` (0 = n_heads) and `d_head` (0 = D / n_heads).
 
-    `fraction` is that of `read_rotary`.
+    `rotary` has the defaults of `read_rotary`.
     """
     n_heads = fields[f"{side}.n_heads"]
     kv_heads = hf.maybe("num_key_value_heads", int)
@@ -58,12 +56,12 @@ def read_common(
     return {
         f"{side}.n_kv_heads": kv_heads,
         f"{side}.d_head": hf.take("head_dim", int, d_head or fields["d_model"] // max(n_heads, 1)),
-        "positions": read_rotary(hf, fields["max_len"], fraction),
+        "positions": read_rotary(hf, fields["max_len"], **rotary),
     }
 
 
 def read_mistral(hf: HFConfig, fields: Fields) -> Fields:
-    window = _window(hf)
+    window = read_window(hf, 4096)
     pattern = () if window is None else (window,)
     return read_common(hf, fields, n_kv_heads=8) | {"decoder.window_pattern": pattern}
 
@@ -72,29 +70,12 @@ def read_qwen(hf: HFConfig, fields: Fields, d_head: int = 0) -> Fields:
     return read_common(hf, fields, 32, d_head) | {"decoder.window_pattern": _windows(hf)}
 
 
-def _window(hf: HFConfig) -> int | None:
-    """Return the attention window, in tokens; None = all."""
-    window = hf.maybe("sliding_window", int)
-    if "sliding_window" not in hf.table:
-        window = 4096
-    if window is not None and window < 1:
-        hf.problem(f"sliding_window: expected at least 1, got {window}")
-    return window
-
-
 def _windows(hf: HFConfig) -> tuple[int, ...]:
     """Return `window_pattern`: windows in the layers from `max_window_layers` on, or in those of `layer_types`."""
-    n_layers, first = hf.take("num_hidden_layers", int), hf.take("max_window_layers", int, 28)
-    window = _window(hf) if hf.take("use_sliding_window", bool, False) else None
+    first = hf.take("max_window_layers", int, 28)
+    window = read_window(hf, 4096) if hf.take("use_sliding_window", bool, False) else None
     hf.pass_over("sliding_window")
-    kinds = hf.maybe("layer_types", list)
-    if kinds is None:
-        kinds = [FULL if window is None or i < first else SLIDING for i in range(min(n_layers, MAX_LAYERS))]
-    if len(kinds) != n_layers or any(kind not in (FULL, SLIDING) for kind in kinds):
-        hf.problem(f"layer_types must name {n_layers} layers, each {FULL} or {SLIDING}")
-    if SLIDING in kinds and window is None:
-        hf.problem(f"layer_types has {SLIDING}, but sliding_window is not used")
-    return shortest([window or 0 if kind == SLIDING else 0 for kind in kinds])
+    return pattern_of(hf, sliding_layers(hf, lambda i: window is not None and i >= first), window)
 
 
 def limits_llama(config: TransformerConfig) -> dict[str, bool]:
@@ -121,7 +102,7 @@ def write_qwen(config: TransformerConfig) -> dict[str, Any]:
         "use_sliding_window": True,
         "sliding_window": max(windows),
         "max_window_layers": next(i for i, window in enumerate(windows) if window),
-        "layer_types": [SLIDING if window else FULL for window in windows],
+        "layer_types": layer_types(config),
     }
 
 

@@ -1,8 +1,9 @@
-"""Decoders with Llama's blocks and other norms, biases or fused matrices: StarCoder2, StableLM 2, OLMo 1 and Phi-3."""
+"""Decoders with Llama's blocks and other norms, biases or fused matrices: StarCoder2, StableLM 2, OLMo 1, Phi-3."""
 
+from dataclasses import replace
 from typing import Any
 
-from glassformer.config.transformer import TransformerConfig
+from glassformer.config.transformer import RotaryPositions, TransformerConfig
 from glassformer.interop.equivalent import (
     Recast,
     Weights,
@@ -13,19 +14,17 @@ from glassformer.interop.equivalent import (
 )
 from glassformer.interop.families import llama, phi
 from glassformer.interop.families.rotary import read_rotary, write_rotary
-from glassformer.interop.families.windows import windows_of
+from glassformer.interop.families.windows import FULL, read_window, repeated, windows_of
 from glassformer.interop.family import Rule, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 
 LAYER_NORM: Fields = {"norm": "layernorm", "init": llama.ALWAYS["init"]}
 
 
-def read_window(hf: HFConfig) -> Fields:
-    """Return the window of all layers; without the key, a layer has no window."""
-    window = hf.maybe("sliding_window", int)
-    if window is not None and window < 1:
-        hf.problem(f"sliding_window: expected at least 1, got {window}")
-    return {"decoder.window_pattern": () if window is None else (window,)}
+def with_window(hf: HFConfig, fields: Fields) -> Fields:
+    """Return the fields, and the window of all layers; without the key, a layer has no window."""
+    window = read_window(hf)
+    return fields | {"decoder.window_pattern": () if window is None else (window,)}
 
 
 def write_window(config: TransformerConfig) -> dict[str, Any]:
@@ -37,7 +36,7 @@ def recast_layer_norm(config: TransformerConfig, weights: Weights) -> Recast:
 
 
 def read_starcoder2(hf: HFConfig, fields: Fields) -> Fields:
-    return llama.read_common(hf, fields, n_kv_heads=2) | read_window(hf)
+    return with_window(hf, llama.read_common(hf, fields, n_kv_heads=2))
 
 
 def table_starcoder2(config: TransformerConfig) -> list[Rule]:
@@ -115,7 +114,7 @@ def read_phi3(hf: HFConfig, fields: Fields) -> Fields:
         hf.problem(
             "rope_parameters: Phi-3 has no linear, llama3 or yarn scaling in transformers: only default is supported"
         )
-    return common | read_window(hf)
+    return with_window(hf, common)
 
 
 def write_phi3(config: TransformerConfig) -> dict[str, Any]:
@@ -143,4 +142,41 @@ PHI3 = llama.family(
     unused="original_max_position_embeddings",
     read_others=read_phi3,
     write_others=write_phi3,
+)
+
+
+def read_smollm3(hf: HFConfig, fields: Fields) -> Fields:
+    """Read the layers without rotary positions: a 0 in `no_rope_layers`, by default every fourth layer."""
+    common, n_layers = llama.read_common(hf, fields, n_kv_heads=4, base=2e6), fields["decoder.n_layers"]
+    interval, turned = hf.take("no_rope_layer_interval", int, 4), hf.maybe("no_rope_layers", list)
+    if turned is None:
+        turned = [int((i + 1) % max(interval, 1) != 0) for i in range(n_layers)]
+    if len(turned) != n_layers or any(x not in (0, 1) for x in turned):
+        hf.problem(f"no_rope_layers must have {n_layers} numbers, each 0 or 1")
+    if any(kind != FULL for kind in hf.maybe("layer_types", list) or ()):
+        hf.problem(f"layer_types: only {FULL} is supported")
+    positions: RotaryPositions = common["positions"]
+    pattern = repeated([positions.base if x else 0.0 for x in turned])
+    if pattern == (positions.base,):
+        pattern = ()
+    return common | {"positions": replace(positions, base_pattern=pattern)}
+
+
+def write_smollm3(config: TransformerConfig) -> dict[str, Any]:
+    n_layers, bases = config.head_stack.n_layers, getattr(config.positions, "bases", (1.0,))
+    turned = [int(bases[i % len(bases)] != 0) for i in range(n_layers)]
+    keys = {"no_rope_layers": turned, "layer_types": [FULL] * n_layers, "use_sliding_window": False}
+    return llama.write_common(config) | keys
+
+
+SMOLLM3 = llama.family(
+    "SmolLM3",
+    llama.settings_of("decoder")
+    | llama.BIASES
+    | llama.FF_BIAS
+    | settings(bool, True, tie_output="tie_word_embeddings"),
+    only={"use_sliding_window": False},
+    unused="sliding_window max_window_layers",
+    read_others=read_smollm3,
+    write_others=write_smollm3,
 )

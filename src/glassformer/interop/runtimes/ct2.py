@@ -221,6 +221,8 @@ def misfits(config: c.TransformerConfig) -> list[str]:
     is_partial = isinstance(positions, c.RotaryPositions) and positions.fraction != 1
     if is_partial and isinstance(getattr(positions, "scaling", None), c.YarnScaling):
         found.append("model.positions.fraction: expected 1 with yarn scaling")
+    if getattr(positions, "base_pattern", ()):
+        found.append("model.positions.base_pattern: expected [], one base for all layers")
     if config.norm_order not in ("pre", "post"):
         found.append(f"model.norm_order: expected pre or post, got {config.norm_order}")
     if config.activation == "relu2" and config.gated_ff:
@@ -312,7 +314,7 @@ def _of_both(ct2: ModuleType, config: c.TransformerConfig, stack: c.Stack) -> di
 def _fill_stack(spec: Any, config: c.TransformerConfig, stack: Encoder | Decoder, n_positions: int) -> None:
     spec.pre_norm = config.norm_order == "pre"
     spec.scale_embeddings = config.scale_embeddings
-    if hasattr(spec, "position_encodings") and stack.rotary is None:
+    if hasattr(spec, "position_encodings") and not len(stack.rotaries):
         positions = stack.embeddings.positions
         encodings = torch.zeros(n_positions, config.d_model)
         if positions is not None:
@@ -325,8 +327,8 @@ def _fill_stack(spec: Any, config: c.TransformerConfig, stack: Encoder | Decoder
     for layer, block in zip(spec.layer, stack.blocks, strict=True):
         assert isinstance(block, Block) and block.ff is not None
         _fill_attention(layer.self_attention, block.self_attn, block.self_attn_norm)
-        if isinstance(stack.rotary, Rotary):
-            _scale_rotary(layer.self_attention, stack.rotary)
+        for rotary in stack.rotaries:  # at most one
+            _scale_rotary(layer.self_attention, rotary)
         if isinstance(stack.score_bias, RelativeBias):
             layer.self_attention.relative_attention_bias = _array(stack.score_bias.table.weight)
             layer.self_attention.relative_attention_max_distance = np.int32(stack.score_bias.max_distance)

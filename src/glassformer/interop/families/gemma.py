@@ -1,0 +1,146 @@
+"""Gemma 1 and 3 (text): decoders with scaled embeddings, whose RMSNorm multiplies by 1 + weight.
+
+Our scale is that sum, which is exact for weights in bfloat16. Gemma 3 also normalises the outputs of sublayers, queries
+and keys. Most of its layers have a window, and another base of the rotary positions.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from glassformer.config.transformer import RotaryPositions, TokenHead, TransformerConfig
+from glassformer.interop.families import llama
+from glassformer.interop.families.rotary import read_rotary, write_rotary
+from glassformer.interop.families.windows import (
+    FULL,
+    SLIDING,
+    layer_types,
+    pattern_of,
+    read_window,
+    repeated,
+    sliding_layers,
+    windows_of,
+)
+from glassformer.interop.family import Rule, attention, decoder_heads, lines, rule
+from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Fields, HFConfig, settings
+
+SETTINGS = {name: setting for name, setting in llama.settings_of("decoder").items() if name != "activation"}
+SETTINGS |= llama.BIASES | settings(bool, True, tie_output="tie_word_embeddings")
+GLOBAL, LOCAL = 1e6, 1e4
+"""Default bases of the rotary positions, in layers without and with a window."""
+NAMES = ACTIVATION_NAMES | {"gelu_tanh": "gelu_pytorch_tanh"}
+
+
+def read_gemma(hf: HFConfig, fields: Fields) -> Fields:
+    """Read the keys of Gemma 1; for it, transformers replaces "gelu" by its tanh approximation."""
+    hf.only("hidden_activation", "gelu_pytorch_tanh")
+    activation = hf.choose("hidden_act", ACTIVATIONS | {"gelu": "gelu_tanh"}, "gelu_pytorch_tanh")
+    return llama.read_common(hf, fields, n_kv_heads=16, d_head=256) | {"activation": activation}
+
+
+def write_gemma(config: TransformerConfig) -> dict[str, Any]:
+    return llama.write_common(config) | {"hidden_act": NAMES[config.activation]}
+
+
+def read_gemma3(hf: HFConfig, fields: Fields) -> Fields:
+    every, window = hf.take("sliding_window_pattern", int, 6), read_window(hf, 4096)
+    hf.pass_over("_sliding_window_pattern")
+    sliding = sliding_layers(hf, lambda i: (i + 1) % max(every, 1) != 0)
+    d_head, scalar = hf.take("head_dim", int, 256), hf.take("query_pre_attn_scalar", int, 256)
+    return {
+        "decoder.n_kv_heads": hf.take("num_key_value_heads", int, 4),
+        "decoder.d_head": d_head,
+        "decoder.window_pattern": pattern_of(hf, sliding, window),
+        "attention_scale": None if scalar == d_head else max(scalar, 1) ** -0.5,
+        "positions": _read_bases(hf, fields["max_len"], sliding),
+        "activation": hf.choose("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh"),
+    }
+
+
+def _read_bases(hf: HFConfig, max_len: int, sliding: list[bool]) -> RotaryPositions:
+    """Read the positions: the base, with its scaling, of layers without a window, and the base of the others."""
+    kinds = hf.maybe("rope_parameters", dict) or {}
+    scaling, bases = (
+        hf.maybe("rope_scaling", dict),
+        [hf.maybe(x, float) for x in ("rope_theta", "rope_local_base_freq")],
+    )
+    if kinds.keys() - {FULL, SLIDING} or not all(isinstance(x, dict | None) for x in kinds.values()):
+        hf.problem(f"rope_parameters must have the tables {FULL} and {SLIDING}")
+        kinds = {}
+    whole = hf.part({"rope_parameters": kinds.get(FULL), "rope_scaling": scaling, "rope_theta": bases[0]}, FULL)
+    local = hf.part({"rope_parameters": kinds.get(SLIDING), "rope_theta": bases[1]}, SLIDING)
+    positions, windowed = read_rotary(whole, max_len, base=GLOBAL), read_rotary(local, max_len, base=LOCAL)
+    for problem in [*whole.problems(), *local.problems()]:
+        hf.problem(problem)
+    if windowed.scaling is not None or (positions.scaling is not None and windowed.base == positions.base):
+        hf.problem(f"rope_parameters: scaling is supported in {FULL} only, and with another base than in {SLIDING}")
+    pattern = repeated([windowed.base if is_sliding else positions.base for is_sliding in sliding])
+    return replace(positions, base_pattern=() if pattern == (positions.base,) else pattern)
+
+
+def write_gemma3(config: TransformerConfig) -> dict[str, Any]:
+    stack, positions = config.head_stack, config.positions
+    widths, windows = config.attention_widths(stack), windows_of(config)
+    if not isinstance(positions, RotaryPositions):
+        positions = RotaryPositions()
+    local = next((positions.bases[i % len(positions.bases)] for i, window in enumerate(windows) if window), LOCAL)
+    whole = write_rotary(positions)
+    scalar = round(config.attention_scale**-2) if config.attention_scale else widths.d_head
+    return whole | {
+        "num_key_value_heads": widths.n_kv_heads,
+        "head_dim": widths.d_head,
+        "query_pre_attn_scalar": scalar,
+        "sliding_window": max(windows, default=0) or 4096,
+        "layer_types": layer_types(config),
+        "rope_parameters": {FULL: whole["rope_parameters"], SLIDING: {"rope_theta": local, "rope_type": "default"}},
+        "rope_local_base_freq": local,
+        "hidden_activation": NAMES[config.activation],
+    }
+
+
+MATRICES = attention("self_attn.{}_proj", "qkvo") | {f"ff.{x}_proj": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
+NORMS = {"self_attn_norm": "input_layernorm"} | {f"self_attn.{x}_norm": f"self_attn.{x}_norm" for x in "qk"}
+BOTH_SIDES = {"self_attn_out_norm": "post_attention_layernorm", "ff_norm": "pre_feedforward_layernorm"}
+BOTH_SIDES |= {"ff_out_norm": "post_feedforward_layernorm"}
+
+
+def table_gemma(config: TransformerConfig) -> list[Rule]:
+    ours, theirs = "decoder.blocks.{i}.", "model.layers.{i}."
+    norms = BOTH_SIDES if config.norm_order == "sandwich" else {"ff_norm": "post_attention_layernorm"}
+    return [
+        rule("decoder.embeddings.tokens", "model.embed_tokens"),
+        *lines(ours, theirs, MATRICES),
+        *lines(ours, theirs, NORMS | norms, offset=1.0),
+        rule("decoder.final_norm", "model.norm", offset=1.0),
+        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else "score"),
+    ]
+
+
+family = partial(
+    llama.family,
+    table=table_gemma,
+    roles={"bos": "<bos>", "eos": "<eos>", "unk": "<unk>", "pad": "<pad>"},
+)
+ALWAYS: Fields = llama.ALWAYS | {"scale_embeddings": True}
+GEMMA = family(
+    "Gemma",
+    SETTINGS,
+    always=ALWAYS,
+    only={"use_bidirectional_attention": False},
+    read_others=read_gemma,
+    write_others=write_gemma,
+)
+GEMMA3 = family(
+    "Gemma3",
+    SETTINGS,
+    name="Gemma 3",
+    model_type="gemma3_text",
+    heads={name.replace("TextForCausal", "ForCausal"): head for name, head in decoder_heads("Gemma3Text").items()},
+    always=ALWAYS | {"norm_order": "sandwich", "qk_norm": True},
+    only={"use_bidirectional_attention": False, "final_logit_softcapping": None, "attn_logit_softcapping": None},
+    unused="cache_implementation",
+    read_others=read_gemma3,
+    write_others=write_gemma3,
+    limits=llama.limits_llama,
+    bare=frozenset({"Gemma3TextModel"}),
+)
