@@ -98,6 +98,7 @@ CONFIGS: dict[str, TransformerConfig] = {
         positions=RotaryPositions(scaling=LinearScaling(2.0), base_pattern=(50.0, 10000.0, 0.0)),
         decoder=replace(LLAMA.decoder, n_layers=3),
     ),
+    "output_norm": replace(LLAMA, norm_order="output", qk_norm=True, qk_norm_width="all", fused_qkv=True),
     "shared_norm": replace(GPT, norm_order="parallel", shared_norm=True),
     "post_norm": replace(GPT, norm_order="post", final_norm=False, embedding_norm=True),
     "attention_only": replace(GPT, decoder=replace(TWO_LAYERS, d_ff=0)),

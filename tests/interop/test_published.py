@@ -285,6 +285,21 @@ READ: dict[str, tuple[Table, str, int]] = {
         "SmolLM3",
         3_075_098_624,
     ),
+    "OLMo-2-0425-1B": (
+        llama(
+            "Olmo2ForCausalLM",
+            2048,
+            8192,
+            16,
+            16,
+            vocab_size=100352,
+            max_position_embeddings=4096,
+            rms_norm_eps=1e-6,
+            rope_theta=500000,
+        ),
+        "OLMo 2",
+        1_484_916_736,
+    ),
     "gemma-2b": (
         llama("GemmaForCausalLM", 2048, 16384, 18, 8, num_key_value_heads=1, hidden_act="gelu", **GEMMA),
         "Gemma",
@@ -495,19 +510,6 @@ REFUSED: dict[str, tuple[Table, str]] = {
             num_experts_per_tok=2,
         ),
         "the nearest family is Llama, which lacks: num_local_experts is not a known key; num_experts_per_tok",
-    ),
-    "OLMo-2-0425-1B": (
-        llama(
-            "Olmo2ForCausalLM",
-            2048,
-            8192,
-            16,
-            16,
-            vocab_size=100352,
-            max_position_embeddings=4096,
-            rms_norm_eps=1e-6,
-        ),
-        "its keys are those of Llama, but its layers may differ",
     ),
     "granite-3.0-2b-base": (
         llama(

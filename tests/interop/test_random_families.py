@@ -149,6 +149,10 @@ def smollm3(draw: Random) -> Table:
     return drawn | {"no_rope_layers": turned, "mlp_bias": draw.random() < 0.5}
 
 
+def olmo2(draw: Random) -> Table:
+    return llama(draw) | {"rms_norm_eps": eps(draw), "attention_bias": draw.random() < 0.5} | rope(draw)
+
+
 def gemma(draw: Random) -> Table:
     drawn = llama(draw) | {"rms_norm_eps": eps(draw), "head_dim": draw.choice((4, 8))}
     return drawn | {"hidden_act": draw.choice(("gelu_pytorch_tanh", "relu", "silu"))} | rope(draw)
@@ -192,6 +196,7 @@ ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "GPT-J": ("GPTJForCausalLM", gptj),
     "Falcon": ("FalconForCausalLM", falcon),
     "SmolLM3": ("SmolLM3ForCausalLM", smollm3),
+    "OLMo 2": ("Olmo2ForCausalLM", olmo2),
     "Gemma": ("GemmaForCausalLM", gemma),
     "Gemma 3": ("Gemma3ForCausalLM", gemma3),
     "mBART": ("MBartForConditionalGeneration", pair),

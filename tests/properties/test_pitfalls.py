@@ -211,7 +211,7 @@ def test_pitfall_11_learned_positions_refuse_more_than_max_len() -> None:
         )
 
 
-@pytest.mark.parametrize("norm_order", ["pre", "post", "sandwich", "parallel", "shared"])
+@pytest.mark.parametrize("norm_order", ["pre", "post", "sandwich", "output", "parallel", "shared"])
 def test_pitfall_12_the_norm_order_follows_the_configuration(norm_order: str) -> None:
     is_shared = norm_order == "shared"
     model = random_model(replace(GPT, norm_order="parallel" if is_shared else norm_order, shared_norm=is_shared))
@@ -225,7 +225,7 @@ def test_pitfall_12_the_norm_order_follows_the_configuration(norm_order: str) ->
         def run(h: Tensor, sublayer: torch.nn.Module = sublayer, name: str = name) -> Tensor:
             return sublayer(h, mask=Mask(causal=True)) if name == "self_attn" else sublayer(h)
 
-        assert (out_norm is not None) == (norm_order == "sandwich")
+        assert (out_norm is not None) == (norm_order in ("sandwich", "output"))
         if norm_order == "post":
             x = norm(x + run(x))
         elif is_shared:
@@ -233,6 +233,9 @@ def test_pitfall_12_the_norm_order_follows_the_configuration(norm_order: str) ->
             x = x + run(block.self_attn_norm(first))
         elif norm_order == "parallel":
             x = x + run(norm(first))
+        elif norm_order == "output":
+            assert norm is None
+            x = x + out_norm(run(x))
         else:
             x = x + (run(norm(x)) if out_norm is None else out_norm(run(norm(x))))
     torch.testing.assert_close(tap.seen["decoder.blocks.0.residual"], x)

@@ -278,15 +278,18 @@ class TransformerConfig:
     norm_eps: float = setting(1e-5, "constant added to the variance", "> 0")
     norm_weight: bool = setting(True, "norms have a learned scale")
     norm_bias: bool = setting(True, "LayerNorm has a learned shift")
-    norm_order: Literal["pre", "post", "sandwich", "parallel"] = setting(
-        "pre", "norm before, after, or on both sides of sublayers; parallel = before, and attention beside feed-forward"
+    norm_order: Literal["pre", "post", "sandwich", "output", "parallel"] = setting(
+        "pre",
+        "norm before sublayers, after the addition, on both sides of sublayers, or on their output only; parallel = "
+        "before, and attention beside feed-forward",
     )
     shared_norm: bool = setting(
         False, "parallel attention and feed-forward read one norm; it needs norm_order parallel"
     )
     final_norm: bool = setting(True, "a norm after the last block")
     embedding_norm: bool = setting(False, "a norm after the embeddings")
-    qk_norm: bool = setting(False, "a norm on each head's queries and keys, before rotary positions")
+    qk_norm: bool = setting(False, "norms of queries and keys, before rotary positions")
+    qk_norm_width: Literal["head", "all"] = setting("head", "qk_norm of each head, or of all heads together")
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "relu2"] = setting("gelu", "feed-forward activation")
     gated_ff: bool = setting(False, "gated feed-forward layer: down(act(gate(x)) · up(x))")
     fused_qkv: bool = setting(False, "self-attention has one matrix for queries, keys and values")

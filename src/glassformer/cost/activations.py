@@ -220,7 +220,10 @@ class _StackActivations:
         else:
             n = own * kernels.read(d) + kernels.half * keys * kernels.read(d, 2)
         if config.qk_norm:
-            n += (own * w.n_heads + keys * w.n_kv_heads) * _norm(config, w.d_head, kernels)
+            if config.qk_norm_width == "all":
+                n += own * _norm(config, w.query, kernels) + keys * _norm(config, w.key, kernels)
+            else:
+                n += (own * w.n_heads + keys * w.n_kv_heads) * _norm(config, w.d_head, kernels)
         # Saving a part of a fused product keeps all of it in memory: the input of a norm, or the values next to
         # rotated queries and keys.
         is_turned = kernels.half if config.qk_norm else self.positions.rotates

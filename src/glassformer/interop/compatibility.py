@@ -67,6 +67,8 @@ def _effective(flat: dict[str, Any]) -> dict[str, Any]:
     without_effect = {*CHANGES_NO_FORWARD.split(), "fused_qkv", "head.n_labels"}
     if flat["norm"] == "rmsnorm" or not flat["norm_weight"]:
         without_effect.add("norm_bias")
+    if not flat["qk_norm"]:
+        without_effect.add("qk_norm_width")
     if flat["head"] != "tokens":
         without_effect |= {"tie_output", "scale_logits"}
     if flat["positions"] != "learned":

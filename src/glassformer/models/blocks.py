@@ -13,19 +13,24 @@ from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormFactory
 
 Sublayer = Callable[[Tensor], Tensor]
-Connect = Callable[[Tensor, Sublayer, nn.Module, nn.Module | None, Sublayer], Tensor]
+Norm = nn.Module | None
+Connect = Callable[[Tensor, Sublayer, Norm, Norm, Sublayer], Tensor]
 
 
-def pre_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module, out_norm: nn.Module | None, dropout: Sublayer) -> Tensor:
-    """Return x + dropout(sublayer(norm(x))); `out_norm`, if given, normalises the added term (sandwich, Ding 2021)."""
-    added = dropout(sublayer(norm(x)))
+def pre_norm(x: Tensor, sublayer: Sublayer, norm: Norm, out_norm: Norm, dropout: Sublayer) -> Tensor:
+    """Return x + dropout(sublayer(norm(x))); `out_norm`, if given, normalises the added term.
+
+    Both norms make a sandwich (Ding 2021). Only the norm of the output is that of OLMo 2 (Walsh 2024, section 3.1).
+    """
+    added = dropout(sublayer(x if norm is None else norm(x)))
     if out_norm is not None:
         added = out_norm(added)
     return x + added
 
 
-def post_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module, out_norm: nn.Module | None, dropout: Sublayer) -> Tensor:
+def post_norm(x: Tensor, sublayer: Sublayer, norm: Norm, out_norm: Norm, dropout: Sublayer) -> Tensor:
     """Return norm(x + dropout(sublayer(x))) (Vaswani 2017, section 3.1)."""
+    assert norm is not None
     return norm(x + dropout(sublayer(x)))
 
 
@@ -52,6 +57,8 @@ class Residual:
     norm: NormFactory
     connect: Connect
     """`pre_norm` or `post_norm`."""
+    norm_inputs: bool = True
+    """True if the input of a sublayer is normalised, or with `post_norm` its sum with the output."""
     norm_outputs: bool = False
     """True if the output of a sublayer is also normalised."""
     shared_norm: bool = False
@@ -75,14 +82,14 @@ class Block(nn.Module):
         def norm_for(present: bool) -> nn.Module | None:
             return residual.norm(d_model) if present else None
 
-        has_out_norms = residual.norm_outputs
-        self.self_attn_norm = residual.norm(d_model)
+        has_norms, has_out_norms = residual.norm_inputs, residual.norm_outputs
+        self.self_attn_norm = norm_for(has_norms)
         self.self_attn = self_attn
         self.self_attn_out_norm = norm_for(has_out_norms)
-        self.cross_attn_norm = norm_for(cross_attn is not None)
+        self.cross_attn_norm = norm_for(cross_attn is not None and has_norms)
         self.cross_attn = cross_attn
         self.cross_attn_out_norm = norm_for(cross_attn is not None and has_out_norms)
-        self.ff_norm = norm_for(ff is not None and not residual.shared_norm)
+        self.ff_norm = norm_for(ff is not None and has_norms and not residual.shared_norm)
         self.ff = ff
         self.ff_out_norm = norm_for(ff is not None and has_out_norms)
         self.residual = residual
@@ -93,7 +100,7 @@ class Block(nn.Module):
         connect, dropout = self.residual.connect, self.dropout
         x = connect(x, self.attention_to(inputs), self.self_attn_norm, self.self_attn_out_norm, dropout)
         x = self.read_memory(x, inputs)
-        if self.ff is not None and self.ff_norm is not None:
+        if self.ff is not None:
             x = connect(x, self.ff, self.ff_norm, self.ff_out_norm, dropout)
         return tapped(inputs.tap, "residual", x)
 
@@ -108,7 +115,7 @@ class Block(nn.Module):
 
     def read_memory(self, x: Tensor, inputs: BlockInputs) -> Tensor:
         """Apply the cross-attention to `x` (B, T, D); without one, return `x`."""
-        if self.cross_attn is None or self.cross_attn_norm is None:
+        if self.cross_attn is None:
             return x
         cross_attn = self.cross_attn
 
@@ -131,6 +138,7 @@ class ParallelBlock(Block):
 
     def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
         """Return x + attention(norm(x)) + ff(norm(x)); (B, T, D) to (B, T, D)."""
+        assert self.self_attn_norm is not None
         h = self.self_attn_norm(x)
         y = self.read_memory(x + self.dropout(self.attention_to(inputs)(h)), inputs)
         if self.ff is not None:

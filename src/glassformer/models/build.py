@@ -156,6 +156,7 @@ def build_attention(config: c.TransformerConfig, stack: c.Stack, *, is_self: boo
             out_proj=config.attn_out_proj,
             out_bias=config.attn_out_bias,
             qk_norm=qk_norm,
+            norms_all_heads=config.qk_norm_width == "all",
         ),
         scale=config.attention_scale,
         dropout=config.attention_dropout,
@@ -177,13 +178,15 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
     cross_attn = build_attention(config, stack, is_self=False) if cross else None
     connect = post_norm if config.norm_order == "post" else pre_norm
     kind = ParallelBlock if config.norm_order == "parallel" else Block
-    return kind(
-        config.d_model,
-        self_attn,
-        cross_attn,
-        feed_forward,
-        Residual(_norm(config), connect, config.norm_order == "sandwich", config.shared_norm, config.residual_dropout),
+    residual = Residual(
+        _norm(config),
+        connect,
+        norm_inputs=config.norm_order != "output",
+        norm_outputs=config.norm_order in ("sandwich", "output"),
+        shared_norm=config.shared_norm,
+        dropout=config.residual_dropout,
     )
+    return kind(config.d_model, self_attn, cross_attn, feed_forward, residual)
 
 
 def build_positions(

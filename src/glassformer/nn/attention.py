@@ -105,6 +105,8 @@ class Projections:
     """Width of the input of keys and values; `None` = D."""
     qk_norm: NormFactory | None = None
     """Norm of each query and key."""
+    norms_all_heads: bool = False
+    """True if `qk_norm` normalises the queries of all heads together, and the keys."""
 
 
 class MultiHeadAttention(nn.Module):
@@ -148,9 +150,10 @@ class MultiHeadAttention(nn.Module):
             self.v_proj = Linear(d_memory, self.split_sizes[2], bias=bias)
         # Norms of queries and keys
         self.q_norm = self.k_norm = None
+        self.norms_all_heads = projections.norms_all_heads
         if projections.qk_norm is not None:
-            self.q_norm = projections.qk_norm(self.d_head)
-            self.k_norm = projections.qk_norm(self.d_head)
+            widths = self.split_sizes[:2] if self.norms_all_heads else (self.d_head, self.d_head)
+            self.q_norm, self.k_norm = map(projections.qk_norm, widths)
         # W_O
         self.out_proj = None
         if projections.out_proj:
@@ -228,7 +231,9 @@ class MultiHeadAttention(nn.Module):
         return key, self.heads(self.v_proj(memory), None, self.d_value)
 
     def heads(self, x: Tensor, norm: nn.Module | None, width: int | None = None) -> Tensor:
-        """Split (B, T, H·K) into heads (B, H, T, K), and apply `norm` to each head."""
+        """Split (B, T, H·K) into heads (B, H, T, K), and apply `norm` to each head, or before to all heads together."""
+        if norm is not None and self.norms_all_heads:
+            x, norm = norm(x), None
         x = x.view(x.shape[0], x.shape[1], -1, width or self.d_head)  # (B, T, H, K)
         if norm is not None:
             x = norm(x)

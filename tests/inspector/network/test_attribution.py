@@ -22,6 +22,7 @@ ADDITIVE = {
     "sandwich": "decoder",
     "parallel": "decoder",
     "shared_norm": "decoder",
+    "output_norm": "decoder",
     "no_out_proj": "decoder",
     "d_embedding": "decoder",
     "attention_only": "decoder",

@@ -10,6 +10,7 @@
  * @typedef {{name: "loss" | "kl" | "change", value: (outputs: Tensor) => number}} Measure
  */
 
+import { hasOutNorms } from "./blocks.js";
 import { logitsAt } from "./heads.js";
 import { logSoftmax } from "./predictions.js";
 import { besideOthers, meanOf } from "./spread.js";
@@ -19,7 +20,7 @@ import { TextError } from "./tokenizer.js";
 
 /** The tensor that the feed-forward of a block adds to the residual stream. @param {string} block @param {TransformerConfig} config */
 export function feedForwardName(block, config) {
-  return `${block}.${config.norm_order === "sandwich" ? "ff_out_norm" : "ff"}`;
+  return `${block}.${hasOutNorms(config) ? "ff_out_norm" : "ff"}`;
 }
 
 /**

@@ -13,6 +13,7 @@
 
 import { ServerError } from "../page/source.js";
 import { feedForwardName } from "./ablation.js";
+import { hasOutNorms } from "./blocks.js";
 import { logitsAt } from "./heads.js";
 import { frozenNorm } from "./norms.js";
 import { largest } from "./predictions.js";
@@ -87,7 +88,7 @@ function writtenBy(run, network, config, position) {
     const attentions = /** @type {[string, string, MultiHeadAttention | null][]} */ ([[stack, "self_attn", selfAttn], ["cross", "cross_attn", crossAttn]]);
     for (const [kind, name, attention] of attentions) {
       if (!attention) continue;
-      const norm = config.norm_order === "sandwich" ? frozenNorm(network.weights, `${path}.${name}_out_norm`, config, at(`${path}.${name}_out_norm.input`)) : null;
+      const norm = hasOutNorms(config) ? frozenNorm(network.weights, `${path}.${name}_out_norm`, config, at(`${path}.${name}_out_norm.input`)) : null;
       const through = norm?.map ?? same;
       const valueBias = attention.valueBias();
       const contexts = run.tensor(`${path}.${name}.context`);

@@ -36,6 +36,11 @@ export function attentionSizes(config, stack) {
   };
 }
 
+/** True if the outputs of sublayers are normalised before they are added. @param {TransformerConfig} config */
+export function hasOutNorms(config) {
+  return ["sandwich", "output"].includes(config.norm_order);
+}
+
 /** Transformer block: self-attention, cross-attention (decoder with a memory only) and feed-forward (optional). */
 export class Block {
   /** @param {Weights} weights @param {string} path @param {TransformerConfig} config @param {StackConfig} stack @param {boolean} hasMemory */
@@ -45,11 +50,13 @@ export class Block {
     this.crossAttn = hasMemory ? new MultiHeadAttention(weights, `${path}.cross_attn`, sizes, config) : null;
     this.ff = stack.d_ff ? new FeedForward(weights, `${path}.ff`, config.activation) : null;
     this.order = config.norm_order;
+    this.sharesNorm = config.shared_norm;
     /** Norms by name. @type {Map<string, Layer>} */
     this.norms = new Map();
     for (const name of ["self_attn", ...(hasMemory ? ["cross_attn"] : []), ...(this.ff ? ["ff"] : [])]) {
-      if (name !== "ff" || !config.shared_norm) this.norms.set(`${name}_norm`, normOf(weights, `${path}.${name}_norm`, config));
-      if (this.order === "sandwich") this.norms.set(`${name}_out_norm`, normOf(weights, `${path}.${name}_out_norm`, config));
+      const isShared = name === "ff" && this.sharesNorm;
+      if (this.order !== "output" && !isShared) this.norms.set(`${name}_norm`, normOf(weights, `${path}.${name}_norm`, config));
+      if (hasOutNorms(config)) this.norms.set(`${name}_out_norm`, normOf(weights, `${path}.${name}_out_norm`, config));
     }
   }
 
@@ -70,14 +77,15 @@ export class Block {
     });
     const { crossAttn, ff } = this;
     if (crossAttn && memory) x = this.connect(x, "cross_attn", tap, (h, of) => crossAttn.attendCross(h, memory, of));
-    if (ff && !this.norms.has("ff_norm")) x = add(x, tapped(tap, "ff", ff.forward(shared, scoped(tap, "ff"))));
+    if (ff && this.sharesNorm) x = add(x, tapped(tap, "ff", ff.forward(shared, scoped(tap, "ff"))));
     else if (ff) x = this.connect(x, "ff", tap, (h, of) => ff.forward(h, of), this.order === "parallel" ? input : x);
     return { x: tapped(tap, "residual", x), cache: /** @type {KeysAndValues} */ (newCache) };
   }
 
   /**
    * Connect a sublayer with the residual stream: x + sublayer(norm(x)) (pre), x + norm(sublayer(norm(x))) (sandwich, Ding
-   * 2021), or norm(x + sublayer(x)) (post; Vaswani 2017, section 3.1). The sublayer reads `input` in place of x (parallel).
+   * 2021), x + norm(sublayer(x)) (output), or norm(x + sublayer(x)) (post; Vaswani 2017, section 3.1). The sublayer reads
+   * `input` in place of x (parallel).
    * @param {Tensor} x
    * @param {string} name
    * @param {Tap} tap
@@ -87,8 +95,8 @@ export class Block {
   connect(x, name, tap, sublayer, input = x) {
     const apply = (/** @type {Tensor} */ h) => tapped(tap, name, sublayer(h, scoped(tap, name)));
     if (this.order === "post") return this.norm(`${name}_norm`, add(x, apply(x)), tap);
-    const added = apply(this.norm(`${name}_norm`, input, tap));
-    return add(x, this.order === "sandwich" ? this.norm(`${name}_out_norm`, added, tap) : added);
+    const added = apply(this.order === "output" ? input : this.norm(`${name}_norm`, input, tap));
+    return add(x, this.norms.has(`${name}_out_norm`) ? this.norm(`${name}_out_norm`, added, tap) : added);
   }
 
   /** @param {string} name @param {Tensor} x @param {Tap} tap */

@@ -56,6 +56,7 @@ FAMILIES: tuple[Family, ...] = (
     gptj.GPTJ,
     falcon.FALCON,
     llama_relatives.SMOLLM3,
+    llama_relatives.OLMO2,
     gemma.GEMMA,
     gemma.GEMMA3,
     mbart.MBART,

@@ -1,4 +1,4 @@
-"""Decoders with Llama's blocks and other norms, biases or fused matrices: StarCoder2, StableLM 2, OLMo 1, Phi-3."""
+"""Decoders with Llama's blocks and other norms, biases or fused matrices: StarCoder2, StableLM 2, OLMo 1 and 2, Phi-3."""
 
 from dataclasses import replace
 from typing import Any
@@ -179,4 +179,22 @@ SMOLLM3 = llama.family(
     unused="sliding_window max_window_layers",
     read_others=read_smollm3,
     write_others=write_smollm3,
+)
+
+
+def table_olmo2(config: TransformerConfig) -> list[Rule]:
+    before = ("blocks.{i}.self_attn_norm", "blocks.{i}.ff_norm")
+    names = {"self_attn_out_norm": "post_attention_layernorm", "ff_out_norm": "post_feedforward_layernorm"}
+    others = [entry for entry in llama.table_llama(config) if not entry.ours[0].endswith(before)]
+    return others + lines("decoder.blocks.{i}.", "model.layers.{i}.", names)
+
+
+OLMO2 = llama.family(
+    "Olmo2",
+    llama.settings_of("decoder", norm_eps=1e-5) | llama.BIASES,
+    name="OLMo 2",
+    table=table_olmo2,
+    always=llama.ALWAYS | {"norm_order": "output", "qk_norm": True, "qk_norm_width": "all"},
+    read_others=llama.read_common,
+    write_others=llama.write_common,
 )
