@@ -153,6 +153,12 @@ def olmo2(draw: Random) -> Table:
     return llama(draw) | {"rms_norm_eps": eps(draw), "attention_bias": draw.random() < 0.5} | rope(draw)
 
 
+def granite(draw: Random) -> Table:
+    drawn = olmo2(draw) | {"mlp_bias": draw.random() < 0.5, "embedding_multiplier": draw.choice((1.0, 12.0))}
+    drawn |= {"attention_multiplier": draw.choice((0.5, 0.1)), "residual_multiplier": draw.choice((1.0, 0.22))}
+    return drawn | {"logits_scaling": draw.choice((1.0, 8.0))}
+
+
 def gemma(draw: Random) -> Table:
     drawn = llama(draw) | {"rms_norm_eps": eps(draw), "head_dim": draw.choice((4, 8))}
     return drawn | {"hidden_act": draw.choice(("gelu_pytorch_tanh", "relu", "silu"))} | rope(draw)
@@ -197,6 +203,7 @@ ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "Falcon": ("FalconForCausalLM", falcon),
     "SmolLM3": ("SmolLM3ForCausalLM", smollm3),
     "OLMo 2": ("Olmo2ForCausalLM", olmo2),
+    "Granite": ("GraniteForCausalLM", granite),
     "Gemma": ("GemmaForCausalLM", gemma),
     "Gemma 3": ("Gemma3ForCausalLM", gemma3),
     "mBART": ("MBartForConditionalGeneration", pair),

@@ -26,7 +26,7 @@ def test_all_parts_in_order() -> None:
         EmbeddingTables(nn.Embedding(5, 4), LearnedPositions(6, 4), nn.Embedding(2, 4)),
         d_model=9,
         norm=LayerNorm(4),
-        scale=True,
+        scale=3.0,
     )
     assert embeddings.projection is not None
     x = embeddings.tokens.weight[IDS] * math.sqrt(9)

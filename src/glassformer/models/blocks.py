@@ -17,21 +17,21 @@ Norm = nn.Module | None
 Connect = Callable[[Tensor, Sublayer, Norm, Norm, Sublayer], Tensor]
 
 
-def pre_norm(x: Tensor, sublayer: Sublayer, norm: Norm, out_norm: Norm, dropout: Sublayer) -> Tensor:
-    """Return x + dropout(sublayer(norm(x))); `out_norm`, if given, normalises the added term.
+def pre_norm(x: Tensor, sublayer: Sublayer, norm: Norm, out_norm: Norm, added: Sublayer) -> Tensor:
+    """Return x + added(sublayer(norm(x))), `added` is dropout and a factor; `out_norm` normalises the added term.
 
     Both norms make a sandwich (Ding 2021). Only the norm of the output is that of OLMo 2 (Walsh 2024, section 3.1).
     """
-    added = dropout(sublayer(x if norm is None else norm(x)))
+    y = added(sublayer(x if norm is None else norm(x)))
     if out_norm is not None:
-        added = out_norm(added)
-    return x + added
+        y = out_norm(y)
+    return x + y
 
 
-def post_norm(x: Tensor, sublayer: Sublayer, norm: Norm, out_norm: Norm, dropout: Sublayer) -> Tensor:
-    """Return norm(x + dropout(sublayer(x))) (Vaswani 2017, section 3.1)."""
+def post_norm(x: Tensor, sublayer: Sublayer, norm: Norm, out_norm: Norm, added: Sublayer) -> Tensor:
+    """Return norm(x + added(sublayer(x))) (Vaswani 2017, section 3.1)."""
     assert norm is not None
-    return norm(x + dropout(sublayer(x)))
+    return norm(x + added(sublayer(x)))
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ class Residual:
     shared_norm: bool = False
     """True if the feed-forward has no norm of its own (`ParallelBlock`)."""
     dropout: float = 0.0
+    scale: float = 1.0
+    """Factor of what a sublayer adds to the residual stream."""
 
 
 class Block(nn.Module):
@@ -96,12 +98,12 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
         """Apply the block to `x` (B, T, D); return (B, T, D)."""
-        # `connect` with pre_norm: x + dropout(sublayer(norm(x))); with post_norm: norm(x + dropout(sublayer(x)))
-        connect, dropout = self.residual.connect, self.dropout
-        x = connect(x, self.attention_to(inputs), self.self_attn_norm, self.self_attn_out_norm, dropout)
+        # `connect` with pre_norm: x + added(sublayer(norm(x))); with post_norm: norm(x + added(sublayer(x)))
+        connect, added = self.residual.connect, self.added
+        x = connect(x, self.attention_to(inputs), self.self_attn_norm, self.self_attn_out_norm, added)
         x = self.read_memory(x, inputs)
         if self.ff is not None:
-            x = connect(x, self.ff, self.ff_norm, self.ff_out_norm, dropout)
+            x = connect(x, self.ff, self.ff_norm, self.ff_out_norm, added)
         return tapped(inputs.tap, "residual", x)
 
     def attention_to(self, inputs: BlockInputs) -> Sublayer:
@@ -122,9 +124,12 @@ class Block(nn.Module):
         def cross_attention(h: Tensor) -> Tensor:
             return cross_attn(h, inputs.memory, mask=inputs.memory_mask, tap=scoped(inputs.tap, "cross_attn"))
 
-        return self.residual.connect(x, cross_attention, self.cross_attn_norm, self.cross_attn_out_norm, self.dropout)
+        return self.residual.connect(x, cross_attention, self.cross_attn_norm, self.cross_attn_out_norm, self.added)
 
-    def dropout(self, x: Tensor) -> Tensor:
+    def added(self, x: Tensor) -> Tensor:
+        """Return what a sublayer with the output `x` adds to the residual stream: dropout, and the factor."""
+        if self.residual.scale != 1:
+            x = x * self.residual.scale
         if not self.residual.dropout:
             return x
         return F.dropout(x, self.residual.dropout, self.training)
@@ -140,9 +145,9 @@ class ParallelBlock(Block):
         """Return x + attention(norm(x)) + ff(norm(x)); (B, T, D) to (B, T, D)."""
         assert self.self_attn_norm is not None
         h = self.self_attn_norm(x)
-        y = self.read_memory(x + self.dropout(self.attention_to(inputs)(h)), inputs)
+        y = self.read_memory(x + self.added(self.attention_to(inputs)(h)), inputs)
         if self.ff is not None:
             if self.ff_norm is not None:
                 h = self.ff_norm(x)
-            y = y + self.dropout(self.ff(h))
+            y = y + self.added(self.ff(h))
         return tapped(inputs.tap, "residual", y)

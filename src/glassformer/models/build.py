@@ -1,6 +1,7 @@
 """The single place that builds models: it reads the configuration, so that `forward` methods branch only on None."""
 
 import functools
+import math
 from dataclasses import replace
 from typing import Any, overload
 
@@ -126,7 +127,7 @@ def _stack_parts(
         EmbeddingTables(table, added, token_types),
         config.d_model,
         norm=embedding_norm,
-        scale=config.scale_embeddings,
+        scale=config.embedding_scale * (math.sqrt(config.d_model) if config.scale_embeddings else 1.0),
         dropout=config.embedding_dropout,
         token_dropout=config.token_dropout,
     )
@@ -185,6 +186,7 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
         norm_outputs=config.norm_order in ("sandwich", "output"),
         shared_norm=config.shared_norm,
         dropout=config.residual_dropout,
+        scale=config.residual_scale,
     )
     return kind(config.d_model, self_attn, cross_attn, feed_forward, residual)
 
@@ -244,7 +246,7 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     transform = None
     if head.transform:
         transform = TokenTransform(config.d_model, width, ACTIVATIONS[config.activation], _norm(config)(width))
-    scale = config.d_model**-0.5 if config.scale_logits else None
+    scale = config.logit_scale * (config.d_model**-0.5 if config.scale_logits else 1.0)
     projection = _vocabulary_projection(config, width, table)
     return TokenLogits(config.d_model, projection, transform=transform, bias=head.bias, scale=scale)
 

@@ -39,7 +39,7 @@ class TokenLogits(nn.Module):
         *,
         transform: TokenTransform | None = None,
         bias: str = "none",
-        scale: float | None = None,
+        scale: float = 1.0,
     ) -> None:
         super().__init__()
         self.transform = transform
@@ -61,7 +61,7 @@ class TokenLogits(nn.Module):
             hidden = self.transform(hidden)
         if self.narrow is not None:
             hidden = self.narrow(hidden)
-        if self.scale is not None:
+        if self.scale != 1:
             hidden = hidden * self.scale
         logits = self.proj(hidden)
         if self.bias is not None:

@@ -1,6 +1,5 @@
 """Embedding layer: token ids to the first hidden states."""
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -35,7 +34,7 @@ class Embeddings(nn.Module):
         d_model: int,
         *,
         norm: nn.Module | None = None,
-        scale: bool = False,
+        scale: float = 1.0,
         dropout: float = 0.0,
         token_dropout: float = 0.0,
     ) -> None:
@@ -47,7 +46,7 @@ class Embeddings(nn.Module):
         self.projection = None
         if self.tokens.embedding_dim != d_model:
             self.projection = Linear(self.tokens.embedding_dim, d_model, bias=False)
-        self.scale = math.sqrt(d_model) if scale else None
+        self.scale = scale
         self.dropout = dropout
         self.token_dropout = token_dropout
 
@@ -56,7 +55,7 @@ class Embeddings(nn.Module):
         x = self.tokens(token_ids)
         if self.token_dropout:
             x = x * F.dropout(x.new_ones(*token_ids.shape, 1), self.token_dropout, self.training)
-        if self.scale is not None:
+        if self.scale != 1:
             x = x * self.scale
         if self.token_types is not None:
             if token_types is None:

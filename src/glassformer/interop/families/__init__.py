@@ -57,6 +57,7 @@ FAMILIES: tuple[Family, ...] = (
     falcon.FALCON,
     llama_relatives.SMOLLM3,
     llama_relatives.OLMO2,
+    llama_relatives.GRANITE,
     gemma.GEMMA,
     gemma.GEMMA3,
     mbart.MBART,

@@ -1,4 +1,7 @@
-"""Decoders with Llama's blocks and other norms, biases or fused matrices: StarCoder2, StableLM 2, OLMo 1 and 2, Phi-3."""
+"""Decoders with Llama's blocks and other norms, biases, factors or fused matrices.
+
+They are StarCoder2, StableLM 2, OLMo 1 and 2, Phi-3, SmolLM3 and Granite.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +18,7 @@ from glassformer.interop.equivalent import (
 from glassformer.interop.families import llama, phi
 from glassformer.interop.families.rotary import read_rotary, write_rotary
 from glassformer.interop.families.windows import FULL, read_window, repeated, windows_of
-from glassformer.interop.family import Rule, lines, rule
+from glassformer.interop.family import Rule, decoder_heads, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 
 LAYER_NORM: Fields = {"norm": "layernorm", "init": llama.ALWAYS["init"]}
@@ -197,4 +200,34 @@ OLMO2 = llama.family(
     always=llama.ALWAYS | {"norm_order": "output", "qk_norm": True, "qk_norm_width": "all"},
     read_others=llama.read_common,
     write_others=llama.write_common,
+)
+
+
+def read_granite(hf: HFConfig, fields: Fields) -> Fields:
+    common, scale = llama.read_common(hf, fields), hf.take("attention_multiplier", float, 1.0)
+    divisor = hf.take("logits_scaling", float, 1.0)
+    if not divisor > 0:
+        hf.problem(f"logits_scaling: expected above 0, got {divisor}")
+        divisor = 1.0
+    is_usual = scale == common["decoder.d_head"] ** -0.5
+    return common | {"attention_scale": None if is_usual else scale, "logit_scale": 1 / divisor}
+
+
+def write_granite(config: TransformerConfig) -> dict[str, Any]:
+    scale = config.attention_scale
+    if scale is None:
+        scale = config.attention_widths(config.head_stack).d_head ** -0.5
+    divisor = 1 / (config.logit_scale or 1.0)
+    return llama.write_common(config) | {"attention_multiplier": scale, "logits_scaling": divisor}
+
+
+GRANITE = llama.family(
+    "Granite",
+    llama.settings_of("decoder")
+    | llama.BIASES
+    | llama.FF_BIAS
+    | settings(float, 1.0, embedding_scale="embedding_multiplier", residual_scale="residual_multiplier"),
+    heads={name: x for name, x in decoder_heads("Granite").items() if not name.endswith("Classification")},
+    read_others=read_granite,
+    write_others=write_granite,
 )

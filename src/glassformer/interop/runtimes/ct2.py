@@ -279,7 +279,7 @@ def _decoder(ct2: ModuleType, config: c.TransformerConfig, decoder: Decoder, out
     spec.projection.weight = _array(output.proj.weight)
     if output.bias is not None:
         spec.projection.bias = _array(output.bias)
-    if output.scale is not None:
+    if output.scale != 1:
         spec.scale_outputs = output.scale
     return spec
 
