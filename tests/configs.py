@@ -99,6 +99,7 @@ CONFIGS: dict[str, TransformerConfig] = {
         decoder=replace(LLAMA.decoder, n_layers=3),
     ),
     "output_norm": replace(LLAMA, norm_order="output", qk_norm=True, qk_norm_width="all", fused_qkv=True),
+    "capped": replace(GPT, score_cap=2.0, logit_cap=3.0),
     "scaled": replace(GPT, embedding_scale=3.0, residual_scale=0.5, logit_scale=0.25, attention_scale=0.2),
     "shared_norm": replace(GPT, norm_order="parallel", shared_norm=True),
     "post_norm": replace(GPT, norm_order="post", final_norm=False, embedding_norm=True),

@@ -180,6 +180,7 @@ def test_a_model_gives_the_terms_of_its_prediction(trained: Outcome) -> None:
     ("name", "message"),
     [
         ("post_norm", "this model is post-norm, and its norms mix all parts"),
+        ("capped", r"this model bounds its logits \(model.logit_cap\)"),
         ("scaled", "this model multiplies what its parts add by model.residual_scale"),
         ("bert_relative", "the head of this model has a layer with an activation"),
         ("luong", "this model is recurrent and has no residual stream"),

@@ -48,6 +48,7 @@ SIZES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("starcoder2", "olmo", "phi3"), DECODER),
     "stablelm": ENCODER | {"num_key_value_heads": 2, "rope_parameters": HALF_TURNED},
     **dict.fromkeys(("smollm3", "olmo2", "granite", "gemma"), DECODER),
+    "gemma2": DECODER | {"sliding_window": 3},
     "gemma3_text": DECODER | {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3},
     "phi": ENCODER | {"num_key_value_heads": 2, "rope_parameters": HALF_TURNED},
     "gptj": {"vocab_size": VOCAB, "n_positions": 24, "n_embd": 16, "n_layer": 2, "n_head": 4, "rotary_dim": 2} | IDS,

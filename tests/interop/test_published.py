@@ -331,6 +331,27 @@ READ: dict[str, tuple[Table, str, int]] = {
         "Gemma",
         8_537_680_896,
     ),
+    "gemma-2-2b": (
+        decoder(
+            "gemma2",
+            "Gemma2ForCausalLM",
+            2304,
+            26,
+            8,
+            head_dim=256,
+            num_key_value_heads=4,
+            intermediate_size=9216,
+            vocab_size=256000,
+            max_position_embeddings=8192,
+            rms_norm_eps=1e-6,
+            attn_logit_softcapping=50.0,
+            final_logit_softcapping=30.0,
+            query_pre_attn_scalar=256,
+            sliding_window=4096,
+        ),
+        "Gemma 2",
+        2_614_341_888,
+    ),
     "gemma-3-1b-it": (
         decoder(
             "gemma3_text",
@@ -496,26 +517,6 @@ REFUSED: dict[str, tuple[Table, str]] = {
     "falcon-rw-1b": (
         falcon(2048, 24, 32, 50304, alibi=True, bias=True, multi_query=False, parallel_attn=False),
         "alibi true is not supported: Falcon rounds its slopes to bfloat16",
-    ),
-    "gemma-2-2b": (
-        decoder(
-            "gemma2",
-            "Gemma2ForCausalLM",
-            2304,
-            26,
-            8,
-            head_dim=256,
-            num_key_value_heads=4,
-            intermediate_size=9216,
-            vocab_size=256000,
-            max_position_embeddings=8192,
-            rms_norm_eps=1e-6,
-            attn_logit_softcapping=50.0,
-            final_logit_softcapping=30.0,
-            query_pre_attn_scalar=256,
-            sliding_window=4096,
-        ),
-        "the nearest family is Mistral, which lacks: attn_logit_softcapping is not a known key",
     ),
     "Mixtral-8x7B-v0.1": (
         llama(

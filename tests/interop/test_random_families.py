@@ -164,6 +164,11 @@ def gemma(draw: Random) -> Table:
     return drawn | {"hidden_act": draw.choice(("gelu_pytorch_tanh", "relu", "silu"))} | rope(draw)
 
 
+def gemma2(draw: Random) -> Table:
+    drawn = gemma3(draw) | {"attn_logit_softcapping": draw.choice((None, 2.0)), "rope_parameters": None} | rope(draw)
+    return drawn | {"final_logit_softcapping": draw.choice((None, 3.0))}
+
+
 def gemma3(draw: Random) -> Table:
     drawn = llama(draw) | {"rms_norm_eps": eps(draw), "head_dim": draw.choice((4, 8))}
     kinds = [draw.choice(("full_attention", "sliding_attention")) for _ in range(drawn["num_hidden_layers"])]
@@ -205,6 +210,7 @@ ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "OLMo 2": ("Olmo2ForCausalLM", olmo2),
     "Granite": ("GraniteForCausalLM", granite),
     "Gemma": ("GemmaForCausalLM", gemma),
+    "Gemma 2": ("Gemma2ForCausalLM", gemma2),
     "Gemma 3": ("Gemma3ForCausalLM", gemma3),
     "mBART": ("MBartForConditionalGeneration", pair),
     "Pegasus": ("PegasusForConditionalGeneration", pair),

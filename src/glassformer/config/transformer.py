@@ -298,11 +298,13 @@ class TransformerConfig:
     attn_out_bias: bool = setting(True, "bias of the output projection")
     ff_bias: bool = setting(True, "biases of the feed-forward layers")
     attention_scale: float | None = setting(None, "factor of the attention scores; none = d_head^-½")
+    score_cap: float = setting(0.0, "bound of the attention scores: cap · tanh(score / cap); 0 = none")
     scale_embeddings: bool = setting(False, "multiply token embeddings by √d_model")
     embedding_scale: float = setting(1.0, "further factor of token embeddings")
     residual_scale: float = setting(1.0, "factor of what each sublayer adds to the residual stream")
     scale_logits: bool = setting(False, "multiply logits by d_model^-½")
     logit_scale: float = setting(1.0, "further factor of the logits")
+    logit_cap: float = setting(0.0, "bound of the logits: cap · tanh(logit / cap); 0 = none")
     token_dropout: float = setting(
         0.0, "dropout of whole token embeddings, before positions are added (Gal 2016)", "[0, 1)"
     )
@@ -335,8 +337,8 @@ class TransformerConfig:
             raise UserError(f"model.shared_norm needs norm_order parallel, not {self.norm_order}")
         if self.residual_scale != 1 and self.norm_order in ("sandwich", "output"):
             raise UserError(
-                f"model.residual_scale is {self.residual_scale:g}, and must be 1 with norm_order {self.norm_order}: the "
-                "norm of an output removes the factor"
+                f"model.residual_scale is {self.residual_scale:g}, and must be 1 with norm_order {self.norm_order}: "
+                "the norm of an output removes the factor"
             )
         if (self.source_vocab_size or self.share_embeddings) and not self.is_encoder_decoder:
             raise UserError("model.source_vocab_size and share_embeddings need an encoder and a decoder")

@@ -233,7 +233,7 @@ class _StackActivations:
             n += own * (w.query + w.key) * kernels.product
         # The readable path saves the maps of weights
         if keeps_weights:
-            n_maps = 3 if config.attention_dropout else 1
+            n_maps = (3 if config.attention_dropout else 1) + (config.score_cap > 0)
             n += kernels.attended * (own * w.query + keys * w.n_heads * (w.d_head + w.d_value))
             n += kernels.product * own * w.context * config.attn_out_proj
             n += n_maps * own * n_keys * w.n_heads * kernels.attended
@@ -264,10 +264,11 @@ class _StackActivations:
         return self.side.is_decoder or window > 0
 
     def _keeps_weights(self, is_self: bool) -> bool:
-        """Return True if SDPA has no fused backward for this case and falls back to the math path."""
+        """Return True if SDPA falls back to the math path, because it has no fused backward, or if scores have a cap."""
         learned = is_self and self.positions.learns_bias
         differ = self.widths.d_head != self.widths.d_value
-        return self.kernels.on_cpu and (learned or differ or self.config.attention_dropout > 0)
+        falls_back = self.kernels.on_cpu and (learned or differ or self.config.attention_dropout > 0)
+        return falls_back or self.config.score_cap > 0
 
 
 def _norm(config: c.TransformerConfig, width: int, kernels: Kernels) -> int:

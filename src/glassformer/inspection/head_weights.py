@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.nn.attention import Memory
+from glassformer.nn.attention_functions import capped
 from glassformer.nn.masks import Mask
 
 
@@ -28,6 +29,8 @@ class HeadWeights:
     scale: float
     bias: Tensor | None = None
     """(H, T, S), added to the scores."""
+    cap: float = 0.0
+    """Bound of the scores before the bias; 0 = none."""
 
     def __len__(self) -> int:
         return len(self.query)
@@ -57,6 +60,8 @@ class HeadWeights:
     def _weights(self, head: int, hidden: Tensor | None) -> Tensor:
         scores = self.query[head] @ self.key[head * len(self.key) // len(self.query)].T  # (T, S)
         scores *= self.scale  # in place, here and below: a new (T, S) matrix takes longer than its arithmetic
+        if self.cap:
+            scores = capped(scores, self.cap)
         if self.bias is not None:
             scores = scores + self.bias[head]
         if hidden is None:
@@ -86,7 +91,9 @@ def head_weights(network: nn.Module) -> Iterator[dict[str, HeadWeights]]:
         mask, bias = named.get("mask") or Mask(), None
         if mask.bias is not None:
             bias = mask.bias[0].detach()
-        weights[path] = HeadWeights(query[0].detach(), key[0].detach(), mask, attention.scale, bias)
+        weights[path] = HeadWeights(
+            query[0].detach(), key[0].detach(), mask, attention.scale, bias, getattr(attention, "cap", 0.0)
+        )
 
     def hook(path: str) -> Any:
         return lambda attention, args, named: store(path, attention, *args, **named)

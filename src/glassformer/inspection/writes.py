@@ -28,6 +28,8 @@ def require_additive(network: Transformer) -> Transformer:
         raise UserError(f"{needs}: this model is post-norm, and its norms mix all parts")
     if isinstance(network.output, TokenLogits) and network.output.transform is not None:
         raise UserError(f"{needs}: the head of this model has a layer with an activation")
+    if network.config.logit_cap:
+        raise UserError(f"{needs}: this model bounds its logits (model.logit_cap)")
     if network.config.residual_scale != 1:
         raise UserError(f"{needs}: this model multiplies what its parts add by model.residual_scale")
     for _, _, attention in _attentions(network):

@@ -70,7 +70,7 @@ def _effective(flat: dict[str, Any]) -> dict[str, Any]:
     if not flat["qk_norm"]:
         without_effect.add("qk_norm_width")
     if flat["head"] != "tokens":
-        without_effect |= {"tie_output", "scale_logits", "logit_scale"}
+        without_effect |= {"tie_output", "scale_logits", "logit_scale", "logit_cap"}
     if flat["positions"] != "learned":
         without_effect.add("source_max_len")
     return {name: x for name, x in flat.items() if name not in without_effect and not name.startswith("init.")}

@@ -161,6 +161,7 @@ def build_attention(config: c.TransformerConfig, stack: c.Stack, *, is_self: boo
         ),
         scale=config.attention_scale,
         dropout=config.attention_dropout,
+        cap=config.score_cap,
     )
 
 
@@ -248,7 +249,9 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
         transform = TokenTransform(config.d_model, width, ACTIVATIONS[config.activation], _norm(config)(width))
     scale = config.logit_scale * (config.d_model**-0.5 if config.scale_logits else 1.0)
     projection = _vocabulary_projection(config, width, table)
-    return TokenLogits(config.d_model, projection, transform=transform, bias=head.bias, scale=scale)
+    return TokenLogits(
+        config.d_model, projection, transform=transform, bias=head.bias, scale=scale, cap=config.logit_cap
+    )
 
 
 def _vocabulary_projection(config: ModelConfig, width: int, table: nn.Embedding) -> Linear:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.nn.attention_functions import capped
 from glassformer.nn.feedforward import Activation
 from glassformer.nn.linear_layers import Linear
 
@@ -40,6 +41,7 @@ class TokenLogits(nn.Module):
         transform: TokenTransform | None = None,
         bias: str = "none",
         scale: float = 1.0,
+        cap: float = 0.0,
     ) -> None:
         super().__init__()
         self.transform = transform
@@ -53,10 +55,10 @@ class TokenLogits(nn.Module):
             self.register_buffer("bias", torch.zeros(proj.out_features))
         else:
             self.register_buffer("bias", None)
-        self.scale = scale
+        self.scale, self.cap = scale, cap
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Map hidden states (…, D) to logits (…, V)."""
+        """Map hidden states (…, D) to logits (…, V), bounded by `cap` (`capped`)."""
         if self.transform is not None:
             hidden = self.transform(hidden)
         if self.narrow is not None:
@@ -66,7 +68,7 @@ class TokenLogits(nn.Module):
         logits = self.proj(hidden)
         if self.bias is not None:
             logits = logits + self.bias
-        return logits
+        return capped(logits, self.cap)
 
 
 class PositionLogits(nn.Module):

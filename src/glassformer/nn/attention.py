@@ -126,6 +126,7 @@ class MultiHeadAttention(nn.Module):
         projections: Projections = Projections(),
         scale: float | None = None,
         dropout: float = 0.0,
+        cap: float = 0.0,
     ) -> None:
         super().__init__()
         # Sizes of the heads
@@ -160,6 +161,8 @@ class MultiHeadAttention(nn.Module):
             self.out_proj = Linear(n_heads * self.d_value, d_model, bias=projections.out_bias)
         self.dropout = dropout
         self.scale = 1 / math.sqrt(self.d_head) if scale is None else scale
+        self.cap = cap
+        """Bound of the scores (`capped`), which no fused kernel has; 0 = none."""
 
     def forward(
         self,
@@ -189,12 +192,13 @@ class MultiHeadAttention(nn.Module):
             key, value = step.cache.append(key, value, step.slots)
         # Scores, mask, softmax, weighted values: one fused kernel, or the formulas one by one.
         dropout = self._active_dropout
-        if tap is None:
+        if tap is None and not self.cap:
             context = attention_fused(query, key, value, mask, self.scale, dropout)  # (B, H, T, W)
         else:
             dtype = query.dtype
-            query, key, value = tap("query", query.to(key.dtype)), tap("key", key), tap("value", value)
-            context, _, _ = attention_reference(query, key, value, mask, self.scale, dropout, tap)
+            query, key = tapped(tap, "query", query.to(key.dtype)), tapped(tap, "key", key)
+            value = tapped(tap, "value", value)
+            context, _, _ = attention_reference(query, key, value, mask, self.scale, dropout, tap, self.cap)
             context = context.to(dtype)
         # Concatenated heads, output projection.
         context = context.transpose(1, 2).flatten(2)  # (B, T, H·W)
@@ -241,7 +245,7 @@ class MultiHeadAttention(nn.Module):
 
     def prepare_mask(self, mask: Mask, x: Tensor, n_keys: int) -> Mask:
         """Return the mask with blocks for FlexAttention, or with its dense matrix, if the kernel reads one of them."""
-        if mask.can_be_blocks and prefers_flex(x, (self.d_head, self.d_value), self._active_dropout):
+        if not self.cap and mask.can_be_blocks and prefers_flex(x, (self.d_head, self.d_value), self._active_dropout):
             return mask.as_blocks()
         return mask.materialized(x.shape[1], n_keys, x.device)
 

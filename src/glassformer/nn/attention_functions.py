@@ -26,6 +26,15 @@ def scaled_dot_product_scores(query: Tensor, key: Tensor, scale: float | None = 
     return query @ key.transpose(-2, -1) * scale
 
 
+def capped(x: Tensor, cap: float) -> Tensor:
+    """Bound scores or logits smoothly: cap · tanh(x / cap) (Gemma 2, section 2); 0 = no bound.
+
+    >>> capped(torch.tensor([1.0, 1000.0]), 50.0)
+    tensor([ 0.9999, 50.0000])
+    """
+    return x if not cap else cap * torch.tanh(x / cap)
+
+
 def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
     """Apply softmax over the allowed keys; a query without an allowed key gets zeros, with finite gradients.
 
@@ -52,15 +61,16 @@ def attention_reference(
     scale: float | None = None,
     dropout: float = 0.0,
     tap: Callable[[str, Tensor], Tensor] | None = None,
+    cap: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute softmax(scale · q kᵀ + bias) v step by step; return (context, weights, scores).
+    """Compute softmax(capped(scale · q kᵀ) + bias) v step by step; return (context, weights, scores).
 
     `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W); the bias is that of the `mask`. `tap` is called with
     each named tensor, and its result replaces that tensor: the scores before the mask, the weights before dropout.
     """
     tap = (lambda name, x: x) if tap is None else tap
     n_heads = query.shape[1]
-    scores = scaled_dot_product_scores(query, repeat_kv(key, n_heads), scale)  # (B, H, T, S)
+    scores = capped(scaled_dot_product_scores(query, repeat_kv(key, n_heads), scale), cap)  # (B, H, T, S)
     if mask.bias is not None:
         scores = scores + mask.bias
     scores = tap("scores", scores)

@@ -86,6 +86,8 @@ def attention_formula(config: ModelConfig, kind: Kind) -> str:
         return f"weights = softmax({SCORES[config.attention.score]})"
     scale = config.attention_scale
     score = SCALED.get(scale, f"{scale or 1:g} · q·kᵀ")
+    if config.score_cap:
+        score = f"{config.score_cap:g} · tanh({score} / {config.score_cap:g})"
     if kind != "cross" and _has_bias(config, kind):
         score += " + position bias"
     return f"weights = softmax({score})"

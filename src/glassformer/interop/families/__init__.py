@@ -59,6 +59,7 @@ FAMILIES: tuple[Family, ...] = (
     llama_relatives.OLMO2,
     llama_relatives.GRANITE,
     gemma.GEMMA,
+    gemma.GEMMA2,
     gemma.GEMMA3,
     mbart.MBART,
     mbart.PEGASUS,

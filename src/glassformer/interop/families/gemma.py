@@ -1,7 +1,8 @@
-"""Gemma 1 and 3 (text): decoders with scaled embeddings, whose RMSNorm multiplies by 1 + weight.
+"""Gemma 1, 2 and 3 (text): decoders with scaled embeddings, whose RMSNorm multiplies by 1 + weight.
 
-Our scale is that sum, which is exact for weights in bfloat16. Gemma 3 also normalises the outputs of sublayers, queries
-and keys. Most of its layers have a window, and another base of the rotary positions.
+Our scale is that sum, which is exact for weights in bfloat16. Gemma 2 and 3 also normalise the outputs of sublayers, and
+many of their layers have a window. Gemma 2 bounds scores and logits. Gemma 3 normalises queries and keys, and its
+layers with a window have another base of the rotary positions.
 """
 
 from dataclasses import replace
@@ -42,19 +43,60 @@ def write_gemma(config: TransformerConfig) -> dict[str, Any]:
     return llama.write_common(config) | {"hidden_act": NAMES[config.activation]}
 
 
-def read_gemma3(hf: HFConfig, fields: Fields) -> Fields:
-    every, window = hf.take("sliding_window_pattern", int, 6), read_window(hf, 4096)
-    hf.pass_over("_sliding_window_pattern")
-    sliding = sliding_layers(hf, lambda i: (i + 1) % max(every, 1) != 0)
+def _read_cap(hf: HFConfig, key: str, default: float) -> float:
+    """Return a bound of scores or logits; null means none, and a missing key the default."""
+    cap = hf.maybe(key, float)
+    if key not in hf.table:
+        return default
+    return cap or 0.0
+
+
+def _read_layers(hf: HFConfig, every: int) -> tuple[Fields, list[bool]]:
+    """Read what Gemma 2 and 3 share, and which layers have a window: by default all but one of `every`."""
+    window, sliding = read_window(hf, 4096), sliding_layers(hf, lambda i: (i + 1) % every != 0)
     d_head, scalar = hf.take("head_dim", int, 256), hf.take("query_pre_attn_scalar", int, 256)
-    return {
+    fields = {
         "decoder.n_kv_heads": hf.take("num_key_value_heads", int, 4),
         "decoder.d_head": d_head,
         "decoder.window_pattern": pattern_of(hf, sliding, window),
         "attention_scale": None if scalar == d_head else max(scalar, 1) ** -0.5,
-        "positions": _read_bases(hf, fields["max_len"], sliding),
         "activation": hf.choose("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh"),
     }
+    return fields, sliding
+
+
+def _write_layers(config: TransformerConfig) -> dict[str, Any]:
+    widths, windows = config.attention_widths(config.head_stack), windows_of(config)
+    return {
+        "num_key_value_heads": widths.n_kv_heads,
+        "head_dim": widths.d_head,
+        "query_pre_attn_scalar": round(config.attention_scale**-2) if config.attention_scale else widths.d_head,
+        "sliding_window": max(windows, default=0) or 4096,
+        "layer_types": layer_types(config),
+        "hidden_activation": NAMES[config.activation],
+        "final_logit_softcapping": config.logit_cap or None,
+    }
+
+
+def read_gemma2(hf: HFConfig, fields: Fields) -> Fields:
+    read, _ = _read_layers(hf, every=2)
+    read["score_cap"] = _read_cap(hf, "attn_logit_softcapping", 50.0)
+    read["logit_cap"] = _read_cap(hf, "final_logit_softcapping", 30.0)
+    hf.only("hidden_act", "gelu_pytorch_tanh")
+    return read | {"positions": read_rotary(hf, fields["max_len"])}
+
+
+def write_gemma2(config: TransformerConfig) -> dict[str, Any]:
+    cap = {"attn_logit_softcapping": config.score_cap or None}
+    return _write_layers(config) | cap | write_rotary(config.positions)
+
+
+def read_gemma3(hf: HFConfig, fields: Fields) -> Fields:
+    every = max(hf.take("sliding_window_pattern", int, 6), 1)
+    hf.pass_over("_sliding_window_pattern")
+    read, sliding = _read_layers(hf, every)
+    read["logit_cap"] = _read_cap(hf, "final_logit_softcapping", 0.0)
+    return read | {"positions": _read_bases(hf, fields["max_len"], sliding)}
 
 
 def _read_bases(hf: HFConfig, max_len: int, sliding: list[bool]) -> RotaryPositions:
@@ -79,23 +121,13 @@ def _read_bases(hf: HFConfig, max_len: int, sliding: list[bool]) -> RotaryPositi
 
 
 def write_gemma3(config: TransformerConfig) -> dict[str, Any]:
-    stack, positions = config.head_stack, config.positions
-    widths, windows = config.attention_widths(stack), windows_of(config)
+    positions, windows = config.positions, windows_of(config)
     if not isinstance(positions, RotaryPositions):
         positions = RotaryPositions()
     local = next((positions.bases[i % len(positions.bases)] for i, window in enumerate(windows) if window), LOCAL)
     whole = write_rotary(positions)
-    scalar = round(config.attention_scale**-2) if config.attention_scale else widths.d_head
-    return whole | {
-        "num_key_value_heads": widths.n_kv_heads,
-        "head_dim": widths.d_head,
-        "query_pre_attn_scalar": scalar,
-        "sliding_window": max(windows, default=0) or 4096,
-        "layer_types": layer_types(config),
-        "rope_parameters": {FULL: whole["rope_parameters"], SLIDING: {"rope_theta": local, "rope_type": "default"}},
-        "rope_local_base_freq": local,
-        "hidden_activation": NAMES[config.activation],
-    }
+    whole["rope_parameters"] = {FULL: whole["rope_parameters"], SLIDING: {"rope_theta": local, "rope_type": "default"}}
+    return _write_layers(config) | whole | {"rope_local_base_freq": local}
 
 
 MATRICES = attention("self_attn.{}_proj", "qkvo") | {f"ff.{x}_proj": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
@@ -130,14 +162,26 @@ GEMMA = family(
     read_others=read_gemma,
     write_others=write_gemma,
 )
+OUTPUT_NORMS: Fields = ALWAYS | {"norm_order": "sandwich"}
+GEMMA2 = family(
+    "Gemma2",
+    SETTINGS,
+    name="Gemma 2",
+    always=OUTPUT_NORMS,
+    only={"use_bidirectional_attention": False},
+    unused="cache_implementation sliding_window_size",
+    read_others=read_gemma2,
+    write_others=write_gemma2,
+    limits=llama.limits_llama,
+)
 GEMMA3 = family(
     "Gemma3",
     SETTINGS,
     name="Gemma 3",
     model_type="gemma3_text",
     heads={name.replace("TextForCausal", "ForCausal"): head for name, head in decoder_heads("Gemma3Text").items()},
-    always=ALWAYS | {"norm_order": "sandwich", "qk_norm": True},
-    only={"use_bidirectional_attention": False, "final_logit_softcapping": None, "attn_logit_softcapping": None},
+    always=OUTPUT_NORMS | {"qk_norm": True},
+    only={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
     unused="cache_implementation",
     read_others=read_gemma3,
     write_others=write_gemma3,
