@@ -264,7 +264,7 @@ class _StackActivations:
         return self.side.is_decoder or window > 0
 
     def _keeps_weights(self, is_self: bool) -> bool:
-        """Return True if SDPA falls back to the math path, because it has no fused backward, or if scores have a cap."""
+        """Return True if SDPA falls back to the math path, with no fused backward or with bounded scores."""
         learned = is_self and self.positions.learns_bias
         differ = self.widths.d_head != self.widths.d_value
         falls_back = self.kernels.on_cpu and (learned or differ or self.config.attention_dropout > 0)

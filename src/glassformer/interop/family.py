@@ -2,7 +2,8 @@
 
 Each family has one table of settings and one of tensor names, which are used in both directions. A line of the second
 table pairs a glassformer module with a transformers module (`Rule`). Weights are only transposed, or divided, joined
-or reordered by rows (`Layout`): importing an exported model returns every tensor bit for bit.
+or reordered by rows (`Layout`): importing an exported model returns every tensor bit for bit. An exception are Gemma's
+norms, to which 1 is added.
 
 A family can represent a configuration if reading the written keys returns it (`Family.misfits`).
 """

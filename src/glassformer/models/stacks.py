@@ -128,7 +128,8 @@ class _BlockStack(nn.Module):
 
     def _by_kind(self, x: Tensor, inputs: BlockInputs, positions: Positions) -> dict[tuple[int, int], BlockInputs]:
         """Return the inputs of the blocks by window and rotary module: they share one mask and one table of angles."""
-        masks, n_keys = {}, positions.of_keys.shape[-1]
+        n_keys = positions.of_keys.shape[-1]
+        masks: dict[int, Mask] = {}
         for window, block in dict(zip(self.windows, self.blocks, strict=False)).items():  # one per window
             attention = cast(Block, block).self_attn
             mask = replace(inputs.mask, window=window)

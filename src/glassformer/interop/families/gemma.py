@@ -1,7 +1,7 @@
 """Gemma 1, 2 and 3 (text): decoders with scaled embeddings, whose RMSNorm multiplies by 1 + weight.
 
-Our scale is that sum, which is exact for weights in bfloat16. Gemma 2 and 3 also normalise the outputs of sublayers, and
-many of their layers have a window. Gemma 2 bounds scores and logits. Gemma 3 normalises queries and keys, and its
+Our scale is that sum, which is exact for weights in bfloat16. Gemma 2 and 3 also normalise the outputs of sublayers,
+and many of their layers have a window. Gemma 2 bounds scores and logits. Gemma 3 normalises queries and keys, and its
 layers with a window have another base of the rotary positions.
 """
 

@@ -328,6 +328,7 @@ def _fill_stack(spec: Any, config: c.TransformerConfig, stack: Encoder | Decoder
         assert isinstance(block, Block) and block.ff is not None
         _fill_attention(layer.self_attention, block.self_attn, block.self_attn_norm)
         for rotary in stack.rotaries:  # at most one
+            assert isinstance(rotary, Rotary)
             _scale_rotary(layer.self_attention, rotary)
         if isinstance(stack.score_bias, RelativeBias):
             layer.self_attention.relative_attention_bias = _array(stack.score_bias.table.weight)
