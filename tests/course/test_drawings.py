@@ -1,5 +1,7 @@
 """The drawings of the course: valid SVG in the colours of the page, and what they show is true."""
 
+import math
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -32,6 +34,24 @@ def test_the_tree_of_merges_is_that_of_chapter_1() -> None:
     numbers = [int(text) for text in shown if text.isdigit()]
     assert numbers == [3, 4, 5, 7, 8, 9, 1, 2]
     assert ["".join(merges[n - 1]) for n in numbers] == joined
+
+
+def test_each_step_of_the_decoder_reads_the_token_before() -> None:
+    shown = texts("encoder-decoder")
+    source, written = ["b", "e", "e", "end"], ["b", "e", "e", "end"]
+    assert [text for text in shown if " " not in text and not text[-1].isdigit() and text not in ("c", "context")] == [
+        *source,
+        "start",
+        *written[:-1],
+        *written,
+    ]
+
+
+def test_the_rotated_vectors_have_the_angles_of_their_positions() -> None:
+    arrows = re.findall(r"M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)", drawing("rotary").svg)
+    angles = [math.degrees(math.atan2(y - y2, x2 - x)) for x, y, x2, y2 in (map(float, arrow) for arrow in arrows)]
+    assert [text for text in texts("rotary") if " at " in text] == ["query at 2, key at 0", "query at 3, key at 1"]
+    assert angles == pytest.approx([60, 90, 0, 30], abs=0.1)
 
 
 def test_an_unknown_drawing_is_an_error() -> None:

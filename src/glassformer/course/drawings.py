@@ -29,6 +29,6 @@ def names() -> list[str]:
     """Return the names of all drawings.
 
     >>> names()
-    ['attention', 'decoder-step', 'merges']
+    ['attention', 'decoder-step', 'encoder-decoder', 'gru-step', 'merges', 'positions', 'rotary']
     """
     return sorted(path.name.removesuffix(".svg") for path in _FOLDER.iterdir())

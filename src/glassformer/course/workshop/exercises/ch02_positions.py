@@ -12,7 +12,7 @@ from glassformer.course.workshop.solutions.ch02_positions import (
 )
 
 SECTION = "course/02-embeddings-and-positions"
-LOSS = f"{SECTION}#how-wide"
+LOSS = f"{SECTION}#a-loss-and-its-gradient"
 LARGE = torch.tensor([[1000.0, 1001.0, 999.0], [-1000.0, -1001.0, -1002.0]])
 MAXIMUM = "A row with large scores overflows, and inf / inf is NaN: subtract the maximum of the row first."
 

@@ -15,8 +15,7 @@ from glassformer.course.workshop.solutions.ch03_recurrent import (
 )
 
 GATES = "course/03-recurrent-encoder-decoder#gates-gru-and-lstm"
-LOSS = "course/02-embeddings-and-positions#how-wide"
-TRAINING = "course/09-gpt#training"
+TRAINING = "course/03-recurrent-encoder-decoder#the-loss-and-a-step-of-training"
 TARGETS = "course/12-classical-mistakes#padding-as-a-target-and-a-mean-of-means-19"
 
 
@@ -123,7 +122,7 @@ EXERCISES = (
     ),
     Exercise(
         cross_entropy,
-        LOSS,
+        TRAINING,
         loss_cases,
         (
             Mistake(
@@ -267,7 +266,7 @@ EXERCISES = (
     ),
     Exercise(
         warmup_then_inverse_root,
-        "course/07-the-transformer#training",
+        TRAINING,
         lambda: [(step, warmup, peak) for warmup, peak in ((4, 1.0), (100, 3.0)) for step in (1, 2, 4, 5, 100, 1000)],
         (
             Mistake(
