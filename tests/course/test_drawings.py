@@ -1,12 +1,16 @@
 """The drawings of the course: valid SVG in the colours of the page, and what they show is true."""
 
+import math
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from glassformer.course import drawing
 from glassformer.course.drawings import names
 from glassformer.course.workshop.solutions.ch01_tokens import learn_merges
+from glassformer.course.workshop.solutions.ch07_transformer import beam_search, greedy
+from glassformer.course.workshop.solutions.ch10_denoising import infill, span_corruption
 from glassformer.errors import UserError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -32,6 +36,28 @@ def test_the_tree_of_merges_is_that_of_chapter_1() -> None:
     numbers = [int(text) for text in shown if text.isdigit()]
     assert numbers == [3, 4, 5, 7, 8, 9, 1, 2]
     assert ["".join(merges[n - 1]) for n in numbers] == joined
+
+
+def test_the_beam_finds_what_greedy_search_misses() -> None:
+    words = ["[BOS]", "[EOS]", "in", "bald", "kurzer", "naher", "wenigen"]
+    rows = {(): [0, 0, 0.6, 0.4, 0, 0, 0], (2,): [0, 0, 0, 0, 1 / 3, 1 / 3, 1 / 3], (3,): [0, 1, 0, 0, 0, 0, 0]}
+
+    def next_log_p(ids: list[int]) -> torch.Tensor:
+        return torch.tensor(rows.get(tuple(ids[1:]), rows[3,])).log()
+
+    shown = texts("beam")
+    assert set(words) | {"0.6", "0.4", "0.6 · ⅓ = 0.2", "0.4 · 1 = 0.4"} <= set(shown)
+    ids, log_p = beam_search(next_log_p, 0, 1, beam=2, max_len=5, alpha=0.0)
+    assert [words[i] for i in ids] == ["bald", "[EOS]"] and round(math.exp(log_p), 6) == 0.4
+    assert [words[i] for i in greedy(next_log_p, 0, 1, max_len=5)] == ["in", "kurzer", "[EOS]"]
+
+
+def test_the_damaged_texts_are_those_of_chapter_10() -> None:
+    words = ["we", "stay", "at", "home", "and", "read", "<0>", "<1>", "[MASK]"]
+    text, spans = list(range(6)), [(1, 3), (5, 6)]
+    rows = [text, *infill(text, spans, 8), *span_corruption(text, spans, 6)]
+    shown = [word for word in texts("damage") if word in words]
+    assert shown == [words[i] for row in rows for i in row]
 
 
 def test_an_unknown_drawing_is_an_error() -> None:

@@ -29,6 +29,6 @@ def names() -> list[str]:
     """Return the names of all drawings.
 
     >>> names()
-    ['attention', 'decoder-step', 'merges']
+    ['attention', 'beam', 'damage', 'decoder-step', 'masking', 'merges', 'norm-orders', 'transformer']
     """
     return sorted(path.name.removesuffix(".svg") for path in _FOLDER.iterdir())
