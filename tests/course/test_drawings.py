@@ -5,10 +5,13 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from glassformer.course import drawing
 from glassformer.course.drawings import names
 from glassformer.course.workshop.solutions.ch01_tokens import learn_merges
+from glassformer.course.workshop.solutions.ch07_transformer import beam_search, greedy
+from glassformer.course.workshop.solutions.ch10_denoising import infill, span_corruption
 from glassformer.errors import UserError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -52,6 +55,28 @@ def test_the_rotated_vectors_have_the_angles_of_their_positions() -> None:
     angles = [math.degrees(math.atan2(y - y2, x2 - x)) for x, y, x2, y2 in (map(float, arrow) for arrow in arrows)]
     assert [text for text in texts("rotary") if " at " in text] == ["query at 2, key at 0", "query at 3, key at 1"]
     assert angles == pytest.approx([60, 90, 0, 30], abs=0.1)
+
+
+def test_the_beam_finds_what_greedy_search_misses() -> None:
+    words = ["[BOS]", "[EOS]", "in", "bald", "kurzer", "naher", "wenigen"]
+    rows = {(): [0, 0, 0.6, 0.4, 0, 0, 0], (2,): [0, 0, 0, 0, 1 / 3, 1 / 3, 1 / 3], (3,): [0, 1, 0, 0, 0, 0, 0]}
+
+    def next_log_p(ids: list[int]) -> torch.Tensor:
+        return torch.tensor(rows.get(tuple(ids[1:]), rows[3,])).log()
+
+    shown = texts("beam")
+    assert set(words) | {"0.6", "0.4", "0.6 · ⅓ = 0.2", "0.4 · 1 = 0.4"} <= set(shown)
+    ids, log_p = beam_search(next_log_p, 0, 1, beam=2, max_len=5, alpha=0.0)
+    assert [words[i] for i in ids] == ["bald", "[EOS]"] and round(math.exp(log_p), 6) == 0.4
+    assert [words[i] for i in greedy(next_log_p, 0, 1, max_len=5)] == ["in", "kurzer", "[EOS]"]
+
+
+def test_the_damaged_texts_are_those_of_chapter_10() -> None:
+    words = ["we", "stay", "at", "home", "and", "read", "<0>", "<1>", "[MASK]"]
+    text, spans = list(range(6)), [(1, 3), (5, 6)]
+    rows = [text, *infill(text, spans, 8), *span_corruption(text, spans, 6)]
+    shown = [word for word in texts("damage") if word in words]
+    assert shown == [words[i] for row in rows for i in row]
 
 
 def test_an_unknown_drawing_is_an_error() -> None:

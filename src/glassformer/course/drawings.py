@@ -28,7 +28,7 @@ def drawing(name: str) -> Drawing:
 def names() -> list[str]:
     """Return the names of all drawings.
 
-    >>> names()
-    ['attention', 'decoder-step', 'encoder-decoder', 'gru-step', 'merges', 'positions', 'rotary']
+    >>> "attention" in names()
+    True
     """
     return sorted(path.name.removesuffix(".svg") for path in _FOLDER.iterdir())
