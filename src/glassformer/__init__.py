@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from glassformer.serving.run import serve
     from glassformer.tokenization.tokenizer import Tokenizer
     from glassformer.training.any_module import train_module
+    from glassformer.training.metrics_log import follow
     from glassformer.training.module_checkpoint import load_checkpoint, save_checkpoint
 
 __version__ = "0.1.0"
@@ -46,6 +47,7 @@ _HOMES = {
     "compare": "glassformer.api",
     "ensemble": "glassformer.api",
     "export": "glassformer.interop.export",
+    "follow": "glassformer.training.metrics_log",
     "import_model": "glassformer.interop.importing",
     "inspect": "glassformer.inspector.server",
     "load": "glassformer.api",
@@ -81,6 +83,7 @@ __all__ = [
     "doctor",
     "ensemble",
     "export",
+    "follow",
     "import_model",
     "inspect",
     "inspection",

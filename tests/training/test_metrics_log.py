@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import UserError
+from glassformer.store.lock import locked
 from glassformer.training import metrics_log
-from glassformer.training.metrics_log import MetricsLog, read_lines
+from glassformer.training.metrics_log import MetricsLog, follow, read_lines
 
 
 def test_lines_are_json_and_reach_the_disk_at_once(tmp_path: Path) -> None:
@@ -50,3 +51,34 @@ def test_tensorboard_that_is_not_installed_is_named(tmp_path: Path, monkeypatch:
     with pytest.raises(UserError, match=r"glassformer\[log\]"):
         MetricsLog(tmp_path, 0, tensorboard=True)
     assert metrics_log.NAME == "metrics.jsonl"
+
+
+def test_followed_lines_come_as_they_are_written_and_again_after_a_rollback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = locked(tmp_path)
+    run.__enter__()
+    log = MetricsLog(tmp_path, 0)
+
+    def first() -> None:
+        log.write(5, loss=3.0)
+        log.write(10, loss=2.0)
+
+    def rollback() -> None:
+        log.back_to(5)
+        log.write(10, loss=2.5)
+
+    def end() -> None:
+        log.write(15, loss=1.0)
+        log.close()
+        run.__exit__(None, None, None)
+
+    waits = iter([first, lambda: None, rollback, end])
+    monkeypatch.setattr(metrics_log.time, "sleep", lambda seconds: next(waits)())
+    assert [(line["step"], line["loss"]) for line in follow(tmp_path)] == [(5, 3.0), (10, 2.0), (10, 2.5), (15, 1.0)]
+    assert [line["step"] for line in follow(str(tmp_path))] == [5, 10, 15]
+
+
+def test_a_folder_without_a_run_is_not_followed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="give the folder of a run that trains or has trained"):
+        next(follow(tmp_path))

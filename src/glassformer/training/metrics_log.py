@@ -1,11 +1,14 @@
 """`metrics.jsonl`: one JSON object per line, each with its `step`; optionally TensorBoard too."""
 
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self, TextIO
 
 from glassformer import files
-from glassformer.errors import needs
+from glassformer.errors import UserError, needs
+from glassformer.store.lock import is_locked
 
 NAME = "metrics.jsonl"
 
@@ -80,3 +83,25 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             break
         lines.append(line)
     return lines
+
+
+def follow(folder: str | Path, seconds: float = 1.0) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a run's `metrics.jsonl` as they are written, until the run ends; look every `seconds`.
+
+    The lines of a run that has ended come at once. After a rollback the lines of the repeated steps come again. Raises
+    `UserError` if nothing was written in the folder and no process trains in it.
+    """
+    folder = files.as_path(folder, "folder")
+    seen: list[dict[str, Any]] = []
+    while True:
+        goes_on = is_locked(folder)  # before the lines are read, so that none of the last ones is missed
+        lines = read_lines(folder / NAME)
+        if not goes_on and not (folder / NAME).exists():
+            raise UserError(f"{folder} has no {NAME}: give the folder of a run that trains or has trained")
+        pairs = zip(seen, lines, strict=False)
+        n_equal = next((i for i, (old, new) in enumerate(pairs) if old != new), min(len(seen), len(lines)))
+        yield from lines[n_equal:]
+        seen = lines
+        if not goes_on:
+            return
+        time.sleep(seconds)
