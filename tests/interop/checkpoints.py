@@ -33,15 +33,16 @@ def tiny_tokenizer() -> Tokenizer:
 
 
 def randomise(network: nn.Module, seed: int = 1) -> None:
-    """Change every float parameter and buffer from its initial value: norms are not 1, biases are not 0.
+    """Change every stored float parameter and buffer from its initial value: norms are not 1, biases are not 0.
 
     Frozen parameters, such as Marian's sinusoids, do not change.
     """
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        learned = [(name, x) for name, x in network.named_parameters() if x.requires_grad]
-        for name, x in [*learned, *network.named_buffers()]:
-            if x.is_floating_point() and "inv_freq" not in name:
+        learned = [x for x in network.parameters() if x.requires_grad]
+        stored = network.state_dict()
+        for x in [*learned, *(x for name, x in network.named_buffers() if name in stored)]:
+            if x.is_floating_point():
                 x.add_(torch.randn(x.shape, generator=draw) * 0.2)
 
 

@@ -260,7 +260,7 @@ READ: dict[str, tuple[Table, str, int]] = {
             4096, 60, 32, **NEW_FALCON | {"tie_word_embeddings": False, "num_ln_in_parallel_attn": 1, "ff_factor": 4}
         ),
         "Falcon",
-        11_102_920_704,
+        11_102_822_400,
     ),
     "falcon-40b": (falcon(8192, 60, 128, **NEW_FALCON), "Falcon", 41_303_293_952),
     "SmolLM3-3B": (
@@ -308,7 +308,7 @@ READ: dict[str, tuple[Table, str, int]] = {
             40,
             32,
             num_key_value_heads=8,
-            vocab_size=49152,
+            vocab_size=49155,
             max_position_embeddings=4096,
             embedding_multiplier=12.0,
             logits_scaling=8.0,
