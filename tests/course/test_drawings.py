@@ -51,7 +51,7 @@ def test_each_step_of_the_decoder_reads_the_token_before() -> None:
 
 
 def test_the_rotated_vectors_have_the_angles_of_their_positions() -> None:
-    arrows = re.findall(r"M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)", drawing("rotary").svg)
+    arrows = re.findall(r'M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)" marker', drawing("rotary").svg)
     angles = [math.degrees(math.atan2(y - y2, x2 - x)) for x, y, x2, y2 in (map(float, arrow) for arrow in arrows)]
     assert [text for text in texts("rotary") if " at " in text] == ["query at 2, key at 0", "query at 3, key at 1"]
     assert angles == pytest.approx([60, 90, 0, 30], abs=0.1)
