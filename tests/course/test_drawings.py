@@ -59,7 +59,11 @@ def test_the_rotated_vectors_have_the_angles_of_their_positions() -> None:
 
 def test_the_beam_finds_what_greedy_search_misses() -> None:
     words = ["[BOS]", "[EOS]", "in", "bald", "kurzer", "naher", "wenigen"]
-    rows = {(): [0, 0, 0.6, 0.4, 0, 0, 0], (2,): [0, 0, 0, 0, 1 / 3, 1 / 3, 1 / 3], (3,): [0, 1, 0, 0, 0, 0, 0]}
+    rows: dict[tuple[int, ...], list[float]] = {
+        (): [0, 0, 0.6, 0.4, 0, 0, 0],
+        (2,): [0, 0, 0, 0, 1 / 3, 1 / 3, 1 / 3],
+        (3,): [0, 1, 0, 0, 0, 0, 0],
+    }
 
     def next_log_p(ids: list[int]) -> torch.Tensor:
         return torch.tensor(rows.get(tuple(ids[1:]), rows[3,])).log()
