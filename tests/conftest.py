@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,33 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> "Outcome":
 
     folder = tmp_path_factory.mktemp("trained")
     return api.train(tiny_run(write_text(folder)), folder / "run")
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that copies the finished run of a name in `runs.TINY`.
+
+    The first process of the tests that needs a run trains it for all.
+    """
+    from filelock import FileLock
+
+    from glassformer import api
+    from runs import TINY
+
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent  # of the folders of all processes
+
+    def copied(name: str) -> Path:
+        kept = shared / "tiny" / name
+        kept.parent.mkdir(exist_ok=True)
+        with FileLock(kept.with_suffix(".lock")):
+            if not kept.exists():
+                data = tmp_path_factory.mktemp(name)
+                api.train(TINY[name](data), data / "run").folder.rename(kept)
+        return Path(shutil.copytree(kept, tmp_path_factory.mktemp(name) / "run"))
+
+    return copied
 
 
 @pytest.fixture

@@ -21,12 +21,14 @@ from glassformer.config.run import (
     ConversationConfig,
     ConversationData,
     GenerationConfig,
+    InfillingConfig,
     LabelData,
     MaskedConfig,
     ObjectiveConfig,
     PairData,
     Run,
     Seq2SeqConfig,
+    SpansConfig,
     TaggingConfig,
     TextData,
     TokenizerConfig,
@@ -294,17 +296,6 @@ def conversation_run(folder: Path, *, data: dict[str, Any] | None = None, **trai
 TOPICS = {"dog": "animal", "rain": "weather", "red": "colour"}
 
 
-def lineage_runs(place: Callable[[str], Path]) -> dict[str, Run]:
-    """Return a run of each lineage but the decoder, and of a classifier; `place` returns a new folder for a name."""
-    recurrent = RecurrentConfig(attention=AttendBefore(), d_embedding=8, d_encoder=8, d_decoder=12, max_len=32)
-    return {
-        "encoder": text_run_of(place("encoder"), MaskedConfig()),
-        "encoder-decoder": pair_run(place("pairs")),
-        "recurrent": pair_run(place("recurrent"), model=recurrent),
-        "classifier": label_run(place("classifier")),
-    }
-
-
 def label_set_run(folder: Path) -> Run:
     """Return a run on texts with zero to three labels, which single words decide."""
     rng = np.random.default_rng(0)
@@ -318,3 +309,36 @@ def label_set_run(folder: Path) -> Run:
     data = replace(LabelData(), path=str(folder / "several.jsonl"), outputs="multi_label", batch_tokens=512)
     fast = replace(run.train, optimizer=AdamWConfig(learning_rate=0.02), schedule=CosineSchedule(warmup_steps=5))
     return replace(run, data=data, train=fast)
+
+
+def long_conversation_run(folder: Path) -> Run:
+    run = conversation_run(folder, max_steps=60, eval_every=60)
+    return replace(run, model=replace(run.model, max_len=160))
+
+
+Tiny = Callable[[str], Path]
+"""The fixture `tiny`: a function that copies the finished run of a name in `TINY`."""
+
+RECURRENT = RecurrentConfig(attention=AttendBefore(), d_embedding=8, d_encoder=8, d_decoder=12, max_len=32)
+TINY: dict[str, Callable[[Path], Run]] = {
+    "masked": lambda folder: text_run_of(folder, MaskedConfig()),
+    "infilling": lambda folder: text_run_of(folder, InfillingConfig()),
+    "spans": lambda folder: text_run_of(folder, SpansConfig(n_sentinels=4)),
+    "pairs": pair_run,
+    "separate pairs": lambda folder: pair_run(folder, separate=True),
+    "recurrent pairs": lambda folder: pair_run(folder, model=RECURRENT),
+    "classes": label_run,
+    "regression": lambda folder: label_run(folder, "regression"),
+    "tags": lambda folder: label_run(folder, "tags"),
+    "multi_label": label_set_run,
+    "conversations": conversation_run,
+    "long conversations": long_conversation_run,
+}
+"""Runs that many tests read: the fixture `tiny` trains each once."""
+LINEAGES = {
+    "encoder": "masked",
+    "encoder-decoder": "pairs",
+    "recurrent": "recurrent pairs",
+    "classifier": "classes",
+}
+"""The run of `TINY` of each lineage but the decoder, and of a classifier."""

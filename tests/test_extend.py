@@ -6,7 +6,6 @@ Links of all pages have a target; the commands of docs/how-to are run by `tests/
 import os
 import re
 import shutil
-import subprocess
 import sys
 import textwrap
 import warnings
@@ -35,10 +34,17 @@ def blocks(page: Path, language: str) -> str:
     return "".join(text for found, text in BLOCK.findall(page.read_text("utf-8")) if found == language)
 
 
-def printed(program: str, folder: Path) -> str:
-    """Return what a program prints in a folder. Its process is a child of this one, where torch is imported already."""
+def printed(program: str, folder: Path, source: Path | None = None) -> str:
+    """Return what a program prints in a folder. Its process is a child of this one, where torch is imported already.
+
+    With `source`, the program imports glassformer from there.
+    """
 
     def work() -> None:
+        if source is not None:
+            for name in [name for name in sys.modules if name.partition(".")[0] in ("glassformer", "configs", "cost")]:
+                del sys.modules[name]
+            sys.path.insert(0, str(source))
         main = sys.modules["__main__"] = ModuleType("__main__")
         os.chdir(folder)
         warnings.resetwarnings()
@@ -106,11 +112,7 @@ def test_a_position_scheme_needs_three_files(tmp_path: Path) -> None:
     change(config, "\nPositions = ", "\nPositions = LogPositions | ")
     case = "        case c.AlibiPositions():"
     change("models/build.py", case, textwrap.indent(choice, "        ") + case)
-    environment = {**os.environ, "PYTHONPATH": f"{source}:{ROOT / 'tests'}"}
-    ended = subprocess.run(
-        [sys.executable, "-c", FOLLOWED], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert ended.stdout == "equal\n", ended.stderr
+    assert printed(FOLLOWED, tmp_path, source) == "equal\n"
 
 
 PLANNED = """
@@ -199,16 +201,7 @@ def test_an_attention_module_needs_four_files(tmp_path: Path) -> None:
         text = file.read_text("utf-8")
         assert text.count(before) == 1
         file.write_text(text.replace(before, line + before), "utf-8")
-    environment = {**os.environ, "PYTHONPATH": f"{source}:{ROOT / 'tests'}"}
-    ended = subprocess.run(
-        [sys.executable, "-c", FOLLOWED_MODULE],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.stdout == "equal\n", ended.stderr
+    assert printed(FOLLOWED_MODULE, tmp_path, source) == "equal\n"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

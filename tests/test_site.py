@@ -19,11 +19,30 @@ ROOT = Path(__file__).parents[1]
 SIZES = {"laptop": (1280, 800), "phone": (390, 844)}
 
 
+COMPUTED = """\
+---
+orphan: true
+jupytext: {text_representation: {extension: .md, format_name: myst}}
+kernelspec: {display_name: Python 3, language: python, name: python3}
+---
+
+# Computed
+
+```{code-cell}
+from glassformer import course
+
+course.Note("| check | meaning |\\n|---|---|\\n| `learns` | the loss falls |")
+```
+"""
+"""A page with a computed table."""
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site, with two chapters of the course run in short (`notebooks.RENDERED`). A warning is an error."""
+    """The built site, with a chapter of the course run in short (`notebooks.RENDERED`). A warning is an error."""
     folder = tmp_path_factory.mktemp("site")
     pages = shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("_build", "generated"))
+    (pages / "computed.md").write_text(COMPUTED)
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-b", "html"]
     env = {**os.environ, "GLASSFORMER_COURSE": "short"}
     command += [str(pages), str(folder / "html")]
@@ -66,6 +85,7 @@ def test_every_internal_link_has_a_target(site: Path) -> None:
 def test_every_table_is_shown_as_a_table(site: Path) -> None:
     for page in site.rglob("*.html"):
         assert "<p>|" not in page.read_text("utf-8"), page.name
+    assert "<td><p><code" in (site / "computed.html").read_text("utf-8")
 
 
 def test_no_page_loads_anything_from_another_host(site: Path) -> None:

@@ -15,19 +15,15 @@ from glassformer.inspection.beam_tree import beam_tree
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
-from runs import WORDS, pair_run
+from runs import WORDS, Tiny, pair_run
 
 SOURCES = ["the dog", "red tree", "the red dog runs", "a " * 12]
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+def models(tiny: Tiny) -> dict[str, Model]:
     """Models with a joint vocabulary and with one per side."""
-    found = {}
-    for name, separate in (("joint", False), ("separate", True)):
-        folder = tmp_path_factory.mktemp(name)
-        found[name] = api.train(pair_run(folder, separate=separate), folder / name).model
-    return found
+    return {"joint": api.load(tiny("pairs")), "separate": api.load(tiny("separate pairs"))}
 
 
 @pytest.mark.parametrize("prefix", ["", "hund und"])

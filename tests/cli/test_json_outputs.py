@@ -13,13 +13,13 @@ from configs import CONFIGS
 from glassformer import api
 from glassformer.cli.arguments import Group, Signature
 from glassformer.cli.main import VERBS
-from glassformer.config.run import AnsweringConfig, InfillingConfig, MaskedConfig
+from glassformer.config.run import AnsweringConfig
 from glassformer.interop.export import export
 from glassformer.interop.importing import import_model
 from glassformer.reporting import Outcome
 from interop.checkpoints import model_directory
 from preference_runs import policy_run, preference_run, trained_start
-from runs import label_run, pair_run, text_run_of, write_conversations, write_labels, write_pairs, write_text
+from runs import Tiny, write_conversations, write_labels, write_pairs, write_text
 
 from .conftest import Glassformer
 
@@ -89,20 +89,10 @@ def require_documented(verb: str, printed: Keys) -> None:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory, trained: Outcome) -> dict[str, Path]:
+def models(tmp_path_factory: pytest.TempPathFactory, trained: Outcome, tiny: Tiny) -> dict[str, Path]:
     """Train a tiny run of each kind, import a model that answers questions, and return their folders."""
-    found = {"text": trained.folder}
-    runs = {
-        "pairs": lambda folder: pair_run(folder),
-        "classes": lambda folder: label_run(folder),
-        "numbers": lambda folder: label_run(folder, "regression"),
-        "tags": lambda folder: label_run(folder, "tags"),
-        "masked": lambda folder: text_run_of(folder, MaskedConfig()),
-        "infilling": lambda folder: text_run_of(folder, InfillingConfig()),
-    }
-    for name, run_in in runs.items():
-        folder = tmp_path_factory.mktemp(name)
-        found[name] = api.train(run_in(folder), folder / "run").folder
+    found = {kind: tiny(kind) for kind in ("pairs", "classes", "tags", "masked", "infilling")}
+    found |= {"text": trained.folder, "numbers": tiny("regression")}
     folder = tmp_path_factory.mktemp("start")
     start = trained_start(folder)
     found["preferences"] = api.train(preference_run(folder, start), folder / "preferences").folder

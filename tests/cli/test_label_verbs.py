@@ -12,7 +12,7 @@ from glassformer import api
 from glassformer.config.run import InfillingConfig, LoraConfig, MaskedConfig, SpansConfig
 from glassformer.errors import UserError
 from glassformer.reporting import Outcome
-from runs import label_run, pair_run, text_run_of
+from runs import Tiny, label_run, pair_run
 
 from .conftest import Glassformer
 from .test_bad_input import require_one_sentence
@@ -21,20 +21,13 @@ KINDS = {"masked": MaskedConfig(), "infilling": InfillingConfig(), "spans": Span
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """A finished tiny run of each kind, for tests that only read it."""
-    found = {}
-    for name, objective in KINDS.items():
-        folder = tmp_path_factory.mktemp(name)
-        found[name] = api.train(text_run_of(folder, objective), folder / "run")
-    for outputs in ("classes", "regression", "tags"):
-        folder = tmp_path_factory.mktemp(outputs)
-        found[outputs] = api.train(label_run(folder, outputs), folder / "run")
-    return found
+def models(tiny: Tiny) -> dict[str, Path]:
+    """The folder of a finished tiny run of each kind."""
+    return {kind: tiny(kind) for kind in ("masked", "infilling", "spans", "classes", "regression", "tags")}
 
 
-def test_fill_gives_candidates_of_every_mask(glassformer: Glassformer, models: dict[str, Outcome]) -> None:
-    printed = glassformer("fill", models["masked"].folder, "ab [MASK] cd [MASK]", "--n", 3, "--json")
+def test_fill_gives_candidates_of_every_mask(glassformer: Glassformer, models: dict[str, Path]) -> None:
+    printed = glassformer("fill", models["masked"], "ab [MASK] cd [MASK]", "--n", 3, "--json")
     found = json.loads(printed.out)
     assert printed.code == 0 and [len(of_mask) for of_mask in found["candidates"]] == [3, 3]
     for of_mask in found["candidates"]:
@@ -42,22 +35,22 @@ def test_fill_gives_candidates_of_every_mask(glassformer: Glassformer, models: d
         assert probabilities == sorted(probabilities, reverse=True) and 0 < sum(probabilities) <= 1
         assert len({candidate["token_id"] for candidate in of_mask}) == 3
     assert "[MASK]" not in found["text"]
-    shown = glassformer("fill", models["masked"].folder, "ab [MASK]").out.splitlines()
+    shown = glassformer("fill", models["masked"], "ab [MASK]").out.splitlines()
     assert len(shown) == 2 and shown[1].startswith("  mask 1: ") and "%" in shown[1]
 
 
 @pytest.mark.parametrize("kind", ["infilling", "spans"])
-def test_fill_with_a_generating_model(glassformer: Glassformer, models: dict[str, Outcome], kind: str) -> None:
-    printed = glassformer("fill", models[kind].folder, "--beam", 2, stdin="ab [MASK] cd\nef [MASK]\n")
+def test_fill_with_a_generating_model(glassformer: Glassformer, models: dict[str, Path], kind: str) -> None:
+    printed = glassformer("fill", models[kind], "--beam", 2, stdin="ab [MASK] cd\nef [MASK]\n")
     assert printed.code == 0 and len(printed.out.splitlines()) == 2 and "[MASK]" not in printed.out
     if kind == "spans":
         assert printed.out.startswith("ab"), "text outside the mask is unchanged"
 
 
 def test_classify_reads_a_text_a_file_and_standard_input(
-    glassformer: Glassformer, models: dict[str, Outcome], tmp_path: Path
+    glassformer: Glassformer, models: dict[str, Path], tmp_path: Path
 ) -> None:
-    folder = models["classes"].folder
+    folder = models["classes"]
     line = glassformer("classify", folder, "the dog runs").out.rstrip("\n").split("\t")
     assert line[0] in ("cat", "dog") and 0.5 <= float(line[1]) <= 1 and line[2] == "the dog runs"
     (tmp_path / "in.txt").write_text("the dog runs\nred cat\n")
@@ -65,14 +58,14 @@ def test_classify_reads_a_text_a_file_and_standard_input(
     assert len(both.out.splitlines()) == 4 and both.out.splitlines()[0].split("\t") == line
     piped = json.loads(glassformer("classify", folder, "--json", stdin="red cat\n").out)
     assert sum(piped["classes"].values()) == pytest.approx(1)
-    number = glassformer("classify", models["regression"].folder, "the dog runs").out.split("\t")
+    number = glassformer("classify", models["regression"], "the dog runs").out.split("\t")
     assert float(number[0]) == pytest.approx(
-        api.load(models["regression"].folder).classify(["the dog runs"])[0]["number"], abs=1e-4
+        api.load(models["regression"]).classify(["the dog runs"])[0]["number"], abs=1e-4
     )
 
 
-def test_a_batch_equals_each_text_alone(models: dict[str, Outcome]) -> None:
-    model = api.load(models["classes"].folder)
+def test_a_batch_equals_each_text_alone(models: dict[str, Path]) -> None:
+    model = api.load(models["classes"])
     texts = ["the dog runs", "cat", "two small trees and the house sees the red cat and runs"]
     together = model.classify(texts)
     for text, found in zip(texts, together, strict=True):
@@ -80,46 +73,44 @@ def test_a_batch_equals_each_text_alone(models: dict[str, Outcome]) -> None:
         assert found == pytest.approx(alone, abs=1e-5)
 
 
-def test_tag_gives_every_word_its_tag(glassformer: Glassformer, models: dict[str, Outcome]) -> None:
-    printed = glassformer("tag", models["tags"].folder, "the dog runs").out
+def test_tag_gives_every_word_its_tag(glassformer: Glassformer, models: dict[str, Path]) -> None:
+    printed = glassformer("tag", models["tags"], "the dog runs").out
     rows = [line.split("\t") for line in printed.splitlines() if line]
     assert [row[0] for row in rows] == ["the", "dog", "runs"] and {row[1] for row in rows} <= {"O", "B-ANIMAL"}
-    found = json.loads(glassformer("tag", models["tags"].folder, "--json", stdin="the dog\n").out)
+    found = json.loads(glassformer("tag", models["tags"], "--json", stdin="the dog\n").out)
     assert found["words"] == ["the", "dog"] and len(found["tags"]) == len(found["probabilities"]) == 2
 
 
 def test_embed_writes_vectors_and_finds_the_nearest(
-    glassformer: Glassformer, models: dict[str, Outcome], tmp_path: Path
+    glassformer: Glassformer, models: dict[str, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "in.txt").write_text("the dog runs\nred cat\ntwo small trees\n")
     out = tmp_path / "vectors.npy"
-    done = glassformer("embed", models["classes"].folder, "--input", tmp_path / "in.txt", "--output", out)
+    done = glassformer("embed", models["classes"], "--input", tmp_path / "in.txt", "--output", out)
     vectors = np.load(out, allow_pickle=False)
     assert done.code == 0 and vectors.shape == (3, 16) and vectors.dtype == np.float32
-    nearest = glassformer(
-        "embed", models["classes"].folder, "--input", tmp_path / "in.txt", "--query", "red cat", "--n", 1
-    )
+    nearest = glassformer("embed", models["classes"], "--input", tmp_path / "in.txt", "--query", "red cat", "--n", 1)
     assert nearest.out == "1.0000\tred cat\n"
-    assert glassformer("embed", models["classes"].folder, "red cat", "--query", "red cat").out == nearest.out
+    assert glassformer("embed", models["classes"], "red cat", "--query", "red cat").out == nearest.out
 
 
-def test_evaluate_prints_the_report_of_classes(glassformer: Glassformer, models: dict[str, Outcome]) -> None:
-    printed = glassformer("evaluate", models["classes"].folder).out
+def test_evaluate_prints_the_report_of_classes(glassformer: Glassformer, models: dict[str, Path]) -> None:
+    printed = glassformer("evaluate", models["classes"]).out
     assert "accuracy" in printed and "precision" in printed and "calibration error" in printed
-    found = json.loads(glassformer("evaluate", models["classes"].folder, "--json").out)
+    found = json.loads(glassformer("evaluate", models["classes"], "--json").out)
     assert found["report"]["names"] == ["cat", "dog"] and len(found["report"]["matrix"]) == 2
-    masked = json.loads(glassformer("evaluate", models["masked"].folder, "--json", "--pseudo-perplexity").out)
+    masked = json.loads(glassformer("evaluate", models["masked"], "--json", "--pseudo-perplexity").out)
     assert masked["pseudo_perplexity"] > 1 and 0 <= masked["masked_accuracy"] <= 100
     assert "nats per text" in printed and "n texts" in printed
-    assert "perplexity" not in glassformer("evaluate", models["regression"].folder).out, "a density has no perplexity"
-    assert glassformer("plot", "confusion", models["classes"].folder, "--out", "c.png").out == "c.png\n"
+    assert "perplexity" not in glassformer("evaluate", models["regression"]).out, "a density has no perplexity"
+    assert glassformer("plot", "confusion", models["classes"], "--out", "c.png").out == "c.png\n"
     for kind in ("classes", "tags", "regression", "masked"):
-        looked = glassformer("plot", "attention", models[kind].folder, "--text", "the dog", "--out", f"{kind}.png")
+        looked = glassformer("plot", "attention", models[kind], "--text", "the dog", "--out", f"{kind}.png")
         assert looked.code == 0 and Path(f"{kind}.png").stat().st_size > 5000
 
 
 def test_train_starts_from_another_model_adapts_and_merges(
-    glassformer: Glassformer, models: dict[str, Outcome], tmp_path: Path
+    glassformer: Glassformer, models: dict[str, Path], tmp_path: Path
 ) -> None:
     run = label_run(tmp_path, max_steps=4)
     recipe = tmp_path / "tune.toml"
@@ -129,7 +120,7 @@ def test_train_starts_from_another_model_adapts_and_merges(
         '[objective]\nkind = "classification"\n[train]\nmax_steps = 4\neval_every = 2\n[lora]\nrank = 2\n'
     )
     out = tmp_path / "out"
-    done = glassformer("train", recipe, "--init", models["masked"].folder, "--out", out)
+    done = glassformer("train", recipe, "--init", models["masked"], "--out", out)
     assert done.code == 0 and "loaded: " in done.err and "adapted with rank 2" in done.err
     assert f"next    glassformer classify {out}" in done.err
     assert glassformer("merge", out, "--out", tmp_path / "plain").code == 0
@@ -138,19 +129,19 @@ def test_train_starts_from_another_model_adapts_and_merges(
     require_one_sentence(glassformer("merge", tmp_path / "plain", "--out", tmp_path / "x"), "no adapted layers")
 
 
-def test_mistakes_are_one_sentence(glassformer: Glassformer, models: dict[str, Outcome], tmp_path: Path) -> None:
+def test_mistakes_are_one_sentence(glassformer: Glassformer, models: dict[str, Path], tmp_path: Path) -> None:
     table = tmp_path / "t.tsv"
     table.write_text("text\tclass\nthe dog\tdog\n")
     strange = tmp_path / "strange.tsv"
     strange.write_text("text\tlabel\nthe dog\thorse\n")
-    classes, masked = models["classes"].folder, models["masked"].folder
+    classes, masked = models["classes"], models["masked"]
     require_one_sentence(glassformer("evaluate", classes, "--data.path", table), "got text, class", "label")
     require_one_sentence(glassformer("evaluate", classes, "--data.path", strange), "horse", "cat, dog")
     require_one_sentence(glassformer("fill", masked, "no mask here"), "has no [MASK]")
     require_one_sentence(glassformer("fill", masked, stdin="a [MASK]\nb\n"), "standard input:2", "has no [MASK]")
     require_one_sentence(glassformer("fill", masked, "a [MASK]", "--n", 0), "n is 0 and must be at least 1")
     require_one_sentence(glassformer("fill", masked, "a [MASK]", "--beam", 2), "without beam search")
-    require_one_sentence(glassformer("fill", models["spans"].folder, "a [MASK]", "--n", 2), "without candidates")
+    require_one_sentence(glassformer("fill", models["spans"], "a [MASK]", "--n", 2), "without candidates")
     require_one_sentence(
         glassformer("fill", classes, "a [MASK]"), str(classes), "predict a label", "use it with classify"
     )
@@ -163,10 +154,10 @@ def test_mistakes_are_one_sentence(glassformer: Glassformer, models: dict[str, O
     require_one_sentence(glassformer("classify", classes, "a", "--n", 2, "--json"), "--n has no effect with --json")
     require_one_sentence(glassformer("classify", classes, "a", "--n", 0), "n is 0 and must be at least 1")
     require_one_sentence(glassformer("evaluate", classes, "--beam", 2), "--beam has no effect, because no targets")
-    greedy = [models["spans"].folder, "a [MASK]", "--beam", 1, "--length-penalty", 2]
+    greedy = [models["spans"], "a [MASK]", "--beam", 1, "--length-penalty", 2]
     require_one_sentence(glassformer("fill", *greedy), "--length-penalty has no effect with a beam of 1")
     require_one_sentence(glassformer("fill", masked, stdin="a [MASK]\n\nb\n"), "standard input:3", "has no [MASK]")
-    require_one_sentence(glassformer("classify", models["tags"].folder, "a"), "use it with tag")
+    require_one_sentence(glassformer("classify", models["tags"], "a"), "use it with tag")
     require_one_sentence(glassformer("tag", classes, "a"), "use it with classify")
     require_one_sentence(glassformer("generate", masked, "--prompt", "a"), "learned to fill masks")
     require_one_sentence(glassformer("classify", classes, "a", "--second", "b"), "expected one text per item, got 2")
@@ -178,9 +169,9 @@ def test_mistakes_are_one_sentence(glassformer: Glassformer, models: dict[str, O
 
 @pytest.mark.parametrize("verb", ["embed", "classify", "tag"])
 def test_no_texts_give_empty_results(
-    glassformer: Glassformer, models: dict[str, Outcome], verb: str, tmp_path: Path
+    glassformer: Glassformer, models: dict[str, Path], verb: str, tmp_path: Path
 ) -> None:
-    folder = models["tags" if verb == "tag" else "classes"].folder
+    folder = models["tags" if verb == "tag" else "classes"]
     model = api.load(folder, device="cpu")
     if verb == "embed":
         vectors = model.embed([])
@@ -210,7 +201,7 @@ EMPTY = {
 
 @pytest.mark.parametrize("command", EMPTY)
 def test_a_blank_line_gives_an_empty_result_at_its_place(
-    glassformer: Glassformer, models: dict[str, Outcome], trained: Outcome, command: str, tmp_path: Path
+    glassformer: Glassformer, models: dict[str, Path], trained: Outcome, command: str, tmp_path: Path
 ) -> None:
     verb, kind, *options = command.split()
     folder = {**models, "causal": trained}[kind].folder
@@ -227,8 +218,8 @@ def test_a_blank_line_gives_an_empty_result_at_its_place(
     assert (found.code, found.out.splitlines()) == (0, [*wanted, EMPTY[command]]), found.err
 
 
-def test_a_blank_line_has_no_vector(glassformer: Glassformer, models: dict[str, Outcome], tmp_path: Path) -> None:
-    folder, out = models["classes"].folder, tmp_path / "v.npy"
+def test_a_blank_line_has_no_vector(glassformer: Glassformer, models: dict[str, Path], tmp_path: Path) -> None:
+    folder, out = models["classes"], tmp_path / "v.npy"
     done = glassformer("embed", folder, "--output", out, "--query", "red cat", "--n", 9, stdin="the dog\n\nred cat\n")
     vectors = np.load(out)
     alone = api.load(folder, device="cpu").embed(["the dog", "red cat"])
@@ -237,9 +228,9 @@ def test_a_blank_line_has_no_vector(glassformer: Glassformer, models: dict[str, 
     assert "blank lines of the input: 1; their rows are NaN" in done.err
 
 
-def test_an_adapter_of_another_name_is_refused_before_training(models: dict[str, Outcome], tmp_path: Path) -> None:
+def test_an_adapter_of_another_name_is_refused_before_training(models: dict[str, Path], tmp_path: Path) -> None:
     run = label_run(tmp_path)
-    start = replace(run.init, path=str(models["classes"].folder))
+    start = replace(run.init, path=str(models["classes"]))
     run = replace(run, init=start, lora=LoraConfig(targets=("*.no_such",)))
     with pytest.raises(UserError, match=r"lora\.targets: no linear layer matches \*\.no_such"):
         api.train(run, tmp_path / "run")

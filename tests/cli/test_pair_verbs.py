@@ -11,7 +11,7 @@ import pytest
 from glassformer import api
 from glassformer.errors import UserError
 from glassformer.reporting import Outcome
-from runs import PAIR_MODEL, pair_run, write_pairs
+from runs import PAIR_MODEL, Tiny, metrics, pair_run, write_pairs
 
 from .conftest import Glassformer
 from .test_bad_input import require_one_sentence
@@ -49,10 +49,9 @@ max_new_tokens = 12
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """A finished tiny run on pairs, for tests that only read it."""
-    folder = tmp_path_factory.mktemp("pairs")
-    return api.train(pair_run(folder), folder / "run")
+def pairs(tiny: Tiny) -> Path:
+    """The folder of a finished tiny run on pairs."""
+    return tiny("pairs")
 
 
 def test_train_and_resume_from_a_recipe(glassformer: Glassformer, tmp_path: Path) -> None:
@@ -64,55 +63,55 @@ def test_train_and_resume_from_a_recipe(glassformer: Glassformer, tmp_path: Path
     assert "the run is complete" in glassformer("resume", out).err
 
 
-def test_translate_prints_one_line_per_line_in_order(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+def test_translate_prints_one_line_per_line_in_order(glassformer: Glassformer, pairs: Path, tmp_path: Path) -> None:
     sources = ["the dog runs", "", "cat", "two small trees and the house"]
     (tmp_path / "in.txt").write_text("\n".join(sources) + "\n")
-    model = api.load(pairs.folder)
+    model = api.load(pairs)
     expected = [model.translate(source) if source else "" for source in sources]
-    printed = glassformer("translate", pairs.folder, "--input", tmp_path / "in.txt")
+    printed = glassformer("translate", pairs, "--input", tmp_path / "in.txt")
     assert printed.code == 0 and printed.out == "".join(line + "\n" for line in expected)
-    piped = glassformer("translate", pairs.folder, stdin="\n".join(sources))
+    piped = glassformer("translate", pairs, stdin="\n".join(sources))
     assert piped.out == printed.out
-    written = glassformer("translate", pairs.folder, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt")
+    written = glassformer("translate", pairs, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt")
     assert written.out == "" and (tmp_path / "out.txt").read_text() == printed.out
     for place in (tmp_path, Path()):
-        refused = glassformer("translate", pairs.folder, "--input", tmp_path / "in.txt", "--output", place)
+        refused = glassformer("translate", pairs, "--input", tmp_path / "in.txt", "--output", place)
         require_one_sentence(refused, "is a folder")
-    voted = glassformer("translate", pairs.folder, pairs.folder, "--input", tmp_path / "in.txt")
+    voted = glassformer("translate", pairs, pairs, "--input", tmp_path / "in.txt")
     assert voted.out == printed.out  # two copies of a model agree
 
 
-def test_translate_takes_one_source_as_an_argument(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+def test_translate_takes_one_source_as_an_argument(glassformer: Glassformer, pairs: Path, tmp_path: Path) -> None:
     text = "the dog runs"
-    of_file = glassformer("translate", pairs.folder, pairs.folder, "--input", "-", stdin=f"{text}\n")
-    assert of_file.out and glassformer("translate", pairs.folder, pairs.folder, text).out == of_file.out
-    glassformer("translate", pairs.folder, text, "--output", tmp_path / "out.txt")
+    of_file = glassformer("translate", pairs, pairs, "--input", "-", stdin=f"{text}\n")
+    assert of_file.out and glassformer("translate", pairs, pairs, text).out == of_file.out
+    glassformer("translate", pairs, text, "--output", tmp_path / "out.txt")
     assert (tmp_path / "out.txt").read_text() == of_file.out
 
 
-def test_a_source_is_encoded_once(glassformer: Glassformer, pairs: Outcome, encoded: list[str]) -> None:
-    assert glassformer("translate", pairs.folder, stdin="abc\nab\n").code == 0
+def test_a_source_is_encoded_once(glassformer: Glassformer, pairs: Path, encoded: list[str]) -> None:
+    assert glassformer("translate", pairs, stdin="abc\nab\n").code == 0
     assert [text for text in encoded if text] == ["abc", "ab"]  # the prefix is empty
 
 
-def test_translate_has_n_best_prefix_and_interactive_modes(glassformer: Glassformer, pairs: Outcome) -> None:
-    best = glassformer("translate", pairs.folder, "--beam", 3, "--n-best", 3, stdin="dog\ncat\n").out.splitlines()
+def test_translate_has_n_best_prefix_and_interactive_modes(glassformer: Glassformer, pairs: Path) -> None:
+    best = glassformer("translate", pairs, "--beam", 3, "--n-best", 3, stdin="dog\ncat\n").out.splitlines()
     assert [line.split("\t")[0] for line in best] == ["1", "1", "1", "2", "2", "2"]
     scores = [float(line.split("\t")[1]) for line in best]
     assert scores[:3] == sorted(scores[:3], reverse=True)
-    forced = glassformer("translate", pairs.folder, "--prefix", "hund und", stdin="dog\n").out
+    forced = glassformer("translate", pairs, "--prefix", "hund und", stdin="dog\n").out
     assert forced.startswith("hund und")
-    asked = glassformer("translate", pairs.folder, stdin="dog\n" + "cat " * 40 + "\n\n", terminal=True)
+    asked = glassformer("translate", pairs, stdin="dog\n" + "cat " * 40 + "\n\n", terminal=True)
     assert asked.code == 0 and "reads at most 32" in asked.err and "> " in asked.out
 
 
 @pytest.mark.parametrize("drafts", [["--prompt-lookup", 5], ["--draft", "DIR", "--draft-tokens", 3]])
 def test_translate_with_drafts_prints_the_same_targets(
-    glassformer: Glassformer, pairs: Outcome, tmp_path: Path, drafts: list[str]
+    glassformer: Glassformer, pairs: Path, tmp_path: Path, drafts: list[str]
 ) -> None:
     """On standard output, in a file, and typed; the number of accepted tokens follows."""
-    drafts = [pairs.folder if word == "DIR" else word for word in drafts]
-    greedy = ["translate", pairs.folder, "--beam", 1]
+    drafts = [pairs if word == "DIR" else word for word in drafts]
+    greedy = ["translate", pairs, "--beam", 1]
     counted = re.compile(r"accepted \d+ of \d+ drafted tokens \(\d+%\)\n$")
     lines = "the dog\n\nred tree\nthe red dog runs\n"
     plain, drafted = glassformer(*greedy, stdin=lines), glassformer(*greedy, *drafts, stdin=lines)
@@ -124,42 +123,40 @@ def test_translate_with_drafts_prints_the_same_targets(
     assert counted.search(typed.err) and plain.out.splitlines()[0] in typed.out
 
 
-def test_score_gives_the_log_probability_of_each_target(
-    glassformer: Glassformer, pairs: Outcome, tmp_path: Path
-) -> None:
+def test_score_gives_the_log_probability_of_each_target(glassformer: Glassformer, pairs: Path, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("the dog\ncat\n")
     (tmp_path / "b").write_text("hund die\nkatze\n")
-    printed = glassformer("score", pairs.folder, "--source", tmp_path / "a", "--target", tmp_path / "b", "--json")
+    printed = glassformer("score", pairs, "--source", tmp_path / "a", "--target", tmp_path / "b", "--json")
     records = [json.loads(line) for line in printed.out.splitlines()]
     assert [record["target"] for record in records] == ["hund die", "katze"]
     total = sum(record["log_prob"] for record in records)
-    report = api.load(pairs.folder).evaluate(source=tmp_path / "a", target=tmp_path / "b")
+    report = api.load(pairs).evaluate(source=tmp_path / "a", target=tmp_path / "b")
     assert -total == pytest.approx(report.loss * report.n_tokens, rel=1e-5)
     assert report.n_tokens == sum(record["n_tokens"] for record in records)
 
 
-def test_score_prints_one_line_per_line(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+def test_score_prints_one_line_per_line(glassformer: Glassformer, pairs: Path, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("the dog\n\ncat\n red\tdog \n")
     (tmp_path / "b").write_text("hund die\nkatze\n\n hund\trot \n")
-    printed = glassformer("score", pairs.folder, "--source", tmp_path / "a", "--target", tmp_path / "b")
+    printed = glassformer("score", pairs, "--source", tmp_path / "a", "--target", tmp_path / "b")
     lines = [line.split("\t") for line in printed.out.splitlines()]
     assert printed.code == 0 and [len(line) for line in lines] == [3] * 4
     assert lines[2][1:] == ["1", ""] and float(lines[2][0]) < 0, "an empty target has only its end token"
-    model = api.load(pairs.folder)
+    model = api.load(pairs)
     assert model.score(["cat "], [" katze"]) == model.score(["cat"], ["katze"]), "training removes outer space"
     with pytest.raises(UserError, match="scores a target given its source: give both"):
         model.score("cat")
 
 
-def test_evaluate_reports_skipped_pairs(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+def test_evaluate_reports_skipped_pairs(glassformer: Glassformer, pairs: Path, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("the dog\n\ncat\n")
     (tmp_path / "b").write_text("hund die\nkatze\nkatze\n")
     files = ["--data.source", tmp_path / "a", "--data.target", tmp_path / "b"]
     for verb in ("evaluate", "compare"):
-        messages = glassformer(verb, pairs.folder, *files).err
+        messages = glassformer(verb, pairs, *files).err
         assert messages.count("1 pair has an empty side and is skipped (the first: line 2 of") == 1
     with pytest.warns(UserWarning, match="1 pair has an empty side"):
-        api.load(pairs.folder).scores(source=tmp_path / "a", target=tmp_path / "b")
+        api.load(pairs).scores(source=tmp_path / "a", target=tmp_path / "b")
 
 
 def test_too_long_pairs_are_skipped_by_loss_and_scores(glassformer: Glassformer, tmp_path: Path) -> None:
@@ -182,72 +179,70 @@ def test_evaluate_reports_changed_data(glassformer: Glassformer, tmp_path: Path)
 
 
 def test_a_missing_scores_package_suggests_loss_only(
-    glassformer: Glassformer, pairs: Outcome, monkeypatch: pytest.MonkeyPatch
+    glassformer: Glassformer, pairs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    require_one_sentence(glassformer("evaluate", pairs.folder), "glassformer[eval]", "--loss-only")
-    assert glassformer("evaluate", pairs.folder, "--loss-only").code == 0
-    require_one_sentence(glassformer("compare", pairs.folder), "glassformer[eval]")
+    require_one_sentence(glassformer("evaluate", pairs), "glassformer[eval]", "--loss-only")
+    assert glassformer("evaluate", pairs, "--loss-only").code == 0
+    require_one_sentence(glassformer("compare", pairs), "glassformer[eval]")
 
 
-def test_options_of_a_search_without_effect_are_refused(
-    glassformer: Glassformer, pairs: Outcome, tmp_path: Path
-) -> None:
+def test_options_of_a_search_without_effect_are_refused(glassformer: Glassformer, pairs: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("the dog\n")
-    translate = ["translate", pairs.folder, "--input", tmp_path / "in", "--beam", 1]
+    translate = ["translate", pairs, "--input", tmp_path / "in", "--beam", 1]
     for option in (["--length-penalty", 2], ["--length-penalty-type", "average"], ["--early-stopping", "never"]):
         require_one_sentence(glassformer(*translate, *option), f"{option[0]} has no effect with a beam of 1")
     assert glassformer(*translate, "--max-ratio", 2).code == 0
-    require_one_sentence(glassformer("evaluate", pairs.folder, "--beam", 1, "--early-stopping", "never"), "no effect")
-    require_one_sentence(glassformer("evaluate", pairs.folder, "--loss-only", "--beam", 2), "--beam has no effect")
+    require_one_sentence(glassformer("evaluate", pairs, "--beam", 1, "--early-stopping", "never"), "no effect")
+    require_one_sentence(glassformer("evaluate", pairs, "--loss-only", "--beam", 2), "--beam has no effect")
 
 
-def test_evaluate_prints_the_loss_and_the_scores(glassformer: Glassformer, pairs: Outcome) -> None:
-    found = json.loads(glassformer("evaluate", pairs.folder, "--beam", 1, "--json").out)
-    assert found["loss"] == pairs.reports["valid"].loss
+def test_evaluate_prints_the_loss_and_the_scores(glassformer: Glassformer, pairs: Path) -> None:
+    found = json.loads(glassformer("evaluate", pairs, "--beam", 1, "--json").out)
+    assert found["loss"] == metrics(pairs)[-1]["eval/valid_loss"]
     assert {"bleu", "bleu_signature", "chrf", "bleu_tok_lc", "exact_match", "smoothed_loss"} <= set(found)
-    alone = json.loads(glassformer("evaluate", pairs.folder, "--loss-only", "--json").out)
+    alone = json.loads(glassformer("evaluate", pairs, "--loss-only", "--json").out)
     assert "bleu" not in alone and alone["loss"] == found["loss"]
-    assert "nats per token" in glassformer("evaluate", pairs.folder, "--loss-only").out
+    assert "nats per token" in glassformer("evaluate", pairs, "--loss-only").out
 
 
-def test_average_takes_the_checkpoints_of_a_run(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
-    done = glassformer("average", pairs.folder, "--out", tmp_path / "mean")
+def test_average_takes_the_checkpoints_of_a_run(glassformer: Glassformer, pairs: Path, tmp_path: Path) -> None:
+    done = glassformer("average", pairs, "--out", tmp_path / "mean")
     assert done.code == 0 and "step-10, step-20" in done.out
-    folders = [pairs.folder / "checkpoints" / f"step-{step}" for step in (10, 20)]
+    folders = [pairs / "checkpoints" / f"step-{step}" for step in (10, 20)]
     glassformer("average", *folders, "--out", tmp_path / "same")
     first, second = (tmp_path / name / "model.safetensors" for name in ("mean", "same"))
     assert first.read_bytes() == second.read_bytes()
     assert api.load(tmp_path / "mean").translate("the dog")
-    require_one_sentence(glassformer("average", pairs.folder, "--out", tmp_path / "mean"), "already exists")
+    require_one_sentence(glassformer("average", pairs, "--out", tmp_path / "mean"), "already exists")
     require_one_sentence(glassformer("average", folders[0], "--out", tmp_path / "x"), "at least two models")
     require_one_sentence(
-        glassformer("average", pairs.folder, "--last", -1, "--out", tmp_path / "x"),
+        glassformer("average", pairs, "--last", -1, "--out", tmp_path / "x"),
         "--last: expected at least 0, got -1",
     )
 
 
-def test_compare_prints_one_line_per_model_and_a_plot(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
-    second = pairs.folder / "checkpoints" / "step-10"
-    printed = glassformer("compare", pairs.folder, second, "--score", "chrf", "--plot", tmp_path / "plot.png")
+def test_compare_prints_one_line_per_model_and_a_plot(glassformer: Glassformer, pairs: Path, tmp_path: Path) -> None:
+    second = pairs / "checkpoints" / "step-10"
+    printed = glassformer("compare", pairs, second, "--score", "chrf", "--plot", tmp_path / "plot.png")
     lines = printed.out.splitlines()
     assert printed.code == 0 and len(lines) == 3 and "chrf" in lines[0] and "Transformer 1+1 × 16" in lines[1]
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-    row = json.loads(glassformer("compare", pairs.folder, "--json").out)
-    assert row["n_parameters"] == api.load(pairs.folder).network.n_parameters() and row["train_tokens"] > 0
-    require_one_sentence(glassformer("compare", pairs.folder, "--score", "wer"), "no score 'wer'", "bleu")
+    row = json.loads(glassformer("compare", pairs, "--json").out)
+    assert row["n_parameters"] == api.load(pairs).network.n_parameters() and row["train_tokens"] > 0
+    require_one_sentence(glassformer("compare", pairs, "--score", "wer"), "no score 'wer'", "bleu")
     require_one_sentence(
-        glassformer("compare", pairs.folder, "--plot", tmp_path / "plot.pdf"), "expected .png or .svg, got .pdf"
+        glassformer("compare", pairs, "--plot", tmp_path / "plot.pdf"), "expected .png or .svg, got .pdf"
     )
 
 
 def test_compare_distinguishes_models_with_the_same_name(
-    glassformer: Glassformer, pairs: Outcome, monkeypatch: pytest.MonkeyPatch
+    glassformer: Glassformer, pairs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(pairs.folder)
+    monkeypatch.chdir(pairs)
     assert "run " in glassformer("compare", ".", "--beam", 1).out, "a folder's own name, not a dot"
-    twice = glassformer("compare", ".", pairs.folder, "--beam", 1).out.splitlines()
-    assert twice[1].startswith(". ") and twice[2].startswith(f"{pairs.folder} ")
+    twice = glassformer("compare", ".", pairs, "--beam", 1).out.splitlines()
+    assert twice[1].startswith(". ") and twice[2].startswith(f"{pairs} ")
 
 
 def test_data_pairs_reports_before_anything_is_trained(glassformer: Glassformer, tmp_path: Path) -> None:
@@ -259,25 +254,23 @@ def test_data_pairs_reports_before_anything_is_trained(glassformer: Glassformer,
     require_one_sentence(glassformer("data", "pairs", "--source", source), "target", "missing")
 
 
-def test_wrong_kinds_of_models_are_one_sentence(glassformer: Glassformer, pairs: Outcome, trained: Outcome) -> None:
+def test_wrong_kinds_of_models_are_one_sentence(glassformer: Glassformer, pairs: Path, trained: Outcome) -> None:
     require_one_sentence(glassformer("translate", trained.folder, stdin="a\n"), "use it with generate, not translate")
-    require_one_sentence(glassformer("generate", pairs.folder, "--prompt", "a"), "use it with translate")
+    require_one_sentence(glassformer("generate", pairs, "--prompt", "a"), "use it with translate")
     require_one_sentence(
         glassformer("evaluate", trained.folder, "--data.source", "a", "--data.target", "b"), "no source"
     )
     require_one_sentence(glassformer("translate", stdin="a\n"), "at least one model directory")
 
 
-def test_an_ensemble_refuses_different_tokenizers(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+def test_an_ensemble_refuses_different_tokenizers(glassformer: Glassformer, pairs: Path, tmp_path: Path) -> None:
     other = replace(pair_run(tmp_path), model=PAIR_MODEL)
     other = replace(other, tokenizer=replace(other.tokenizer, vocab_size=60))
     api.train(other, tmp_path / "other")
-    require_one_sentence(
-        glassformer("translate", pairs.folder, tmp_path / "other", stdin="dog\n"), "cannot form an ensemble"
-    )
+    require_one_sentence(glassformer("translate", pairs, tmp_path / "other", stdin="dog\n"), "cannot form an ensemble")
 
 
-def test_bad_pairs_are_one_sentence(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+def test_bad_pairs_are_one_sentence(glassformer: Glassformer, pairs: Path, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("dog\ncat\n")
     (tmp_path / "b").write_text("hund\n")
     (tmp_path / "long").write_text("dog " * 50 + "\ncat\n")
@@ -285,14 +278,14 @@ def test_bad_pairs_are_one_sentence(glassformer: Glassformer, pairs: Outcome, tm
     recipe.write_text(RECIPE)
     uneven = ["--data.source", tmp_path / "a", "--data.target", tmp_path / "b"]
     require_one_sentence(glassformer("train", recipe, *uneven), "2", "1", "lines")
-    require_one_sentence(glassformer("evaluate", pairs.folder, *uneven), "lines")
+    require_one_sentence(glassformer("evaluate", pairs, *uneven), "lines")
     require_one_sentence(glassformer("train", recipe, *uneven[:2]), "target", "missing")
     require_one_sentence(glassformer("train", recipe), "no pairs are given")
-    require_one_sentence(glassformer("score", pairs.folder, "--source", tmp_path / "a"), "target", "missing")
-    require_one_sentence(glassformer("score", pairs.folder, "--target", tmp_path / "a"), "source", "missing")
-    too_long = glassformer("translate", pairs.folder, "--input", tmp_path / "long")
+    require_one_sentence(glassformer("score", pairs, "--source", tmp_path / "a"), "target", "missing")
+    require_one_sentence(glassformer("score", pairs, "--target", tmp_path / "a"), "source", "missing")
+    too_long = glassformer("translate", pairs, "--input", tmp_path / "long")
     require_one_sentence(too_long, f"{tmp_path / 'long'}:1: ", "reads at most 32")
-    refused = glassformer("evaluate", pairs.folder, "--data.source", tmp_path / "long", "--data.target", tmp_path / "a")
+    refused = glassformer("evaluate", pairs, "--data.source", tmp_path / "long", "--data.target", tmp_path / "a")
     require_one_sentence(refused, "1 of the 2 pairs are longer than")
 
 

@@ -18,7 +18,8 @@ from glassformer.store import checkpoint
 from runs import MODEL, remains, tiny_run, write_text
 
 COMMAND = [sys.executable, "-m", "glassformer"]
-N_STEPS = 400
+HELD = str(Path(__file__).parents[1] / "held.py")
+N_STEPS = 60
 
 
 def wait_for(process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
@@ -40,25 +41,25 @@ def test_a_run_after_sigkill_and_ctrl_c_ends_with_equal_weights(tmp_path: Path, 
         checkpoint_every=20,
         ema_decay=0.9,
     )
-    (tmp_path / "run.toml").write_text(to_toml(to_dict(run)))
+    recipe = tmp_path / "run.toml"
+    recipe.write_text(to_toml(to_dict(run)))
     api.train(run, tmp_path / "whole")
     folder = tmp_path / "parts"
 
-    def started(*words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*COMMAND, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+    def held(step: int, *words: str) -> subprocess.Popen[str]:
+        """Start a run that waits after a step until it is stopped."""
+        program = [sys.executable, HELD, str(step), str(recipe), *words]
+        return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    with started("train", str(tmp_path / "run.toml"), "--out", str(folder)) as killed:
+    with held(25, "train", str(recipe), "--out", str(folder)) as killed:
         wait_for(killed, lambda: len(checkpoint.steps(folder)) >= 1)
         killed.kill()
         killed.communicate()
     assert killed.returncode == -signal.SIGKILL
-    reached = checkpoint.steps(folder)[-1]
-    assert reached < N_STEPS
+    assert checkpoint.steps(folder) == [20]
 
-    with started("resume", str(folder)) as stopped:
-        wait_for(stopped, lambda: checkpoint.steps(folder)[-1] > reached)
+    with held(45, "resume", str(folder)) as stopped:
+        wait_for(stopped, lambda: checkpoint.steps(folder)[-1] == 40)
         stopped.send_signal(signal.SIGINT)
         out, err = stopped.communicate()
     assert stopped.returncode == 130 and out == "", err

@@ -1,6 +1,6 @@
 """The code of every chapter of the course runs without an error or a warning, with trainings of a few steps.
 
-`tests/test_site.py` renders two of them. Here the cells of all chapters run in this process, which saves the start of a
+`tests/test_site.py` renders one of them. Here the cells of all chapters run in this process, which saves the start of a
 kernel for each. `make docs` runs them in full, and checks what they state about trainings. Chapters that teach by
 writing define all functions of their file of the workshop, and each is right there.
 """

@@ -20,9 +20,12 @@ from glassformer.config.schema import to_dict, to_toml
 from glassformer.store import checkpoint
 from runs import MODEL, tiny_run, write_text
 
-N_STEPS = 150
+N_STEPS = 45
 TIMES = {"max_steps": N_STEPS, "eval_every": N_STEPS, "checkpoint_every": 15, "grad_accumulation": 2}
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts"]
+HELD = str(Path(__file__).parents[1] / "held.py")
+HELD_AT = 25
+"""The step after which a run waits until it is stopped."""
 
 
 def children_of(process: int) -> list[int]:
@@ -39,7 +42,10 @@ def test_15_a_run_recovers_from_a_killed_process(tmp_path: Path, environment: di
     for seed in range(n):
         folder, rng = tmp_path / str(seed), random.Random(seed)
         strategy = ("fsdp", "ddp")[seed % 2]
-        words = [*TORCHRUN, "1", "-m", "glassformer", "train", str(tmp_path / "run.toml"), "--out", str(folder)]
+        held = tmp_path / f"{seed}.held"
+        held.touch()
+        words = [*TORCHRUN, "1", HELD, str(HELD_AT), str(held)]
+        words += ["train", str(tmp_path / "run.toml"), "--out", str(folder)]
         words += ["--parallel.strategy", strategy, "--parallel.timeout", "60"]
         with subprocess.Popen([sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True) as torchrun:
             while not checkpoint.steps(folder):
@@ -48,6 +54,7 @@ def test_15_a_run_recovers_from_a_killed_process(tmp_path: Path, environment: di
             time.sleep(rng.random() * 0.2)
             victims = children_of(torchrun.pid)
             os.kill(victims[rng.randrange(len(victims))], signal.SIGKILL)
+            held.unlink()
             _, err = torchrun.communicate(timeout=300)
         assert torchrun.returncode == 0, err
         assert "resumed at step" in err
@@ -63,20 +70,10 @@ def test_sigterm_to_torchrun_saves_the_run(
     """The processes stop after the same step, and the resumed run ends with equal weights."""
     run = tiny_run(write_text(tmp_path), **TIMES)
     assert done(lambda: api.train(run, tmp_path / "whole")) == 0
-    (tmp_path / "run.toml").write_text(to_toml(to_dict(run)))
-    folder = tmp_path / "run"
-    words = [
-        *TORCHRUN,
-        "0",
-        "-m",
-        "glassformer",
-        "train",
-        str(tmp_path / "run.toml"),
-        "--out",
-        str(folder),
-        "--parallel.strategy",
-        "ddp",
-    ]
+    recipe, folder = tmp_path / "run.toml", tmp_path / "run"
+    recipe.write_text(to_toml(to_dict(run)))
+    words = [*TORCHRUN, "0", HELD, str(HELD_AT), str(recipe), "train", str(recipe), "--out", str(folder)]
+    words += ["--parallel.strategy", "ddp"]
     with subprocess.Popen([sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True) as torchrun:
         while not checkpoint.steps(folder):
             assert torchrun.poll() is None, torchrun.communicate()

@@ -10,7 +10,7 @@ from glassformer.inspection.value_plots import MAX_COUNTED, plot_confusion
 
 def drawn(figure: Figure) -> Figure:
     """Return the figure after layout; check that every part is inside the picture."""
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
     assert min(box.x0, box.y0) > -0.02 and box.x1 < width + 0.02 and box.y1 < height + 0.02, "clipped"
     return figure
@@ -30,8 +30,16 @@ def test_counts_names_and_shares() -> None:
     assert figure.axes[1].get_ylabel() == "share of the true class"
 
 
-@pytest.mark.parametrize(("n", "count"), [(1, 1), (2, 1_234_567), (12, 1), (30, 1_234_567)])
-@pytest.mark.parametrize("name", ["", "concurrent.futures", "a name that is much too long to be written in full "])
+NAMES = ["", "concurrent.futures", LONG := "a name that is much too long to be written in full "]
+
+
+@pytest.mark.parametrize(
+    ("n", "count", "name"),
+    [
+        *((n, count, name) for n, count in ((1, 1), (2, 1_234_567), (12, 1)) for name in NAMES),
+        (30, 1_234_567, LONG),  # the smallest cells
+    ],
+)
 def test_numbers_fit_in_their_cells(n: int, count: int, name: str) -> None:
     figure = drawn(plot_confusion([[count] * n] * n, [f"{name}{i}" for i in range(n)]))
     axes = figure.axes[0]

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib.figure
@@ -17,7 +16,7 @@ from glassformer.inspector import server
 from glassformer.inspector.inspector import Inspector
 from glassformer.model import Model
 from glassformer.reporting import Outcome
-from runs import pair_run
+from runs import Tiny
 
 TEXT = "one two three"
 
@@ -28,9 +27,8 @@ def model(trained: Outcome) -> Model:
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    folder = tmp_path_factory.mktemp("pairs")
-    yield glassformer.train(pair_run(folder), folder / "run").model
+def pairs(tiny: Tiny) -> Model:
+    return glassformer.load(tiny("pairs"))
 
 
 def test_a_trace_has_the_tensors_of_capture(model: Model) -> None:

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +16,7 @@ from glassformer.inspector.worker import Worker
 from glassformer.model import Model
 from glassformer.reporting import Outcome
 from inspector.browsing import Open, Visit, given_to, hash_of, visits
-from runs import label_run, label_set_run, lineage_runs
+from runs import LINEAGES, Tiny
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
@@ -27,25 +26,16 @@ FAMILIES = ("decoder", "encoder", "encoder-decoder", "recurrent")
 
 
 @pytest.fixture(scope="session")
-def models(trained: Outcome, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+def models(trained: Outcome, tiny: Tiny) -> dict[str, Model]:
     """One tiny trained model of each family, and a classifier."""
-
-    def place(name: str) -> Path:
-        return tmp_path_factory.mktemp(name)
-
-    found = {name: glassformer.train(run, place(name) / "run").model for name, run in lineage_runs(place).items()}
+    found = {name: glassformer.load(tiny(run)) for name, run in LINEAGES.items()}
     return {"decoder": glassformer.load(trained.folder), **found}
 
 
 @pytest.fixture(scope="session")
-def labelled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+def labelled(tiny: Tiny) -> dict[str, Model]:
     """One tiny trained model of each kind of label."""
-    found = {}
-    for kind in LABELS:
-        folder = tmp_path_factory.mktemp(kind)
-        run = label_set_run(folder) if kind == "multi_label" else label_run(folder, kind)
-        found[kind] = glassformer.train(run, folder / "run").model
-    return found
+    return {kind: glassformer.load(tiny(kind)) for kind in LABELS}
 
 
 @dataclass

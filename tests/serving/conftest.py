@@ -1,7 +1,6 @@
 """Tiny trained models of all lineages, and servers of them: in this process, or as a process of their own."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from glassformer.reporting import Outcome
 from glassformer.serving.access import Access
 from glassformer.serving.application import application
 from glassformer.serving.limits import Limits
-from runs import conversation_run, lineage_runs
+from runs import LINEAGES, Tiny
 from serving.served import RunningServer, ServerProcesses
 
 Serve = Callable[..., str]
@@ -22,15 +21,9 @@ Run = Callable[..., RunningServer]
 
 
 @pytest.fixture(scope="session")
-def models(trained: Outcome, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+def models(trained: Outcome, tiny: Tiny) -> dict[str, Model]:
     """One tiny trained model of each lineage; `chat` has a chat template."""
-
-    def place(name: str) -> Path:
-        return tmp_path_factory.mktemp(name)
-
-    chat = conversation_run(place("conversations"), max_steps=60, eval_every=60)
-    runs = lineage_runs(place) | {"chat": replace(chat, model=replace(chat.model, max_len=160))}
-    found = {name: glassformer.train(run, place(name) / "run").model for name, run in runs.items()}
+    found = {name: glassformer.load(tiny(run)) for name, run in (LINEAGES | {"chat": "long conversations"}).items()}
     return {"decoder": glassformer.load(trained.folder), **found}
 
 

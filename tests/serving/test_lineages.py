@@ -11,13 +11,13 @@ import pytest
 
 import glassformer
 from configs import CONFIGS
-from glassformer.config.run import AnsweringConfig, BeamConfig, InfillingConfig
+from glassformer.config.run import AnsweringConfig, BeamConfig
 from glassformer.inspection.attention_maps import alignment
 from glassformer.model import Model
 from glassformer.serving.limits import Limits
 from glassformer.serving.lineage_schemas import Searching
 from interop.checkpoints import model_directory
-from runs import ENCODER, WORDS, label_run, label_set_run, text_run_of
+from runs import ENCODER, WORDS, Tiny, label_run
 from serving.conftest import Serve
 from serving.served import ask
 
@@ -26,18 +26,13 @@ LONG = "red dog " * 200
 
 
 @pytest.fixture(scope="session")
-def labels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+def labels(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> dict[str, Model]:
     """Models of the other kinds of labels, a denoiser, and one that answers questions."""
-    runs = {
-        "tags": label_run(tmp_path_factory.mktemp("tags"), "tags"),
-        "numbers": label_run(tmp_path_factory.mktemp("numbers"), "regression"),
-        "several": label_set_run(tmp_path_factory.mktemp("several")),
-        "pairs": label_run(
-            tmp_path_factory.mktemp("two"), model=replace(ENCODER, n_token_types=2), data={"second_field": "other"}
-        ),
-        "denoiser": text_run_of(tmp_path_factory.mktemp("denoiser"), InfillingConfig()),
-    }
-    found = {name: glassformer.train(run, tmp_path_factory.mktemp(name) / "run").model for name, run in runs.items()}
+    runs = {"tags": "tags", "numbers": "regression", "several": "multi_label", "denoiser": "infilling"}
+    found = {name: glassformer.load(tiny(run)) for name, run in runs.items()}
+    folder = tmp_path_factory.mktemp("two")
+    two = label_run(folder, model=replace(ENCODER, n_token_types=2), data={"second_field": "other"})
+    found["pairs"] = glassformer.train(two, folder / "run").model
     answers = model_directory(
         CONFIGS["answers"], tmp_path_factory.mktemp("answers") / "own", objective=AnsweringConfig()
     )

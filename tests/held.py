@@ -1,0 +1,31 @@
+"""`glassformer` with a run that waits for a signal: `python tests/held.py STEP FILE WORD …`.
+
+From STEP on, the run waits after each step while FILE exists, until a signal arrives. So a test that stops a run does
+not depend on how long the run takes.
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from glassformer.cli.main import main
+from glassformer.training.loop import Trainer
+from glassformer.training.signals import StopRequest
+
+
+def hold(step: int, file: Path, words: list[str]) -> None:
+    after_step = Trainer._after_step
+
+    def wait(trainer: Trainer, stop: StopRequest, *others: Any) -> Any:
+        while trainer.progress.step >= step and file.exists() and stop.signal is None:
+            time.sleep(0.005)
+        return after_step(trainer, stop, *others)
+
+    with mock.patch.object(Trainer, "_after_step", wait):
+        main(words)
+
+
+if __name__ == "__main__":
+    hold(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
