@@ -21,6 +21,7 @@ ADDITIVE = [
     name
     for name, config in CONFIGS.items()
     if isinstance(config.head, TokenHead) and not config.head.transform and config.norm_order != "post"
+    if config.residual_scale == 1 and not config.logit_cap
 ]
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 TOKEN, AGAINST = 3, 7

@@ -233,12 +233,15 @@ class _StackActivations:
             n += own * (w.query + w.key) * kernels.product
         # The readable path saves the maps of weights
         if keeps_weights:
-            n_maps = (3 if config.attention_dropout else 1) + (config.score_cap > 0)
+            n_maps, is_masked = 3 if config.attention_dropout else 1, is_self and self._masked(window)
+            if config.score_cap:  # also tanh; a mask is saved twice, 1 byte each, and copies the weights
+                n_maps += 1 + (is_masked and not config.attention_dropout)
+                n += is_masked * self.n_own * (n_keys + 1)
             n += kernels.attended * (own * w.query + keys * w.n_heads * (w.d_head + w.d_value))
             n += kernels.product * own * w.context * config.attn_out_proj
             n += n_maps * own * n_keys * w.n_heads * kernels.attended
-            learned = is_self and self.positions.learns_bias
-            return n + self.n_own * n_keys * (learned and self._masked(window))  # mask, 1 byte each
+            learned = self.positions.learns_bias and not config.score_cap
+            return n + self.n_own * n_keys * (learned and is_masked)  # mask, 1 byte each
         # The fused kernel saves queries, keys, values and a mask
         is_masked = is_self and (self.positions.has_bias or window > 0)
         # If the kernel does not accept shared key-value heads, they are repeated for all heads.
@@ -289,6 +292,8 @@ def _head(config: c.TransformerConfig, shape: Shape, kernels: Kernels) -> int:
         a_token += (config.activation != "relu") * e * kernels.product + _norm(config, e, kernels)
     if isinstance(head, c.TokenHead) and (head.transform or e != d):
         a_token += kernels.read(e)
+    if isinstance(head, c.TokenHead) and config.logit_cap:
+        a_token += config.vocab_size * kernels.product
     return labels + shape.n_rows * shape.n_read * a_token
 
 

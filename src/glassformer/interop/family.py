@@ -54,7 +54,7 @@ class Key:
     ours: Names
     theirs: Names
     rows: tuple[int, ...]
-    layout: Rule
+    layout: Layout
 
     def to_ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
         """Convert tensors of transformers, in the order of `theirs`, to those of glassformer."""

@@ -24,7 +24,7 @@ from glassformer.interop.families.rotary import ORIGINAL
 from glassformer.interop.family import Family, Key
 from glassformer.interop.gguf_header import ARCHITECTURE, ARCHITECTURES, Architecture, Header, read_header
 from glassformer.interop.gguf_tokenizer import read_tokenizer, unknown_keys
-from glassformer.interop.layout import halves
+from glassformer.interop.layout import Layout, halves
 from glassformer.interop.tokenizer_files import TOKENIZER
 from glassformer.interop.vocabulary_files import TOKENIZER_CONFIG
 from glassformer.nn.positions import llama3_scaled, rotary_frequencies
@@ -86,7 +86,7 @@ class GGUFFamily(Family):
             return str(name)
 
         keys = super().keys(config)
-        return [replace(key, theirs=tuple(map(name_of, key.theirs)), transposed=False) for key in keys]
+        return [replace(key, theirs=tuple(map(name_of, key.theirs)), layout=Layout()) for key in keys]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How a file of another program stores the rows of a tensor, and the exact conversion in both directions."""
+"""Layout of the rows of a tensor in files of other programs, and the exact conversion in both directions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -42,7 +42,7 @@ def write_falcon(config: TransformerConfig) -> dict[str, Any]:
     stack = config.head_stack
     n_kv_heads = config.attention_widths(stack).n_kv_heads
     is_new = config.norm_order == "parallel" and (not config.shared_norm or n_kv_heads not in (1, stack.n_heads))
-    keys = {"ffn_hidden_size": stack.d_ff, "alibi": False, "num_kv_heads": n_kv_heads}
+    keys: dict[str, Any] = {"ffn_hidden_size": stack.d_ff, "alibi": False, "num_kv_heads": n_kv_heads}
     keys |= {"new_decoder_architecture": is_new, "parallel_attn": config.norm_order == "parallel"}
     keys |= {"multi_query": n_kv_heads == 1, "num_ln_in_parallel_attn": 2 - config.shared_norm if is_new else None}
     return keys | write_rotary(config.positions)

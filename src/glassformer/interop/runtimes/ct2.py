@@ -325,7 +325,7 @@ def _fill_stack(spec: Any, config: c.TransformerConfig, stack: Encoder | Decoder
     if stack.final_norm is not None:
         _fill_norm(spec.layer_norm, stack.final_norm)
     for layer, block in zip(spec.layer, stack.blocks, strict=True):
-        assert isinstance(block, Block) and block.ff is not None
+        assert isinstance(block, Block) and block.ff is not None and block.self_attn_norm is not None
         _fill_attention(layer.self_attention, block.self_attn, block.self_attn_norm)
         for rotary in stack.rotaries:  # at most one
             assert isinstance(rotary, Rotary)
