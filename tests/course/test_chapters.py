@@ -50,8 +50,8 @@ def run(source: str, where: str, names: dict[str, Any]) -> None:
         show(eval(compile(ast.Expression(last.value), where, "eval"), names))
 
 
-def test_the_course_has_fourteen_chapters() -> None:
-    assert [path.name.split("-")[0] for path in CHAPTERS] == sorted(["09b", *(f"{n:02}" for n in range(1, 15))])
+def test_the_course_has_fifteen_chapters() -> None:
+    assert [path.name.split("-")[0] for path in CHAPTERS] == sorted(["09b", *(f"{n:02}" for n in range(1, 16))])
 
 
 @pytest.mark.usefixtures("default_printing")

@@ -12,6 +12,7 @@ from glassformer.course.drawings import names
 from glassformer.course.workshop.solutions.ch01_tokens import learn_merges
 from glassformer.course.workshop.solutions.ch07_transformer import beam_search, greedy
 from glassformer.course.workshop.solutions.ch10_denoising import infill, span_corruption
+from glassformer.course.workshop.solutions.ch14_answers import answer_labels
 from glassformer.errors import UserError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -81,6 +82,23 @@ def test_the_damaged_texts_are_those_of_chapter_10() -> None:
     rows = [text, *infill(text, spans, 8), *span_corruption(text, spans, 6)]
     shown = [word for word in texts("damage") if word in words]
     assert shown == [words[i] for row in rows for i in row]
+
+
+def test_a_gpt_predicts_the_next_token_of_each_column() -> None:
+    shown = texts("gpt")
+    assert shown[:8:2] == ["the", "cat", "sat", "on"] and shown[1:8:2] == ["cat", "sat", "on", "the"]
+
+
+def test_the_labels_of_a_conversation_are_those_of_the_workshop() -> None:
+    """Start is 1, the end 2, the question 7, the answer 8 and 9, as in the chapter's example on paper."""
+    ids = {"start": 1, "12+34": 7, "end": 2, "4": 8, "6": 9}
+    shown = texts("answer-labels")
+    text, roles = shown[:14:2], shown[1:14:2]
+    pairs = list(zip(shown[14:26:2], shown[15:26:2], strict=True))
+    assert [token for token, _ in pairs] == text[:-1]
+    is_assistant = torch.tensor([[role == "assistant" for role in roles]])
+    expected = answer_labels(torch.tensor([[ids[token] for token in text]]), is_assistant)
+    assert [ids.get(label, -100) for _, label in pairs] == expected[0].tolist()
 
 
 def test_an_unknown_drawing_is_an_error() -> None:

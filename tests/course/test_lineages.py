@@ -1,7 +1,6 @@
 """The lineages of the workshop: assembled from the reader's functions, equal to the package's models, and trained."""
 
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 import glassformer
 from glassformer.cli.main import run
 from glassformer.config.run import InfillingConfig, MaskedConfig
-from glassformer.course.workshop import lineages
+from glassformer.course.workshop import lineages, solutions
 from glassformer.course.workshop.assembling import assemble
 from glassformer.course.workshop.folder import check, start
 from glassformer.course.workshop.lineage_checks import EVERY_LINEAGE, Lineage, padded_rows
@@ -25,10 +24,11 @@ ROOT, MAX_LINES = Path(__file__).parents[2], 500
 
 
 def solved(folder: Path) -> Path:
-    """Write the files of the chapters with all functions written."""
+    """Write the files of the chapters with all functions written, which import one another."""
     folder.mkdir(exist_ok=True)
     for file in set(names().values()):
-        shutil.copy(solution_path(file), folder)
+        text = solution_path(file).read_text("utf-8").replace(f"from {solutions.__name__}.", "from ")
+        (folder / f"{file}.py").write_text(text, "utf-8")
     return folder
 
 
@@ -42,9 +42,9 @@ def replace_in(path: Path, old: str, new: str) -> None:
 
 
 def test_the_assembled_file_is_short_needs_torch_alone_and_equals_the_package(tmp_path: Path) -> None:
-    path, borrowed = assemble(solved(tmp_path))
+    path, borrowed, left_out = assemble(solved(tmp_path))
     text = path.read_text("utf-8")
-    assert len(text.splitlines()) <= MAX_LINES and not borrowed
+    assert len(text.splitlines()) <= MAX_LINES and not borrowed and not left_out
     assert "import glassformer" not in text and "from glassformer" not in text and "import ch0" not in text
     progress = check(tmp_path, ["lineages"])
     assert [(one.name, str(one)) for one in progress.verdicts] == [(name, f"{name}: right.") for name in LINEAGES]
@@ -83,16 +83,8 @@ def test_the_readers_own_helpers_constants_and_imports_come_along(tmp_path: Path
     replace_in(attention, "hidden.masked_fill(is_empty, 0.0).softmax(", "F.softmax(hidden.masked_fill(is_empty, 0.0), ")
     replace_in(block, "import torch\n", "import torch.nn\nfrom torch.nn import functional as F\n")
     replace_in(block, "x * (1 + torch.erf(x / math.sqrt(2))) / 2", "F.gelu(torch.nn.Identity()(x))")
-    replace_in(
-        block,
-        "from torch.nn.functional import scaled_dot_product_attention\n",
-        "from ch05_attention import attention\n",
-    )
-    replace_in(
-        block, "scaled_dot_product_attention(query, key, value, allowed)", "attention(query, key, value, allowed)"
-    )
-    text = assemble(tmp_path)[0].read_text("utf-8")
-    assert "from functools import cache\n" in text and "import scaled_dot_product_attention" not in text
+    text = assemble(tmp_path).path.read_text("utf-8")
+    assert "from functools import cache\n" in text
     assert text.index("HALF = 0.5") < text.index("@cache\ndef root") < text.index("def attention(")
     assert check(tmp_path, ["gpt", "bert"]).n_right == 2
 
@@ -101,8 +93,7 @@ def test_the_last_of_several_functions_of_one_name_is_taken(tmp_path: Path) -> N
     """As in Python: a reader may keep an earlier trial above."""
     solved(tmp_path)
     replace_in(tmp_path / "ch06_block.py", "def gelu(", "def gelu(x):\n    return x\n\n\ndef gelu(")
-    path, _ = assemble(tmp_path)
-    text = path.read_text("utf-8")
+    text = assemble(tmp_path).path.read_text("utf-8")
     assert text.count("def gelu(") == 1 and every_exercise()["gelu"].source().strip() in text
 
 
@@ -117,7 +108,7 @@ REFUSED = {
     "ch06_block.py uses one, and does not define it": {"return x * (1 +": "return x * (one +"},
     "ch06_block.py must name what it needs: from ch05_attention import NAME, without `as`": {
         "import math\n": "import math\nfrom ch05_attention import attention as att\n",
-        "scaled_dot_product_attention(query": "att(query",
+        "+ multi_head_attention(": "+ att(",
     },
     "ch06_block.py, line \\d+: .*; correct it": {"def gelu(": "def gelu(("},
     r"ch06_block.py defines or changes BIG in several statements \(lines \d+, \d+\): give it its value in one": {
@@ -168,7 +159,7 @@ def test_a_chapter_is_read_as_python_reads_it(case: str, tmp_path: Path) -> None
     if encoding == "latin-1":  # without the signs that it lacks
         text = f"# -*- coding: latin-1 -*-\n{text.encode('latin-1', 'ignore').decode('latin-1')}"
     path.write_text(text, encoding)
-    written, borrowed = assemble(tmp_path)
+    written, borrowed, _ = assemble(tmp_path)
     assembled = written.read_text("utf-8")
     compile(assembled, written, "exec")
     assert not borrowed and f"{inside}return x * (1 +" in assembled and "__main__" not in assembled
@@ -176,10 +167,22 @@ def test_a_chapter_is_read_as_python_reads_it(case: str, tmp_path: Path) -> None
     assert assembled.count("import torch.utils.data\n") == before.count("import torch.utils.data\n")
 
 
+def test_statements_that_define_nothing_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A function that the reader calls may change what another one needs."""
+    path = solved(tmp_path) / "ch06_block.py"
+    text = path.read_text("utf-8")
+    added = "SIZES = []\n\n\ndef fill(sizes):\n    sizes.append(1)\n\n\nfill(\n    SIZES\n)\n'a note'\n"
+    path.write_text(f"{text}\n\n{added}", "utf-8")
+    assert run(["course", "assemble", str(tmp_path)]) == 0
+    number = text.count("\n") + 2 + 8
+    shown = [line for line in capsys.readouterr().out.splitlines() if "left out" in line]
+    assert shown == [f"left out, because it defines nothing: ch06_block.py, line {number}: fill("]
+
+
 def test_a_written_function_that_keeps_the_last_line_of_its_stub_is_written(tmp_path: Path) -> None:
     path = solved(tmp_path) / "ch06_block.py"
     replace_in(path, "math.sqrt(2))) / 2", f"math.sqrt(2))) / 2\n    {STUB_LINE}")
-    assert STUB_LINE in assemble(tmp_path)[0].read_text("utf-8")
+    assert STUB_LINE in assemble(tmp_path).path.read_text("utf-8")
 
 
 NO_CODE = {
@@ -208,7 +211,7 @@ MISTAKES = {
         "reset * h_new", "h_new", "bahdanau luong", "is bridge.hidden.0. In lineages.py, gru_step: mistake",
     ),
     "attention without its root": (
-        " / math.sqrt(query.shape[-1])", "", "transformer bart bert", r"lineages.py, attention: mistake. .* √d",
+        " / math.sqrt(query.shape[-1])", "", "transformer bart bert gpt", r"lineages.py, attention: mistake. .* √d",
     ),
     "a connection past the layer that is missing in a class": (
         "x + self.ff(x)", "self.ff(x)", "transformer bart bert",
@@ -236,7 +239,7 @@ MISTAKES = {
 
 @pytest.fixture(scope="module")
 def complete(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return assemble(solved(tmp_path_factory.mktemp("complete")))[0].read_text("utf-8")
+    return assemble(solved(tmp_path_factory.mktemp("complete"))).path.read_text("utf-8")
 
 
 @pytest.mark.parametrize("case", MISTAKES)

@@ -83,10 +83,13 @@ def assemble(folder: Dir, /, *, with_solutions: bool = False) -> int:
     require_folder(folder)
     from glassformer.course.workshop.assembling import assemble  # imports torch
 
-    path, borrowed = assemble(folder, with_solutions)
+    assembled = assemble(folder, with_solutions)
+    path = assembled.path
     print(path)
-    if borrowed:
-        print("from the solutions:", ", ".join(borrowed))
+    if assembled.borrowed:
+        print("from the solutions:", ", ".join(assembled.borrowed))
+    for statement in assembled.left_out:
+        show(f"left out, because it defines nothing: {statement}")
     print(f"compare its models with glassformer's:  glassformer course check {folder} {path.stem}")
     return 0
 

@@ -9,7 +9,7 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from glassformer.course.workshop import lineages
 from glassformer.course.workshop.exercise import UNWRITTEN, unreadable
@@ -20,8 +20,18 @@ from glassformer.files import write_text
 Import = ast.Import | ast.ImportFrom
 
 
-def assemble(folder: Path, with_solutions: bool = False) -> tuple[Path, list[str]]:
-    """Write `lineages.py` to the reader's folder; return its path, and the functions that are those of the solutions.
+class Assembled(NamedTuple):
+    """The file with the models, and what the reader should know about it."""
+
+    path: Path
+    borrowed: list[str]
+    """Functions that are those of the solutions."""
+    left_out: list[str]
+    """Statements of the reader's files that define nothing, such as a call, with their places."""
+
+
+def assemble(folder: Path, with_solutions: bool = False) -> Assembled:
+    """Write `lineages.py` to the reader's folder.
 
     Raises `UserError` if the file exists, and without `with_solutions` if a function is not written yet.
     """
@@ -44,7 +54,7 @@ def assemble(folder: Path, with_solutions: bool = False) -> tuple[Path, list[str
     head = f'"""{ast.get_docstring(tree)}\n"""\n\n{assembly.import_lines()}'
     classes = "\n".join(text.split("\n")[imports[-1].end_lineno :]).lstrip("\n")
     write_text(path, "\n\n\n".join([head, *assembly.taken.values(), classes]))
-    return path, list(missing)
+    return Assembled(path, list(missing), assembly.left_out())
 
 
 @dataclass(frozen=True)
@@ -70,11 +80,16 @@ class Definition:
 
 
 def definitions(text: str, is_borrowed: bool = False) -> dict[str, list[Definition]]:
-    """Return the statements of a file by the names that they define or change; what only a program runs is left out."""
+    """Return the statements of a file by the names that they define or change; those that define nothing have "".
+
+    Docstrings, and what only a program runs, are left out.
+    """
     found: dict[str, list[Definition]] = {}
     lines = text.split("\n")  # as `ast` counts them: splitlines() also splits at a form feed
     for node in ast.parse(text).body:
         if isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) == "__name__ == '__main__'":
+            continue
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue
         decorators = getattr(node, "decorator_list", [])
         first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
@@ -82,7 +97,7 @@ def definitions(text: str, is_borrowed: bool = False) -> dict[str, list[Definiti
         symbols = symtable.symtable(ast.unparse(node), "", "exec").get_symbols()
         defined = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
         changed = {name for name in names_changed(node) if name in found and not found[name][-1].is_import}
-        for name in defined | changed:
+        for name in defined | changed or {""}:
             found.setdefault(name, []).append(definition)
     return found
 
@@ -211,6 +226,14 @@ class Assembly:
                 return definitions(file.read())
         except (SyntaxError, ValueError) as error:
             raise UserError(f"{unreadable(path, error)}; correct it, and repeat") from error
+
+    def left_out(self) -> list[str]:
+        """Return the statements that define nothing, of all chapters from which something was taken."""
+        return [
+            f"{chapter}.py, line {one.node.lineno}: {one.text.splitlines()[0]}"
+            for chapter, found in self._chapters.items()
+            for one in found.get("", ())
+        ]
 
     def import_lines(self) -> str:
         """Return the imports, those of Python's library first."""

@@ -11,6 +11,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 Function = Callable[..., Any]
+_SOLUTIONS = "glassformer.course.workshop.solutions"
 UNWRITTEN = "write this function"
 """The message of the error that a stub raises."""
 
@@ -75,6 +76,8 @@ class Exercise:
 def stubs(module_source: str) -> str:
     r"""Return the source of a module without the bodies of its functions; docstrings stay.
 
+    What it imports from another solution, the stub imports from the reader's file of the same name.
+
     >>> print(stubs('import math\n\n\ndef half(x: float) -> float:\n    "Return x / 2."\n    return x / 2\n'))
     import math
     <BLANKLINE>
@@ -84,7 +87,7 @@ def stubs(module_source: str) -> str:
         raise NotImplementedError("write this function")
     <BLANKLINE>
     """
-    lines = module_source.splitlines()
+    lines = module_source.replace(f"from {_SOLUTIONS}.", "from ").splitlines()
     for node in reversed(ast.parse(module_source).body):
         if isinstance(node, ast.FunctionDef):
             docstring = node.body[0]

@@ -24,9 +24,7 @@ RESIDUAL = f"{CHAPTER}#residual-connections"
 PITFALLS = "pitfalls"
 BODY = inspect.getsource(block).rpartition('"""\n')[2]
 POST_NORM = """\
-    query, key, value = ((x @ w[name]).unflatten(-1, (n_heads, -1)).transpose(1, 2) for name in "qkv")
-    heads = scaled_dot_product_attention(query, key, value, allowed)
-    h = layer_norm(x + heads.transpose(1, 2).flatten(2) @ w["o"], w["norm_1"], w["norm_1_bias"], 1e-5)
+    h = layer_norm(x + multi_head_attention(x, x, w, n_heads, allowed), w["norm_1"], w["norm_1_bias"], 1e-5)
     return layer_norm(h + feed_forward(h, w), w["norm_2"], w["norm_2_bias"], 1e-5)
 """
 
@@ -212,7 +210,7 @@ EXERCISES = (
                 POST_NORM,
                 ORDER,
             ),
-            Mistake("The residual connection around the attention is missing.", "h = x + heads", "h = heads", RESIDUAL),
+            Mistake("The residual connection around the attention is missing.", "h = x + multi", "h = multi", RESIDUAL),
             Mistake(
                 "The residual connection around the feed-forward layer is missing.",
                 "return h + feed_forward",
@@ -221,8 +219,8 @@ EXERCISES = (
             ),
             Mistake(
                 "The attention is added to the normalised stream: add it to x itself.",
-                "h = x + heads",
-                "h = normed + heads",
+                "h = x + multi",
+                "h = normed + multi",
                 ORDER,
             ),
             Mistake(
@@ -255,11 +253,15 @@ EXERCISES = (
             ),
             Mistake(
                 "The mask is ignored: hide the keys that are not allowed.",
-                "(query, key, value, allowed)",
-                "(query, key, value)",
+                "n_heads, allowed)",
+                "n_heads, torch.ones_like(allowed))",
                 PITFALLS,
             ),
-            Mistake('The last matrix of the attention, w["o"], is missing.', ' @ w["o"]', ""),
+            Mistake(
+                'The last matrix of the attention, w["o"], is missing.',
+                "normed, w, n_heads",
+                'normed, w | {"o": torch.eye(x.shape[-1])}, n_heads',
+            ),
         ),
         has_gradient=True,
     ),

@@ -7,7 +7,8 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+
+from glassformer.course.workshop.solutions.ch05_attention import multi_head_attention
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -47,15 +48,13 @@ def block(x: Tensor, w: dict[str, Tensor], allowed: Tensor, n_heads: int) -> Ten
     """Return the stream after one pre-norm block: (B, T, D) → (B, T, D).
 
     h = x + attention(layer_norm(x)), and then h + feed_forward(layer_norm(h)). The attention is self-attention with
-    `n_heads` heads (chapter 5); `allowed` (B, 1, T, T) is True where a query may attend to a key, and each query has a
-    key; torch's `scaled_dot_product_attention` takes this mask. `w` has the weights of `feed_forward`, the matrices
-    "q", "k", "v" and "o" of the attention, each (D, D) and applied as x @ w["q"], and for the two norms, both with
-    eps 1e-5, "norm_1", "norm_1_bias", "norm_2" and "norm_2_bias", each (D,).
+    `n_heads` heads, the `multi_head_attention` of chapter 5; `allowed` (B, 1, T, T) is True where a query may attend to
+    a key, and each query has a key. `w` has the weights of `feed_forward`, the matrices "q", "k", "v" and "o" of the
+    attention, each (D, D) and applied as x @ w["q"], and for the two norms, both with eps 1e-5, "norm_1",
+    "norm_1_bias", "norm_2" and "norm_2_bias", each (D,).
     """
     normed = layer_norm(x, w["norm_1"], w["norm_1_bias"], 1e-5)
-    query, key, value = ((normed @ w[name]).unflatten(-1, (n_heads, -1)).transpose(1, 2) for name in "qkv")
-    heads = scaled_dot_product_attention(query, key, value, allowed)
-    h = x + heads.transpose(1, 2).flatten(2) @ w["o"]
+    h = x + multi_head_attention(normed, normed, w, n_heads, allowed)
     return h + feed_forward(layer_norm(h, w["norm_2"], w["norm_2_bias"], 1e-5), w)
 
 
