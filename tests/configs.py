@@ -83,7 +83,7 @@ CONFIGS: dict[str, TransformerConfig] = {
     "alibi_window": replace(GPT, positions=AlibiPositions(), decoder=replace(TWO_LAYERS, window_pattern=(0, 3))),
     "relative": replace(GPT, positions=RelativePositions(n_buckets=8, max_distance=12), attention_scale=1.0),
     "no_positions": replace(GPT, positions=NoPositions(), norm_weight=False, activation="relu2"),
-    "sinusoidal_halves": replace(GPT, positions=SinusoidalPositions("halves"), activation="gelu_tanh"),
+    "sinusoidal_halves": replace(GPT, positions=SinusoidalPositions("halves", 2, True), activation="gelu_tanh"),
     "learned_offset": replace(GPT, positions=LearnedPositions(offset=2), norm_bias=False, ff_bias=False),
     "rotary_partial_qk_norm": replace(
         LLAMA, decoder=replace(LLAMA.decoder, d_head=8), positions=RotaryPositions(fraction=0.5), qk_norm=True

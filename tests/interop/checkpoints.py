@@ -121,6 +121,7 @@ class Both:
             ids[range(n_rows), keep.sum(dim=1) - 1] = config.eos_id
         if config.is_encoder_decoder and not config.reads_text_twice:
             source = drawn(n_source, config.encoder_vocab_size)
+            source[source == config.pad_id] = 5
             source_mask = real(n_source) if mask else None
             mine |= {"source_ids": source, "source_attention_mask": source_mask}
             other: dict[str, Any] = {"input_ids": source, "decoder_input_ids": ids}

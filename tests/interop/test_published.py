@@ -384,6 +384,16 @@ READ: dict[str, tuple[Table, str, int]] = {
         "Pegasus",
         568_699_904,
     ),
+    "nllb-200-distilled-600M": (
+        pair("m2m_100", "M2M100ForConditionalGeneration", 1024, 12, vocab_size=256206, scale_embedding=True),
+        "M2M-100",
+        615_073_792,
+    ),
+    "m2m100_418M": (
+        pair("m2m_100", "M2M100ForConditionalGeneration", 1024, 12, vocab_size=128112, scale_embedding=True),
+        "M2M-100",
+        483_905_536,
+    ),
     "bart-large": (
         pair("bart", "BartForConditionalGeneration", 1024, 12, vocab_size=50265, normalize_embedding=True),
         "BART",
@@ -550,10 +560,6 @@ REFUSED: dict[str, tuple[Table, str]] = {
             hidden_act="gelu_new",
         ),
         "which lacks: ",
-    ),
-    "nllb-200-distilled-600M": (
-        pair("m2m_100", "M2M100ForConditionalGeneration", 1024, 12, vocab_size=256206, scale_embedding=True),
-        "model_type m2m_100 is not supported",
     ),
     "mamba-130m": (
         {

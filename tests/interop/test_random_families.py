@@ -189,6 +189,10 @@ def pair(draw: Random) -> Table:
     return drawn
 
 
+def m2m100(draw: Random) -> Table:
+    return pair(draw) | {"decoder_start_token_id": 3, "pad_token_id": draw.choice((0, 1))}
+
+
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")
 ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "XLM-RoBERTa": ("XLMRobertaForMaskedLM", encoder),
@@ -214,6 +218,7 @@ ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "Gemma 3": ("Gemma3ForCausalLM", gemma3),
     "mBART": ("MBartForConditionalGeneration", pair),
     "Pegasus": ("PegasusForConditionalGeneration", pair),
+    "M2M-100": ("M2M100ForConditionalGeneration", m2m100),
 }
 AUTO = {"MaskedLM": "MaskedLM", "CausalLM": "CausalLM", "ConditionalGeneration": "Seq2SeqLM"}
 

@@ -73,6 +73,8 @@ class SinusoidalPositions:
     layout: Literal["interleaved", "halves"] = setting(
         "interleaved", "interleaved = sine and cosine of each frequency together; halves = all sines, then all cosines"
     )
+    offset: int = setting(0, "number of the first position", between(0, MAX_LEN))
+    ends_at_base: bool = setting(False, "the lowest frequency is 1/10000 exactly (M2M-100); false = 10000^(2/D - 1)")
 
 
 @checked
@@ -347,6 +349,10 @@ class TransformerConfig:
         if isinstance(self.positions, SinusoidalPositions) and self.table_width % 2:
             name = "d_embedding" if self.d_embedding else "d_model"
             raise UserError(f"sinusoidal positions need an even width: model.{name} is {self.table_width}; change it")
+        if getattr(self.positions, "ends_at_base", False) and self.table_width < 4:
+            raise UserError(
+                "model.positions.ends_at_base needs at least two frequencies: set model.d_model to at least 4"
+            )
         if isinstance(self.head, VectorHead) and not 0 <= self.head.max_tokens <= self.max_len:
             raise UserError(f"model.head.max_tokens is {self.head.max_tokens} and must be from 0 to model.max_len")
         positions = self.positions

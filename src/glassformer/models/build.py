@@ -197,8 +197,8 @@ def build_positions(
 ) -> tuple[nn.Module | None, dict[float, p.Rotary], nn.Module | None]:
     """Build the modules that act on embeddings, on queries and keys (by base), and on scores; most are missing."""
     match config.positions:
-        case c.SinusoidalPositions(layout):
-            return p.SinusoidalPositions(config.table_width, layout), {}, None
+        case c.SinusoidalPositions(layout, offset, ends_at_base):
+            return p.SinusoidalPositions(config.table_width, layout, offset, ends_at_base), {}, None
         case c.LearnedPositions(offset):
             return p.LearnedPositions(n_positions, config.table_width, offset), {}, None
         case c.RotaryPositions() as rotary:

@@ -63,5 +63,6 @@ FAMILIES: tuple[Family, ...] = (
     gemma.GEMMA3,
     mbart.MBART,
     mbart.PEGASUS,
+    mbart.M2M100,
 )
 """Families in the order in which an export tries them, after the family that the model was imported from."""
