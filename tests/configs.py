@@ -118,6 +118,9 @@ CONFIGS: dict[str, TransformerConfig] = {
     "bert_rotary_window": replace(
         BERT, positions=RotaryPositions(), encoder=replace(TWO_LAYERS, window_pattern=(3, 0)), fused_qkv=True
     ),
+    "bert_two_positions": replace(
+        BERT, positions=LearnedPositions(offset=2), relative_bias=RelativePositions(n_buckets=8, max_distance=12)
+    ),
     "bert_alibi": replace(BERT, positions=AlibiPositions()),
     "tagger": replace(BERT, head=PositionHead(5)),
     "classifier_first": replace(BERT, head=SequenceHead(3, "first", "tanh")),

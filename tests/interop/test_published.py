@@ -41,6 +41,13 @@ def roberta(architecture: str, model_type: str, d_model: int, n_layers: int, voc
     return bert(architecture, model_type, d_model, n_layers, vocab_size, **common | others)
 
 
+def mpnet(architecture: str) -> Table:
+    sizes = {"max_position_embeddings": 514, "pad_token_id": 1, "relative_attention_num_buckets": 32}
+    table = bert(architecture, "mpnet", 768, 12, 30527, layer_norm_eps=1e-5, **sizes)
+    del table["type_vocab_size"]
+    return table
+
+
 def gpt2(d_model: int, n_layers: int, n_heads: int) -> Table:
     sizes = {"n_embd": d_model, "n_layer": n_layers, "n_head": n_heads, "n_positions": 1024, "n_ctx": 1024}
     return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257} | sizes
@@ -144,6 +151,11 @@ READ: dict[str, tuple[Table, str, int]] = {
         567_754_752,
     ),
     "camembert-base": (roberta("CamembertForMaskedLM", "camembert", 768, 12, 32005), "CamemBERT", 110_655_493),
+    "all-mpnet-base-v2": (
+        mpnet("MPNetModel"),
+        "MPNet",
+        109_486_464,
+    ),
     "electra-base-discriminator": (
         bert("ElectraForPreTraining", "electra", 768, 12, 30522, embedding_size=768, **ELECTRA),
         "ELECTRA",
@@ -542,10 +554,6 @@ REFUSED: dict[str, tuple[Table, str]] = {
             num_experts_per_tok=2,
         ),
         "the nearest family is Llama, which lacks: num_local_experts is not a known key; num_experts_per_tok",
-    ),
-    "all-mpnet-base-v2": (
-        roberta("MPNetForMaskedLM", "mpnet", 768, 12, 30527, relative_attention_num_buckets=32),
-        "which lacks: relative_attention_num_buckets is not a known key",
     ),
     "albert-base-v2": (
         bert(

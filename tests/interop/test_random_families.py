@@ -60,6 +60,10 @@ def encoder(draw: Random) -> Table:
     return drawn | {"type_vocab_size": draw.choice((1, 2)), "pad_token_id": draw.choice((0, 1))}
 
 
+def mpnet(draw: Random) -> Table:
+    return stack(draw) | {"intermediate_size": inner(draw), "layer_norm_eps": eps(draw), "pad_token_id": 1}
+
+
 def electra(draw: Random) -> Table:
     drawn = encoder(draw)
     return drawn | {"embedding_size": drawn["hidden_size"]}
@@ -197,6 +201,7 @@ ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")
 ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "XLM-RoBERTa": ("XLMRobertaForMaskedLM", encoder),
     "CamemBERT": ("CamembertForMaskedLM", encoder),
+    "MPNet": ("MPNetForMaskedLM", mpnet),
     "ELECTRA": ("ElectraForMaskedLM", electra),
     "Nomic BERT": ("NomicBertForMaskedLM", nomic_bert),
     "GPT-Neo": ("GPTNeoForCausalLM", gpt_neo),

@@ -276,6 +276,9 @@ class TransformerConfig:
     share_embeddings: bool = setting(False, "encoder and decoder share one embedding table")
     tie_output: bool = setting(True, "the output head reuses the embedding table of its stack")
     positions: Positions = setting(LearnedPositions(), "position encoding")
+    relative_bias: RelativePositions | None = setting(
+        None, "bias of the attention scores by distance, in addition to other positions (MPNet)"
+    )
     norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "type of normalisation in all layers")
     norm_eps: float = setting(1e-5, "constant added to the variance", "> 0")
     norm_weight: bool = setting(True, "norms have a learned scale")
@@ -356,9 +359,15 @@ class TransformerConfig:
         if isinstance(self.head, VectorHead) and not 0 <= self.head.max_tokens <= self.max_len:
             raise UserError(f"model.head.max_tokens is {self.head.max_tokens} and must be from 0 to model.max_len")
         positions = self.positions
-        if isinstance(positions, RelativePositions) and not 4 <= positions.n_buckets < 2 * positions.max_distance:
+        for name, bias in {"positions": positions, "relative_bias": self.relative_bias}.items():
+            if isinstance(bias, RelativePositions) and not 4 <= bias.n_buckets < 2 * bias.max_distance:
+                raise UserError(
+                    f"model.{name}.n_buckets is {bias.n_buckets} and must be at least 4, and below 2 × max_distance"
+                )
+        if self.relative_bias is not None and isinstance(positions, RelativePositions | AlibiPositions | NoPositions):
             raise UserError(
-                f"model.positions.n_buckets is {positions.n_buckets} and must be at least 4, and below 2 × max_distance"
+                f"model.relative_bias is added to other positions, and model.positions.kind is {positions.kind}: leave "
+                "out relative_bias; the kind relative is such a bias alone"
             )
         wrong = [x for x in getattr(positions, "base_pattern", ()) if not (x > 1 or x == 0)]
         if wrong:

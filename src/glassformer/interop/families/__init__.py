@@ -17,6 +17,7 @@ from glassformer.interop.families import (
     llama_relatives,
     marian,
     mbart,
+    mpnet,
     nomic_bert,
     opt,
     phi,
@@ -64,5 +65,6 @@ FAMILIES: tuple[Family, ...] = (
     mbart.MBART,
     mbart.PEGASUS,
     mbart.M2M100,
+    mpnet.MPNET,
 )
 """Families in the order in which an export tries them, after the family that the model was imported from."""
