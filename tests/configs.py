@@ -112,6 +112,9 @@ CONFIGS: dict[str, TransformerConfig] = {
     # One stack with bidirectional attention.
     "bert": BERT,
     "bert_narrow_table": replace(BERT, d_embedding=6),
+    "shared_layers": replace(
+        BERT, encoder=replace(TWO_LAYERS, n_layers=3, shared_layers=True), d_embedding=6, embedding_bias=True
+    ),
     "bert_relative": replace(
         BERT, positions=RelativePositions(n_buckets=8, max_distance=12), norm="rmsnorm", norm_order="pre"
     ),

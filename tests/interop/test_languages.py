@@ -29,8 +29,8 @@ def nllb() -> Any:
     return transformers.NllbTokenizer(vocab, [("▁", "t"), ("h", "e")], src_lang="eng_Latn", tgt_lang="deu_Latn")
 
 
-def unigram(cls: Any, **options: Any) -> Any:
-    return cls([(token, -float(i)) for i, token in enumerate((*SPECIAL, "▁", *LETTERS, "▁t", "he"))], **options)
+def unigram(cls: Any, special: tuple[str, ...] = SPECIAL, **options: Any) -> Any:
+    return cls([(token, -float(i)) for i, token in enumerate((*special, "▁", *LETTERS, "▁t", "he"))], **options)
 
 
 def model_of(name: str, tokenizer: Any, **ids: Any) -> Any:
@@ -100,7 +100,7 @@ def test_an_export_keeps_both_languages(tmp_path: Path) -> None:
 
 
 def test_mbart_50_has_the_language_before_the_text(tmp_path: Path) -> None:
-    tokenizer = unigram(transformers.MBart50Tokenizer, src_lang="en_XX", tgt_lang="de_DE")
+    tokenizer = unigram(transformers.MBart50Tokenizer, ("<unk>", "<s>", "</s>"), src_lang="en_XX", tgt_lang="de_DE")
     theirs = model_of("MBart", tokenizer, decoder_start_token_id=2)
     theirs.generation_config.forced_bos_token_id = tokenizer.convert_tokens_to_ids("de_DE")
     ours = saved(theirs, tokenizer, tmp_path)

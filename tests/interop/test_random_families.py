@@ -66,7 +66,11 @@ def mpnet(draw: Random) -> Table:
 
 def electra(draw: Random) -> Table:
     drawn = encoder(draw)
-    return drawn | {"embedding_size": drawn["hidden_size"]}
+    return drawn | {"embedding_size": draw.choice((6, drawn["hidden_size"]))}
+
+
+def albert(draw: Random) -> Table:
+    return encoder(draw) | {"embedding_size": draw.choice((6, 12)), "hidden_act": draw.choice(ACTIVATIONS)}
 
 
 def nomic_bert(draw: Random) -> Table:
@@ -201,6 +205,7 @@ ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")
 ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "XLM-RoBERTa": ("XLMRobertaForMaskedLM", encoder),
     "CamemBERT": ("CamembertForMaskedLM", encoder),
+    "ALBERT": ("AlbertForMaskedLM", albert),
     "MPNet": ("MPNetForMaskedLM", mpnet),
     "ELECTRA": ("ElectraForMaskedLM", electra),
     "Nomic BERT": ("NomicBertForMaskedLM", nomic_bert),

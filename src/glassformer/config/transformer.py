@@ -36,6 +36,7 @@ class Stack:
     window_pattern: tuple[int, ...] = setting(
         (), "attention window of each layer in tokens, own token included; repeats over the layers; 0 or [] = all"
     )
+    shared_layers: bool = setting(False, "all layers are one block, with the same weights (Lan 2020)")
 
 
 @dataclass(frozen=True)
@@ -268,6 +269,7 @@ class TransformerConfig:
     decoder: Stack | None = setting(None, "decoder: causal attention")
     d_model: int = setting(512, "width of the residual stream", *WIDTH)
     d_embedding: int = setting(0, "width of the token embeddings, projected to d_model; 0 = d_model", *WIDTH_OR_0)
+    embedding_bias: bool = setting(False, "bias of the projection of narrow token embeddings (ELECTRA, ALBERT)")
     vocab_size: int = setting(0, "size of the (target) vocabulary; 0 = size of the tokenizer", *VOCAB_OR_0)
     source_vocab_size: int = setting(0, "size of the source vocabulary; 0 = one joint vocabulary", *VOCAB_OR_0)
     n_token_types: int = setting(0, "number of segment types, each with an embedding; 0 = none", *WIDTH_OR_0)

@@ -127,11 +127,15 @@ def _stack_parts(
         EmbeddingTables(table, added, token_types),
         config.d_model,
         norm=embedding_norm,
+        bias=config.embedding_bias,
         scale=config.embedding_scale * (math.sqrt(config.d_model) if config.scale_embeddings else 1.0),
         dropout=config.embedding_dropout,
         token_dropout=config.token_dropout,
     )
-    blocks = [_block(config, stack, cross) for _ in range(stack.n_layers)]
+    if stack.shared_layers:
+        blocks = [_block(config, stack, cross)] * stack.n_layers
+    else:
+        blocks = [_block(config, stack, cross) for _ in range(stack.n_layers)]
     pattern = stack.window_pattern or (0,)
     windows = [pattern[i % len(pattern)] for i in range(stack.n_layers)]
     final_norm = norm(config.d_model) if config.final_norm else None

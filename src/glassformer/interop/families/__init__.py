@@ -1,6 +1,7 @@
 """Model families of transformers for import and export, one file per kind of block."""
 
 from glassformer.interop.families import (
+    albert,
     bart,
     bert,
     bloom,
@@ -66,5 +67,6 @@ FAMILIES: tuple[Family, ...] = (
     mbart.PEGASUS,
     mbart.M2M100,
     mpnet.MPNET,
+    albert.ALBERT,
 )
 """Families in the order in which an export tries them, after the family that the model was imported from."""

@@ -63,6 +63,7 @@ MPNET = replace(
         "lm_head.decoder.weight": "mpnet.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
+    unread=lambda config: {"lm_head.bias": "lm_head.decoder.bias"} if bert.is_untied(config) else {},
     other_heads={"tokens": ("mpnet.pooler.*",), "vectors": ("lm_head.*",)},
     derived=("mpnet.embeddings.position_ids",),
     builder=None,
