@@ -2,11 +2,11 @@
 
 A hypothesis is the ids of a target after the start id, including the end token once it has ended. Its log p is the
 sum of log softmax over its ids, including a forced prefix but not the tokens that every target begins with (BART's
-`<s>`, a language); its score is log p / penalty(length), divided once. Each step takes the best `beam - finished` continuations, by log p, of all live hypotheses of a sentence. Those that end are
-finished and keep their place, and the others stay live, so that beam 1 is greedy for every penalty. Of equal
-continuations, the one of the better parent comes first, then the smaller id. A sentence is done when no hypothesis is
-live, when `n_best` hypotheses are finished and no live one can still win, or at its limit; there, live hypotheses
-count as unfinished and rank last.
+`<s>`, a language); its score is log p / penalty(length), divided once. Each step takes the best `beam - finished`
+continuations, by log p, of all live hypotheses of a sentence. Those that end are finished and keep their place, and
+the others stay live, so that beam 1 is greedy for every penalty. Of equal continuations, the one of the better parent
+comes first, then the smaller id. A sentence is done when no hypothesis is live, when `n_best` hypotheses are finished
+and no live one can still win, or at its limit; there, live hypotheses count as unfinished and rank last.
 
 With another `early_stopping` (the rules of transformers), a finished hypothesis frees its place, so that `beam`
 hypotheses are live at every step. Of the best `beam` continuations, those that end are finished; the best `beam` that
