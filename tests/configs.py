@@ -83,7 +83,7 @@ CONFIGS: dict[str, TransformerConfig] = {
     "alibi_window": replace(GPT, positions=AlibiPositions(), decoder=replace(TWO_LAYERS, window_pattern=(0, 3))),
     "relative": replace(GPT, positions=RelativePositions(n_buckets=8, max_distance=12), attention_scale=1.0),
     "no_positions": replace(GPT, positions=NoPositions(), norm_weight=False, activation="relu2"),
-    "sinusoidal_halves": replace(GPT, positions=SinusoidalPositions("halves"), activation="gelu_tanh"),
+    "sinusoidal_halves": replace(GPT, positions=SinusoidalPositions("halves", 2, True), activation="gelu_tanh"),
     "learned_offset": replace(GPT, positions=LearnedPositions(offset=2), norm_bias=False, ff_bias=False),
     "rotary_partial_qk_norm": replace(
         LLAMA, decoder=replace(LLAMA.decoder, d_head=8), positions=RotaryPositions(fraction=0.5), qk_norm=True
@@ -112,11 +112,17 @@ CONFIGS: dict[str, TransformerConfig] = {
     # One stack with bidirectional attention.
     "bert": BERT,
     "bert_narrow_table": replace(BERT, d_embedding=6),
+    "shared_layers": replace(
+        BERT, encoder=replace(TWO_LAYERS, n_layers=3, shared_layers=True), d_embedding=6, embedding_bias=True
+    ),
     "bert_relative": replace(
         BERT, positions=RelativePositions(n_buckets=8, max_distance=12), norm="rmsnorm", norm_order="pre"
     ),
     "bert_rotary_window": replace(
         BERT, positions=RotaryPositions(), encoder=replace(TWO_LAYERS, window_pattern=(3, 0)), fused_qkv=True
+    ),
+    "bert_two_positions": replace(
+        BERT, positions=LearnedPositions(offset=2), relative_bias=RelativePositions(n_buckets=8, max_distance=12)
     ),
     "bert_alibi": replace(BERT, positions=AlibiPositions()),
     "tagger": replace(BERT, head=PositionHead(5)),

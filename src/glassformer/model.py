@@ -45,6 +45,7 @@ from glassformer.store.model_directory import save_model
 from glassformer.tasks.batches import Place, Places
 from glassformer.tasks.task import Prompt, wrong_verb
 from glassformer.tasks.trained_model import TrainedModel
+from glassformer.tokenization.languages import languages, with_languages
 
 if TYPE_CHECKING:
     from glassformer.inspection.ablation import Part
@@ -330,6 +331,20 @@ class Model(TrainedModel):
         source or from earlier in the target. `counts`, a `DraftCounts`, receives their numbers.
         """
         return [found[0].text for found in self.translations(source, prefix=prefix, **settings)]
+
+    def with_languages(self, source: str | None = None, target: str | None = None) -> "Model":
+        """Return this translator for other languages, such as `eng_Latn`, `en_XX` or `en`; `None` keeps a language.
+
+        The models share the network. Raises `UserError` if the tokenizer has no token for the language, or if the
+        model starts targets with a fixed language token (mBART, `decoder_start_id`).
+        """
+        start = self.tokenizer.id_to_token(self.translator.start_id)
+        if target is not None and start in languages(self.tokenizer):
+            raise UserError(
+                f"{self.name} starts each target with {start} (model.decoder_start_id): its target language cannot be "
+                "chosen"
+            )
+        return replace(self, tokenizers=with_languages(self.tokenizers, source, target))
 
     @overload
     def translations(self, sources: str, **settings: Any) -> list[Translation]: ...

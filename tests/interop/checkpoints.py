@@ -35,7 +35,7 @@ def tiny_tokenizer() -> Tokenizer:
 def randomise(network: nn.Module, seed: int = 1) -> None:
     """Change every stored float parameter and buffer from its initial value: norms are not 1, biases are not 0.
 
-    Frozen parameters, such as Marian's sinusoids, do not change.
+    Frozen parameters and computed buffers, such as sinusoids, do not change.
     """
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -48,7 +48,10 @@ def randomise(network: nn.Module, seed: int = 1) -> None:
 
 def one_bias(theirs: Any) -> None:
     """Copy the bias: an untied head of transformers 5 adds its projection's bias, and stores another unused one."""
-    head = getattr(theirs, "lm_head", None) or getattr(getattr(theirs, "cls", None), "predictions", None)
+    heads = [getattr(theirs, name, None) for name in ("lm_head", "predictions")]
+    head = next(
+        (head for head in heads if head is not None), getattr(getattr(theirs, "cls", None), "predictions", None)
+    )
     if isinstance(getattr(head, "bias", None), torch.Tensor) and hasattr(head, "decoder"):
         head.bias.copy_(head.decoder.bias)
 
@@ -121,6 +124,7 @@ class Both:
             ids[range(n_rows), keep.sum(dim=1) - 1] = config.eos_id
         if config.is_encoder_decoder and not config.reads_text_twice:
             source = drawn(n_source, config.encoder_vocab_size)
+            source[source == config.pad_id] = 5
             source_mask = real(n_source) if mask else None
             mine |= {"source_ids": source, "source_attention_mask": source_mask}
             other: dict[str, Any] = {"input_ids": source, "decoder_input_ids": ids}

@@ -48,12 +48,21 @@ def cut(rows: Tensor, end: int | None) -> Ids:
     return [row[: row.index(end) + 1] if end in row else row for row in found]
 
 
+def suppressed(both: Both, end: int | None) -> list[int]:
+    """Return the ids that neither library writes: padding, and without an end token that of the model."""
+    config = both.network.config
+    ids = [config.pad_id] if end is not None else [config.pad_id, config.eos_id]
+    return [i for i in ids if i is not None and i != end]
+
+
 def theirs_written(both: Both, prompts: Ids, end: int | None, **settings: Any) -> Ids:
     """Generate with `transformers` from prompts, or from sources if the model has an encoder."""
     config = both.network.config
     is_seq2seq = config.encoder is not None
     ids, mask = padded(prompts, left=not is_seq2seq)
-    ends = {"suppress_tokens": [config.eos_id]} if end is None else {"eos_token_id": end}
+    ends: dict[str, Any] = {"suppress_tokens": suppressed(both, end)}
+    if end is not None:
+        ends["eos_token_id"] = end
     fixed = {"max_new_tokens": N_NEW, "do_sample": False, "pad_token_id": PAD}
     found = both.theirs.generate(ids, attention_mask=mask, **fixed, **ends, **settings)
     return cut(found[:, 1 if is_seq2seq else ids.shape[1] :], end)
@@ -61,7 +70,7 @@ def theirs_written(both: Both, prompts: Ids, end: int | None, **settings: Any) -
 
 def ours_greedy(both: Both, prompts: Ids, end: int | None) -> Ids:
     config = both.network.config
-    suppress_ids = [config.eos_id] if end is None and config.eos_id is not None else []
+    suppress_ids = suppressed(both, end)
     sources: Ids = []
     if config.encoder is not None:
         assert config.decoder_start_id is not None
@@ -98,7 +107,7 @@ def ours_beam(both: Both, sources: Ids, end: int | None, beam: int = 4) -> Ids:
         start_id=config.decoder_start_id,
         end_id=config.eos_id if end is None else end,
         max_len=config.max_len,
-        suppress_ids=[config.eos_id] if end is None else [],
+        suppress_ids=suppressed(both, end),
     )
     found = beam_search(both.network, (ids, mask.bool()), search)
     return [best.ids for best, *_ in found]

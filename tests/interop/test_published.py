@@ -41,6 +41,13 @@ def roberta(architecture: str, model_type: str, d_model: int, n_layers: int, voc
     return bert(architecture, model_type, d_model, n_layers, vocab_size, **common | others)
 
 
+def mpnet(architecture: str) -> Table:
+    sizes = {"max_position_embeddings": 514, "pad_token_id": 1, "relative_attention_num_buckets": 32}
+    table = bert(architecture, "mpnet", 768, 12, 30527, layer_norm_eps=1e-5, **sizes)
+    del table["type_vocab_size"]
+    return table
+
+
 def gpt2(d_model: int, n_layers: int, n_heads: int) -> Table:
     sizes = {"n_embd": d_model, "n_layer": n_layers, "n_head": n_heads, "n_positions": 1024, "n_ctx": 1024}
     return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257} | sizes
@@ -117,6 +124,7 @@ STABLE |= {"max_position_embeddings": 4096, "qk_layernorm": False, "rope_theta":
 OLMO = {"vocab_size": 50304, "max_position_embeddings": 2048, "hidden_act": "silu", "clip_qkv": None}
 QWEN = {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "use_sliding_window": False, "sliding_window": None}
 ELECTRA = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+ALBERT = {"embedding_size": 128, "num_hidden_groups": 1, "inner_group_num": 1, "hidden_act": "gelu_new"}
 STARCODER2 = ("starcoder2", "Starcoder2ForCausalLM")
 
 READ: dict[str, tuple[Table, str, int]] = {
@@ -144,6 +152,21 @@ READ: dict[str, tuple[Table, str, int]] = {
         567_754_752,
     ),
     "camembert-base": (roberta("CamembertForMaskedLM", "camembert", 768, 12, 32005), "CamemBERT", 110_655_493),
+    "electra-small-discriminator": (
+        bert("ElectraForPreTraining", "electra", 256, 12, 30522, embedding_size=128, **ELECTRA),
+        "ELECTRA",
+        13_483_008,
+    ),
+    "albert-base-v2": (
+        bert("AlbertForMaskedLM", "albert", 768, 12, 30000, **ALBERT),
+        "ALBERT",
+        11_221_680,
+    ),
+    "all-mpnet-base-v2": (
+        mpnet("MPNetModel"),
+        "MPNet",
+        109_486_464,
+    ),
     "electra-base-discriminator": (
         bert("ElectraForPreTraining", "electra", 768, 12, 30522, embedding_size=768, **ELECTRA),
         "ELECTRA",
@@ -384,6 +407,16 @@ READ: dict[str, tuple[Table, str, int]] = {
         "Pegasus",
         568_699_904,
     ),
+    "nllb-200-distilled-600M": (
+        pair("m2m_100", "M2M100ForConditionalGeneration", 1024, 12, vocab_size=256206, pad_token_id=1),
+        "M2M-100",
+        615_073_792,
+    ),
+    "m2m100_418M": (
+        pair("m2m_100", "M2M100ForConditionalGeneration", 1024, 12, vocab_size=128112, pad_token_id=1),
+        "M2M-100",
+        483_905_536,
+    ),
     "bart-large": (
         pair("bart", "BartForConditionalGeneration", 1024, 12, vocab_size=50265, normalize_embedding=True),
         "BART",
@@ -482,10 +515,6 @@ READ: dict[str, tuple[Table, str, int]] = {
 """Name → configuration, family, number of parameters."""
 
 REFUSED: dict[str, tuple[Table, str]] = {
-    "electra-small-discriminator": (
-        bert("ElectraForPreTraining", "electra", 256, 12, 30522, embedding_size=128, **ELECTRA),
-        "embedding_size 128 differs from hidden_size 256: ELECTRA's projection between them has a bias",
-    ),
     "opt-350m": (
         opt(1024, 24, 16, word_embed_proj_dim=512, do_layer_norm_before=False),
         "word_embed_proj_dim 512 differs from hidden_size 1024: positions are added after the projection",
@@ -532,28 +561,6 @@ REFUSED: dict[str, tuple[Table, str]] = {
             num_experts_per_tok=2,
         ),
         "the nearest family is Llama, which lacks: num_local_experts is not a known key; num_experts_per_tok",
-    ),
-    "all-mpnet-base-v2": (
-        roberta("MPNetForMaskedLM", "mpnet", 768, 12, 30527, relative_attention_num_buckets=32),
-        "which lacks: relative_attention_num_buckets is not a known key",
-    ),
-    "albert-base-v2": (
-        bert(
-            "AlbertForMaskedLM",
-            "albert",
-            768,
-            12,
-            30000,
-            embedding_size=128,
-            num_hidden_groups=1,
-            inner_group_num=1,
-            hidden_act="gelu_new",
-        ),
-        "which lacks: ",
-    ),
-    "nllb-200-distilled-600M": (
-        pair("m2m_100", "M2M100ForConditionalGeneration", 1024, 12, vocab_size=256206, scale_embedding=True),
-        "model_type m2m_100 is not supported",
     ),
     "mamba-130m": (
         {

@@ -60,9 +60,17 @@ def encoder(draw: Random) -> Table:
     return drawn | {"type_vocab_size": draw.choice((1, 2)), "pad_token_id": draw.choice((0, 1))}
 
 
+def mpnet(draw: Random) -> Table:
+    return stack(draw) | {"intermediate_size": inner(draw), "layer_norm_eps": eps(draw), "pad_token_id": 1}
+
+
 def electra(draw: Random) -> Table:
     drawn = encoder(draw)
-    return drawn | {"embedding_size": drawn["hidden_size"]}
+    return drawn | {"embedding_size": draw.choice((6, drawn["hidden_size"]))}
+
+
+def albert(draw: Random) -> Table:
+    return encoder(draw) | {"embedding_size": draw.choice((6, 12)), "hidden_act": draw.choice(ACTIVATIONS)}
 
 
 def nomic_bert(draw: Random) -> Table:
@@ -189,10 +197,16 @@ def pair(draw: Random) -> Table:
     return drawn
 
 
+def m2m100(draw: Random) -> Table:
+    return pair(draw) | {"decoder_start_token_id": 3, "pad_token_id": draw.choice((0, 1))}
+
+
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")
 ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "XLM-RoBERTa": ("XLMRobertaForMaskedLM", encoder),
     "CamemBERT": ("CamembertForMaskedLM", encoder),
+    "ALBERT": ("AlbertForMaskedLM", albert),
+    "MPNet": ("MPNetForMaskedLM", mpnet),
     "ELECTRA": ("ElectraForMaskedLM", electra),
     "Nomic BERT": ("NomicBertForMaskedLM", nomic_bert),
     "GPT-Neo": ("GPTNeoForCausalLM", gpt_neo),
@@ -214,6 +228,7 @@ ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "Gemma 3": ("Gemma3ForCausalLM", gemma3),
     "mBART": ("MBartForConditionalGeneration", pair),
     "Pegasus": ("PegasusForConditionalGeneration", pair),
+    "M2M-100": ("M2M100ForConditionalGeneration", m2m100),
 }
 AUTO = {"MaskedLM": "MaskedLM", "CausalLM": "CausalLM", "ConditionalGeneration": "Seq2SeqLM"}
 

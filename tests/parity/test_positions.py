@@ -10,7 +10,7 @@ import torch
 from configs import LLAMA, random_ids
 from glassformer.config.transformer import LinearScaling, Llama3Scaling, RotaryPositions, Scaling, YarnScaling
 from glassformer.models.build import _rotary
-from glassformer.nn.positions import AlibiBias, relative_bucket, sinusoid
+from glassformer.nn.positions import AlibiBias, SinusoidalPositions, relative_bucket, sinusoid
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers")
@@ -84,6 +84,13 @@ def test_sinusoids_in_halves_equal_marian() -> None:
     filled = table.create_weight() if hasattr(table, "create_weight") else None
     expected = table.weight if filled is None else filled
     torch.testing.assert_close(sinusoid(torch.arange(40), 16, "halves"), expected.detach(), rtol=0, atol=1e-5)
+
+
+def test_sinusoids_that_end_at_the_base_equal_m2m100() -> None:
+    from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
+
+    expected = M2M100SinusoidalPositionalEmbedding.get_embedding(1000, 16)
+    assert torch.equal(SinusoidalPositions(16, "halves", 3, True)(torch.arange(997)), expected[3:])
 
 
 def test_sinusoids_follow_the_formula_of_the_paper() -> None:

@@ -31,6 +31,8 @@ def main(
     output: Path | None = None,
     n_best: int = 1,
     prefix: str = "",
+    source_language: str | None = None,
+    target_language: str | None = None,
     draft: Path | None = None,
     search: Search,
     loading: Loading,
@@ -46,12 +48,16 @@ def main(
         output: The file for the targets; default: standard output.
         n_best: Number of targets per source; above 1, each is printed as "line number TAB score TAB target".
         prefix: The beginning of every target.
+        source_language: The language of the sources, for a model with language tokens: eng_Latn (NLLB), en_XX (mBART),
+            en (M2M-100); default: that of the imported tokenizer.
+        target_language: The language of the targets; default: that of the imported generation settings.
         draft: The directory of a smaller model with the same tokenizers; with --beam 1, it proposes --draft-tokens
             tokens per step.
 
     Examples:
         glassformer translate runs/en-de "A dog runs."
         glassformer translate runs/en-de --input new.en --output new.de
+        glassformer translate nllb --source-language eng_Latn --target-language deu_Latn "A dog runs."
     """
     require_draft_model(search, draft)
     directories, text = directories_and_text(models)
@@ -66,6 +72,8 @@ def main(
         config.require_greedy("a draft model is given")
     model = loading.ensemble(directories, "translate")
     model.require_source()
+    if source_language is not None or target_language is not None:
+        model = model.with_languages(source_language, target_language)
     require_effect(model, search)
     from glassformer.inference.drafters import DraftCounts
 

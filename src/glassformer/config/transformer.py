@@ -36,6 +36,7 @@ class Stack:
     window_pattern: tuple[int, ...] = setting(
         (), "attention window of each layer in tokens, own token included; repeats over the layers; 0 or [] = all"
     )
+    shared_layers: bool = setting(False, "all layers are one block, with the same weights (Lan 2020)")
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class SinusoidalPositions:
     layout: Literal["interleaved", "halves"] = setting(
         "interleaved", "interleaved = sine and cosine of each frequency together; halves = all sines, then all cosines"
     )
+    offset: int = setting(0, "number of the first position", between(0, MAX_LEN))
+    ends_at_base: bool = setting(False, "the lowest frequency is 1/10000 exactly (M2M-100); false = 10000^(2/D - 1)")
 
 
 @checked
@@ -266,6 +269,7 @@ class TransformerConfig:
     decoder: Stack | None = setting(None, "decoder: causal attention")
     d_model: int = setting(512, "width of the residual stream", *WIDTH)
     d_embedding: int = setting(0, "width of the token embeddings, projected to d_model; 0 = d_model", *WIDTH_OR_0)
+    embedding_bias: bool = setting(False, "bias of the projection of narrow token embeddings (ELECTRA, ALBERT)")
     vocab_size: int = setting(0, "size of the (target) vocabulary; 0 = size of the tokenizer", *VOCAB_OR_0)
     source_vocab_size: int = setting(0, "size of the source vocabulary; 0 = one joint vocabulary", *VOCAB_OR_0)
     n_token_types: int = setting(0, "number of segment types, each with an embedding; 0 = none", *WIDTH_OR_0)
@@ -274,6 +278,9 @@ class TransformerConfig:
     share_embeddings: bool = setting(False, "encoder and decoder share one embedding table")
     tie_output: bool = setting(True, "the output head reuses the embedding table of its stack")
     positions: Positions = setting(LearnedPositions(), "position encoding")
+    relative_bias: RelativePositions | None = setting(
+        None, "bias of the attention scores by distance, in addition to other positions (MPNet)"
+    )
     norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "type of normalisation in all layers")
     norm_eps: float = setting(1e-5, "constant added to the variance", "> 0")
     norm_weight: bool = setting(True, "norms have a learned scale")
@@ -347,12 +354,22 @@ class TransformerConfig:
         if isinstance(self.positions, SinusoidalPositions) and self.table_width % 2:
             name = "d_embedding" if self.d_embedding else "d_model"
             raise UserError(f"sinusoidal positions need an even width: model.{name} is {self.table_width}; change it")
+        if getattr(self.positions, "ends_at_base", False) and self.table_width < 4:
+            raise UserError(
+                "model.positions.ends_at_base needs at least two frequencies: set model.d_model to at least 4"
+            )
         if isinstance(self.head, VectorHead) and not 0 <= self.head.max_tokens <= self.max_len:
             raise UserError(f"model.head.max_tokens is {self.head.max_tokens} and must be from 0 to model.max_len")
         positions = self.positions
-        if isinstance(positions, RelativePositions) and not 4 <= positions.n_buckets < 2 * positions.max_distance:
+        for name, bias in {"positions": positions, "relative_bias": self.relative_bias}.items():
+            if isinstance(bias, RelativePositions) and not 4 <= bias.n_buckets < 2 * bias.max_distance:
+                raise UserError(
+                    f"model.{name}.n_buckets is {bias.n_buckets} and must be at least 4, and below 2 × max_distance"
+                )
+        if self.relative_bias is not None and isinstance(positions, RelativePositions | AlibiPositions | NoPositions):
             raise UserError(
-                f"model.positions.n_buckets is {positions.n_buckets} and must be at least 4, and below 2 × max_distance"
+                f"model.relative_bias is added to other positions, and model.positions.kind is {positions.kind}: leave "
+                "out relative_bias; the kind relative is such a bias alone"
             )
         wrong = [x for x in getattr(positions, "base_pattern", ()) if not (x > 1 or x == 0)]
         if wrong:

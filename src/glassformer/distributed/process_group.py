@@ -162,7 +162,7 @@ class Sharded(ProcessGroup):
             policy["offload_policy"] = CPUOffloadPolicy()
         for module in network.modules():
             if isinstance(module, nn.ModuleList):
-                for block in module:
+                for block in dict.fromkeys(module):  # a block may be several layers
                     fully_shard(block, **policy)
         fully_shard(network, **policy)
         # Set the order of prefetching in the backward pass: network, last block, …, first block. The default order

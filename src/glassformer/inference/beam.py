@@ -1,12 +1,12 @@
 """Beam search: a search for the most probable target of each source, with a few hypotheses at a time.
 
 A hypothesis is the ids of a target after the start id, including the end token once it has ended. Its log p is the
-sum of log softmax over its ids, including a forced prefix; its score is log p / penalty(length), divided once. Each
-step takes the best `beam - finished` continuations, by log p, of all live hypotheses of a sentence. Those that end are
-finished and keep their place, and the others stay live, so that beam 1 is greedy for every penalty. Of equal
-continuations, the one of the better parent comes first, then the smaller id. A sentence is done when no hypothesis is
-live, when `n_best` hypotheses are finished and no live one can still win, or at its limit; there, live hypotheses
-count as unfinished and rank last.
+sum of log softmax over its ids, including a forced prefix but not the tokens that every target begins with (BART's
+`<s>`, a language); its score is log p / penalty(length), divided once. Each step takes the best `beam - finished`
+continuations, by log p, of all live hypotheses of a sentence. Those that end are finished and keep their place, and
+the others stay live, so that beam 1 is greedy for every penalty. Of equal continuations, the one of the better parent
+comes first, then the smaller id. A sentence is done when no hypothesis is live, when `n_best` hypotheses are finished
+and no live one can still win, or at its limit; there, live hypotheses count as unfinished and rank last.
 
 With another `early_stopping` (the rules of transformers), a finished hypothesis frees its place, so that `beam`
 hypotheses are live at every step. Of the best `beam` continuations, those that end are finished; the best `beam` that
@@ -120,6 +120,8 @@ class Search:
     """Number of targets per source."""
     suppress_ids: Ids = ()
     """Ids that are never chosen."""
+    n_forced: int = 0
+    """Number of the first ids of a prefix that have log p 0, because every target begins with them."""
 
     def __post_init__(self) -> None:
         require_integer("n_best", self.n_best, 1, "the number of targets per source")
@@ -213,7 +215,7 @@ def beam_search(
         # Read the sources, the start id and the prefixes
         state = model.start(n_sources, max(limits), source_ids, mask)
         inputs = [[search.start_id, *prefix][:limit] for prefix, limit in zip(prefixes, limits, strict=True)]
-        log_probs, forced, state = _read(model, state, inputs, prefixes, source_ids.device)
+        log_probs, forced, state = _read(model, state, inputs, prefixes, search.n_forced, source_ids.device)
         sentences = [
             SentenceSearch(search, limit, list(prefix), log_prob, observer and partial(observer, i))
             for i, (limit, prefix, log_prob) in enumerate(zip(limits, prefixes, forced, strict=True))
@@ -358,15 +360,18 @@ def _continuations(log_probs: Tensor, n: int) -> tuple[list[int], list[int], lis
 
 
 def _read(
-    model: Decodable, state: Any, inputs: Sequence[Ids], prefixes: Sequence[Ids], device: torch.device
+    model: Decodable, state: Any, inputs: Sequence[Ids], prefixes: Sequence[Ids], n_forced: int, device: torch.device
 ) -> tuple[Tensor, list[float], Any]:
-    """Read start ids and prefixes; return log p (N, V) of the next id, log p of each prefix, and the state."""
+    """Read start ids and prefixes; return log p (N, V) of the next id, log p of each prefix, and the state.
+
+    The first `n_forced` ids of a prefix have log p 0.
+    """
     token_ids, real = padded(inputs, device)  # (N, T)
     forced_ids, is_forced = (x.to(device) for x in pad(prefixes, 0))  # (N, T or T - 1)
     logits, state = model.step(token_ids, state, real)
     log_probs = log_softmax(logits)  # (N, T, V)
     of_forced = log_probs[:, : forced_ids.shape[1]].gather(2, forced_ids[:, :, None]).squeeze(2)
-    sums = of_forced.masked_fill(~is_forced, 0.0).cpu().double().sum(dim=1)  # MPS has no double precision
+    sums = of_forced.masked_fill(~is_forced, 0.0)[:, n_forced:].cpu().double().sum(dim=1)  # MPS has no double precision
     last = torch.tensor([len(ids) - 1 for ids in inputs], device=device)
     return log_probs[torch.arange(len(inputs), device=device), last], sums.tolist(), state
 
@@ -421,7 +426,7 @@ def drafted_search(
             if not sentences:
                 for row, of_row in zip(rows, log_probs.split(n_read), strict=True):
                     prefix = row.history[1:]
-                    log_prob = math.fsum(of_row[range(len(prefix)), prefix].tolist())
+                    log_prob = math.fsum(of_row[range(len(prefix)), prefix].tolist()[search.n_forced :])
                     sentences[row] = SentenceSearch(search, row.longest - 1, prefix, log_prob)
             best_log_p, best = (x.tolist() for x in log_probs.index_fill_(1, suppressed, -torch.inf).max(dim=1))
 

@@ -24,7 +24,8 @@ def beam_search_reference(
 
     # One hypothesis: the prefix
     limit = search.limit(len(source_ids))
-    live = [(list(prefix), sum(float(log_probs(prefix)[t, token]) for t, token in enumerate(prefix)))]
+    of_prefix = [float(log_probs(prefix)[t, token]) for t, token in enumerate(prefix)]
+    live = [(list(prefix), sum(of_prefix[search.n_forced :]))]
     finished: list[Hypothesis] = []
     beaten = False
     while live and len(live[0][0]) < limit:

@@ -99,7 +99,8 @@ class Translator:
         """Return the settings of a search for `n_best` targets per source; `allowed` are special tokens in a target."""
         written = [*all_ends([self.end_id], config), *allowed]
         suppress_ids = never_written(self.tokenizer, self.vocab_size, but=written)
-        return Search(config, self.start_id, self.end_id, self.max_len, n_best, suppress_ids)
+        n_forced = len(self.tokenizer.frames.target.before)
+        return Search(config, self.start_id, self.end_id, self.max_len, n_best, suppress_ids, n_forced)
 
     def hypotheses(
         self,

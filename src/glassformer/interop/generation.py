@@ -9,6 +9,7 @@ from glassformer.config.schema import from_dict
 from glassformer.config.transformer import TransformerConfig
 from glassformer.errors import Log, UserError, shown
 from glassformer.inference.text import never_written
+from glassformer.tokenization.languages import languages
 from glassformer.tokenization.tokenizer import Tokenizer, sentinel_ids
 
 BEAM = {"num_beams": "beam", "length_penalty": "length_penalty", "max_new_tokens": "max_new_tokens"}
@@ -79,8 +80,9 @@ def read_generation(
     forced, before = defaults.get("forced_bos_token_id"), list(tokenizer.frames.target.before)
     expected = [] if forced is None else [forced]
     if before != expected:
+        choice = "; choose its language with --target-language" if languages(tokenizer) else ""
         first = f"with {before}" if before else "without a forced token"
-        log(f"{NOT_TAKEN_OVER}: forced_bos_token_id = {forced}: glassformer starts a target {first}")
+        log(f"{NOT_TAKEN_OVER}: forced_bos_token_id = {forced}: glassformer starts a target {first}{choice}")
     search = {"beam": 1, "length_penalty_type": "average", "early_stopping": "never"}
     return replace(from_dict(BeamConfig, search | _numbers(settings), where), end_ids=further)
 
@@ -154,7 +156,8 @@ def write_generation(
 
 def _written_beam(config: TransformerConfig, generation: BeamConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     before = tokenizer.frames.target.before
-    written = {*before, *sentinel_ids(tokenizer), *generation.end_ids}  # T5 fills spans with sentinels
+    of_languages = [tokenizer.vocab[token] for token in languages(tokenizer)]  # a caller may force another one
+    written = {*before, *of_languages, *sentinel_ids(tokenizer), *generation.end_ids}  # T5 fills spans with sentinels
     settings = _never(config, tokenizer, written)
     settings |= {"num_beams": generation.beam, "max_length": min(generation.max_new_tokens + 1, config.max_len)}
     if len(before) == 1:  # BART's `<s>`

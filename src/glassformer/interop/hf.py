@@ -287,7 +287,10 @@ def example_inputs(
     if not has_source(config) or isinstance(config, RecurrentConfig):
         inputs["attention_mask"] = mask(n_tokens)
     if has_source(config):
-        inputs["source_ids"] = ids(config.encoder_vocab_size, n_source)
+        source_ids = ids(config.encoder_vocab_size, n_source)
+        if config.pad_id is not None:  # its positions may be counted without padding
+            source_ids[source_ids == config.pad_id] = (config.pad_id + 1) % config.encoder_vocab_size
+        inputs["source_ids"] = source_ids
         inputs["source_attention_mask"] = mask(n_source)
     elif n_types := getattr(config, "n_token_types", 0):
         inputs["token_types"] = ids(n_types, n_tokens)

@@ -29,6 +29,7 @@ from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import require_rows, write_model_files
 from glassformer.tasks.registry import task_of_kind
 from glassformer.tasks.requirements import BUILT_IN
+from glassformer.tokenization.languages import language_of, languages, with_languages, without_language
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 NUMBER = re.compile(r"-?[\d,.]*\d(?:e[+-]?\d+)?|-?inf|nan")
@@ -79,10 +80,12 @@ def import_model(
     tokenizer = tokenizers.target
     ends = _end_tokens(folder, config, log)
     config = _with_special_ids(config, folder, tokenizer, ends, log)
+    defaults = folder.config | folder.table(GENERATION) | {"eos_token_id": ends}
+    tokenizers = _with_target_language(tokenizers, defaults.get("forced_bos_token_id"), config.decoder_start_id)
+    tokenizer = tokenizers.target
     require_rows(Tokenizers(tokenizer, tokenizers.source), config, folder.path)
     # Weights and generation defaults
     weights = read_weights(folder, family, config, ignore_tensors, log)
-    defaults = folder.config | folder.table(GENERATION) | {"eos_token_id": ends}
     generation = read_generation(defaults, config, tokenizer, str(folder.place(GENERATION)), log)
     # What is not imported
     _log_not_imported(folder, log)
@@ -394,6 +397,23 @@ def _with_special_ids(
     if config.encoder is None:
         ids["decoder_start_id"] = next(reversed(tokenizer.frames.prompt.before), None)
     return replace(config, **ids)
+
+
+def _with_target_language(tokenizers: Tokenizers, forced: Any, start: int | None) -> Tokenizers:
+    """Return the tokenizers with the language token of targets, if sources have one.
+
+    It is the token that generation is forced to begin with; if the decoder starts with a language token (mBART), the
+    target has no other one. Without either, targets have the language of the sources.
+    """
+    target = tokenizers.target
+    tokens = {target.vocab[token]: token for token in languages(target)}
+    if language_of(tokenizers.source) is None:
+        return tokenizers
+    if forced in tokens:
+        return with_languages(tokenizers, None, tokens[forced])
+    if start in tokens:
+        return Tokenizers(without_language(target), tokenizers.source)
+    return tokenizers
 
 
 def _end_tokens(folder: HFFolder, config: c.TransformerConfig, log: Log) -> list[int]:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 
-def sinusoid(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
+def sinusoid(positions: Tensor, d_model: int, layout: str = "interleaved", ends_at_base: bool = False) -> Tensor:
     """Compute PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same) (Vaswani 2017, section 3.5).
 
     `positions` (..., T) → (..., T, d_model). Layout "halves" puts all sines before all cosines. d_model must be even.
+    With `ends_at_base`, the exponent is 2i/(d_model - 2), so that the lowest frequency is 1/10000 (Fan 2020).
 
     >>> sinusoid(torch.tensor([0]), 4)
     tensor([[0., 1., 0., 1.]])
@@ -21,21 +22,25 @@ def sinusoid(positions: Tensor, d_model: int, layout: str = "interleaved") -> Te
     if d_model % 2:
         raise ValueError(f"d_model: expected an even number for sinusoidal positions, got {d_model}")
     twice_i = torch.arange(0, d_model, 2, device=positions.device, dtype=torch.float32)
-    frequency = torch.exp(twice_i * (-math.log(10000.0) / d_model))
+    divisor = d_model - 2 if ends_at_base else d_model
+    frequency = torch.exp(twice_i * (-math.log(10000.0) / divisor))
     angle = positions[..., None].float() * frequency  # (..., T, d_model/2)
     pair = (angle.sin(), angle.cos())
     return torch.cat(pair, -1) if layout == "halves" else torch.stack(pair, -1).flatten(-2)
 
 
 class SinusoidalPositions(nn.Module):
-    """Sinusoidal positions (`sinusoid`): no parameters, no buffer, any length, on the input's device."""
+    """Sinusoidal positions (`sinusoid`): no parameters, no buffer, any length, on the input's device.
 
-    def __init__(self, d_model: int, layout: str = "interleaved") -> None:
+    Positions are counted from `offset`.
+    """
+
+    def __init__(self, d_model: int, layout: str = "interleaved", offset: int = 0, ends_at_base: bool = False) -> None:
         super().__init__()
-        self.d_model, self.layout = d_model, layout
+        self.d_model, self.layout, self.offset, self.ends_at_base = d_model, layout, offset, ends_at_base
 
     def forward(self, positions: Tensor) -> Tensor:
-        return sinusoid(positions, self.d_model, self.layout)
+        return sinusoid(positions + self.offset, self.d_model, self.layout, self.ends_at_base)
 
 
 class LearnedPositions(nn.Module):

@@ -107,6 +107,12 @@ CASES: dict[str, tuple[str, str, list[Any], Callable[[], Any]]] = {
         [[0, 3, 1000], 8, "halves"],
         lambda: positions.sinusoid(torch.tensor([0, 3, 1000]), 8, "halves"),
     ),
+    "sinusoid that ends at the base": (
+        "positions",
+        "sinusoid",
+        [[0, 3, 1000], 8, "halves", True],
+        lambda: positions.sinusoid(torch.tensor([0, 3, 1000]), 8, "halves", ends_at_base=True),
+    ),
 }
 
 

@@ -12,17 +12,19 @@ const { fround } = Math; // positions are computed in fp32 in PyTorch
 /**
  * Compute PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(same) (Vaswani 2017, section 3.5).
  *
- * The layout "halves" puts all sines before all cosines.
+ * The layout "halves" puts all sines before all cosines. With `endsAtBase`, the exponent is 2i/(D - 2) (Fan 2020).
  * @param {number[]} positions
  * @param {number} width
  * @param {string} layout
+ * @param {boolean} endsAtBase
  * @returns {Tensor} (T, D)
  */
-export function sinusoid(positions, width, layout) {
+export function sinusoid(positions, width, layout, endsAtBase = false) {
+  const divisor = endsAtBase ? width - 2 : width;
   const x = zeros(positions.length, width);
   positions.forEach((position, t) => {
     for (let i = 0; i < width / 2; i++) {
-      const frequency = fround(Math.exp(fround(2 * i * fround(-Math.log(10000) / width))));
+      const frequency = fround(Math.exp(fround(2 * i * fround(-Math.log(10000) / divisor))));
       const angle = fround(position * frequency);
       const [sine, cosine] = layout === "halves" ? [i, i + width / 2] : [2 * i, 2 * i + 1];
       x.data[t * width + sine] = Math.sin(angle);
@@ -143,13 +145,15 @@ export class RelativeBias {
  * The function of positions (T,) whose vectors (T, D) are added to the embeddings; null for other kinds of positions.
  * @param {Weights} weights
  * @param {string} path
- * @param {{kind: string, layout?: string, offset?: number}} positions
+ * @param {{kind: string, layout?: string, offset?: number, ends_at_base?: boolean}} positions
  * @param {number} width
  * @returns {((positions: number[]) => Tensor) | null}
  */
-export function addedPositions(weights, path, { kind, layout = "", offset = 0 }, width) {
-  if (kind === "sinusoidal") return (positions) => sinusoid(positions, width, layout);
+export function addedPositions(weights, path, { kind, layout = "", offset = 0, ends_at_base = false }, width) {
+  /** @param {number[]} positions */
+  const numbered = (positions) => positions.map((position) => position + offset);
+  if (kind === "sinusoidal") return (positions) => sinusoid(numbered(positions), width, layout, ends_at_base);
   if (kind !== "learned") return null;
   const table = weights.get(`${path}.table.weight`);
-  return (positions) => rowsAt(table, positions.map((position) => position + offset));
+  return (positions) => rowsAt(table, numbered(positions));
 }

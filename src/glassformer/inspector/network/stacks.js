@@ -46,11 +46,12 @@ export class Stack {
     const pattern = stack.window_pattern.length ? stack.window_pattern : [0];
     this.windows = this.blocks.map((_, i) => pattern[i % pattern.length]);
     this.finalNorm = config.final_norm ? normOf(weights, `${name}.final_norm`, config) : null;
-    const { kind, max_distance = 0 } = config.positions;
+    const { kind, max_distance } = config.positions;
+    const farthest = config.relative_bias?.max_distance ?? max_distance ?? 0;
     this.rotary = kind === "rotary" ? new Rotary(weights, `${name}.rotaries.0`) : null;
     this.scoreBias = null;
     if (kind === "alibi") this.scoreBias = new AlibiBias(weights, `${name}.score_bias`);
-    if (kind === "relative") this.scoreBias = new RelativeBias(weights, `${name}.score_bias`, max_distance, !this.causal);
+    if (kind === "relative" || config.relative_bias) this.scoreBias = new RelativeBias(weights, `${name}.score_bias`, farthest, !this.causal);
   }
 
   /** Names of the residual stream after the embeddings and after each block, with those of the tensors. @returns {[string, string][]} */

@@ -1,6 +1,7 @@
 """Model families of transformers for import and export, one file per kind of block."""
 
 from glassformer.interop.families import (
+    albert,
     bart,
     bert,
     bloom,
@@ -17,6 +18,7 @@ from glassformer.interop.families import (
     llama_relatives,
     marian,
     mbart,
+    mpnet,
     nomic_bert,
     opt,
     phi,
@@ -63,5 +65,8 @@ FAMILIES: tuple[Family, ...] = (
     gemma.GEMMA3,
     mbart.MBART,
     mbart.PEGASUS,
+    mbart.M2M100,
+    mpnet.MPNET,
+    albert.ALBERT,
 )
 """Families in the order in which an export tries them, after the family that the model was imported from."""

@@ -103,7 +103,7 @@ def table_roberta(config: c.TransformerConfig) -> list[Rule]:
     ]
 
 
-def _is_untied(config: c.TransformerConfig) -> bool:
+def is_untied(config: c.TransformerConfig) -> bool:
     """Return True if the logits over tokens have their own projection."""
     return isinstance(config.head, c.TokenHead) and not config.tie_output
 
@@ -135,7 +135,7 @@ BERT = Family(
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    unread=lambda config: {"cls.predictions.bias": "cls.predictions.decoder.bias"} if _is_untied(config) else {},
+    unread=lambda config: {"cls.predictions.bias": "cls.predictions.decoder.bias"} if is_untied(config) else {},
     other_heads={"tokens": ("bert.pooler.*", "cls.seq_relationship.*")},
     derived=("bert.embeddings.position_ids",),
     old_names=OLD_NAMES,
@@ -158,7 +158,7 @@ ROBERTA = replace(
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    unread=lambda config: {"lm_head.bias": "lm_head.decoder.bias"} if _is_untied(config) else {},
+    unread=lambda config: {"lm_head.bias": "lm_head.decoder.bias"} if is_untied(config) else {},
     other_heads={"tokens": ("roberta.pooler.*",)},
     derived=("roberta.embeddings.position_ids",),
     builder=framed_byte_level,

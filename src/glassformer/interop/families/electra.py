@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.config import transformer as c
+from glassformer.interop.equivalent import Recast, Weights, with_zero_biases
 from glassformer.interop.families import bert
 from glassformer.interop.family import Rule, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig
@@ -19,25 +20,26 @@ HEADS: dict[str, c.Head] = {
 
 
 def read_electra(hf: HFConfig, fields: Fields) -> Fields:
-    width = hf.take("embedding_size", int, 128)
-    if width != fields["d_model"]:
-        hf.problem(
-            f"embedding_size {width} differs from hidden_size {fields['d_model']}: ELECTRA's projection between them "
-            "has a bias, and glassformer's has no bias"
-        )
+    read: Fields = {"d_embedding": hf.take("embedding_size", int, 128), "embedding_bias": True}
     if isinstance(fields["head"], c.TokenHead):  # its transform always has GELU
-        return {"activation": hf.choose("hidden_act", {"gelu": "gelu"}, "gelu")}
-    return {}
+        read["activation"] = hf.choose("hidden_act", {"gelu": "gelu"}, "gelu")
+    return read
 
 
 def write_electra(config: c.TransformerConfig) -> dict[str, Any]:
-    return bert.write_bert(config) | {"embedding_size": config.d_model}
+    return bert.write_bert(config) | {"embedding_size": config.table_width}
+
+
+def recast_electra(config: c.TransformerConfig, weights: Weights) -> Recast:
+    """Add every bias that ELECTRA and ALBERT have."""
+    return with_zero_biases(*bert.recast_bert(config, weights), "embedding_bias")
 
 
 def table_electra(config: c.TransformerConfig) -> list[Rule]:
     projections = {"tokens": "generator_lm_head", "sequence": "classifier.out_proj", "span": bert.SPAN}
     return [
         *bert.encoder_lines("electra."),
+        rule("encoder.embeddings.projection", "electra.embeddings_project"),
         *lines("output.transform.", "generator_predictions.", {"dense": "dense", "norm": "LayerNorm"}),
         rule("output.pooler", "classifier.dense"),
         rule("output.proj", projections.get(config.head.kind, "classifier")),
@@ -57,6 +59,7 @@ ELECTRA = replace(
     prefix="electra.",
     bare=frozenset({"ElectraModel"}),
     drawn=(),
+    recast=recast_electra,
     repeats={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     unread=lambda config: {},
     other_heads={"vectors": ("discriminator_predictions.*",)},

@@ -1,14 +1,19 @@
-"""mBART (Liu 2020) and Pegasus (Zhang 2020): BART and Marian, with norms before sublayers and after the last block."""
+"""mBART (Liu 2020), Pegasus (Zhang 2020), M2M-100 (Fan 2020): BART and Marian with a norm before each sublayer.
+
+M2M-100 and NLLB (2022) count the positions of their sinusoids from the id of the padding token + 1.
+"""
 
 from dataclasses import replace
 
-from glassformer.config.transformer import TokenHead
-from glassformer.interop.families.bart import BART, read_bart
+from glassformer.config.transformer import SinusoidalPositions, TokenHead, TransformerConfig
+from glassformer.interop.equivalent import Recast, Weights, with_halves, with_scales_and_biases
+from glassformer.interop.families.bart import BART, limits_bart, read_bart
 from glassformer.interop.families.marian import MARIAN
-from glassformer.interop.hf_config import Fields
+from glassformer.interop.hf_config import Fields, HFConfig, settings
 
 PRE_NORM: Fields = {"norm_order": "pre", "final_norm": True}
 ONLY = {"normalize_before": True, "add_final_layer_norm": True}
+SCALED = settings(bool, True, scale_embeddings="scale_embedding")
 STARTS_WITH_THE_LAST_TOKEN = "its decoder starts with the last token of the text, and not with decoder_start_token_id"
 
 MBART = replace(
@@ -38,4 +43,36 @@ PEGASUS = replace(
     derived=BART.derived,
     stores_fixed=True,
     roles={"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+)
+
+
+def read_m2m100(hf: HFConfig, fields: Fields) -> Fields:
+    pad, start = hf.take("pad_token_id", int, 1), hf.take("decoder_start_token_id", int, 2)
+    if pad == start:
+        hf.problem(f"decoder_start_token_id: expected another id than pad_token_id, got {start}")
+    return read_bart(hf, fields) | {"positions": SinusoidalPositions("halves", pad + 1, ends_at_base=True)}
+
+
+def limits_m2m100(config: TransformerConfig) -> dict[str, bool]:
+    return limits_bart(config) | {"model.pad_id is missing: positions start after it": config.pad_id is None}
+
+
+def recast_m2m100(config: TransformerConfig, weights: Weights) -> Recast:
+    return with_scales_and_biases(*with_halves(config, weights))
+
+
+M2M100 = replace(
+    BART,
+    name="M2M-100",
+    model_type="m2m_100",
+    heads={"M2M100ForConditionalGeneration": TokenHead()},
+    refused={},
+    settings=BART.settings | settings(str, "relu", activation="activation_function") | SCALED,
+    always={**BART.always, **PRE_NORM, "embedding_norm": False},
+    only={**MARIAN.only, **ONLY},
+    read_others=read_m2m100,
+    limits=limits_m2m100,
+    recast=recast_m2m100,
+    derived=(*BART.derived, "model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"),
+    builder=None,
 )
