@@ -85,7 +85,9 @@ def test_the_code_of_the_card_runs(to: Target, name: str, tmp_path: Path, monkey
     folder = tmp_path / "out"
     config = CONFIGS[name] if name != "bart" else replace(CONFIGS["bart"], decoder_start_id=2)
     if to == "onnx":  # an export takes seconds per layer
-        config = replace(config, encoder=replace(config.encoder, n_layers=1), decoder=replace(config.decoder, n_layers=1))
+        config = replace(
+            config, encoder=replace(config.encoder, n_layers=1), decoder=replace(config.decoder, n_layers=1)
+        )
     export(model_directory(config, tmp_path / "ours"), folder, to=to)
     text = (folder / "README.md").read_text("utf-8")
     code = text.split("## How to run it\n\n```")[1].split("```")[0]
