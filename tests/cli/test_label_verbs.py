@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 
 from glassformer import api
-from glassformer.config.run import InfillingConfig, LoraConfig, MaskedConfig, SpansConfig
+from glassformer.config.run import LoraConfig
 from glassformer.errors import UserError
 from glassformer.reporting import Outcome
 from runs import Tiny, label_run, pair_run
 
 from .conftest import Glassformer
 from .test_bad_input import require_one_sentence
-
-KINDS = {"masked": MaskedConfig(), "infilling": InfillingConfig(), "spans": SpansConfig(n_sentinels=4)}
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +202,7 @@ def test_a_blank_line_gives_an_empty_result_at_its_place(
     glassformer: Glassformer, models: dict[str, Path], trained: Outcome, command: str, tmp_path: Path
 ) -> None:
     verb, kind, *options = command.split()
-    folder = {**models, "causal": trained}[kind].folder
+    folder = {**models, "causal": trained.folder}[kind]
     texts = ["the dog [MASK]", "red cat [MASK]", "ab [MASK] cd", "the cat [MASK]"]
     (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts))
     rows = iter(glassformer(verb, folder, "--input", tmp_path / "in.txt", *options).out.splitlines())
