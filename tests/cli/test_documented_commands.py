@@ -114,6 +114,7 @@ NOT_RUN = {
     "pairs = [inspection": "needs a model that knows the words; tests/inspection/test_gradient_patching.py runs it",
     "from openai import OpenAI": "needs a server; tests/serving/test_openai.py has one",
     "from langchain_openai import ": "needs a server and another package",
+    "import sys\n": "needs another package; tests/training/test_trackers.py has stand-ins",
 }
 """Commands and blocks of Python that are not run, by their beginning, with the reason."""
 
