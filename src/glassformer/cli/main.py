@@ -49,6 +49,7 @@ VERBS = {
     "doctor": "check a model for common implementation errors",
     "reproduce": "train a recipe and compare with its required result",
     "plan": "estimate memory, FLOPs and time of a run, and choose a layout",
+    "launch": "print a job file for Slurm or SkyPilot",
     "presets": "list the named model configurations and their sizes",
     "recipes": "list the recipes, or print one",
     "course": "write the exercises of the course, and check what you wrote",

@@ -1,0 +1,99 @@
+"""glassformer launch RECIPE|FILE.toml --out DIR"""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from glassformer import recipes
+from glassformer.cli.train import run_for
+from glassformer.config.schema import setting
+from glassformer.errors import UserError
+
+MARGIN = 600
+"""Seconds before the end of the job at which the run saves and stops."""
+
+SLURM = """#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes} --ntasks-per-node=1 --gpus-per-node={gpus} --time={time} --signal=TERM@120
+#SBATCH --requeue --open-mode=append
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+{resume_or_train}
+srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node {gpus} --rdzv-backend c10d --rdzv-endpoint "$head:29500" \\
+    --rdzv-id "$SLURM_JOB_ID" -m glassformer "${{verb[@]}}" --train.max-time {seconds}
+"""
+
+SKYPILOT = """name: {name}
+resources:
+  accelerators: {gpu}:{gpus}
+workdir: .
+setup: pip install . -c constraints.txt
+run: |
+  {resume_or_train}
+  torchrun --standalone --nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE" -m glassformer "${{verb[@]}}" --train.max-time {seconds}
+"""
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Machines of the job."""
+
+    is_usual: ClassVar[bool] = True
+    nodes: int = setting(1, "Number of machines.", "≥ 1")
+    gpus: int = setting(8, "GPUs of each machine.", "≥ 1")
+    gpu: Annotated[str, "NAME"] = setting("H100", "Type of the GPUs, as SkyPilot names it.")
+    hours: float = setting(4.0, "Time of the job; the run saves and stops ten minutes before its end.", "> 0")
+
+
+def main(
+    source: Annotated[str, "RECIPE|FILE.toml", "What to train."],
+    /,
+    *,
+    out: Path,
+    to: Literal["slurm", "skypilot"] = "slurm",
+    machines: Machines,
+    **keys: str,
+) -> int:
+    """Print a job file that trains a recipe on several GPUs, and that resumes the run if the job starts again.
+
+    Args:
+        out: The run folder, which all machines must share.
+        to: The scheduler: sbatch reads the file for slurm, `sky launch` that for skypilot.
+
+    Examples:
+        glassformer launch openwebtext-gpt2 --out /shared/runs/gpt2 --nodes 2
+    """
+    run, notes = run_for(source, **keys)
+    n = machines.nodes * machines.gpus
+    if run.train.grad_accumulation % n:
+        raise UserError(
+            f"train.grad_accumulation is {run.train.grad_accumulation} and must be a multiple of the {n} processes: "
+            f"add --train.grad-accumulation {n}, which makes a step of {n} micro-batches"
+        )
+    if to == "skypilot" and machines.nodes > 1:
+        raise UserError("machines of SkyPilot share no disk for the run folder: use one node, or --to slurm")
+    if 3600 * machines.hours <= 2 * MARGIN:
+        raise UserError(f"--hours is {machines.hours:g}, and the run stops {MARGIN} s before its end: give more")
+    recipes.note(notes)
+    template = SLURM if to == "slurm" else SKYPILOT
+    print(template.format(**values(run.name, source, out, machines, keys)), end="")
+    return 0
+
+
+def values(name: str, source: str, out: Path, machines: Machines, keys: dict[str, str]) -> dict[str, object]:
+    """Return what the templates leave open."""
+    flags = [word for key, value in keys.items() for word in (f"--{key.replace('_', '-')}", value)]
+    train = shlex.join(["train", source, "--out", str(out), *flags])
+    minutes = round(60 * machines.hours)
+    folder = shlex.quote(str(out))
+    is_begun = f"ls -d {folder}/checkpoints/step-* > /dev/null 2>&1"
+    return {
+        "name": name,
+        "nodes": machines.nodes,
+        "gpus": machines.gpus,
+        "gpu": machines.gpu,
+        "time": f"{minutes // 60:02}:{minutes % 60:02}:00",
+        "seconds": 60 * minutes - MARGIN,
+        "resume_or_train": f"if {is_begun}; then verb=(resume {folder}); else verb=({train}); fi",
+    }
