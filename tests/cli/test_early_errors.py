@@ -306,7 +306,7 @@ LINES = {
     "push model hf:me/x": "model has no README.md (model card): run `glassformer export model OUT",
     "launch none.toml --out x": "none.toml",
     "launch python-docs --out x": "must be a multiple of the 8 processes: add --train.grad-accumulation 8",
-    "launch python-docs --out x --to skypilot --nodes 2 --train.grad-accumulation 16": "machines of SkyPilot share no disk",
+    "launch python-docs --out x --to skypilot --nodes 2 --train.grad-accumulation 16": "machines of SkyPilot share",
     "launch python-docs --out x --hours 0.2 --train.grad-accumulation 8": "--hours is 0.2",
     "compare": "give at least one model directory",
     "compare model nowhere": "no such model directory: nowhere",

@@ -31,7 +31,8 @@ workdir: .
 setup: pip install . -c constraints.txt
 run: |
   {resume_or_train}
-  torchrun --standalone --nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE" -m glassformer "${{verb[@]}}" --train.max-time {seconds}
+  torchrun --standalone --nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE" -m glassformer "${{verb[@]}}" \\
+      --train.max-time {seconds}
 """
 
 
@@ -64,7 +65,7 @@ def main(
     Examples:
         glassformer launch openwebtext-gpt2 --out /shared/runs/gpt2 --nodes 2
     """
-    run, notes = run_for(source, **keys)
+    run, notes = run_for(source, kind=None, init=None, teacher=None, **keys)
     n = machines.nodes * machines.gpus
     if run.train.grad_accumulation % n:
         raise UserError(

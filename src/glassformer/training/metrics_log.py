@@ -94,7 +94,7 @@ def follow(folder: str | Path, seconds: float = 1.0) -> Iterator[dict[str, Any]]
     folder = files.as_path(folder, "folder")
     seen: list[dict[str, Any]] = []
     while True:
-        goes_on = is_locked(folder)  # before the lines are read, so that none of the last ones is missed
+        goes_on = is_locked(folder)  # before the lines are read, so that the last ones are not missed
         lines = read_lines(folder / NAME)
         if not goes_on and not (folder / NAME).exists():
             raise UserError(f"{folder} has no {NAME}: give the folder of a run that trains or has trained")
