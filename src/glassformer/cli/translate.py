@@ -57,7 +57,7 @@ def main(
     Examples:
         glassformer translate runs/en-de "A dog runs."
         glassformer translate runs/en-de --input new.en --output new.de
-        glassformer translate nllb --source-language eng_Latn --target-language deu_Latn "A dog runs."
+        glassformer translate nllb --target-language deu_Latn "A dog runs."
     """
     require_draft_model(search, draft)
     directories, text = directories_and_text(models)

@@ -176,7 +176,7 @@ def halves_order(d_model: int) -> Tensor:
 def with_halves(config: TransformerConfig, weights: Weights) -> Recast:
     """Permute a model with interleaved sinusoids, so that all sines come before all cosines."""
     positions = config.positions
-    if not isinstance(positions, SinusoidalPositions) or positions.layout != "interleaved" or not _may_permute(config):
+    if not isinstance(positions, SinusoidalPositions) or positions.layout == "halves" or not _may_permute(config):
         return config, weights
     halves = replace(config, positions=replace(positions, layout="halves"))
     return halves, permute_residual(weights, config, halves_order(config.d_model))
