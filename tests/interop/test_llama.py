@@ -243,7 +243,7 @@ def test_loading_an_export_prints_nothing(tmp_path: Path, capfd: pytest.CaptureF
 
 NO_SCALING = "rope_parameters: Phi-3 has no linear, llama3 or yarn scaling in transformers: only default is supported"
 MISFITS: dict[str, tuple[dict[str, Any], str]] = {
-    "scale": ({"attention_scale": 0.5}, "nearest is Llama.*: model.attention_scale: expected none, got 0.5"),
+    "cap": ({"score_cap": 30.0}, "nearest is Llama.*: model.score_cap: expected 0.0, got 30.0"),
     "fraction": (
         {"positions": RotaryPositions(fraction=0.5), "decoder": replace(LLAMA_STACK, d_head=8), "qk_norm": True},
         "model.positions.fraction: expected 1.0, got 0.5",
