@@ -96,4 +96,6 @@ def _formatted(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return str(list(value))
-    return str(getattr(value, "kind", value))
+    if dataclasses.is_dataclass(value):
+        return getattr(value, "kind", "a table")
+    return str(value)
