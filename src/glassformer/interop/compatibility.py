@@ -47,7 +47,7 @@ def _flat(fields: dict[str, Any]) -> dict[str, Any]:
     for name, value in fields.items():
         flat[name] = value
         if dataclasses.is_dataclass(value):
-            flat[name] = getattr(value, "kind", "stack")
+            flat[name] = getattr(value, "kind", "a table")
             flat |= {f"{name}.{inner}": x for inner, x in _flat(vars(value)).items()}
     return flat
 
@@ -96,6 +96,4 @@ def _formatted(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return str(list(value))
-    if dataclasses.is_dataclass(value):
-        return getattr(value, "kind", "a table")
-    return str(value)
+    return str(getattr(value, "kind", value))
