@@ -106,7 +106,7 @@ CONFIGS: dict[str, TransformerConfig] = {
     "shared_norm": replace(GPT, norm_order="parallel", shared_norm=True),
     "post_norm": replace(GPT, norm_order="post", final_norm=False, embedding_norm=True),
     "attention_only": replace(GPT, decoder=replace(TWO_LAYERS, d_ff=0)),
-    "experts": replace(GPT, experts=Experts(4, 2), ff_dropout=0.1),
+    "experts": replace(GPT, experts=Experts(4, 2)),
     "experts_one_active": replace(LLAMA, experts=Experts(3, 1, normalize=False, balance=BalanceBias(0.01))),
     "no_out_proj": replace(GPT, attn_out_proj=False, qkv_bias=False),
     "d_embedding": replace(GPT, d_embedding=6, embedding_norm=True, scale_embeddings=True, scale_logits=True),

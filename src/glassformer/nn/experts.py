@@ -81,11 +81,12 @@ def balance_loss(probabilities: Tensor, active: Tensor, real: Tensor | None = No
     >>> balance_loss(torch.tensor([[0.9, 0.1], [0.9, 0.1]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
     tensor(1.8000)
     """
-    n_experts = probabilities.shape[-1]
-    p, a = probabilities.reshape(-1, n_experts), active.reshape(-1, n_experts)
-    counts = p.new_ones(len(p)) if real is None else real.reshape(-1).to(p.dtype)
-    n_tokens = counts.sum().clamp(min=1)
-    return n_experts * ((counts @ a / n_tokens) * (counts @ p / n_tokens)).sum()
+    p, a = probabilities.flatten(0, -2), active.flatten(0, -2)
+    n_tokens: Tensor | int = len(p)
+    if real is not None:
+        counts = real.flatten()[:, None]
+        p, a, n_tokens = p * counts, a * counts, counts.sum().clamp(min=1)
+    return p.shape[-1] * ((a.sum(dim=0) / n_tokens) * (p.sum(dim=0) / n_tokens)).sum()
 
 
 class ExpertLinear(nn.Module):
