@@ -53,7 +53,7 @@ export function createExperts(app) {
   let found = null;
 
   const stack = () => (found && store.state.kind in found.stacks ? store.state.kind : Object.keys(found?.stacks ?? {}).at(-1) ?? "decoder");
-  const number = () => Math.min(store.state.layer, (found?.stacks[stack()]?.length ?? 1) - 1);
+  const number = () => Math.max(0, Math.min(store.state.layer, (found?.stacks[stack()]?.length ?? 1) - 1));
   const side = () => store.state.run?.attention[stack()]?.columns ?? "target";
 
   /** The numbers of the layer that is shown, with the labels of its tokens. */
