@@ -76,6 +76,12 @@ SECTIONS = {
         Advice(
             "model.gated_ff", "`true` for a lower loss with the same number of weights (with a smaller `d_ff`).", SINCE
         ),
+        Advice(
+            "model.experts.n_experts",
+            "For more parameters at the same cost per token, if the text is large for the model.",
+            SIZES,
+        ),
+        Advice("model.experts.balance.kind", "`bias` for a balance that does not change the loss.", SIZES),
         Advice("model.tie_output", "`false` if the table is a small part of the model.", GPT),
         Advice(
             "model.residual_dropout",

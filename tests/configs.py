@@ -9,6 +9,8 @@ from torch import Tensor
 from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.transformer import (
     AlibiPositions,
+    BalanceBias,
+    Experts,
     FanInInit,
     LearnedPositions,
     LinearScaling,
@@ -107,6 +109,8 @@ CONFIGS: dict[str, TransformerConfig] = {
     "shared_norm": replace(GPT, norm_order="parallel", shared_norm=True),
     "post_norm": replace(GPT, norm_order="post", final_norm=False, embedding_norm=True),
     "attention_only": replace(GPT, decoder=replace(TWO_LAYERS, d_ff=0)),
+    "experts": replace(GPT, experts=Experts(4, 2)),
+    "experts_one_active": replace(LLAMA, experts=Experts(3, 1, normalize=False, balance=BalanceBias(0.01))),
     "no_out_proj": replace(GPT, attn_out_proj=False, qkv_bias=False),
     "d_embedding": replace(GPT, d_embedding=6, embedding_norm=True, scale_embeddings=True, scale_logits=True),
     "token_types": replace(GPT, n_token_types=3, head=TokenHead(bias="constant")),
@@ -160,6 +164,7 @@ CONFIGS: dict[str, TransformerConfig] = {
         attn_out_bias=False,
         ff_bias=False,
     ),
+    "experts_in_both_stacks": replace(PAPER, experts=Experts(5, 3, balance=None)),
     "unequal_stacks": replace(
         PAPER,
         encoder=Stack(1, 2, d_ff=12),

@@ -1,4 +1,4 @@
-"""Sixty published configurations by name: read by the right family, or refused for the right reason.
+"""Published configurations by name: read by the right family, or refused for the right reason.
 
 The keys are those that define the network. Numbers of parameters are those of the published checkpoints.
 """
@@ -123,6 +123,11 @@ STABLE = {"hidden_act": "silu", "partial_rotary_factor": 0.25, "layer_norm_eps":
 STABLE |= {"max_position_embeddings": 4096, "qk_layernorm": False, "rope_theta": 10000}
 OLMO = {"vocab_size": 50304, "max_position_embeddings": 2048, "hidden_act": "silu", "clip_qkv": None}
 QWEN = {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "use_sliding_window": False, "sliding_window": None}
+MIXTRAL = {"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.02}
+MIXTRAL |= {"max_position_embeddings": 32768, "rope_theta": 1e6, "sliding_window": None, "output_router_logits": False}
+QWEN3_MOE = QWEN | {"num_key_value_heads": 4, "head_dim": 128, "max_window_layers": 48}
+QWEN3_MOE |= {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True}
+QWEN3_MOE |= {"decoder_sparse_step": 1, "mlp_only_layers": [], "router_aux_loss_coef": 0.001, "rope_theta": 1e6}
 ELECTRA = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 ALBERT = {"embedding_size": 128, "num_hidden_groups": 1, "inner_group_num": 1, "hidden_act": "gelu_new"}
 STARCODER2 = ("starcoder2", "Starcoder2ForCausalLM")
@@ -496,6 +501,21 @@ READ: dict[str, tuple[Table, str, int]] = {
         "Qwen3",
         595_776_512,
     ),
+    "Mixtral-8x7B-v0.1": (
+        llama("MixtralForCausalLM", 4096, 14336, 32, 32, vocab_size=32000, **MIXTRAL),
+        "Mixtral",
+        46_702_792_704,
+    ),
+    "Mixtral-8x22B-v0.1": (
+        llama("MixtralForCausalLM", 6144, 16384, 56, 48, vocab_size=32000, **MIXTRAL),
+        "Mixtral",
+        140_620_634_112,
+    ),
+    "Qwen3-30B-A3B": (
+        llama("Qwen3MoeForCausalLM", 2048, 6144, 48, 32, vocab_size=151936, **QWEN3_MOE) | {"model_type": "qwen3_moe"},
+        "Qwen3-MoE",
+        30_532_122_624,
+    ),
     "Skywork-Reward-Llama-3.1-8B": (
         llama(
             "LlamaForSequenceClassification",
@@ -547,20 +567,37 @@ REFUSED: dict[str, tuple[Table, str]] = {
         falcon(2048, 24, 32, 50304, alibi=True, bias=True, multi_query=False, parallel_attn=False),
         "alibi true is not supported: Falcon rounds its slopes to bfloat16",
     ),
-    "Mixtral-8x7B-v0.1": (
+    "OLMoE-1B-7B-0924": (
         llama(
-            "MixtralForCausalLM",
-            4096,
-            14336,
-            32,
-            32,
-            num_key_value_heads=8,
-            vocab_size=32000,
-            max_position_embeddings=32768,
-            num_local_experts=8,
-            num_experts_per_tok=2,
+            "OlmoeForCausalLM",
+            2048,
+            1024,
+            16,
+            16,
+            vocab_size=50304,
+            max_position_embeddings=4096,
+            num_experts=64,
+            num_experts_per_tok=8,
+            norm_topk_prob=False,
+            clip_qkv=None,
         ),
-        "the nearest family is Llama, which lacks: num_local_experts is not a known key; num_experts_per_tok",
+        "model_type olmoe is not supported",
+    ),
+    "Qwen1.5-MoE-A2.7B": (
+        llama(
+            "Qwen2MoeForCausalLM",
+            2048,
+            5632,
+            24,
+            16,
+            vocab_size=151936,
+            moe_intermediate_size=1408,
+            shared_expert_intermediate_size=5632,
+            num_experts=60,
+            num_experts_per_tok=4,
+        )
+        | {"model_type": "qwen2_moe", "max_position_embeddings": 8192},
+        "shared_expert_intermediate_size is not a known key",
     ),
     "mamba-130m": (
         {

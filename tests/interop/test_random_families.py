@@ -187,6 +187,34 @@ def gemma3(draw: Random) -> Table:
     return drawn | {"rope_parameters": {"full_attention": whole, "sliding_attention": local}}
 
 
+def of_experts(draw: Random) -> int:
+    """Draw a width that the grouped product of transformers accepts."""
+    return 4 * draw.randint(3, 10)
+
+
+def mixtral(draw: Random) -> Table:
+    n_experts = draw.randint(2, 6)
+    drawn = llama(draw) | {"num_local_experts": n_experts, "num_experts_per_tok": draw.randint(2, n_experts)}
+    drawn |= {"intermediate_size": of_experts(draw), "head_dim": draw.choice((4, 8))}
+    drawn |= {
+        "sliding_window": draw.choice((None, 5)),
+        "rms_norm_eps": eps(draw),
+        "hidden_act": draw.choice(ACTIVATIONS),
+    }
+    return drawn | {"router_aux_loss_coef": draw.choice((0.0, 0.02))} | rope(draw)
+
+
+def qwen3_moe(draw: Random) -> Table:
+    n_experts, normalize, width = draw.randint(2, 6), draw.random() < 0.5, of_experts(draw)
+    drawn = llama(draw) | {"num_experts": n_experts, "norm_topk_prob": normalize}
+    drawn |= {"moe_intermediate_size": width, "intermediate_size": width}
+    drawn |= {"num_experts_per_tok": draw.randint(1 + normalize, n_experts), "attention_bias": draw.random() < 0.5}
+    drawn |= {"head_dim": draw.choice((4, 8)), "rms_norm_eps": eps(draw)} | rope(draw)
+    if draw.random() < 0.5:
+        drawn |= {"use_sliding_window": True, "sliding_window": 5}
+    return drawn
+
+
 def pair(draw: Random) -> Table:
     drawn: Table = {"d_model": draw.choice((16, 24)), "max_position_embeddings": draw.randint(24, 64)} | ENDS
     for side in ("encoder", "decoder"):
@@ -226,6 +254,8 @@ ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "Gemma": ("GemmaForCausalLM", gemma),
     "Gemma 2": ("Gemma2ForCausalLM", gemma2),
     "Gemma 3": ("Gemma3ForCausalLM", gemma3),
+    "Mixtral": ("MixtralForCausalLM", mixtral),
+    "Qwen3-MoE": ("Qwen3MoeForCausalLM", qwen3_moe),
     "mBART": ("MBartForConditionalGeneration", pair),
     "Pegasus": ("PegasusForConditionalGeneration", pair),
     "M2M-100": ("M2M100ForConditionalGeneration", m2m100),

@@ -1,12 +1,14 @@
 """Weights converted to half precision: every kind of model stays finite and close to fp32."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from configs import CONFIGS, GENERATORS, RECURRENT, random_inputs, random_model
+from glassformer.config.transformer import TransformerConfig
 from glassformer.errors import UserError
 from glassformer.models.transforms import convert, weights_dtype
 from glassformer.nn.linear_layers import Int8Linear
@@ -26,7 +28,11 @@ def error(found: Tensor, exact: Tensor, *, are_logits: bool) -> float:
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("name", CONFIGS | RECURRENT)
 def test_every_kind_of_model_is_close_to_fp32(name: str, dtype: torch.dtype) -> None:
-    exact = random_model(name, dtype=torch.float32)
+    """All experts are active, because rounding changes which of two experts with near weights is chosen."""
+    config = (CONFIGS | RECURRENT)[name]
+    if isinstance(config, TransformerConfig) and config.experts is not None:
+        config = replace(config, experts=replace(config.experts, n_active=config.experts.n_experts))
+    exact = random_model(config, dtype=torch.float32)
     half = copy.deepcopy(exact)
     convert(half, dtype)
     assert any(p.dtype == dtype for p in half.parameters())

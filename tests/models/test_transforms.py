@@ -193,7 +193,7 @@ def test_a_model_takes_all_weights_of_an_equal_model(name: str) -> None:
     stored = weights_of(random_model(name))
     model = random_model(name, seed=1)
     taken = take_weights(model, stored)
-    assert taken.taken == list(weights_of(model))
+    assert sorted(taken.taken) == sorted(weights_of(model))
     assert not taken.new and not taken.left and not taken.extended
     assert str(taken) == f"loaded: {len(stored)} tensors"
     assert_unchanged(model, stored)
@@ -294,7 +294,8 @@ def test_fused_projections_give_equal_results(name: str) -> None:
     names = [name for name, _ in fused.named_parameters()]
     assert not any("self_attn.q_proj" in name for name in names) and any("self_attn.qkv_proj" in name for name in names)
     has_gates = apart.config.gated_ff and any(stack.d_ff for stack in apart.config.stacks.values())
-    assert not any("ff.gate_proj" in name for name in names)
+    has_gates = has_gates and apart.config.experts is None  # the matrices of experts stay apart
+    assert has_gates is False or not any("ff.gate_proj" in name for name in names)
     assert any("ff.gate_up_proj" in name for name in names) == has_gates
     inputs = random_inputs(apart)
     with torch.inference_mode():

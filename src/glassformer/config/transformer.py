@@ -14,6 +14,7 @@ MAX_LAYERS = 1000  # the deepest Transformer trained so far (Wang 2022)
 MAX_WIDTH = 1 << 20  # about 60 × the widest published model
 MAX_LEN = 1 << 24  # fp32 represents positions exactly up to here
 MAX_VOCAB = 1 << 24  # about 60 × the largest vocabulary in use
+MAX_EXPERTS = 1 << 14  # above the number of any published model
 
 WIDTH, WIDTH_OR_0 = ("≥ 1", at_most(MAX_WIDTH)), ("≥ 0", at_most(MAX_WIDTH))
 LENGTH, LENGTH_OR_0 = ("≥ 1", at_most(MAX_LEN)), ("≥ 0", at_most(MAX_LEN))
@@ -258,6 +259,36 @@ Init = NormalInit | XavierInit | FanInInit
 
 
 @checked
+class BalanceLoss:
+    """Loss that is smallest for equal loads: experts · Σ share of tokens · mean probability (Fedus 2021, eq. 4-6)."""
+
+    kind: ClassVar[str] = "loss"
+    is_default_kind: ClassVar[bool] = True
+    weight: float = setting(0.01, "factor of the mean over the layers, added to the loss per target", "(0, ∞)")
+
+
+@checked
+class BalanceBias:
+    """Bias of each expert in the choice of the active experts, moved after each step (Wang 2024)."""
+
+    kind: ClassVar[str] = "bias"
+    rate: float = setting(0.001, "change per step, up for loads below the mean, otherwise down", "(0, ∞)")
+
+
+Balance = BalanceLoss | BalanceBias
+
+
+@checked
+class Experts:
+    """Experts in place of each feed-forward layer, each of width d_ff; a router chooses those that read a token."""
+
+    n_experts: int = setting(8, "number of experts per layer", "≥ 2", at_most(MAX_EXPERTS))
+    n_active: int = setting(2, "number of experts that read a token", "≥ 1")
+    normalize: bool = setting(True, "weights of a token's active experts sum to 1; false = their probabilities")
+    balance: Balance | None = setting(BalanceLoss(), "way to give the experts equal loads; none = no balance")
+
+
+@checked
 class TransformerConfig:
     """Settings of a Transformer: an encoder, a decoder, or both, which adds cross-attention."""
 
@@ -304,6 +335,7 @@ class TransformerConfig:
     attn_out_proj: bool = setting(True, "attention has an output projection")
     attn_out_bias: bool = setting(True, "bias of the output projection")
     ff_bias: bool = setting(True, "biases of the feed-forward layers")
+    experts: Experts | None = setting(None, "several feed-forward layers per block, of which a token uses a few")
     attention_scale: float | None = setting(None, "factor of the attention scores; none = d_head^-½")
     score_cap: float = setting(0.0, "bound of the attention scores: cap · tanh(score / cap); 0 = none")
     scale_embeddings: bool = setting(False, "multiply token embeddings by √d_model")
@@ -360,6 +392,8 @@ class TransformerConfig:
             )
         if isinstance(self.head, VectorHead) and not 0 <= self.head.max_tokens <= self.max_len:
             raise UserError(f"model.head.max_tokens is {self.head.max_tokens} and must be from 0 to model.max_len")
+        if self.experts is not None:
+            self._check_experts(self.experts)
         positions = self.positions
         for name, bias in {"positions": positions, "relative_bias": self.relative_bias}.items():
             if isinstance(bias, RelativePositions) and not 4 <= bias.n_buckets < 2 * bias.max_distance:
@@ -407,6 +441,20 @@ class TransformerConfig:
                     f"dimensions of a head of model.{name}, and rotary positions rotate pairs: choose fraction (at "
                     "most 1) and d_head so that their product is even and at least 2"
                 )
+
+    def _check_experts(self, experts: Experts) -> None:
+        if experts.n_active > experts.n_experts:
+            raise UserError(
+                f"model.experts.n_active is {experts.n_active} and must be at most n_experts, {experts.n_experts}"
+            )
+        if experts.n_active == 1 and experts.normalize:
+            raise UserError(
+                "model.experts.normalize gives the only active expert the constant weight 1, from which the router "
+                "cannot learn: set normalize to false, or n_active to at least 2"
+            )
+        for name, stack in self.stacks.items():
+            if not stack.d_ff:
+                raise UserError(f"model.experts needs feed-forward layers: set model.{name}.d_ff to at least 1")
 
     @property
     def stacks(self) -> dict[str, Stack]:

@@ -187,6 +187,8 @@ class _StackActivations:
         if stack.d_ff:
             a_token += self._feed_forward()
             a_token -= self._read_twice() * (config.norm_order == "parallel")
+            if config.experts is not None and isinstance(config.experts.balance, c.BalanceLoss):
+                n += _FP32 * config.experts.n_experts  # the shares of the tokens
         return n + self.n_tokens * a_token
 
     def _read_twice(self) -> int:
@@ -206,7 +208,17 @@ class _StackActivations:
         elif config.ff_dropout and config.activation in ("relu", "relu2"):
             n_wide = 2
         n = kernels.read(config.d_model, 1 + config.gated_ff) + n_wide * d_ff * kernels.product
-        return n + kernels.mask(kernels.product) * d_ff * (config.ff_dropout > 0)
+        n += kernels.mask(kernels.product) * d_ff * (config.ff_dropout > 0)
+        if config.experts is None:
+            return n
+        return self._router(config.experts) + config.experts.n_active * n
+
+    def _router(self, experts: c.Experts) -> int:
+        """Return the bytes per token of a router, and of the places and outputs of the active experts."""
+        n_vectors = 2 + experts.normalize  # over the experts: probabilities, active ones, weights
+        n = self.kernels.read(self.config.d_model) + _FP32 * (n_vectors * experts.n_experts + 2 * experts.normalize)
+        of_active = 4 * _INT64 + _FP32 + self.kernels.product * self.config.d_model
+        return n + experts.n_active * of_active
 
     def _attention(self, n_keys: int, window: int, is_self: bool) -> int:
         config, kernels, w, d = self.config, self.kernels, self.widths, self.config.d_model

@@ -94,8 +94,11 @@ def _transformer(config: c.TransformerConfig, shape: Shape) -> Flops:
 
 
 def _ff_matrices(config: c.TransformerConfig, stack: c.Stack) -> int:
-    """Count the weights of a feed-forward layer: up, down, and the gate if there is one."""
-    return (2 + config.gated_ff) * config.d_model * stack.d_ff
+    """Count the weights that a token meets in a feed-forward layer: gate, up, down (of active experts), and router."""
+    of_one = (2 + config.gated_ff) * config.d_model * stack.d_ff
+    if config.experts is None:
+        return of_one
+    return config.experts.n_active * of_one + config.d_model * config.experts.n_experts
 
 
 def _head_matrices(config: c.TransformerConfig) -> int:

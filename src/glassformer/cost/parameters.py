@@ -10,6 +10,7 @@ from glassformer.config.transformer import SPECIAL_IDS, PositionHead, SequenceHe
 from glassformer.errors import UserError
 from glassformer.models.build import Network, build_model
 from glassformer.models.transformer import Transformer
+from glassformer.nn.experts import Experts
 
 EMBEDDINGS = ("embeddings", "tokens")
 """Modules of a stack that are embeddings: of a Transformer, and of a recurrent model."""
@@ -29,10 +30,17 @@ class ParameterCounts:
     """Parameters of the largest block; equal to `layers` for a recurrent model, which is not split."""
     matrices: int
     """Weights that Muon updates: matrices of blocks, of recurrent layers and of the bridge."""
+    inactive: int = 0
+    """Parameters of the experts that do not read a given token."""
 
     @property
     def total(self) -> int:
         return self.embeddings + self.layers + self.head
+
+    @property
+    def active(self) -> int:
+        """Parameters that a token meets."""
+        return self.total - self.inactive
 
     @property
     def outside(self) -> int:
@@ -79,7 +87,22 @@ def parameter_counts(config: ModelConfig) -> ParameterCounts:
             n["embeddings"] += parameter.numel()
         else:
             n["layers"] += parameter.numel()
-    return ParameterCounts(**n, largest_layer=_largest_layer(network, n["layers"]), matrices=_matrices(network))
+    return ParameterCounts(
+        **n,
+        largest_layer=_largest_layer(network, n["layers"]),
+        matrices=_matrices(network),
+        inactive=_inactive(network),
+    )
+
+
+def _inactive(network: nn.Module) -> int:
+    layers = [module for module in network.modules() if isinstance(module, Experts)]
+    inactive = 0
+    for layer in layers:
+        n_of_experts = sum(p.numel() for p in layer.parameters()) - layer.router.proj.weight.numel()
+        n_experts = layer.router.n_experts
+        inactive += n_of_experts // n_experts * (n_experts - layer.router.n_active)
+    return inactive
 
 
 def _largest_layer(network: Network, n_layers: int) -> int:

@@ -161,7 +161,7 @@ class Plan:
             least_gpus = None
         return {
             "name": self.name,
-            "parameters": asdict(self.parameters) | {"total": self.parameters.total},
+            "parameters": asdict(self.parameters) | {"total": self.parameters.total, "active": self.parameters.active},
             "forward_flops_per_token": {part: n / per_token for part, n in asdict(self.forward).items()},
             "training_flops_per_token": self.training_per_token,
             "micro_batch": asdict(self.shape),

@@ -12,6 +12,7 @@ head, D width of the model):
 | `decoder.blocks.0.self_attn.weights` | (B, H, T, S) | weights after the softmax |
 | `decoder.blocks.0.self_attn.context` | (B, H, T, W) | weights · values |
 | `decoder.blocks.0.ff.activations` | (B, T, d_ff) | hidden layer of the feed-forward, input of its last projection |
+| `decoder.blocks.0.ff.router` | (B, T, E) | with experts: weight of each expert for each token, 0 if it is not active |
 | `decoder.blocks.0.residual` | (B, T, D) | residual stream after the block |
 | `decoder.final` | (B, T, D) | output of the stack, after its final norm |
 | `encoder.memory`, `decoder.hidden` | (B, S, C), (B, T, D) | states of a recurrent model |
@@ -52,7 +53,18 @@ Hook = Callable[[str, Tensor], Tensor | None]
 
 STANDARD = (
     *("*.embeddings", "*.query", "*.key", "*.value", "*.scores", "*.weights", "*.context", "*_norm", "*_attn"),
-    *("*.ff", "*.ff.activations", "*.residual", "*.final", "*.memory", "*.hidden", "*.cells.*", "hidden", "logits"),
+    *(
+        "*.ff",
+        "*.ff.activations",
+        "*.ff.router",
+        "*.residual",
+        "*.final",
+        "*.memory",
+        "*.hidden",
+        "*.cells.*",
+        "hidden",
+        "logits",
+    ),
 )
 """Names that `capture` stores by default."""
 FLOW = (*STANDARD, "*.embeddings.tokens", "*.embeddings.positions", "*_norm.input")

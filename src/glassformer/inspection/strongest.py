@@ -32,6 +32,7 @@ from glassformer.inspection.capture import Trace, capture_tensors
 from glassformer.inspection.texts import Given, read
 from glassformer.inspection.writes import head_output, require_heads, values_bias
 from glassformer.models.transformer import Transformer
+from glassformer.nn.experts import Experts
 from glassformer.tasks.trained_model import TrainedModel
 
 SAMPLE = 1000
@@ -211,6 +212,8 @@ def _place(network: nn.Module, units: Units) -> tuple[str, nn.Module]:
     else:
         module = block.cross_attn if units.kind == "cross" else block.self_attn
         name = context_name(network, units.kind, units.layer)
+    if isinstance(module, Experts):
+        raise UserError("a layer of experts has no neurons to choose: choose a head")
     if module is None:
         raise UserError(f"this model has no {units}: choose another part")
     if units.what == "head":

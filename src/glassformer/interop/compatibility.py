@@ -47,7 +47,7 @@ def _flat(fields: dict[str, Any]) -> dict[str, Any]:
     for name, value in fields.items():
         flat[name] = value
         if dataclasses.is_dataclass(value):
-            flat[name] = getattr(value, "kind", "stack")
+            flat[name] = getattr(value, "kind", "a table")
             flat |= {f"{name}.{inner}": x for inner, x in _flat(vars(value)).items()}
     return flat
 

@@ -134,7 +134,7 @@ def permute_residual(weights: Mapping[str, Tensor], config: TransformerConfig, o
 
     Norms average over all channels, so the logits stay the same up to the order of summation. Raises `ValueError` if
     `order` is not a permutation of the d_model channels, or if the model has something that cannot be permuted: a
-    token table of another width, or attention without an output projection.
+    token table of another width, attention without an output projection, or experts.
 
     >>> from glassformer.config.transformer import Stack
     >>> config = TransformerConfig(decoder=Stack(n_heads=1), d_model=2)
@@ -144,12 +144,14 @@ def permute_residual(weights: Mapping[str, Tensor], config: TransformerConfig, o
     if not torch.equal(order.sort().values, torch.arange(config.d_model)):
         raise ValueError(f"order: expected a permutation of {config.d_model} channels")
     if not _may_permute(config):
-        raise ValueError("cannot permute channels: the model needs d_embedding = d_model and attn_out_proj = true")
+        raise ValueError(
+            "cannot permute channels: the model needs d_embedding = d_model, attn_out_proj = true and no experts"
+        )
     return {name: _permuted(name, x, order.to(x.device)) for name, x in weights.items()}
 
 
 def _may_permute(config: TransformerConfig) -> bool:
-    return config.table_width == config.d_model and config.attn_out_proj
+    return config.table_width == config.d_model and config.attn_out_proj and config.experts is None
 
 
 def _permuted(name: str, x: Tensor, order: Tensor) -> Tensor:

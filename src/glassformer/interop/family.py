@@ -93,7 +93,8 @@ def keys(
     """Fill in a table for a model with tensors of these `shapes`, skipping lines for tensors that it does not have.
 
     `n_layers` returns the number of layers of a name's stack; `rows` returns the rows of queries, keys and values in a
-    fused matrix. Raises `ValueError` if the table maps a tensor twice or not at all, which is a bug in the table.
+    fused matrix. The matrices of experts, which one tensor of glassformer stacks, have equal rows. Raises `ValueError`
+    if the table maps a tensor twice or not at all, which is a bug in the table.
     """
     filled: list[Key] = []
     for entry in table:
@@ -105,7 +106,9 @@ def keys(
                     continue
                 theirs = tuple(name.format(i=i) + part for name in entry.theirs)
                 n_rows = [shapes[name][0] for name in ours]
-                if len(theirs) > 1 or entry.layout.n_groups:
+                if len(theirs) > 1 and ".ff." in ours[0]:
+                    n_rows = [n_rows[0] // len(theirs)] * len(theirs)
+                elif len(theirs) > 1 or entry.layout.n_groups:
                     n_rows = list(rows(ours[0]))
                 filled.append(Key(ours, theirs, tuple(n_rows), entry.layout))
     named = [name for key in filled for name in key.ours]

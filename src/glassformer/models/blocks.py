@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.nn.attention import Attention, Memory, Tap, scoped, tapped
+from glassformer.nn.experts import Experts
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.kv_cache import CacheStep
 from glassformer.nn.masks import Mask
@@ -47,6 +49,8 @@ class BlockInputs:
     memory_mask: Mask | None = None
     step: CacheStep | None = None
     """In generation: the cache of the block's self-attention, and the slots of the new tokens."""
+    real: Tensor | None = None
+    """(B, T) bool: tokens that count as load of experts in training; None = all."""
     tap: Tap | None = None
 
 
@@ -76,7 +80,7 @@ class Block(nn.Module):
         d_model: int,
         self_attn: Attention,
         cross_attn: Attention | None,
-        ff: FeedForward | None,
+        ff: FeedForward | Experts | None,
         residual: Residual,
     ) -> None:
         super().__init__()
@@ -103,8 +107,13 @@ class Block(nn.Module):
         x = connect(x, self.attention_to(inputs), self.self_attn_norm, self.self_attn_out_norm, added)
         x = self.read_memory(x, inputs)
         if self.ff is not None:
-            x = connect(x, self.ff, self.ff_norm, self.ff_out_norm, added)
+            x = connect(x, self.feed_forward(inputs), self.ff_norm, self.ff_out_norm, added)
         return tapped(inputs.tap, "residual", x)
+
+    def feed_forward(self, inputs: BlockInputs) -> Sublayer:
+        """Return the feed-forward sublayer as a function of its normalised input."""
+        assert self.ff is not None
+        return self.ff if inputs.real is None else partial(self.ff, real=inputs.real)
 
     def attention_to(self, inputs: BlockInputs) -> Sublayer:
         """Return the self-attention as a function of its normalised input."""
@@ -149,5 +158,5 @@ class ParallelBlock(Block):
         if self.ff is not None:
             if self.ff_norm is not None:
                 h = self.ff_norm(x)
-            y = y + self.added(self.ff(h))
+            y = y + self.added(self.feed_forward(inputs)(h))
         return tapped(inputs.tap, "residual", y)

@@ -24,6 +24,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn import positions as p
 from glassformer.nn.attention import Attention, HeadSizes, MultiHeadAttention, Projections
 from glassformer.nn.embeddings import Embeddings, EmbeddingTables
+from glassformer.nn.experts import Experts, Router
 from glassformer.nn.feedforward import ACTIVATIONS, Activation, FeedForward
 from glassformer.nn.linear_layers import Linear
 from glassformer.nn.norms import LayerNorm, NormFactory, RMSNorm
@@ -170,16 +171,7 @@ def build_attention(config: c.TransformerConfig, stack: c.Stack, *, is_self: boo
 
 
 def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
-    feed_forward = None
-    if stack.d_ff:
-        feed_forward = FeedForward(
-            config.d_model,
-            stack.d_ff,
-            ACTIVATIONS[config.activation],
-            gated=config.gated_ff,
-            bias=config.ff_bias,
-            dropout=config.ff_dropout,
-        )
+    feed_forward = _feed_forward(config, stack) if stack.d_ff else None
     self_attn = build_attention(config, stack)
     cross_attn = build_attention(config, stack, is_self=False) if cross else None
     connect = post_norm if config.norm_order == "post" else pre_norm
@@ -194,6 +186,24 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
         scale=config.residual_scale,
     )
     return kind(config.d_model, self_attn, cross_attn, feed_forward, residual)
+
+
+def _feed_forward(config: c.TransformerConfig, stack: c.Stack) -> FeedForward | Experts:
+    activation = ACTIVATIONS[config.activation]
+    options: dict[str, Any] = {"gated": config.gated_ff, "bias": config.ff_bias, "dropout": config.ff_dropout}
+    if config.experts is None:
+        return FeedForward(config.d_model, stack.d_ff, activation, **options)
+    return Experts(_router(config, config.experts), stack.d_ff, activation, **options)
+
+
+def _router(config: c.TransformerConfig, experts: c.Experts) -> Router:
+    loss_weight = bias_rate = 0.0
+    match experts.balance:
+        case c.BalanceLoss(weight):
+            loss_weight = weight / sum(stack.n_layers for stack in config.stacks.values())  # the mean over the layers
+        case c.BalanceBias(rate):
+            bias_rate = rate
+    return Router(config.d_model, experts.n_experts, experts.n_active, experts.normalize, loss_weight, bias_rate)
 
 
 def build_positions(

@@ -9,6 +9,7 @@ from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.transformer import FanInInit, Init, NormalInit, TransformerConfig, XavierInit
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
+from glassformer.nn.experts import ExpertLinear
 from glassformer.nn.single_head_attention import SingleHeadAttention
 
 
@@ -23,7 +24,7 @@ def init_weights(model: Transformer, config: TransformerConfig) -> None:
     tables = {m.weight for m in model.modules() if isinstance(m, nn.Embedding)}
     residual = residual_projections(model)
     for module in model.modules():
-        if not isinstance(module, (nn.Linear, nn.Embedding)) or module.weight in drawn:
+        if not isinstance(module, (nn.Linear, ExpertLinear, nn.Embedding)) or module.weight in drawn:
             continue
         drawn.add(module.weight)
         is_head = module is getattr(model.output, "proj", None)
@@ -33,7 +34,7 @@ def init_weights(model: Transformer, config: TransformerConfig) -> None:
             parts = getattr(module, "parts", ()) or (len(module.weight),)
             for part in module.weight.split(parts):
                 _draw_matrix(part, scheme, module in residual, is_head, n_residual=len(residual))
-        if isinstance(module, nn.Linear) and module.bias is not None:
+        if not isinstance(module, nn.Embedding) and module.bias is not None:
             module.bias.zero_()
 
 

@@ -13,6 +13,7 @@ from glassformer.models.blocks import Block, BlockInputs
 from glassformer.models.state import TransformerState
 from glassformer.nn.attention import Tap, tapped
 from glassformer.nn.embeddings import Embeddings
+from glassformer.nn.experts import Experts
 from glassformer.nn.kv_cache import CacheStep, Slots
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.positions import LearnedPositions
@@ -71,6 +72,7 @@ class _BlockStack(nn.Module):
         self.final_norm = parts.final_norm
         self.rotaries = nn.ModuleList(parts.rotaries)
         self.score_bias = parts.score_bias
+        self.has_experts = any(isinstance(block.ff, Experts) for block in parts.blocks)
         self.activation_checkpointing = False
         """True if each block is recomputed in the backward pass; the trainer sets it."""
 
@@ -97,7 +99,11 @@ class _BlockStack(nn.Module):
             documents = (document_ids, document_ids)
         mask = Mask(causal=self.causal, keys=attention_mask, documents=documents)
         x = self.embeddings(token_ids, positions, token_types)
-        inputs = BlockInputs(mask, memory=memory, memory_mask=_memory_mask(memory_mask, x, memory), tap=tap)
+        real = None
+        if self.has_experts and self.training:
+            real = attention_mask if document_ids is None else document_ids >= 0  # -1 fills a packed row
+        memory_rule = _memory_mask(memory_mask, x, memory)
+        inputs = BlockInputs(mask, memory=memory, memory_mask=memory_rule, real=real, tap=tap)
         return self.run_blocks(x, inputs, Positions(positions, positions))
 
     def run_blocks(self, x: Tensor, inputs: BlockInputs, positions: Positions, past: Past | None = None) -> Tensor:

@@ -199,7 +199,7 @@ def fuse(network: nn.Module) -> None:
     for block in [module for module in network.modules() if isinstance(module, Block)]:
         if isinstance(block.self_attn, MultiHeadAttention):
             block.self_attn.fuse()
-        if block.ff is not None and getattr(block.ff, "gate_proj", None) is not None:
+        if isinstance(block.ff, FeedForward) and getattr(block.ff, "gate_proj", None) is not None:
             block.ff = FusedFeedForward(block.ff)
     network.config = replace(network.config, fused_qkv=True)
 
@@ -267,12 +267,12 @@ def convert(network: nn.Module, dtype: torch.dtype) -> None:
     not rounded to half precision. An embedding table tied to it also stays in fp32, and the embeddings of tokens are
     rounded to `dtype`. Buffers, such as rotary frequencies, do not change. With int8, all linear layers become
     `Int8Linear`, the last projection included, so that logits are rounded to bfloat16; all other weights are in
-    bfloat16.
+    bfloat16, those of experts and their routers too.
     """
     if dtype == torch.int8:
         merge_lora(network)
         for name, module in list(network.named_modules()):
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear) and not name.endswith("router.proj"):
                 network.set_submodule(name, Int8Linear(module))
         dtype = torch.bfloat16
     proj = getattr(getattr(network, "output", None), "proj", None)

@@ -417,16 +417,17 @@ class Clock:
         self.progress = progress
         self.n_untimed = len(progress.unlogged)  # steps of an earlier process
         self.gradient_norm = 0.0
+        self.figures: dict[str, float] = {}
         self.seconds = 0.0
         self.saving_seconds = 0.0
         self.since = time.perf_counter()
 
     def count(self, result: StepResult) -> None:
         self.progress.unlogged.append((result.nats, result.n_targets))
-        self.gradient_norm = result.gradient_norm
+        self.gradient_norm, self.figures = result.gradient_norm, result.figures
 
     def read(self) -> dict[str, float]:
-        """Return mean loss, last gradient norm, speed and saving time since the last call, and reset them."""
+        """Return mean loss, last gradient norm and figures, speed and saving time since the last call; reset them."""
         self._tick()
         nats = sum(nats for nats, _ in self.progress.unlogged)
         n_targets = [n_targets for _, n_targets in self.progress.unlogged]
@@ -436,7 +437,7 @@ class Clock:
             "gradient_norm": self.gradient_norm,
             "tokens_per_s": sum(timed) / self.seconds,
             "step_ms": 1000 * self.seconds / max(1, len(timed)),
-        }
+        } | self.figures
         if self.saving_seconds:
             values["save_ms"] = 1000 * self.saving_seconds
         self.progress.unlogged, self.n_untimed = [], 0

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from glassformer.objectives.loss import LossSums, Objective
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.host import Host
 from glassformer.training.non_finite import SMALLEST_SCALE, LossScale, NonFinite
+from glassformer.training.routing import Routing
 
 
 @dataclass(frozen=True)
@@ -34,18 +35,27 @@ class StepResult:
     """False if the weights are unchanged. A scaled fp16 gradient that overflowed halves the scale."""
     non_finite: NonFinite | None = None
     """The NaN or Inf in the loss or in the gradient, except for such an overflow."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """Numbers of the experts (`Routing.figures`)."""
 
 
 class Pending:
     """A step whose numbers the device may still be computing.
 
-    `numbers` are the nats of each micro-batch of this process, the nats of all processes, and the gradient norm.
+    `numbers` are those of `names`, for the log; then the nats of each micro-batch of this process, the nats of all
+    processes, and the gradient norm.
     """
 
     def __init__(
-        self, numbers: Tensor, step: int, micro_batches: Sequence[Batch], n_targets: int, overflowed: bool = False
+        self,
+        numbers: Tensor,
+        step: int,
+        micro_batches: Sequence[Batch],
+        n_targets: int,
+        names: Sequence[str] = (),
+        overflowed: bool = False,
     ) -> None:
-        self.numbers, self.step, self.overflowed = numbers, step, overflowed
+        self.numbers, self.step, self.names, self.overflowed = numbers, step, names, overflowed
         self.micro_batches, self.n_targets = micro_batches, n_targets
         self.copied: torch.cuda.Event | None = None
         if numbers.device.type == "cuda":
@@ -58,9 +68,11 @@ class Pending:
         """Wait for the numbers."""
         if self.copied is not None:
             self.copied.synchronize()
-        *of_batches, nats, norm = self.numbers.tolist()
+        numbers = self.numbers.tolist()
+        figures = dict(zip(self.names, numbers, strict=False))
+        *of_batches, nats, norm = numbers[len(figures) :]
         if math.isfinite(nats) and math.isfinite(norm):
-            return StepResult(nats, self.n_targets, norm)
+            return StepResult(nats, self.n_targets, norm, figures=figures)
         non_finite = None
         if not math.isfinite(nats):
             bad = (batch for batch, x in zip(self.micro_batches, of_batches, strict=True) if not math.isfinite(x))
@@ -129,6 +141,7 @@ class TrainStep:
         self.may_split = not getattr(objective, "couples_rows", False)
         self.stacks = [module for module in network.modules() if hasattr(module, "activation_checkpointing")]
         self.may_recompute = config.activation_checkpointing == "auto" and bool(self.stacks)
+        self.routing = Routing(network, self.ranks)
         # Work ahead of the device
         is_on_device = all(p.device.type == self.device.type for p in self.parameters)  # not offloaded to the CPU
         reads_found_inf = getattr(optimizer, "_step_supports_amp_scaling", False)
@@ -231,6 +244,7 @@ class TrainStep:
             setattr(stack, "activation_checkpointing", recomputes)  # noqa: B010
         # Forward and backward, part by part
         nats, counted = [], 0
+        self.routing.begin()
         self.network.train()
         for number, batch in enumerate(micro_batches):
             if seeds is not None:
@@ -255,14 +269,16 @@ class TrainStep:
                 stack.enter_context(_compiler())
             if self.gives_masks:
                 stack.enter_context(dense_masks())
-            with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
-                sums = self.loss(part.to(self.device))
+            autocast = torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None)
+            with autocast, self.routing.recorded():
+                sums = self.routing.added_to(self.loss(part.to(self.device)))
             (sums.total * factor).backward()
         return sums
 
     def _update_now(self, norm: float) -> None:
         own_nats = self.nats.tolist()
         [nats] = self.ranks.sum(sum(own_nats))
+        figures = self.routing.figures(self.n_targets)
         is_finite, overflowed = math.isfinite(norm), False
         if math.isfinite(nats):
             if self.scale is not None:
@@ -270,18 +286,24 @@ class TrainStep:
                 overflowed = not is_finite and self.scale.factor >= SMALLEST_SCALE
             if is_finite:
                 self.optimizer.step()
-        numbers = torch.tensor([*own_nats, nats, norm], dtype=torch.float64)
-        self.pending = Pending(numbers, self.number, self.micro_batches, self.n_targets, overflowed)
+                self.routing.move_biases()
+        numbers = torch.tensor([*map(float, figures.values()), *own_nats, nats, norm], dtype=torch.float64)
+        self._set_pending(numbers, figures, overflowed)
 
     def _update_on_device(self, norm: Tensor) -> None:
         own_nats = self.nats.double()
         nats, norm = self.ranks.total(own_nats.sum()), norm.to(own_nats.device, torch.float64)
+        figures = self.routing.figures(self.n_targets)
         # Fused kernels change nothing if this number is 1; it was made for fp16 (`torch.amp.GradScaler`).
         found_inf = (~(nats.isfinite() & norm.isfinite())).float()
         setattr(self.optimizer, "found_inf", found_inf)  # noqa: B010
         self.optimizer.step()
-        numbers = torch.cat([own_nats, nats[None], norm[None]])
-        self.pending = Pending(numbers, self.number, self.micro_batches, self.n_targets)
+        self.routing.move_biases(1 - found_inf)
+        numbers = torch.cat([*(x[None].double() for x in figures.values()), own_nats, nats[None], norm[None]])
+        self._set_pending(numbers, figures)
+
+    def _set_pending(self, numbers: Tensor, figures: dict[str, Tensor], overflowed: bool = False) -> None:
+        self.pending = Pending(numbers, self.number, self.micro_batches, self.n_targets, [*figures], overflowed)
 
 
 def _seed(seed: int, device: torch.device) -> None:

@@ -243,6 +243,7 @@ function sourceTokens(side) {
 
 /** @param {Names} names @param {Record<string, any>} config @param {string} path @returns {Stage[]} */
 function feedForward(names, config, path) {
+  if (names.has(`${path}.router`)) return [experts(names, path)];
   const act = config.activation ?? "f";
   const hidden = config.gated_ff ? `${act}(W_gate x) · (W_up x)` : `${act}(W_up x)`;
   return [{
@@ -250,6 +251,15 @@ function feedForward(names, config, path) {
     sentence: `Each token is computed alone: ${names.width(`${path}.ff.activations`)} neurons read its vector, and each active one adds its own direction to the residual stream.`,
     columns: [{ kind: "vector", title: "neurons", tensor: `${path}.ff.activations`, width: 64 }],
   }];
+}
+
+/** @param {Names} names @param {string} path @returns {Stage} */
+function experts(names, path) {
+  return {
+    id: "ff", title: "Experts", chapter: CHAPTERS.block, formula: "x ← x + Σ weight · expert(x)",
+    sentence: `Each token is computed alone: a router gives weights to a few of the ${names.width(`${path}.router`)} experts, each a feed-forward layer of its own, and the others do not read the token.`,
+    columns: [{ kind: "vector", title: "weights of the experts", tensor: `${path}.router`, width: 64 }],
+  };
 }
 
 /** @param {Names} names @param {Flow} flow @param {string} stack @returns {Stage} */

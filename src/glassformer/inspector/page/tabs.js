@@ -10,6 +10,7 @@ import { attentionTab } from "../panels/attention.js";
 import { attributionTab } from "../panels/attribution.js";
 import { beamTab } from "../panels/beam.js";
 import { compareTab } from "../panels/compare.js";
+import { expertsTab } from "../panels/experts.js";
 import { flowTab } from "../panels/flow.js";
 import { lensTab } from "../panels/lens.js";
 import { patchTab } from "../panels/patch.js";
@@ -18,4 +19,4 @@ import { textsTab } from "../panels/texts.js";
 import { trainingTab } from "../panels/training.js";
 
 /** @type {Tab[]} */
-export const TABS = [flowTab, alignmentTab, attentionTab, lensTab, attributionTab, stepsTab, ablationTab, beamTab, compareTab, patchTab, textsTab, trainingTab];
+export const TABS = [flowTab, alignmentTab, attentionTab, lensTab, expertsTab, attributionTab, stepsTab, ablationTab, beamTab, compareTab, patchTab, textsTab, trainingTab];

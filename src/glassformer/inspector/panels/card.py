@@ -53,6 +53,7 @@ def card(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
         "is_causal": chosen.is_causal_lm,
         "has_head_over_tokens": page_data.predicts_tokens(chosen),
         "is_additive": page_data.predicts_tokens(chosen) and is_additive(chosen.network),
+        "experts": 0,
         "parameters": sum(x.numel() for x in chosen.network.parameters()),
         "vocab_size": tokenizer.vocab_size,
         "max_len": config.max_len,
@@ -74,6 +75,8 @@ def card(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
     # What only some models have
     if tokenizer.mask_id is not None:
         facts["mask"] = tokenizer.id_to_token(tokenizer.mask_id)
+    if isinstance(config, TransformerConfig) and config.experts is not None:
+        facts["experts"] = config.experts.n_experts
     if chosen.folder is not None:
         facts |= {"curves": curves(chosen.folder / NAME), "checkpoints": checkpoint.steps(chosen.folder)}
     return facts
@@ -116,11 +119,13 @@ def parts(model: TrainedModel) -> list[dict[str, Any]]:
 def architecture(model: TrainedModel) -> list[dict[str, Any]]:
     """Return titled tables of the settings, to be drawn as boxes."""
     config = model.config
-    boxes = [{"title": "Model", "rows": _rows(config, ("encoder", "decoder"))}]
+    boxes = [{"title": "Model", "rows": _rows(config, ("encoder", "decoder", "experts"))}]
     if isinstance(config, TransformerConfig):
         for title, stack in (("Encoder", config.encoder), ("Decoder", config.decoder)):
             if stack is not None:
                 boxes.append({"title": title, "rows": _rows(stack, ())})
+        if config.experts is not None:
+            boxes.append({"title": "Experts", "rows": _rows(config.experts, ())})
     return boxes
 
 

@@ -8,6 +8,7 @@ from glassformer.interop.families import (
     distilbert,
     electra,
     eurobert,
+    experts,
     falcon,
     gemma,
     gpt2,
@@ -68,5 +69,7 @@ FAMILIES: tuple[Family, ...] = (
     mbart.M2M100,
     mpnet.MPNET,
     albert.ALBERT,
+    experts.MIXTRAL,
+    experts.QWEN3_MOE,
 )
 """Families in the order in which an export tries them, after the family that the model was imported from."""

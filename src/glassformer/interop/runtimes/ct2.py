@@ -25,6 +25,7 @@ from glassformer.models.blocks import Block
 from glassformer.models.heads import TokenLogits
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.transformer import Transformer
+from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.positions import RelativeBias, Rotary, rotary_frequencies
 from glassformer.store.model_directory import StoredModel
 
@@ -325,7 +326,7 @@ def _fill_stack(spec: Any, config: c.TransformerConfig, stack: Encoder | Decoder
     if stack.final_norm is not None:
         _fill_norm(spec.layer_norm, stack.final_norm)
     for layer, block in zip(spec.layer, stack.blocks, strict=True):
-        assert isinstance(block, Block) and block.ff is not None and block.self_attn_norm is not None
+        assert isinstance(block, Block) and isinstance(block.ff, FeedForward) and block.self_attn_norm is not None
         _fill_attention(layer.self_attention, block.self_attn, block.self_attn_norm)
         for rotary in stack.rotaries:  # at most one
             assert isinstance(rotary, Rotary)

@@ -11,6 +11,7 @@ from torch.optim.adamw import adamw
 from glassformer.config.train import MuonConfig
 from glassformer.errors import UserError
 from glassformer.kernels import processor
+from glassformer.nn.experts import ExpertLinear
 from glassformer.training.optimizers.build import (
     Group,
     NamedParameters,
@@ -34,12 +35,12 @@ def build(model: nn.Module, config: MuonConfig) -> "Muon":
 
 
 def hidden_matrices(model: nn.Module) -> NamedParameters:
-    """Return the weights that Muon updates: `nn.Linear` in lists of blocks (`nn.ModuleList`), and recurrent ones.
+    """Return the weights that Muon updates: linear layers in lists of blocks (`nn.ModuleList`), and recurrent ones.
 
     The embeddings, their projections and the head are not included; AdamW is better for them (Jordan 2024).
     """
     blocks = (module for module in model.modules() if isinstance(module, nn.ModuleList))
-    linears = (module for block in blocks for module in block.modules() if isinstance(module, nn.Linear))
+    linears = (module for block in blocks for module in block.modules() if isinstance(module, nn.Linear | ExpertLinear))
     hidden = {id(linear.weight) for linear in linears} | {id(weight) for weight, _ in _recurrent_matrices(model)}
     hidden -= embedding_tables(model)
     return [(name, parameter) for name, parameter in trained_parameters(model) if id(parameter) in hidden]
@@ -68,13 +69,18 @@ def _groups(model: nn.Module, config: MuonConfig) -> list[Group]:
 
 
 def _split_sizes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
-    """Return the rows of queries, keys and values in each fused attention weight, and of gates in recurrent weights."""
+    """Return the rows of each matrix in a stacked weight: of a fused attention, of experts, of recurrent gates."""
     gates = {weight: (width,) * (len(weight) // width) for weight, width in _recurrent_matrices(model)}
-    return gates | {
-        cast(nn.Linear, module.qkv_proj).weight: cast(tuple[int, ...], module.split_sizes)
-        for module in model.modules()
-        if hasattr(module, "qkv_proj") and hasattr(module, "split_sizes")
-    }
+    experts = {module.weight: module.parts for module in model.modules() if isinstance(module, ExpertLinear)}
+    return (
+        gates
+        | experts
+        | {
+            cast(nn.Linear, module.qkv_proj).weight: cast(tuple[int, ...], module.split_sizes)
+            for module in model.modules()
+            if hasattr(module, "qkv_proj") and hasattr(module, "split_sizes")
+        }
+    )
 
 
 class Muon(torch.optim.Optimizer):

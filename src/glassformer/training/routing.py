@@ -1,0 +1,73 @@
+"""Routers of experts in a training step: auxiliary losses, the loads of the experts, and their biases."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.distributed.ranks import Ranks
+from glassformer.nn.experts import Router
+from glassformer.objectives.loss import LossSums
+
+
+class Routing:
+    """The routers of a network during a step; without routers, all methods do nothing.
+
+    The auxiliary losses are means over tokens. Each is multiplied by the number of targets of its forward pass and
+    added to the loss of the objective, so that all sums are divided once. A balance loss is a product of two means:
+    that of several micro-batches is the mean of their losses, weighted by targets, and not the loss of one large batch.
+    Loads are counts, so they are those of the large batch, and so are the biases that follow from them.
+    """
+
+    def __init__(self, network: nn.Module, ranks: Ranks) -> None:
+        self.routers = [module for module in network.modules() if isinstance(module, Router)]
+        self.ranks = ranks
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the loads and losses of the step before."""
+        self.loads: Tensor | None = None  # (layers, experts)
+        self.loss: Tensor | None = None  # times targets
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Let the routers record in the block, which contains one forward pass and no backward pass."""
+        for router in self.routers:
+            router.records = True
+        try:
+            yield
+        finally:
+            for router in self.routers:
+                router.records, router.load, router.auxiliary_loss = False, None, None
+
+    def added_to(self, sums: LossSums) -> LossSums:
+        """Return the sums with the auxiliary losses of the forward pass; add up its loads."""
+        loads = [router.load for router in self.routers if router.load is not None]
+        losses = [router.auxiliary_loss for router in self.routers if router.auxiliary_loss is not None]
+        if loads:
+            of_pass = torch.stack(loads)
+            self.loads = of_pass if self.loads is None else self.loads + of_pass
+        if losses:
+            loss = sums.n_targets * torch.stack(losses).sum()
+            self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
+            sums = replace(sums, total=sums.total + loss)
+        return sums
+
+    def figures(self, n_targets: int) -> dict[str, Tensor]:
+        """Add up the loads of all processes, and return the numbers of the step for the log, as scalars."""
+        figures: dict[str, Tensor] = {}
+        if self.loss is not None:
+            figures["auxiliary_loss"] = self.ranks.total(self.loss) / max(1, n_targets)
+        if self.loads is not None:
+            self.loads = self.ranks.total(self.loads)
+            shares = self.loads / self.loads.sum(dim=1, keepdim=True).clamp(min=1)
+            figures |= {"fullest_expert": shares.max(), "dead_experts": (self.loads == 0).sum()}
+        return figures
+
+    def move_biases(self, factor: Tensor | float = 1.0) -> None:
+        """Move the biases of the routers after a step; `factor` is 0 if the step changed no weights."""
+        if self.loads is not None:
+            for router, load in zip(self.routers, self.loads, strict=True):
+                router.move_bias(load, factor)

@@ -1,0 +1,79 @@
+"""Experts of Mixtral and Qwen3-MoE: router logits, the balance loss, and what the families cannot represent."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from configs import CONFIGS, LLAMA
+from glassformer.config.transformer import BalanceBias, BalanceLoss, Experts
+from glassformer.errors import UserError
+from glassformer.inspection.capture import capture_tensors
+from glassformer.interop.families.experts import MIXTRAL
+from glassformer.interop.hf import choose_family
+from glassformer.nn.experts import balance_loss
+
+transformers = pytest.importorskip("transformers")
+
+from interop.checkpoints import VOCAB, imported  # noqa: E402
+
+SIZES: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+SIZES |= {"num_key_value_heads": 1, "intermediate_size": 20, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "Mixtral": ("MixtralForCausalLM", {"num_local_experts": 5}),
+    "Qwen3-MoE": ("Qwen3MoeForCausalLM", {"num_experts": 5, "moe_intermediate_size": 12, "norm_topk_prob": True}),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_router_logits_and_balance_loss_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
+    architecture, others = CLASSES[name]
+    cls = getattr(transformers, architecture)
+    both = imported(cls(cls.config_class(**SIZES, **others, num_experts_per_tok=2)), tmp_path)
+    ids = torch.randint(VOCAB, (3, 7), generator=torch.Generator().manual_seed(0))
+    keep = torch.arange(7) < torch.tensor([[7], [4], [6]])
+    with torch.no_grad():
+        theirs = both.theirs(input_ids=ids, attention_mask=keep.long(), output_router_logits=True)
+    inputs = {"token_ids": ids, "attention_mask": keep}
+    ours = capture_tensors(both.network, inputs, [f"decoder.blocks.{i}.ff.router.proj" for i in range(2)])
+    for (_, mine), other in zip(sorted(ours.items()), theirs.router_logits, strict=True):
+        torch.testing.assert_close(mine.flatten(0, 1)[keep.flatten()], other[keep.flatten()], rtol=1e-4, atol=1e-5)
+    one_layer = theirs.router_logits[:1]
+    load_balancing_loss = transformers.models.mixtral.modeling_mixtral.load_balancing_loss_func
+    p = one_layer[0].softmax(dim=-1)
+    active = torch.zeros_like(p).scatter(-1, p.topk(2).indices, 1.0)
+    torch.testing.assert_close(
+        balance_loss(p, active, keep.flatten()), load_balancing_loss(one_layer, 5, 2, keep.long()), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_the_weight_of_the_balance_loss_is_kept(tmp_path: Path) -> None:
+    cls = transformers.MixtralForCausalLM
+    config = cls.config_class(**SIZES, num_local_experts=4, router_aux_loss_coef=0.5)
+    both = imported(cls(config), tmp_path)
+    assert both.network.config.experts == Experts(4, 2, balance=BalanceLoss(0.5))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (replace(LLAMA, experts=Experts(4, 2, balance=BalanceBias())), "model.experts: expected none, got a table"),
+        (CONFIGS["experts"], "model.experts: expected none, got a table"),
+    ],
+)
+def test_a_model_that_no_family_represents_is_refused(config: Any, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        choose_family(replace(config, vocab_size=VOCAB))
+
+
+def test_a_bias_of_the_choice_is_a_misfit_of_mixtral() -> None:
+    config = replace(LLAMA, vocab_size=VOCAB, experts=Experts(4, 2, balance=BalanceBias()))
+    assert MIXTRAL.misfits(config) == ["model.experts.balance: expected none, got bias"]
+
+
+@pytest.mark.parametrize(("normalize", "family"), [(True, "Mixtral"), (False, "Qwen3-MoE")])
+def test_the_first_family_that_fits_is_chosen(normalize: bool, family: str) -> None:
+    config = replace(LLAMA, experts=Experts(4, 2, normalize=normalize), qk_norm=not normalize)
+    assert choose_family(config).name == family
