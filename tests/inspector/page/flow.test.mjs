@@ -50,6 +50,20 @@ test("a norm after the sublayer is a column of its sum", () => {
   assert.equal(values.columns.at(-1).tensor, "encoder.blocks.0.self_attn_norm");
 });
 
+test("blocks with one norm, and with norms of outputs only, have no column without a tensor", () => {
+  const without = (...endings) => DECODER.tensors.filter(([name]) => !endings.some((end) => name.endsWith(end)));
+  const shared = { ...DECODER, config: { norm_order: "parallel", shared_norm: true }, tensors: without("ff_norm", "ff_norm.input") };
+  const outputs = DECODER.tensors.map(([name, shape]) => [name.replace(/(attn|ff)_norm/, "$1_out_norm"), shape]);
+  const expected = { shared: NORMAL.filter((id) => id !== "ff.norm"), outputs: NORMAL.filter((id) => !id.endsWith("norm")) };
+  for (const [name, flow] of Object.entries({ shared, outputs: { ...DECODER, config: { norm_order: "output" }, tensors: outputs } })) {
+    const known = new Set(flow.tensors.map(([tensor]) => tensor));
+    assert.deepEqual(ids(flow, { stack: "decoder", block: 1 }), ["tokens", "embedding", ...expected[name], "final", "output"]);
+    const columns = stagesOf(flow, { stack: "decoder", block: 1 }).flatMap((stage) => stage.columns);
+    for (const { tensor, title } of columns) assert.ok(tensor === undefined || known.has(tensor), `${title}: ${tensor}`);
+    assert.ok(!columns.some(({ title }) => title.startsWith("norm(x")));
+  }
+});
+
 test("the decoder of a pair has cross-attention, whose keys belong to the source, and only it predicts", () => {
   const parts = ["self_attn", "cross_attn", "ff"];
   const flow = { ...DECODER, tensors: [["encoder.embeddings", [4, 16]], ...block("encoder.blocks.0"), ["encoder.final", [4, 16]], ["decoder.embeddings", [5, 16]], ...block("decoder.blocks.0", parts), ["decoder.final", [5, 16]]] };

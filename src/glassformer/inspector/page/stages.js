@@ -157,7 +157,7 @@ function blockStages(names, flow, stack, block) {
   const parts = ["self_attn", "cross_attn", "ff"].filter((part) => names.has(`${path}.${part}`));
   return parts.flatMap((part, i) => {
     const [here, norm] = [`${path}.${part}`, `${path}.${part}_norm`];
-    const isPre = config.norm_order !== "post";
+    const isPre = !names.has(norm) || names.isBefore(norm, here); // without the name: one norm for both sublayers, or of outputs
     const next = parts[i + 1] ? `${path}.${parts[i + 1]}_norm.input` : `${path}.residual`;
     const stages = part === "ff" ? feedForward(names, config, path) : attention(names, flow, path, part);
     if (names.isBefore(norm, here)) {
@@ -175,7 +175,7 @@ function blockStages(names, flow, stack, block) {
       return stages.map((stage) => ({ ...stage, part, block }));
     }
     if (!isPre) last.columns.push({ kind: "vector", title: "norm(x + …)", tensor: norm });
-    else last.columns.push({ kind: "vector", title: "x", tensor: next });
+    else if (names.has(next)) last.columns.push({ kind: "vector", title: "x", tensor: next });
     if (!isPre) last.sentence += " The result is added to the residual stream, and the sum is normalised.";
     return stages.map((stage) => ({ ...stage, part, block }));
   });
