@@ -15,6 +15,7 @@ from glassformer.config.transformer import (
     LearnedPositions,
     LinearScaling,
     Llama3Scaling,
+    NoBalance,
     NoPositions,
     PositionHead,
     RelativePositions,
@@ -164,7 +165,7 @@ CONFIGS: dict[str, TransformerConfig] = {
         attn_out_bias=False,
         ff_bias=False,
     ),
-    "experts_in_both_stacks": replace(PAPER, experts=Experts(5, 3, balance=None)),
+    "experts_in_both_stacks": replace(PAPER, experts=Experts(5, 3, balance=NoBalance())),
     "unequal_stacks": replace(
         PAPER,
         encoder=Stack(1, 2, d_ff=12),

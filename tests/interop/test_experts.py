@@ -11,13 +11,14 @@ from configs import CONFIGS, LLAMA
 from glassformer.config.transformer import BalanceBias, BalanceLoss, Experts
 from glassformer.errors import UserError
 from glassformer.inspection.capture import capture_tensors
+from glassformer.interop.export import export
 from glassformer.interop.families.experts import MIXTRAL
 from glassformer.interop.hf import choose_family
 from glassformer.nn.experts import balance_loss
 
 transformers = pytest.importorskip("transformers")
 
-from interop.checkpoints import VOCAB, imported  # noqa: E402
+from interop.checkpoints import VOCAB, imported, model_directory  # noqa: E402
 
 SIZES: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 SIZES |= {"num_key_value_heads": 1, "intermediate_size": 20, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
@@ -77,3 +78,10 @@ def test_a_bias_of_the_choice_is_a_misfit_of_mixtral() -> None:
 def test_the_first_family_that_fits_is_chosen(normalize: bool, family: str) -> None:
     config = replace(LLAMA, experts=Experts(4, 2, normalize=normalize), qk_norm=not normalize)
     assert choose_family(config).name == family
+
+
+@pytest.mark.parametrize("to", ["onnx", "ct2", "gguf"])
+def test_other_formats_refuse_experts(to: Any, tmp_path: Path) -> None:
+    config = replace(LLAMA, experts=Experts(4, 2))
+    with pytest.raises(UserError, match=r"experts|Mixtral"):
+        export(model_directory(config, tmp_path / "ours"), tmp_path / "theirs", to=to)

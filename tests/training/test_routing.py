@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from configs import GPT, random_model
-from glassformer.config.transformer import BalanceBias, BalanceLoss, Experts
+from glassformer.config.transformer import Balance, BalanceBias, BalanceLoss, Experts, NoBalance
 from glassformer.data.batching import Batch, Example
 from glassformer.nn.experts import Router, balance_loss
 from glassformer.objectives.causal import CausalObjective
@@ -26,7 +26,7 @@ def micro_batches(*boundaries: int) -> list[Batch]:
     return [CausalObjective().collate(part, rng) for part in parts]
 
 
-def network_with(balance: BalanceLoss | BalanceBias | None) -> Any:
+def network_with(balance: Balance) -> Any:
     return random_model(replace(GPT, experts=Experts(4, 2, balance=balance)), seed=3)
 
 
@@ -64,7 +64,9 @@ def test_the_step_adds_the_balance_loss_of_the_real_tokens() -> None:
 
 def test_the_reported_loss_does_not_contain_the_balance_loss() -> None:
     [batch] = micro_batches()
-    with_loss, without = (step_of(n, sgd(n))([batch]) for n in (network_with(BalanceLoss(0.3)), network_with(None)))
+    with_loss, without = (
+        step_of(n, sgd(n))([batch]) for n in (network_with(BalanceLoss(0.3)), network_with(NoBalance()))
+    )
     assert with_loss.nats == without.nats
     assert "auxiliary_loss" not in without.figures
 
@@ -72,7 +74,7 @@ def test_the_reported_loss_does_not_contain_the_balance_loss() -> None:
 def test_the_balance_loss_makes_loads_more_equal() -> None:
     [batch] = micro_batches()
     shares = []
-    for balance in (BalanceLoss(10.0), None):
+    for balance in (BalanceLoss(10.0), NoBalance()):
         network = network_with(balance)
         step = step_of(network, sgd(network))
         shares.append([step([batch]).figures["fullest_expert"] for _ in range(20)][-1])
@@ -103,7 +105,7 @@ def test_a_step_without_an_update_moves_no_bias() -> None:
 def test_the_bias_keeps_the_experts_of_a_run_alive() -> None:
     [batch] = micro_batches()
     shares = []
-    for balance in (BalanceBias(0.02), None):
+    for balance in (BalanceBias(0.02), NoBalance()):
         network = network_with(balance)
         step = step_of(network, sgd(network))
         shares.append([step([batch]).figures["fullest_expert"] for _ in range(40)][-1])

@@ -275,7 +275,14 @@ class BalanceBias:
     rate: float = setting(0.001, "change per step, up for loads below the mean, otherwise down", "(0, ∞)")
 
 
-Balance = BalanceLoss | BalanceBias
+@checked
+class NoBalance:
+    """No balance, for example for a model that is balanced already."""
+
+    kind: ClassVar[str] = "none"
+
+
+Balance = BalanceLoss | BalanceBias | NoBalance
 
 
 @checked
@@ -285,7 +292,7 @@ class Experts:
     n_experts: int = setting(8, "number of experts per layer", "≥ 2", at_most(MAX_EXPERTS))
     n_active: int = setting(2, "number of experts that read a token", "≥ 1")
     normalize: bool = setting(True, "weights of a token's active experts sum to 1; false = their probabilities")
-    balance: Balance | None = setting(BalanceLoss(), "way to give the experts equal loads; none = no balance")
+    balance: Balance = setting(BalanceLoss(), "way to give the experts equal loads")
 
 
 @checked

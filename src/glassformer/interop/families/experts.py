@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from glassformer.config.transformer import Balance, BalanceLoss, Experts, TransformerConfig
+from glassformer.config.transformer import Balance, BalanceLoss, Experts, NoBalance, TransformerConfig
 from glassformer.interop.families import llama
 from glassformer.interop.families.windows import windows_of
 from glassformer.interop.family import Rule, lines, rule
@@ -15,7 +15,7 @@ PROJECTIONS = ("gate", "up", "down")
 def read_experts(hf: HFConfig, n_experts: int, n_active: int, names: tuple[str, str], normalize: bool) -> Experts:
     """Read the experts; `n_experts` and `n_active` are the defaults of the keys `names`."""
     weight = hf.take("router_aux_loss_coef", float, 0.001)
-    balance: Balance | None = BalanceLoss(weight) if weight > 0 else None
+    balance: Balance = BalanceLoss(weight) if weight > 0 else NoBalance()
     return Experts(hf.take(names[0], int, n_experts), hf.take(names[1], int, n_active), normalize, balance)
 
 

@@ -61,6 +61,8 @@ def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
         import onnxruntime
         import onnxscript  # noqa: F401
     config, network = stored.config, stored.network
+    if isinstance(config, TransformerConfig) and config.experts is not None:
+        raise UserError("the ONNX export has no experts: export to transformers, without --to onnx")
     if min(config.max_len, config.encoder_max_len) < 2:
         raise UserError("max_len: expected at least 2 for an ONNX graph that takes any length, got 1")
     # Write the graphs
