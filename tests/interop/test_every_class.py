@@ -53,10 +53,13 @@ SIZES: dict[str, dict[str, Any]] = {
     "phi": ENCODER | {"num_key_value_heads": 2, "rope_parameters": HALF_TURNED},
     "gptj": {"vocab_size": VOCAB, "n_positions": 24, "n_embd": 16, "n_layer": 2, "n_head": 4, "rotary_dim": 2} | IDS,
     "falcon": COMMON | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_hidden_size": 20},
-    **dict.fromkeys(("mbart", "pegasus"), PAIR),
+    **dict.fromkeys(("mbart", "pegasus", "m2m_100"), PAIR),
+    "mpnet": ENCODER | {"pad_token_id": 1},
+    "albert": ENCODER | {"embedding_size": 6},
 }
 LABELS = {"ForSequenceClassification": 3, "ForTokenClassification": 5}
-OLD_NAMES = ("T5WithLMHeadModel", "BertForPreTraining", "ElectraForPreTraining")  # these come back under another name
+OLD_NAMES = ("T5WithLMHeadModel", "BertForPreTraining", "ElectraForPreTraining", "AlbertForPreTraining")
+"""Classes that come back under another name."""
 CASES = [
     (family.model_type, name, tied)
     for family in FAMILIES
