@@ -31,6 +31,15 @@ def test_the_fast_path_equals_the_loop_over_experts(n_experts: int, n_active: in
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_keeps_the_choice_of_the_router(dtype: torch.dtype) -> None:
+    """Compare the fast path with the loop in the same precision, and the dtype of the output."""
+    layer, x = experts(8, 2).to(dtype), inputs(3, 4).to(dtype)
+    fast, slow = layer(x), layer.reference(x)
+    assert fast.dtype == dtype and (layer.router(x) > 0).sum(dim=-1).unique().tolist() == [2]
+    torch.testing.assert_close(fast, slow, rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps)
+
+
 def test_the_output_is_the_weighted_sum_of_the_chosen_experts() -> None:
     """Written out for one token, without any function of the layer."""
     layer, x = experts(4, 2), inputs(1, 1)
