@@ -31,7 +31,7 @@ nb_output_stderr = "warn"  # so a warning of Python is an error of the build
 nb_merge_streams = True
 nb_render_markdown_format = "myst"  # so a computed paragraph may be a table
 nb_execution_excludepatterns = notebooks.not_rendered() if course.is_short() else []
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "tasklist"]
 myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"

@@ -191,7 +191,9 @@ def compare_with_transformers(folder: Path, family: Family, architecture: str, n
     Raises `UserError` if it exceeds `TOLERANCE`, or if transformers reports missing or unknown tensors.
     """
     try:
-        import transformers
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "IProgress not found")  # tqdm, in a notebook without ipywidgets
+            import transformers
     except ImportError:
         return None
     with _quiet(transformers.utils.logging), torch.no_grad():
