@@ -18,7 +18,7 @@ from glassformer.cli import resume
 from glassformer.cli.progress import Shown
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.train import TrainConfig
-from glassformer.config.transformer import Stack, TransformerConfig
+from glassformer.config.transformer import Experts, Stack, TransformerConfig
 from glassformer.devices import (
     MIN_RECURRENT_WIDTH,
     MIN_WIDTH,
@@ -234,7 +234,8 @@ CUDA, LONG = torch.device("cuda"), 1e6
         (WIDE, CUDA, False, LONG, "the rows are not windows of a text"),
         (WIDE, torch.device("cpu"), True, LONG, "no gain on a CPU"),
         (WIDE, torch.device("mps"), True, LONG, "no gain on this device"),
-        (WIDE_GRU, CUDA, True, LONG, "a recurrent model cannot be compiled"),
+        (WIDE_GRU, CUDA, True, LONG, "recurrent modules cannot be compiled"),
+        (replace(WIDE, experts=Experts()), CUDA, True, LONG, "experts cannot be compiled"),
     ],
 )
 def test_auto_compilation(

@@ -103,8 +103,8 @@ def choose_compile(
     """
     if setting != "auto":
         return setting, ""
-    if isinstance(model, RecurrentConfig):
-        return False, "a recurrent model cannot be compiled"
+    if model.uncompilable:
+        return False, f"{model.uncompilable} cannot be compiled"
     if device.type != "cuda":
         return False, f"no gain on {'a CPU' if device.type == 'cpu' else 'this device'}"
     if not has_one_shape:

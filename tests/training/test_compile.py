@@ -17,11 +17,12 @@ from torch._dynamo.utils import counters
 from configs import BERT, CONFIGS, GPT, LLAMA, PAPER, random_model
 from faults.children import done
 from glassformer import api
-from glassformer.config.recurrent import RecurrentConfig
+from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.run import PackedRows, SpansConfig
 from glassformer.config.train import ParallelConfig
 from glassformer.config.transformer import (
     AlibiPositions,
+    Experts,
     LearnedPositions,
     PositionHead,
     RelativePositions,
@@ -312,11 +313,16 @@ def test_a_run_decides_auto_once_and_records_it(tmp_path: Path, monkeypatch: pyt
 # Where compiling is impossible
 
 
-def test_a_new_recurrent_run_is_refused(tmp_path: Path) -> None:
-    run = pair_run(tmp_path, model=RecurrentConfig(d_embedding=8, d_encoder=8, d_decoder=8), compile=True)
-    with pytest.raises(
-        UserError, match=r"train\.compile is not available: torch\.compile does not support .*recurrent"
-    ):
+@pytest.mark.parametrize(
+    ("model", "part"),
+    [
+        (RecurrentConfig(d_embedding=8, d_encoder=8, d_decoder=8), "recurrent modules"),
+        (replace(PAPER, vocab_size=0, experts=Experts(4, 2)), "experts"),
+    ],
+)
+def test_a_new_run_of_what_cannot_be_traced_is_refused(model: ModelConfig, part: str, tmp_path: Path) -> None:
+    run = pair_run(tmp_path, model=model, compile=True)
+    with pytest.raises(UserError, match=rf"train\.compile is not available: torch\.compile does not support {part};"):
         api.train(run, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

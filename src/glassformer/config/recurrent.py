@@ -53,6 +53,7 @@ class RecurrentConfig:
     kind: ClassVar[str] = "recurrent"
     section: ClassVar[str] = "model."
     is_encoder_decoder: ClassVar[bool] = True
+    uncompilable: ClassVar[str] = "recurrent modules"
     cell: Literal["rnn", "gru", "lstm"] = setting("lstm", "tanh (Elman 1990), GRU (Cho 2014) or LSTM (Hochreiter 1997)")
     n_layers: int = setting(1, "recurrent layers of the encoder and of the decoder", "≥ 1", at_most(c.MAX_LAYERS))
     bidirectional: bool = setting(True, "the encoder reads the source in both directions")

@@ -215,8 +215,8 @@ class TrainConfig:
     deterministic: bool = setting(False, "use kernels that give the same bits every time; slower on CUDA")
     compile: Literal["auto"] | bool = setting(
         "auto",
-        "compile the step (torch.compile); not for recurrent models; auto = on CUDA, if all rows have one length and "
-        "the run takes much longer than the compiler",
+        "compile the step (torch.compile); not for recurrent models or experts; auto = on CUDA, if all rows have one "
+        "length and the run takes much longer than the compiler",
     )
     activation_checkpointing: Literal["auto"] | bool = setting(
         "auto", "recompute blocks in the backward pass to save memory; auto = if a single row does not fit without"

@@ -475,6 +475,11 @@ class TransformerConfig:
         return len(self.stacks) == 2
 
     @property
+    def uncompilable(self) -> str:
+        """The parts that `torch.compile` cannot trace; empty = none. The number of tokens of an expert is data."""
+        return "" if self.experts is None else "experts"
+
+    @property
     def encoder_vocab_size(self) -> int:
         """Size of the vocabulary that the encoder reads."""
         return self.source_vocab_size or self.vocab_size

@@ -39,7 +39,7 @@ class Router(nn.Module):
         self.proj = Linear(d_model, n_experts, bias=False)
         self.register_buffer("bias", torch.zeros(n_experts) if bias_rate else None)
         self.records = False
-        """True if `forward` in training sets the next two attributes; a training step reads them."""
+        """True if `forward` in training adds to the next two attributes; a training step reads and resets them."""
         self.auxiliary_loss: Tensor | None = None
         self.load: Tensor | None = None
         """(E,): the number of tokens that each expert read, without padding."""
@@ -63,7 +63,10 @@ class Router(nn.Module):
         loss = self.loss_weight * balance_loss(probabilities, active, real) if self.loss_weight else None
         if self.records:
             counted = active if real is None else active * real[..., None]
-            self.load, self.auxiliary_loss = counted.detach().flatten(0, -2).sum(dim=0), loss
+            load = counted.detach().flatten(0, -2).sum(dim=0)
+            self.load = load if self.load is None else self.load + load  # several layers may share a router
+            if loss is not None:
+                self.auxiliary_loss = loss if self.auxiliary_loss is None else self.auxiliary_loss + loss
 
     @torch.no_grad()
     def move_bias(self, load: Tensor, factor: Tensor | float = 1.0) -> None:

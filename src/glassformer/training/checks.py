@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import files
-from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.run import Run, TeacherConfig, TextData, TokenizerConfig, WindowRows
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.data.first_look import look_at
@@ -44,9 +43,9 @@ def check_new_run(run: Run, folder: Path) -> None:
         require_watched(new, scored_sections(new))
     else:
         trainable_task(run).check(new)  # may import torch
-    if run.train.compile is True and isinstance(new.model, RecurrentConfig):
+    if run.train.compile is True and new.model.uncompilable:
         raise UserError(
-            "train.compile is not available: torch.compile does not support PyTorch's recurrent modules; leave it out"
+            f"train.compile is not available: torch.compile does not support {new.model.uncompilable}; leave it out"
         )
     require_apart(run, folder)
     if isinstance(run.data, TextData) and run.data.path is None:
