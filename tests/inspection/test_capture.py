@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import glassformer
-from configs import CONFIGS
+from configs import CONFIGS, random_ids, random_model
 from glassformer.config.recurrent import AttendAfter, AttendBefore, RecurrentConfig
 from glassformer.errors import UserError
 from glassformer.inspection.capture import STANDARD, capture, capture_tensors, model_hooks
+from glassformer.inspection.head_weights import head_weights
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.nn import attention
@@ -44,6 +46,22 @@ def test_a_trace_equals_the_fused_pass(name: str) -> None:
         torch.testing.assert_close(found["hidden"], network.hidden(**inputs), rtol=1e-4, atol=1e-5)
     assert network.state_dict().keys() == build_model(CONFIGS[name]).state_dict().keys()
     assert not {"forward", "hidden", "encode", "step"} & network.__dict__.keys(), "the methods are restored"
+
+
+def test_shared_layers_have_the_names_of_equal_layers() -> None:
+    shared, config = random_model("shared_layers"), CONFIGS["shared_layers"]
+    assert config.encoder is not None
+    apart = random_model(replace(config, encoder=replace(config.encoder, shared_layers=False)))
+    apart.load_state_dict(shared.state_dict())  # a shared block has the names of every layer
+    inputs = {"token_ids": random_ids(19, 1, 5)}
+    found, expected = (capture_tensors(network, inputs, ["*"]) for network in (shared, apart))
+    assert "encoder.blocks.2.ff.activations" in expected
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    with head_weights(shared) as weights, torch.no_grad():
+        shared(**inputs)
+    for i in range(3):
+        name = f"encoder.blocks.{i}.self_attn"
+        torch.testing.assert_close(weights[name][1], found[f"{name}.weights"][0, 1])
 
 
 def test_the_parts_of_a_block_add_up() -> None:
