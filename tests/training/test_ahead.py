@@ -30,6 +30,7 @@ from glassformer.config.train import (
     ParallelConfig,
     TrainConfig,
 )
+from glassformer.config.transformer import BalanceBias, Experts
 from glassformer.data.batching import Example, ReencodedEachEpoch
 from glassformer.errors import Interrupted, UserError
 from glassformer.store import checkpoint
@@ -95,6 +96,13 @@ def test_results_that_are_read_later_change_nothing(
         unread = step not in needed
         expected += "" if unread else "r"
     assert reads[1] == expected
+
+
+def test_loads_and_biases_of_experts_are_moved_on_the_device(tmp_path: Path) -> None:
+    model = replace(MODEL, experts=Experts(4, 2, balance=BalanceBias(0.01)))
+    once, ahead = both(tiny_run(write_text(tmp_path), model=model, max_steps=5, log_every=1), tmp_path)
+    assert remains(once) == remains(ahead) and "fullest_expert" in metrics(ahead)[0]
+    assert load_file(ahead / "model.safetensors")["decoder.blocks.0.ff.router.bias"].any()
 
 
 def test_batches_that_are_made_ahead_change_nothing(tmp_path: Path) -> None:
