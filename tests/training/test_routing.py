@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from configs import GPT, random_model
 from glassformer.config.transformer import Balance, BalanceBias, BalanceLoss, Experts, NoBalance
 from glassformer.data.batching import Batch, Example
+from glassformer.distributed.ranks import Ranks
 from glassformer.nn.experts import Router, balance_loss
 from glassformer.objectives.causal import CausalObjective
+from glassformer.training.routing import Routing
 from runs import step_of
 
 LENGTHS = (9, 2, 5, 3, 8, 4)
@@ -40,7 +42,7 @@ def sgd(network: nn.Module) -> torch.optim.Optimizer:
 
 def loss_by_hand(network: Any, batch: Batch) -> float:
     """Return the mean of the layers, from the router logits of the real tokens."""
-    logits: list[torch.Tensor] = []
+    logits: list[Tensor] = []
     hooks = [r.proj.register_forward_hook(lambda _module, _args, out: logits.append(out)) for r in routers(network)]
     with torch.no_grad():
         network.eval()(**batch.model_inputs())
@@ -110,6 +112,27 @@ def test_a_step_without_an_update_moves_no_bias() -> None:
     network.decoder.blocks[0].ff.router.proj.weight.grad.fill_(torch.nan)
     [result] = step.update()
     assert not result.is_taken and not any(router.bias.any() for router in routers(network))
+
+
+class SecondRank(Ranks):
+    """A process beside another one, which read all its tokens with expert 3 and has twice the auxiliary loss."""
+
+    def total(self, x: Tensor) -> Tensor:
+        if not x.dim():
+            return 3 * x
+        return x + torch.tensor([0.0, 0.0, 0.0, 1e4], dtype=x.dtype)
+
+
+def test_loads_biases_and_losses_are_those_of_all_processes() -> None:
+    network = network_with(BalanceBias(0.05))
+    routing = Routing(network, SecondRank())
+    routing.loads = torch.tensor([[9.0, 1.0, 1.0, 1.0]] * 2, dtype=torch.float64)
+    routing.loss = torch.tensor(2.0)
+    figures = routing.figures(n_targets=4)
+    assert figures["auxiliary_loss"] == pytest.approx(1.5) and figures["fullest_expert"] > 0.99
+    routing.move_biases()
+    for router in routers(network):
+        torch.testing.assert_close(router.bias, torch.tensor([0.05, 0.05, 0.05, -0.05], dtype=torch.float64))
 
 
 def test_the_bias_keeps_the_experts_of_a_run_alive() -> None:

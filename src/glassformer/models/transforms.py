@@ -188,8 +188,8 @@ def fuse(network: nn.Module) -> None:
 
     Each self-attention gets one matrix for queries, keys and values, and each gated feed-forward layer one for gate and
     up projection. One product reads the weights faster than several: in steps of one token on a CPU, by about 4 % of a
-    step. Experts stay as they are. The network can be saved: its configuration becomes that of `fused_qkv`, and gate
-    and up projections are stored apart. Raises `UserError` for a recurrent model, and `ValueError` for weights in int8:
+    step. Experts do not change. The network can be saved: its configuration becomes that of `fused_qkv`, and gate and
+    up projections are stored apart. Raises `UserError` for a recurrent model, and `ValueError` for weights in int8:
     convert them later.
     """
     if not isinstance(network, Transformer):
