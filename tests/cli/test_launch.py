@@ -1,6 +1,7 @@
 """`glassformer launch`: the job files run the right command, and resume a run that has begun."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -71,6 +72,12 @@ def test_the_name_of_a_job_has_letters_and_digits(tmp_path: Path, glassformer: G
         words = ["launch", str(recipe), "--out", "x", "--gpus", "1"]
         assert f"#SBATCH --job-name={of_job}\n" in glassformer(*words).out
         assert yaml.safe_load(glassformer(*words, "--to", "skypilot").out)["name"] == of_job
+
+
+def test_the_example_of_the_help_prints_a_job(glassformer: Glassformer) -> None:
+    shown = glassformer("launch", "--help").out
+    (example,) = re.findall("^  glassformer (launch .*)$", shown, re.MULTILINE)
+    assert glassformer(*example.split()).out.startswith("#!/bin/bash\n")
 
 
 def test_the_job_of_the_documentation_is_the_printed_one(glassformer: Glassformer) -> None:

@@ -67,7 +67,7 @@ def main(
         to: The scheduler: sbatch reads the file for slurm, `sky launch` that for skypilot.
 
     Examples:
-        glassformer launch openwebtext-gpt2 --out /shared/runs/gpt2 --nodes 2 --train.grad-accumulation 80
+        glassformer launch openwebtext-gpt2 --out /shared/runs/gpt2 --nodes 2 --gpus 4
     """
     run, notes = run_for(source, **keys)
     if run.train.max_time:
