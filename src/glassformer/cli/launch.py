@@ -69,7 +69,7 @@ def main(
     Examples:
         glassformer launch openwebtext-gpt2 --out /shared/runs/gpt2 --nodes 2 --gpus 4
     """
-    run, notes = run_for(source, **keys)
+    run, notes = run_for(source, kind=None, init=None, teacher=None, **keys)
     if run.train.max_time:
         raise UserError("launch sets train.max_time from --hours: leave train.max_time out")
     n = machines.nodes * machines.gpus
