@@ -307,6 +307,7 @@ LINES = {
     "launch none.toml --out x": "none.toml",
     "launch python-docs --out x": "must be a multiple of the 8 processes: add --train.grad-accumulation 8",
     "launch python-docs --out x --to skypilot --nodes 2 --train.grad-accumulation 16": "machines of SkyPilot share",
+    "launch python-docs --out x --train.max-time 60 --train.grad-accumulation 8": "leave train.max_time out",
     "launch python-docs --out x --hours 0.2 --train.grad-accumulation 8": "--hours is 0.2",
     "compare": "give at least one model directory",
     "compare model nowhere": "no such model directory: nowhere",

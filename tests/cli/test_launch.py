@@ -1,16 +1,16 @@
 """`glassformer launch`: the job files run the right command, and resume a run that has begun."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
-import pytest
 import yaml
 
 from .conftest import Glassformer
 
 STAND_INS = {
-    "scontrol": 'echo node0; echo node1; test "$*" = "show hostnames node[0-1]"',
+    "scontrol": 'test "$*" = "show hostnames node[0-1]" && echo node0 && echo node1',
     "srun": '"$@"',
     "torchrun": 'printf "%s\\n" "$@"',
 }
@@ -22,43 +22,65 @@ ENVIRONMENT = {
 }
 
 
-def words_after(script: str, folder: Path) -> list[str]:
-    """Return what the script gives to torchrun from the module's name on; `folder` is the working directory."""
+def words_of(script: str, folder: Path) -> tuple[list[str], list[str]]:
+    """Return what the script gives to torchrun itself, and to glassformer; `folder` is the working directory."""
     programs = folder / "bin"
     programs.mkdir(exist_ok=True)
     for name, body in STAND_INS.items():
         (programs / name).write_text(f"#!/bin/sh\n{body}\n")
         (programs / name).chmod(0o755)
-    environment = os.environ | ENVIRONMENT | {"PATH": f"{programs}:{os.environ['PATH']}"}
+    environment = os.environ | ENVIRONMENT | {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder)}
     done = subprocess.run(["bash", "-e"], input=script, capture_output=True, text=True, cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
     words = done.stdout.splitlines()
-    return words[words.index("glassformer") + 1 :]
+    n = words.index("glassformer")
+    return words[: n + 1], words[n + 1 :]
 
 
-@pytest.mark.parametrize("to", ["slurm", "skypilot"])
-def test_a_job_trains_and_then_resumes(to: str, tmp_path: Path, glassformer: Glassformer) -> None:
-    line = [
-        "launch",
-        "python-docs",
-        "--out",
-        "my runs/x",
-        "--to",
-        to,
-        "--train.grad-accumulation",
-        "8",
-        "--hours",
-        "1.5",
-    ]
-    script = glassformer(*line, "--data.path", "a b.txt").out
-    if to == "skypilot":
-        job = yaml.safe_load(script)
-        assert job["resources"] == {"accelerators": "H100:8"} and job["name"] == "python-docs"
-        script = job["run"]
-    else:
-        assert "--time=01:30:00" in script
-    limit = ["--train.max-time", "4800"]
-    keys = ["--train.grad-accumulation", "8", "--data.path", "a b.txt"]
-    assert words_after(script, tmp_path) == ["train", "python-docs", "--out", "my runs/x", *keys, *limit]
-    (tmp_path / "my runs/x/checkpoints/step-000010").mkdir(parents=True)
-    assert words_after(script, tmp_path) == ["resume", "my runs/x", *limit]
+LAUNCH = ["launch", "python-docs", "--out", "my runs/x", "--hours", "1.5"]
+KEYS = ["--train.grad-accumulation", "16", "--data.path", "a b.txt"]
+LIMIT = ["--train.max-time", "4800"]
+
+
+def require_train_and_resume(script: str, folder: Path, torchrun: list[str]) -> None:
+    """Require that the script trains, and that it resumes if the run has a checkpoint."""
+    words = [*torchrun, "-m", "glassformer"]
+    assert words_of(script, folder) == (words, ["train", "python-docs", "--out", "my runs/x", *KEYS, *LIMIT])
+    (folder / "my runs/x/checkpoints/step-000010").mkdir(parents=True)
+    assert words_of(script, folder) == (words, ["resume", "my runs/x", *LIMIT])
+
+
+def test_a_job_of_slurm_trains_and_then_resumes(tmp_path: Path, glassformer: Glassformer) -> None:
+    script = glassformer(*LAUNCH, "--nodes", "2", *KEYS).out
+    assert "--nodes=2 " in script and "--gpus-per-node=8 " in script and "--time=01:30:00 " in script
+    torchrun = ["--nnodes", "2", "--nproc-per-node", "8", "--rdzv-backend", "c10d"]
+    torchrun += ["--rdzv-endpoint", "node0:29500", "--rdzv-id", "7"]
+    require_train_and_resume(script, tmp_path, torchrun)
+
+
+def test_a_job_of_skypilot_trains_and_then_resumes(tmp_path: Path, glassformer: Glassformer) -> None:
+    job = yaml.safe_load(glassformer(*LAUNCH, "--to", "skypilot", *KEYS).out)
+    assert job["resources"] == {"accelerators": "H100:8"} and job["name"] == "python-docs"
+    require_train_and_resume(job["run"], tmp_path, ["--standalone", "--nproc-per-node", "8"])
+
+
+def test_the_name_of_a_job_has_letters_and_digits(tmp_path: Path, glassformer: Glassformer) -> None:
+    """Both schedulers refuse names with spaces, and YAML reads some names as numbers."""
+    recipe = tmp_path / "own.toml"
+    for name, of_job in (("my run: 2", "my-run-2"), ("2026", "2026")):
+        recipe.write_text(f'name = "{name}"\n[data]\npath = "a.txt"\n')
+        words = ["launch", str(recipe), "--out", "x", "--gpus", "1"]
+        assert f"#SBATCH --job-name={of_job}\n" in glassformer(*words).out
+        assert yaml.safe_load(glassformer(*words, "--to", "skypilot").out)["name"] == of_job
+
+
+def test_the_example_of_the_help_prints_a_job(glassformer: Glassformer) -> None:
+    shown = glassformer("launch", "--help").out
+    (example,) = re.findall("^  glassformer (launch .*)$", shown, re.MULTILINE)
+    assert glassformer(*example.split()).out.startswith("#!/bin/bash\n")
+
+
+def test_the_job_of_the_documentation_is_the_printed_one(glassformer: Glassformer) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text("utf-8")
+    command, job = page.split("```shell\nglassformer launch ")[1].split("\n```\n```text\n")
+    assert glassformer("launch", *command.split()).out == job.split("```")[0]

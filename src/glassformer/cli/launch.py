@@ -1,5 +1,6 @@
 """glassformer launch RECIPE|FILE.toml --out DIR"""
 
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +25,15 @@ srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node {gpus} --rdzv-backend c1
     --rdzv-id "$SLURM_JOB_ID" -m glassformer "${{verb[@]}}" --train.max-time {seconds}
 """
 
-SKYPILOT = """name: {name}
+SKYPILOT = """name: "{name}"
 resources:
   accelerators: {gpu}:{gpus}
 workdir: .
-setup: pip install . -c constraints.txt
+setup: |
+  ~/.local/bin/uv venv --allow-existing --python 3.11 ~/glassformer
+  ~/.local/bin/uv pip install --python ~/glassformer . -c constraints.txt
 run: |
+  export PATH=~/glassformer/bin:"$PATH"
   {resume_or_train}
   torchrun --standalone --nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE" -m glassformer "${{verb[@]}}" \\
       --train.max-time {seconds}
@@ -63,9 +67,11 @@ def main(
         to: The scheduler: sbatch reads the file for slurm, `sky launch` that for skypilot.
 
     Examples:
-        glassformer launch openwebtext-gpt2 --out /shared/runs/gpt2 --nodes 2
+        glassformer launch openwebtext-gpt2 --out /shared/runs/gpt2 --nodes 2 --gpus 4
     """
     run, notes = run_for(source, kind=None, init=None, teacher=None, **keys)
+    if run.train.max_time:
+        raise UserError("launch sets train.max_time from --hours: leave train.max_time out")
     n = machines.nodes * machines.gpus
     if run.train.grad_accumulation % n:
         raise UserError(
@@ -90,7 +96,7 @@ def values(name: str, source: str, out: Path, machines: Machines, keys: dict[str
     folder = shlex.quote(str(out))
     is_begun = f"ls -d {folder}/checkpoints/step-* > /dev/null 2>&1"
     return {
-        "name": name,
+        "name": re.sub("[^a-zA-Z0-9]+", "-", name).strip("-") or "glassformer",  # what both schedulers accept
         "nodes": machines.nodes,
         "gpus": machines.gpus,
         "gpu": machines.gpu,
