@@ -15,6 +15,7 @@ from configs import CONFIGS
 from glassformer.config.recurrent import AttendAfter, AttendBefore, RecurrentConfig
 from glassformer.errors import UserError
 from glassformer.inspection.capture import STANDARD, capture, capture_tensors, model_hooks
+from glassformer.inspection.head_weights import head_weights
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.nn import attention
@@ -57,6 +58,23 @@ def test_the_parts_of_a_block_add_up() -> None:
         torch.testing.assert_close(found[f"{block}.self_attn.context"], weights @ value)
     ff = network.decoder.blocks[1].ff
     torch.testing.assert_close(ff.down_proj(found["decoder.blocks.1.ff.activations"]), found["decoder.blocks.1.ff"])
+
+
+def test_each_layer_of_a_shared_block_has_its_own_tensors() -> None:
+    network = build_model(CONFIGS["shared_layers"]).eval()
+    randomise(network)
+    inputs = inputs_of(network)
+    found = capture_tensors(network, inputs)
+    with torch.no_grad(), head_weights(network) as weights:
+        network(**inputs)
+        for i in range(3):
+            path = f"encoder.blocks.{i}"
+            torch.testing.assert_close(
+                network.encoder.blocks[i].ff(found[f"{path}.self_attn_norm"]), found[f"{path}.ff"]
+            )
+            torch.testing.assert_close(
+                torch.stack(list(weights[f"{path}.self_attn"])), found[f"{path}.self_attn.weights"][0]
+            )
 
 
 @pytest.mark.parametrize("attention", [AttendBefore(), AttendAfter("general", input_feeding=True)])

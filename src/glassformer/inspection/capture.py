@@ -29,6 +29,7 @@ a tap, attention runs the readable formulas (`nn/attention_functions.py`) and eq
 import contextlib
 import functools
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +44,7 @@ from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError, did_you_mean
 from glassformer.inference.fill import MASK, WritingFiller
 from glassformer.inspection.attention_maps import Kind, kind_of
+from glassformer.inspection.layer_paths import layer_paths
 from glassformer.nn.attention import Tap
 from glassformer.tasks.requirements import require_inputs
 from glassformer.tasks.trained_model import TrainedModel
@@ -108,10 +110,10 @@ def model_hooks(model: TrainedModel | nn.Module, hooks: Mapping[str, Hook]) -> I
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(_tapped(network, _HookTap(call, hooks)))
-        for path, module in network.named_modules():
-            if path and not path.endswith("embeddings"):  # the tap receives the output of embeddings
-                stack.callback(module.register_forward_pre_hook(_on_input(path, call)).remove)
-                stack.callback(module.register_forward_hook(_on_output(path, call)).remove)
+        for module, paths in layer_paths(network).items():
+            if paths[0] and not paths[0].endswith("embeddings"):  # the tap receives the output of embeddings
+                stack.callback(module.register_forward_pre_hook(_on_input(paths, call)).remove)
+                stack.callback(module.register_forward_hook(_on_output(paths, call)).remove)
         yield
     _require_matches(unused, names)
 
@@ -202,12 +204,13 @@ def _takes_tap(method: Callable[..., Any] | None) -> bool:
     return method is not None and "tap" in inspect.signature(method).parameters
 
 
-def _on_input(path: str, call: Callable[[str, Tensor], Tensor]) -> Callable[..., Any]:
-    name = f"{path}.input".replace(".ff.down_proj.input", ".ff.activations")
-    if path == "output":
-        name = "hidden"
+def _on_input(paths: Sequence[str], call: Callable[[str, Tensor], Tensor]) -> Callable[..., Any]:
+    names = itertools.cycle([f"{path}.input".replace(".ff.down_proj.input", ".ff.activations") for path in paths])
+    if paths == ["output"]:
+        names = itertools.cycle(["hidden"])
 
     def hook(module: nn.Module, args: tuple[Any, ...]) -> Any:
+        name = next(names)
         if args and isinstance(args[0], Tensor):
             return call(name, args[0]), *args[1:]
         return None
@@ -215,10 +218,11 @@ def _on_input(path: str, call: Callable[[str, Tensor], Tensor]) -> Callable[...,
     return hook
 
 
-def _on_output(path: str, call: Callable[[str, Tensor], Tensor]) -> Callable[..., Any]:
-    name = "logits" if path == "output" else path
+def _on_output(paths: Sequence[str], call: Callable[[str, Tensor], Tensor]) -> Callable[..., Any]:
+    names = itertools.cycle(["logits"] if paths == ["output"] else paths)
 
     def hook(module: nn.Module, args: Any, output: Any) -> Any:
+        name = next(names)
         if isinstance(output, Tensor):
             return call(name, output)
         return None

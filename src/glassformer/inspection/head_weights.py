@@ -1,13 +1,15 @@
 """Attention weights head by head: queries and keys of a forward pass, and the weights computed from them on demand."""
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from glassformer.inspection.layer_paths import layer_paths
 from glassformer.nn.attention import Memory
 from glassformer.nn.attention_functions import capped
 from glassformer.nn.masks import Mask
@@ -95,11 +97,12 @@ def head_weights(network: nn.Module) -> Iterator[dict[str, HeadWeights]]:
             query[0].detach(), key[0].detach(), mask, attention.scale, bias, getattr(attention, "cap", 0.0)
         )
 
-    def hook(path: str) -> Any:
-        return lambda attention, args, named: store(path, attention, *args, **named)
+    def hook(paths: Sequence[str]) -> Any:
+        path = itertools.cycle(paths)
+        return lambda attention, args, named: store(next(path), attention, *args, **named)
 
     with contextlib.ExitStack() as stack:
-        for path, module in network.named_modules():
+        for module, paths in layer_paths(network).items():
             if hasattr(module, "project") and hasattr(module, "scale"):  # weights are softmax(scale · q kᵀ)
-                stack.callback(module.register_forward_pre_hook(hook(path), with_kwargs=True).remove)
+                stack.callback(module.register_forward_pre_hook(hook(paths), with_kwargs=True).remove)
         yield weights
