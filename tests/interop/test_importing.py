@@ -152,6 +152,12 @@ def test_an_unknown_type_with_heads_without_width_is_refused() -> None:
         read(table)
 
 
+def test_a_scale_of_scores_from_zero_is_refused() -> None:
+    table = their_config(FAMILY["Llama"], config_of("Llama"), ()) | {"query_pre_attn_scalar": 0, "head_dim": 4}
+    with pytest.raises(UserError, match="query_pre_attn_scalar: expected at least 1, got 0"):
+        read(table | {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]})
+
+
 NEOX: dict[str, Any] = {"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"]}
 NEOX |= {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 9}
 NEOX |= {"max_position_embeddings": 24}
