@@ -1,8 +1,8 @@
 """Named tensors of a forward pass: read, replace or store them without a change of the model's code.
 
-Names are paths in the network. A module gives `PATH`, its output, and `PATH.input`, its first input. Between modules,
-the network passes these tensors to a tap (B batch, T queries, S keys, H heads, G key-value heads, K and W widths per
-head, D width of the model):
+Names are paths in the network. A module gives `PATH`, its output, and `PATH.input`, its first input; a part of a shared
+block has one path per layer. Between modules, the network passes these tensors to a tap (B batch, T queries, S keys, H
+heads, G key-value heads, K and W widths per head, D width of the model):
 
 | name | shape | tensor |
 |---|---|---|
