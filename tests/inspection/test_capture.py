@@ -77,6 +77,23 @@ def test_the_parts_of_a_block_add_up() -> None:
     torch.testing.assert_close(ff.down_proj(found["decoder.blocks.1.ff.activations"]), found["decoder.blocks.1.ff"])
 
 
+def test_each_layer_of_a_shared_block_has_its_own_tensors() -> None:
+    network = build_model(CONFIGS["shared_layers"]).eval()
+    randomise(network)
+    inputs = inputs_of(network)
+    found = capture_tensors(network, inputs)
+    with torch.no_grad(), head_weights(network) as weights:
+        network(**inputs)
+        for i in range(3):
+            path = f"encoder.blocks.{i}"
+            torch.testing.assert_close(
+                network.encoder.blocks[i].ff(found[f"{path}.self_attn_norm"]), found[f"{path}.ff"]
+            )
+            torch.testing.assert_close(
+                torch.stack(list(weights[f"{path}.self_attn"])), found[f"{path}.self_attn.weights"][0]
+            )
+
+
 @pytest.mark.parametrize("attention", [AttendBefore(), AttendAfter("general", input_feeding=True)])
 def test_the_steps_of_a_recurrent_model_are_joined(attention: AttendBefore | AttendAfter) -> None:
     network = build_model(RecurrentConfig(attention=attention, **SIZES)).eval()

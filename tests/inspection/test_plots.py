@@ -16,11 +16,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from configs import CONFIGS
+from configs import CONFIGS, LLAMA
 from glassformer import plot, recipes
 from glassformer.config.run import Run
 from glassformer.config.train import PlateauSchedule, TrainConfig
-from glassformer.config.transformer import Stack
+from glassformer.config.transformer import RotaryPositions, Stack
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel
 from glassformer.figures import label, plain
@@ -176,12 +176,14 @@ def test_relative_biases(stack: str, first: int, last: int) -> None:
 
 
 def test_positions_that_cannot_be_drawn_are_refused() -> None:
-    for name, stack, message in (
-        ("no_positions", None, "no positions: its mask alone"),
-        ("gpt", "encoder", "this model has no encoder"),
+    unturned = replace(LLAMA, positions=RotaryPositions(base_pattern=(0.0,)))
+    for config, stack, message in (
+        (CONFIGS["no_positions"], None, "no positions: its mask alone"),
+        (unturned, None, "no positions: its mask alone"),
+        (CONFIGS["gpt"], "encoder", "this model has no encoder"),
     ):
         with pytest.raises(UserError, match=message):
-            plot_positions(build_model(CONFIGS[name]), stack)
+            plot_positions(build_model(config), stack)
 
 
 @pytest.mark.parametrize("name", recipes.names())

@@ -1,5 +1,6 @@
 """Experts of Mixtral and Qwen3-MoE: router logits, the balance loss, and what the families cannot represent."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ import pytest
 import torch
 
 from configs import CONFIGS, LLAMA
-from glassformer.config.transformer import BalanceBias, BalanceLoss, Experts
+from glassformer.config.transformer import BalanceBias, BalanceLoss, Experts, RotaryPositions
 from glassformer.errors import UserError
 from glassformer.inspection.capture import capture_tensors
 from glassformer.interop.export import export
 from glassformer.interop.families.experts import MIXTRAL
 from glassformer.interop.hf import choose_family
+from glassformer.interop.hf_config import HFConfig
 from glassformer.nn.experts import balance_loss
 
 transformers = pytest.importorskip("transformers")
@@ -55,6 +57,14 @@ def test_the_weight_of_the_balance_loss_is_kept(tmp_path: Path) -> None:
     config = cls.config_class(**SIZES, num_local_experts=4, router_aux_loss_coef=0.5)
     both = imported(cls(config), tmp_path)
     assert both.network.config.experts == Experts(4, 2, balance=BalanceLoss(0.5))
+
+
+@pytest.mark.parametrize("rope", [{}, {"rope_parameters": None}, {"rope_parameters": {"rope_type": "default"}}])
+def test_a_missing_base_is_that_of_mixtral(rope: dict[str, Any]) -> None:
+    table = SIZES | {"max_position_embeddings": 40, "num_local_experts": 4} | copy.deepcopy(rope)
+    read = MIXTRAL.read(HFConfig(table, "config.json"), "MixtralForCausalLM")
+    theirs = transformers.MixtralConfig(**table)
+    assert read.positions == RotaryPositions(base=theirs.rope_parameters["rope_theta"])
 
 
 @pytest.mark.parametrize(

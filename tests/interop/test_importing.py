@@ -133,16 +133,29 @@ def test_a_missing_class_that_does_not_follow(tmp_path: Path) -> None:
         import_model(tmp_path / "hf", tmp_path / "again")
 
 
-@pytest.mark.parametrize("architectures", [5, "Olmo2ForCausalLM", ["Olmo2ForCausalLM"], [], [5], None])
+@pytest.mark.parametrize("architectures", [5, "CohereForCausalLM", ["CohereForCausalLM"], [], [5], None])
 def test_an_unknown_type_is_refused_with_the_nearest_family_before_the_list(architectures: object) -> None:
     """The family is the nearest one for every form of `architectures`, of which one has the wrong type."""
     table = their_config(FAMILY["Llama"], config_of("Llama"), ())
     with pytest.raises(UserError) as raised:
-        read(table | {"model_type": "olmo2", "architectures": architectures})
+        read(table | {"model_type": "cohere", "architectures": architectures})
     assert str(raised.value).startswith(
-        "here/config.json: model_type olmo2 is not supported; its keys are those of Llama, but its layers may differ; "
+        "here/config.json: model_type cohere is not supported; its keys are those of Llama, but its layers may differ; "
         "supported types: gpt2, llama, "
     )
+
+
+def test_an_unknown_type_with_heads_without_width_is_refused() -> None:
+    """Some families compute a factor from the width of a head."""
+    table = their_config(FAMILY["Llama"], config_of("Llama"), ()) | {"model_type": "cohere", "head_dim": 0}
+    with pytest.raises(UserError, match="model_type cohere is not supported"):
+        read(table)
+
+
+def test_a_scale_of_scores_from_zero_is_refused() -> None:
+    table = their_config(FAMILY["Llama"], config_of("Llama"), ()) | {"query_pre_attn_scalar": 0, "head_dim": 4}
+    with pytest.raises(UserError, match="query_pre_attn_scalar: expected at least 1, got 0"):
+        read(table | {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]})
 
 
 NEOX: dict[str, Any] = {"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"]}

@@ -1,5 +1,6 @@
 """Translators with language tokens: NLLB, mBART-50 and mBART, against the tokenizers and `generate` of transformers."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,14 @@ def test_mbart_has_the_language_after_the_source_and_as_start_of_the_target(tmp_
     assert ours.with_languages("fr_XX").encode_source("a dog") == tokenizer("a dog").input_ids
     with pytest.raises(UserError, match=r"starts each target with ro_RO .* its target language cannot be chosen"):
         ours.with_languages(None, "de_DE")
+
+
+def test_a_list_of_forced_tokens_is_reported(tmp_path: Path) -> None:
+    saved(model_of("M2M100", nllb()), nllb(), tmp_path)
+    path, log = tmp_path / "hf" / "generation_config.json", list[str]()
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"forced_bos_token_id": [4]}))
+    import_model(tmp_path / "hf", tmp_path / "again", log=log.append)
+    assert any("not imported from the generation defaults: forced_bos_token_id = [4]" in line for line in log)
 
 
 def test_an_unknown_language_is_named(tmp_path: Path) -> None:

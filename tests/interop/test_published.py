@@ -130,6 +130,7 @@ QWEN3_MOE |= {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_si
 QWEN3_MOE |= {"decoder_sparse_step": 1, "mlp_only_layers": [], "router_aux_loss_coef": 0.001, "rope_theta": 1e6}
 ELECTRA = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 ALBERT = {"embedding_size": 128, "num_hidden_groups": 1, "inner_group_num": 1, "hidden_act": "gelu_new"}
+ALBERT |= {"layers_to_keep": []}
 STARCODER2 = ("starcoder2", "Starcoder2ForCausalLM")
 
 READ: dict[str, tuple[Table, str, int]] = {

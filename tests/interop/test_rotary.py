@@ -120,6 +120,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "llama3": ({"rope_scaling": LLAMA3 | {"low_freq_factor": 4.0}}, "low_freq_factor 4.0 must be below"),
     "factor": ({"rope_scaling": {"type": "linear"}}, "rope_parameters has no factor"),
     "type": ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor: expected float, got 2"),
+    "base": ({"rope_theta": 0.0}, "rope_theta: expected above 1, got 0"),
     "shrink": ({"rope_scaling": {"type": "linear", "factor": 0.5}}, "scaling.factor is 0.5 and must be at least 1"),
 }
 

@@ -409,7 +409,7 @@ def _with_target_language(tokenizers: Tokenizers, forced: Any, start: int | None
     tokens = {target.vocab[token]: token for token in languages(target)}
     if language_of(tokenizers.source) is None:
         return tokenizers
-    if forced in tokens:
+    if isinstance(forced, int) and forced in tokens:
         return with_languages(tokenizers, None, tokens[forced])
     if start in tokens:
         return Tokenizers(without_language(target), tokenizers.source)

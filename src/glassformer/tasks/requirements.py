@@ -21,7 +21,14 @@ from glassformer.config.run import (
     TextData,
 )
 from glassformer.config.train import TrainConfig
-from glassformer.config.transformer import NoPositions, PositionHead, SequenceHead, TokenHead, TransformerConfig
+from glassformer.config.transformer import (
+    NoPositions,
+    PositionHead,
+    RotaryPositions,
+    SequenceHead,
+    TokenHead,
+    TransformerConfig,
+)
 from glassformer.errors import UserError
 from glassformer.evaluation import metrics, rewards
 
@@ -338,7 +345,9 @@ def require_positions(config: ModelConfig, stack: str | None) -> None:
         raise UserError("a recurrent model has no positions: it reads tokens in order")
     if stack is not None and stack not in config.stacks:
         raise UserError(f"this model has no {stack}")
-    if isinstance(config.positions, NoPositions):
+    positions = config.positions
+    is_unturned = isinstance(positions, RotaryPositions) and not any(positions.bases) and config.relative_bias is None
+    if isinstance(positions, NoPositions) or is_unturned:
         raise UserError("this model has no positions: its mask alone gives the order")
 
 

@@ -60,6 +60,7 @@ ALBERT = replace(
         "position_embedding_type": "absolute",
         **dict.fromkeys(("num_hidden_groups", "inner_group_num", "down_scale_factor"), 1),
         **dict.fromkeys(("net_structure_type", "gap_size", "num_memory_blocks"), 0),
+        "layers_to_keep": [],
     },
     unused="classifier_dropout_prob",
     read_others=read_albert,

@@ -47,10 +47,8 @@ MIXTRAL_NAMES = ("num_local_experts", "num_experts_per_tok")
 
 
 def read_mixtral(hf: HFConfig, fields: Fields) -> Fields:
-    if not hf.table.keys() & {"rope_theta", "rope_parameters"}:
-        hf.table["rope_theta"] = 1e6  # the default of this family
     window = hf.maybe("sliding_window", int)
-    return llama.read_common(hf, fields, n_kv_heads=8) | {
+    return llama.read_common(hf, fields, n_kv_heads=8, base=1e6) | {
         "decoder.window_pattern": () if window is None else (window,),
         "experts": read_experts(hf, 8, 2, MIXTRAL_NAMES, normalize=True),
     }

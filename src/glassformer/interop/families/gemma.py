@@ -55,6 +55,8 @@ def _read_layers(hf: HFConfig, every: int) -> tuple[Fields, list[bool]]:
     """Read what Gemma 2 and 3 share, and which layers have a window: by default all but one of `every`."""
     window, sliding = read_window(hf, 4096), sliding_layers(hf, lambda i: (i + 1) % every != 0)
     d_head, scalar = hf.take("head_dim", int, 256), hf.take("query_pre_attn_scalar", int, 256)
+    if scalar < 1:
+        hf.problem(f"query_pre_attn_scalar: expected at least 1, got {scalar}")
     fields = {
         "decoder.n_kv_heads": hf.take("num_key_value_heads", int, 4),
         "decoder.d_head": d_head,

@@ -209,7 +209,7 @@ def read_granite(hf: HFConfig, fields: Fields) -> Fields:
     if not divisor > 0:
         hf.problem(f"logits_scaling: expected above 0, got {divisor}")
         divisor = 1.0
-    is_usual = scale == common["decoder.d_head"] ** -0.5
+    is_usual = scale == max(common["decoder.d_head"], 1) ** -0.5
     return common | {"attention_scale": None if is_usual else scale, "logit_scale": 1 / divisor}
 
 

@@ -26,6 +26,9 @@ def read_rotary(hf: HFConfig, max_len: int, fraction: float | None = None, base:
     else:
         fraction = rope.take("partial_rotary_factor", float, fraction)
     base = rope.take("rope_theta", float, base)
+    if not base > 1:
+        rope.problem(f"rope_theta: expected above 1, got {base:g}")
+        base = 10000.0
     scaling: c.Scaling | None = None
     if rope.table.get("rope_type") in LENGTH_BOUND:
         rope.pass_over(*rope.table)
