@@ -10,6 +10,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 import glassformer  # noqa: E402
+from glassformer.cli.main import run  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
@@ -92,6 +93,21 @@ def test_nllb_translates_between_chosen_languages(tmp_path: Path) -> None:
     other = ours.with_languages("fra_Latn", "spa_Latn")
     assert_translates_as_theirs(other, theirs, tokenizer, "spa_Latn")
     assert other.network is ours.network and ours.encode_source("a") != other.encode_source("a")
+
+
+def test_translate_takes_both_languages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = saved(model_of("M2M100", nllb()), nllb(), tmp_path)
+
+    def printed(source: str, target: str) -> list[str]:
+        options = ["--beam", "2", "--n-best", "2", "--max-new-tokens", "9"]
+        options += ["--source-language", source, "--target-language", target]
+        assert run(["translate", str(tmp_path / "ours"), *options, "a dog runs"]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    other = model.with_languages("fra_Latn", "spa_Latn")
+    found = other.translations("a dog runs", beam=2, n_best=2, max_new_tokens=9)
+    expected = [f"1\t{best.hypothesis.score:.4f}\t{best.text}" for best in found]
+    assert printed("fra_Latn", "spa_Latn") == expected != printed("spa_Latn", "fra_Latn")
 
 
 def test_an_export_keeps_both_languages(tmp_path: Path) -> None:
