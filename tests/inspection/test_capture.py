@@ -316,7 +316,7 @@ def test_a_trace_is_a_mapping_with_axes(trained: Outcome) -> None:
 def test_the_standard_names_of_every_stack_exist() -> None:
     """A rename in the models must not empty a default pattern."""
     seen: set[str] = set()
-    for name in ("paper", "gpt"):
+    for name in ("paper", "gpt", "experts"):
         network = build_model(CONFIGS[name])
         seen |= capture_tensors(network, inputs_of(network)).keys()
     network = build_model(RecurrentConfig(attention=AttendBefore(), **SIZES))

@@ -144,7 +144,7 @@ class _BlockStack(nn.Module):
             else:
                 masks[window] = mask.materialized(x.shape[1], n_keys, x.device)  # for the readable formulas
         angles = [*(rotary(positions.of_queries) for rotary in self.rotaries), None]
-        kinds = set(zip(self.windows, self.rotary_of, strict=False))
+        kinds = {(window, i) for window, i, _ in zip(self.windows, self.rotary_of, self.blocks, strict=False)}
         return {(window, i): replace(inputs, mask=masks[window], rotary=angles[i]) for window, i in kinds}
 
     def token_positions(self, token_ids: Tensor, attention_mask: Tensor | None) -> Tensor:

@@ -243,7 +243,7 @@ function sourceTokens(side) {
 
 /** @param {Names} names @param {Record<string, any>} config @param {string} path @returns {Stage[]} */
 function feedForward(names, config, path) {
-  if (names.has(`${path}.router`)) return [experts(names, path)];
+  if (names.has(`${path}.ff.router`)) return [experts(names, path)];
   const act = config.activation ?? "f";
   const hidden = config.gated_ff ? `${act}(W_gate x) · (W_up x)` : `${act}(W_up x)`;
   return [{
@@ -257,8 +257,8 @@ function feedForward(names, config, path) {
 function experts(names, path) {
   return {
     id: "ff", title: "Experts", chapter: CHAPTERS.block, formula: "x ← x + Σ weight · expert(x)",
-    sentence: `Each token is computed alone: a router gives weights to a few of the ${names.width(`${path}.router`)} experts, each a feed-forward layer of its own, and the others do not read the token.`,
-    columns: [{ kind: "vector", title: "weights of the experts", tensor: `${path}.router`, width: 64 }],
+    sentence: `Each token is computed alone: a router gives weights to a few of the ${names.width(`${path}.ff.router`)} experts, each a feed-forward layer of its own, and the others do not read the token.`,
+    columns: [{ kind: "vector", title: "weights of the experts", tensor: `${path}.ff.router`, width: 64 }],
   };
 }
 
