@@ -67,7 +67,10 @@ M2M100 = replace(
     model_type="m2m_100",
     heads={"M2M100ForConditionalGeneration": TokenHead()},
     refused={},
-    settings=BART.settings | settings(str, "relu", activation="activation_function") | SCALED,
+    settings=BART.settings
+    | settings(str, "relu", activation="activation_function")
+    | settings(float, 0.1, attention_dropout="attention_dropout")
+    | SCALED,
     always={**BART.always, **PRE_NORM, "embedding_norm": False},
     only={**MARIAN.only, **ONLY},
     read_others=read_m2m100,
