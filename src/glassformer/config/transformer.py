@@ -129,7 +129,7 @@ class RotaryPositions:
     fraction: float = setting(1.0, "fraction of each head's dimensions that is rotated", "(0, 1]")
     scaling: Scaling | None = setting(None, "frequency scaling for a longer context")
     base_pattern: tuple[float, ...] = setting(
-        (), "base of each layer; repeats over the layers; 0 = no rotation; another base is not scaled; [] = base"
+        (), "base of each layer; repeats over the layers; 0 = no rotation; [] = base; only layers with base are scaled"
     )
 
     @property

@@ -54,18 +54,8 @@ Hook = Callable[[str, Tensor], Tensor | None]
 
 STANDARD = (
     *("*.embeddings", "*.query", "*.key", "*.value", "*.scores", "*.weights", "*.context", "*_norm", "*_attn"),
-    *(
-        "*.ff",
-        "*.ff.activations",
-        "*.ff.router",
-        "*.residual",
-        "*.final",
-        "*.memory",
-        "*.hidden",
-        "*.cells.*",
-        "hidden",
-        "logits",
-    ),
+    *("*.ff", "*.ff.activations", "*.ff.router", "*.residual", "*.final"),
+    *("*.memory", "*.hidden", "*.cells.*", "hidden", "logits"),
 )
 """Names that `capture` stores by default."""
 FLOW = (*STANDARD, "*.embeddings.tokens", "*.embeddings.positions", "*_norm.input")

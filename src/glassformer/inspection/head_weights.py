@@ -61,8 +61,7 @@ class HeadWeights:
     def _weights(self, head: int, hidden: Tensor | None) -> Tensor:
         scores = self.query[head] @ self.key[head * len(self.key) // len(self.query)].T  # (T, S)
         scores *= self.scale  # in place, here and below: a new (T, S) matrix takes longer than its arithmetic
-        if self.cap:
-            scores = capped(scores, self.cap)
+        scores = capped(scores, self.cap)
         if self.bias is not None:
             scores = scores + self.bias[head]
         if hidden is None:
