@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from glassformer import api
+from glassformer import api, files
 from glassformer.config.train import PlateauSchedule
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
-from glassformer.store.model_directory import read_model
+from glassformer.store.model_directory import WEIGHTS, read_model, weights_of
 from glassformer.training import checkpointer
 from glassformer.training.checkpointer import Checkpointer, Snapshot, publish_step
 from runs import TIMES, Recording, remains, tiny_run, write_text
@@ -141,25 +142,24 @@ def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_the_run(
     assert checkpoint.steps(tmp_path / "run") == [4, 16, 20]
 
 
-def test_a_model_read_during_publication_is_complete(tmp_path: Path) -> None:
+def test_a_model_read_during_publication_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is published again between the reader's manifest and its weights, three times in a row."""
     folder = api.train(tiny_run(write_text(tmp_path), select="last"), tmp_path / "run").folder
     (folder / ".owner.json").touch()  # as during training
-    ends = threading.Event()
+    publications, digest = iter((10, 20, 10)), files.sha256
 
-    def in_turn() -> None:
-        while not ends.is_set():
-            for step in (10, 20):
-                publish_step(folder, step)
-                time.sleep(0.03)
+    def published_meanwhile(path: Path) -> str:
+        if path == folder / WEIGHTS and (step := next(publications, None)) is not None:
+            monkeypatch.setattr(files, "sha256", digest)  # publication computes digests too
+            publish_step(folder, step)
+            monkeypatch.setattr(files, "sha256", published_meanwhile)
+        return digest(path)
 
-    thread = threading.Thread(target=in_turn)
-    thread.start()
-    try:
-        found = {read_model(folder).manifest.step for _ in range(60)}
-    finally:
-        ends.set()
-        thread.join()
-    assert found <= {10, 20}
+    monkeypatch.setattr(files, "sha256", published_meanwhile)
+    found = read_model(folder)
+    assert next(publications, None) is None and found.manifest.step == 10
+    of_step = load_file(checkpoint.path_of(folder, 10) / WEIGHTS)
+    assert all(torch.equal(x, of_step[name]) for name, x in weights_of(found.network).items())
 
 
 def test_a_checkpoint_from_before_any_evaluation_keeps_the_plateau(tmp_path: Path) -> None:

@@ -16,11 +16,13 @@ from glassformer.nn.attention_functions import (
     additive_scores,
     attention_fused,
     attention_reference,
+    capped,
     masked_softmax,
     multiplicative_scores,
     scaled_dot_product_scores,
 )
 from glassformer.nn.embeddings import Embeddings, EmbeddingTables
+from glassformer.nn.experts import ExpertLinear, Experts, Router, balance_loss
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward, gelu_tanh, relu2
 from glassformer.nn.kv_cache import Cache, CacheStep, LayerCache, Slots
 from glassformer.nn.linear_layers import Int8Linear, Linear
@@ -53,6 +55,8 @@ __all__ = [
     "CacheStep",
     "EmbeddingTables",
     "Embeddings",
+    "ExpertLinear",
+    "Experts",
     "FeedForward",
     "HeadSizes",
     "Int8Linear",
@@ -66,6 +70,7 @@ __all__ = [
     "RMSNorm",
     "RelativeBias",
     "Rotary",
+    "Router",
     "SingleHeadAttention",
     "SinusoidalPositions",
     "Slots",
@@ -75,6 +80,8 @@ __all__ = [
     "apply_rotary",
     "attention_fused",
     "attention_reference",
+    "balance_loss",
+    "capped",
     "gelu_tanh",
     "gru_step",
     "layer_norm_reference",
