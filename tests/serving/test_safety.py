@@ -304,6 +304,40 @@ def test_a_connection_is_kept_between_requests_and_ends_when_it_is_not_used(runn
         assert rest(first) == b""
 
 
+def test_connections_above_the_limit_are_closed_at_once(running: Run) -> None:
+    server = running("chat", limits=Limits(max_connections=3))
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(connect(server)) for _ in range(3)]
+        health = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        for client in idle:
+            assert status_of(client, health) == 200
+        for _ in range(20):
+            with connect(server) as further:
+                with contextlib.suppress(ConnectionError):
+                    further.sendall(health)
+                assert rest(further) == b""
+        assert status_of(idle[0], request_bytes(CHAT)) == 200
+        idle[1].close()
+        until(lambda: can_ask(server))
+
+
+def status_of(client: socket.socket, request: bytes) -> int:
+    """Send a request over an open connection, read the whole answer, and return its status."""
+    client.sendall(request)
+    answer = http.client.HTTPResponse(client)
+    answer.begin()
+    answer.read()
+    return answer.status
+
+
+def can_ask(server: RunningServer) -> bool:
+    """Return True if a new connection gets an answer."""
+    try:
+        return ask(f"{server.address}/v1/chat/completions", CHAT)[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
 # Failures
 
 

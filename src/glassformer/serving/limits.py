@@ -10,6 +10,7 @@ class Limits:
     section = ""
     max_rows: int = setting(16, "number of texts that are generated at a time; others wait", "≥ 1")
     max_waiting: int = setting(64, "number of requests that are answered or wait; others get the status 429", "≥ 1")
+    max_connections: int = setting(512, "number of open connections; a further one is closed at once", "≥ 1")
     batch_tokens: int = setting(
         1024, "tokens of the texts that are classified, tagged, scored, translated or embedded at a time", "≥ 1"
     )

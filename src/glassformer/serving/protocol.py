@@ -1,4 +1,4 @@
-"""HTTP/1.1 whose connections end when a client is too slow; uvicorn has no such limits."""
+"""HTTP/1.1 with a limited number of connections, which end when a client is too slow; uvicorn has no such limits."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class PatientProtocol(H11Protocol):
-    """A connection, with a limit for the client.
+    """A connection, with limits for the client. It ends at once if as many as are allowed are open.
 
     A client has `timeout_keep_alive` seconds for the head of a request, from the beginning of the connection or the end
     of the last answer, and as many to read what fills the buffer of an answer. The limit of the body is the guard's.
@@ -16,6 +16,9 @@ class PatientProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            self.connections.discard(self)
+            transport.abort()
         self._watch()
 
     def data_received(self, data: bytes) -> None:
