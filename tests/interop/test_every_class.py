@@ -56,6 +56,7 @@ SIZES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("mbart", "pegasus", "m2m_100"), PAIR),
     "mpnet": ENCODER | {"pad_token_id": 1},
     "albert": ENCODER | {"embedding_size": 6},
+    "modernbert": ENCODER | {"local_attention": 4, "cls_token_id": 2, "sep_token_id": 3},
     "mixtral": DECODER | {"num_local_experts": 4},
     "qwen3_moe": DECODER | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12},
 }

@@ -48,6 +48,16 @@ def mpnet(architecture: str) -> Table:
     return table
 
 
+def modernbert(d_model: int, d_ff: int, n_layers: int) -> Table:
+    common = {"vocab_size": 50368, "intermediate_size": d_ff, "max_position_embeddings": 8192, "pad_token_id": 50283}
+    common |= {"global_attn_every_n_layers": 3, "local_attention": 128, "classifier_pooling": "mean"}
+    common |= {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0, "hidden_activation": "gelu"}
+    common |= {"norm_eps": 1e-5, "layer_norm_eps": 1e-5, "norm_bias": False, "attention_bias": False}
+    common |= {"mlp_bias": False, "decoder_bias": True, "classifier_bias": False, "classifier_activation": "gelu"}
+    common |= {"position_embedding_type": "absolute", "deterministic_flash_attn": False, "cls_token_id": 50281}
+    return decoder("modernbert", "ModernBertForMaskedLM", d_model, n_layers, d_model // 64, **common)
+
+
 def gpt2(d_model: int, n_layers: int, n_heads: int) -> Table:
     sizes = {"n_embd": d_model, "n_layer": n_layers, "n_head": n_heads, "n_positions": 1024, "n_ctx": 1024}
     return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257} | sizes
@@ -177,6 +187,13 @@ READ: dict[str, tuple[Table, str, int]] = {
         bert("ElectraForPreTraining", "electra", 768, 12, 30522, embedding_size=768, **ELECTRA),
         "ELECTRA",
         108_891_648,
+    ),
+    "ModernBERT-base": (modernbert(768, 1152, 22), "ModernBERT", 149_655_232),
+    "ModernBERT-large": (modernbert(1024, 2624, 28), "ModernBERT", 395_881_664),
+    "gte-modernbert-base": (
+        modernbert(768, 1152, 22) | {"architectures": ["ModernBertModel"]},
+        "ModernBERT",
+        149_014_272,
     ),
     "nomic-embed-text-v1.5": (
         {

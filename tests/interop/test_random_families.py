@@ -179,12 +179,16 @@ def gemma2(draw: Random) -> Table:
 
 def gemma3(draw: Random) -> Table:
     drawn = llama(draw) | {"rms_norm_eps": eps(draw), "head_dim": draw.choice((4, 8))}
-    kinds = [draw.choice(("full_attention", "sliding_attention")) for _ in range(drawn["num_hidden_layers"])]
-    drawn |= {"layer_types": [*kinds, "sliding_attention"], "num_hidden_layers": len(kinds) + 1}
-    drawn |= {"sliding_window": draw.randint(2, 6), "query_pre_attn_scalar": draw.choice((4, 8, 12))}
+    drawn |= two_kinds(draw, drawn["num_hidden_layers"])
+    return drawn | {"sliding_window": draw.randint(2, 6), "query_pre_attn_scalar": draw.choice((4, 8, 12))}
+
+
+def two_kinds(draw: Random, n_layers: int) -> Table:
+    """Draw layers with and without a window, one more than `n_layers`, and their rotary bases."""
+    kinds = [draw.choice(("full_attention", "sliding_attention")) for _ in range(n_layers)] + ["sliding_attention"]
     local = {"rope_type": "default", "rope_theta": draw.choice((30.0, 200.0))}
-    whole = rope(draw)["rope_parameters"]
-    return drawn | {"rope_parameters": {"full_attention": whole, "sliding_attention": local}}
+    bases = {"full_attention": rope(draw)["rope_parameters"], "sliding_attention": local}
+    return {"layer_types": kinds, "num_hidden_layers": len(kinds), "rope_parameters": bases}
 
 
 def of_experts(draw: Random) -> int:
@@ -215,6 +219,15 @@ def qwen3_moe(draw: Random) -> Table:
     return drawn
 
 
+def modernbert(draw: Random) -> Table:
+    drawn, activation = stack(draw) | {"intermediate_size": inner(draw)}, draw.choice(ACTIVATIONS)
+    drawn |= two_kinds(draw, drawn["num_hidden_layers"]) | {"cls_token_id": 2, "sep_token_id": 3}
+    drawn |= {"norm_eps": eps(draw), "local_attention": 2 * draw.randint(0, 5), "hidden_activation": activation}
+    drawn |= {"classifier_activation": activation}
+    biases = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "decoder_bias")
+    return drawn | {name: draw.random() < 0.4 for name in biases}
+
+
 def pair(draw: Random) -> Table:
     drawn: Table = {"d_model": draw.choice((16, 24)), "max_position_embeddings": draw.randint(24, 64)} | ENDS
     for side in ("encoder", "decoder"):
@@ -237,6 +250,7 @@ ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "MPNet": ("MPNetForMaskedLM", mpnet),
     "ELECTRA": ("ElectraForMaskedLM", electra),
     "Nomic BERT": ("NomicBertForMaskedLM", nomic_bert),
+    "ModernBERT": ("ModernBertForMaskedLM", modernbert),
     "GPT-Neo": ("GPTNeoForCausalLM", gpt_neo),
     "OPT": ("OPTForCausalLM", opt),
     "BLOOM": ("BloomForCausalLM", bloom),

@@ -33,6 +33,15 @@ def test_a_pooler_is_before_the_classifier() -> None:
     torch.testing.assert_close(model(token_ids), head.proj(torch.tanh(head.pooler(first))))
 
 
+def test_a_norm_is_after_the_pooler() -> None:
+    model = random_model("classifier_norm")
+    token_ids = random_ids(19, 2, 5)
+    head, mean = model.output, model.hidden(token_ids).mean(dim=1)
+    assert head.pooler.bias is None
+    pooled = F.layer_norm(F.gelu(mean @ head.pooler.weight.T), (16,), head.pooler_norm.weight, head.pooler_norm.bias)
+    torch.testing.assert_close(model(token_ids), head.proj(pooled))
+
+
 def test_a_vector_is_the_output_of_the_pooler() -> None:
     model = random_model("vectors_first")
     token_ids = random_ids(19, 2, 5)

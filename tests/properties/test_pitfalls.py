@@ -3,6 +3,7 @@
 import copy
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -211,10 +212,13 @@ def test_pitfall_11_learned_positions_refuse_more_than_max_len() -> None:
         )
 
 
-@pytest.mark.parametrize("norm_order", ["pre", "post", "sandwich", "output", "parallel", "shared"])
+@pytest.mark.parametrize("norm_order", ["pre", "no_first_norm", "post", "sandwich", "output", "parallel", "shared"])
 def test_pitfall_12_the_norm_order_follows_the_configuration(norm_order: str) -> None:
     is_shared = norm_order == "shared"
-    model = random_model(replace(GPT, norm_order="parallel" if is_shared else norm_order, shared_norm=is_shared))
+    orders = {"shared": "parallel", "no_first_norm": "pre"}
+    order: Any = orders.get(norm_order, norm_order)
+    has_first = norm_order != "no_first_norm"
+    model = random_model(replace(GPT, norm_order=order, shared_norm=is_shared, first_norm=has_first))
     tap = Recorder()
     model(random_ids(19, 2, 5), tap=tap)
     block = model.decoder.blocks[0]
@@ -233,6 +237,9 @@ def test_pitfall_12_the_norm_order_follows_the_configuration(norm_order: str) ->
             x = x + run(block.self_attn_norm(first))
         elif norm_order == "parallel":
             x = x + run(norm(first))
+        elif norm_order == "no_first_norm" and name == "self_attn":
+            assert norm is None and model.decoder.blocks[1].self_attn_norm is not None
+            x = x + run(x)
         elif norm_order == "output":
             assert norm is None
             x = x + out_norm(run(x))

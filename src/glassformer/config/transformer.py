@@ -199,6 +199,7 @@ class SequenceHead:
     n_labels: int = setting(0, "number of labels; 0 = number of labels in the data", at_most(MAX_VOCAB))
     pooling: Literal["first", "last", "mean", "max"] = setting("first", "pooling of hidden states over the sequence")
     pooler: Literal["none", "tanh", "relu", "gelu"] = setting("none", "dense layer and activation after pooling")
+    pooler_norm: bool = setting(False, "a norm after the pooler (ModernBERT)")
     mean: float = setting(0.0, "regression: number that an output of 0 means; if std is 0, the mean of the data")
     std: float = setting(0.0, "regression: scale of the output; 0 = standard deviation of the data")
     bias: bool = setting(True, "bias of the logits")
@@ -331,6 +332,9 @@ class TransformerConfig:
     shared_norm: bool = setting(
         False, "parallel attention and feed-forward read one norm; it needs norm_order parallel"
     )
+    first_norm: bool = setting(
+        True, "a norm before the first attention; false = it reads the embeddings, usually with embedding_norm"
+    )
     final_norm: bool = setting(True, "a norm after the last block")
     embedding_norm: bool = setting(False, "a norm after the embeddings")
     qk_norm: bool = setting(False, "norms of queries and keys, before rotary positions")
@@ -359,6 +363,7 @@ class TransformerConfig:
     attention_dropout: float = setting(0.0, "dropout of the attention weights", "[0, 1)")
     ff_dropout: float = setting(0.0, "dropout inside the feed-forward layers", "[0, 1)")
     head: Head = setting(TokenHead(), "output head")
+    head_bias: bool = setting(True, "bias of the dense layer in a transform or pooler of the head")
     init: Init = setting(NormalInit(), "initial weights")
     pad_id: int | None = setting(None, "id of the padding token")
     bos_id: int | None = setting(None, "id of the token that begins a sequence")
@@ -381,6 +386,8 @@ class TransformerConfig:
             self._check_stack(name, stack)
         if self.shared_norm and self.norm_order != "parallel":
             raise UserError(f"model.shared_norm needs norm_order parallel, not {self.norm_order}")
+        if not self.first_norm and self.norm_order not in ("pre", "sandwich"):
+            raise UserError(f"model.first_norm = false needs norm_order pre or sandwich, not {self.norm_order}")
         if self.residual_scale != 1 and self.norm_order in ("sandwich", "output"):
             raise UserError(
                 f"model.residual_scale is {self.residual_scale:g}, and must be 1 with norm_order {self.norm_order}: "
@@ -397,6 +404,8 @@ class TransformerConfig:
             raise UserError(
                 "model.positions.ends_at_base needs at least two frequencies: set model.d_model to at least 4"
             )
+        if isinstance(self.head, SequenceHead) and self.head.pooler_norm and self.head.pooler == "none":
+            raise UserError("model.head.pooler_norm normalises the output of a pooler: set model.head.pooler")
         if isinstance(self.head, VectorHead) and not 0 <= self.head.max_tokens <= self.max_len:
             raise UserError(f"model.head.max_tokens is {self.head.max_tokens} and must be from 0 to model.max_len")
         if self.experts is not None:
@@ -427,6 +436,10 @@ class TransformerConfig:
             raise UserError(f"model.{name}.window_pattern: expected at least 0, got {min(stack.window_pattern)}")
         if max(stack.window_pattern, default=0) > MAX_LEN:
             raise UserError(f"model.{name}.window_pattern has {max(stack.window_pattern):,}: give 0 for no limit")
+        if stack.shared_layers and not self.first_norm:
+            raise UserError(
+                f"model.{name}.shared_layers gives all layers the same norms: set it to false, or first_norm to true"
+            )
         if not stack.d_head and self.d_model % stack.n_heads:
             raise UserError(
                 f"model.d_model {self.d_model} is not divisible by model.{name}.n_heads {stack.n_heads}: "

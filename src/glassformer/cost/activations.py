@@ -152,7 +152,10 @@ class _StackActivations:
         """Return the bytes outside of the blocks, and those of each block."""
         pattern = self.side.stack.window_pattern or (0,)
         windows = [pattern[i % len(pattern)] for i in range(self.side.stack.n_layers)]
-        return self._shared(windows), [self._block(window) for window in windows]
+        blocks = [self._block(window) for window in windows]
+        if blocks and not self.config.first_norm:
+            blocks[0] -= self.n_tokens * _norm(self.config, self.config.d_model, self.kernels)
+        return self._shared(windows), blocks
 
     def _shared(self, windows: list[int]) -> int:
         """Return the bytes of embeddings, positions, final norm, and the encoder output for cross-attention."""

@@ -71,6 +71,8 @@ def _effective(flat: dict[str, Any]) -> dict[str, Any]:
         without_effect.add("qk_norm_width")
     if flat["head"] != "tokens":
         without_effect |= {"tie_output", "scale_logits", "logit_scale", "logit_cap"}
+    if not flat.get("head.transform") and flat.get("head.pooler", "none") == "none":
+        without_effect.add("head_bias")
     if not flat["d_embedding"]:
         without_effect.add("embedding_bias")
     if flat["positions"] != "learned":

@@ -109,7 +109,7 @@ def _on_meta(config: TransformerConfig) -> Weights:
 
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "qkv_proj")
-NORMS = ("attn_norm", "ff_norm", "out_norm", "final_norm", "embeddings.norm", "transform.norm")
+NORMS = ("attn_norm", "ff_norm", "out_norm", "final_norm", "embeddings.norm", "transform.norm", "pooler_norm")
 
 
 def _parameters(*modules: str) -> tuple[str, ...]:

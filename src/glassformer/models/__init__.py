@@ -2,7 +2,15 @@
 
 from glassformer.models.blocks import Block, BlockInputs, ParallelBlock, Residual, post_norm, pre_norm
 from glassformer.models.build import build_model
-from glassformer.models.heads import PositionLogits, SequenceLogits, SequenceVector, TokenLogits, TokenTransform, pool
+from glassformer.models.heads import (
+    Pooler,
+    PositionLogits,
+    SequenceLogits,
+    SequenceVector,
+    TokenLogits,
+    TokenTransform,
+    pool,
+)
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.state import TransformerState
@@ -16,6 +24,7 @@ __all__ = [
     "Encoder",
     "LoraLinear",
     "ParallelBlock",
+    "Pooler",
     "PositionLogits",
     "RecurrentModel",
     "Residual",

@@ -16,7 +16,14 @@ from glassformer.config.recurrent import AttendBefore, ModelConfig, NoAttention,
 from glassformer.errors import UserError
 from glassformer.models import recurrent_stacks as r
 from glassformer.models.blocks import Block, ParallelBlock, Residual, post_norm, pre_norm
-from glassformer.models.heads import PositionLogits, SequenceLogits, SequenceVector, TokenLogits, TokenTransform
+from glassformer.models.heads import (
+    Pooler,
+    PositionLogits,
+    SequenceLogits,
+    SequenceVector,
+    TokenLogits,
+    TokenTransform,
+)
 from glassformer.models.init import init_recurrent_weights, init_weights
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.stacks import Decoder, Encoder, StackParts
@@ -137,6 +144,8 @@ def _stack_parts(
         blocks = [_block(config, stack, cross)] * stack.n_layers
     else:
         blocks = [_block(config, stack, cross) for _ in range(stack.n_layers)]
+    if blocks and not config.first_norm:
+        blocks[0].self_attn_norm = None
     pattern = stack.window_pattern or (0,)
     windows = [pattern[i % len(pattern)] for i in range(stack.n_layers)]
     final_norm = norm(config.d_model) if config.final_norm else None
@@ -258,21 +267,27 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     if isinstance(head, (c.PositionHead, c.SpanHead)):
         return PositionLogits(config.d_model, config.n_outputs)
     if isinstance(head, c.VectorHead):
-        pooler, stores = POOLERS.get(head.pooler), head.pooler == "unused"
-        return SequenceVector(config.d_model, head.pooling, pooler, stores_pooler=stores, normalize=head.normalize)
+        return SequenceVector(head.pooling, _pooler(config, head), normalize=head.normalize)
     if isinstance(head, c.SequenceHead):
-        pooler = POOLERS.get(head.pooler)
-        unit = (head.mean, head.std or 1.0)
-        return SequenceLogits(config.d_model, head.n_labels, head.pooling, pooler, unit, head.bias)
+        pooler, unit = _pooler(config, head), (head.mean, head.std or 1.0)
+        return SequenceLogits(head.pooling, pooler, Linear(config.d_model, head.n_labels, bias=head.bias), unit)
     width = config.table_width
     transform = None
     if head.transform:
-        transform = TokenTransform(config.d_model, width, ACTIVATIONS[config.activation], _norm(config)(width))
+        dense = Linear(config.d_model, width, bias=config.head_bias)
+        transform = TokenTransform(dense, ACTIVATIONS[config.activation], _norm(config)(width))
     scale = config.logit_scale * (config.d_model**-0.5 if config.scale_logits else 1.0)
     projection = _vocabulary_projection(config, width, table)
     return TokenLogits(
         config.d_model, projection, transform=transform, bias=head.bias, scale=scale, cap=config.logit_cap
     )
+
+
+def _pooler(config: c.TransformerConfig, head: c.SequenceHead | c.VectorHead) -> Pooler | None:
+    if head.pooler == "none":
+        return None
+    norm = _norm(config)(config.d_model) if getattr(head, "pooler_norm", False) else None
+    return Pooler(Linear(config.d_model, config.d_model, bias=config.head_bias), POOLERS.get(head.pooler), norm)
 
 
 def _vocabulary_projection(config: ModelConfig, width: int, table: nn.Embedding) -> Linear:

@@ -1,6 +1,7 @@
 """Output heads: logits over tokens or labels, per position or per sequence, or a vector per sequence."""
 
 import functools
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,9 @@ from glassformer.nn.linear_layers import Linear
 class TokenTransform(nn.Module):
     """Dense layer, activation and norm before the output projection, as in BERT."""
 
-    def __init__(self, d_model: int, d_out: int, activation: Activation, norm: nn.Module) -> None:
+    def __init__(self, dense: nn.Linear, activation: Activation, norm: nn.Module) -> None:
         super().__init__()
-        self.dense = Linear(d_model, d_out)
+        self.dense = dense
         self.activation = activation
         self.norm = norm
 
@@ -103,26 +104,24 @@ def pool(hidden: Tensor, attention_mask: Tensor | None, how: str) -> Tensor:
     return (hidden * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
 
 
+@dataclass(frozen=True)
+class Pooler:
+    """Layers after pooling: a dense layer, which is stored but not applied without an activation, and a norm."""
+
+    dense: nn.Linear
+    activation: Activation | None
+    norm: nn.Module | None
+
+
 class SequenceVector(nn.Module):
-    """Head that maps the hidden states of a sequence to a vector: pooling, then an optional dense layer and L2 norm.
+    """Head that maps the hidden states of a sequence to a vector: pooling, then an optional pooler and L2 norm."""
 
-    `stores_pooler` adds the dense layer without applying it, if there is no activation.
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        pooling: str,
-        pooler_activation: Activation | None,
-        *,
-        stores_pooler: bool = False,
-        normalize: bool = False,
-    ) -> None:
+    def __init__(self, pooling: str, pooler: Pooler | None, *, normalize: bool = False) -> None:
         super().__init__()
         self.pooling = pooling
-        self.pooler_activation = pooler_activation
-        has_pooler = stores_pooler or pooler_activation is not None
-        self.pooler = Linear(d_model, d_model) if has_pooler else None
+        self.pooler = None if pooler is None else pooler.dense
+        self.pooler_activation = None if pooler is None else pooler.activation
+        self.pooler_norm = None if pooler is None else pooler.norm
         self.normalize = functools.partial(F.normalize, dim=-1) if normalize else None
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
@@ -130,6 +129,8 @@ class SequenceVector(nn.Module):
         x = pool(hidden, attention_mask, self.pooling)
         if self.pooler is not None and self.pooler_activation is not None:
             x = self.pooler_activation(self.pooler(x))
+        if self.pooler_norm is not None:
+            x = self.pooler_norm(x)
         return x if self.normalize is None else self.normalize(x)
 
 
@@ -140,17 +141,11 @@ class SequenceLogits(SequenceVector):
     """
 
     def __init__(
-        self,
-        d_model: int,
-        n_labels: int,
-        pooling: str,
-        pooler_activation: Activation | None,
-        unit: tuple[float, float] = (0.0, 1.0),
-        bias: bool = True,
+        self, pooling: str, pooler: Pooler | None, proj: nn.Linear, unit: tuple[float, float] = (0.0, 1.0)
     ) -> None:
-        super().__init__(d_model, pooling, pooler_activation)
+        super().__init__(pooling, pooler)
         self.unit = unit
-        self.proj = Linear(d_model, n_labels, bias=bias)
+        self.proj = proj
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Map (B, T, D) and a mask (B, T), True = real, to (B, n_labels)."""

@@ -19,6 +19,7 @@ from glassformer.interop.families import (
     llama_relatives,
     marian,
     mbart,
+    modernbert,
     mpnet,
     nomic_bert,
     opt,
@@ -71,5 +72,6 @@ FAMILIES: tuple[Family, ...] = (
     albert.ALBERT,
     experts.MIXTRAL,
     experts.QWEN3_MOE,
+    modernbert.MODERNBERT,
 )
 """Families in the order in which an export tries them, after the family that the model was imported from."""

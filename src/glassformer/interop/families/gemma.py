@@ -5,30 +5,20 @@ and many of their layers have a window. Gemma 2 bounds scores and logits. Gemma 
 layers with a window have another base of the rotary positions.
 """
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from glassformer.config.transformer import RotaryPositions, TokenHead, TransformerConfig
+from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.interop.families import llama
-from glassformer.interop.families.rotary import read_rotary, write_rotary
-from glassformer.interop.families.windows import (
-    FULL,
-    SLIDING,
-    layer_types,
-    pattern_of,
-    read_window,
-    repeated,
-    sliding_layers,
-    windows_of,
-)
+from glassformer.interop.families.rotary import read_bases, read_rotary, write_bases, write_rotary
+from glassformer.interop.families.windows import layer_types, pattern_of, read_window, sliding_layers, windows_of
 from glassformer.interop.family import Rule, attention, decoder_heads, lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Fields, HFConfig, settings
 
 SETTINGS = {name: setting for name, setting in llama.settings_of("decoder").items() if name != "activation"}
 SETTINGS |= llama.BIASES | settings(bool, True, tie_output="tie_word_embeddings")
-GLOBAL, LOCAL = 1e6, 1e4
-"""Default bases of the rotary positions, in layers without and with a window."""
+BASES = {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
+"""Keys of the rotary bases of layers without and with a window, and their defaults."""
 NAMES = ACTIVATION_NAMES | {"gelu_tanh": "gelu_pytorch_tanh"}
 
 
@@ -98,38 +88,11 @@ def read_gemma3(hf: HFConfig, fields: Fields) -> Fields:
     hf.pass_over("_sliding_window_pattern")
     read, sliding = _read_layers(hf, every)
     read["logit_cap"] = _read_cap(hf, "final_logit_softcapping", 0.0)
-    return read | {"positions": _read_bases(hf, fields["max_len"], sliding)}
-
-
-def _read_bases(hf: HFConfig, max_len: int, sliding: list[bool]) -> RotaryPositions:
-    """Read the positions: the base, with its scaling, of layers without a window, and the base of the others."""
-    kinds = hf.maybe("rope_parameters", dict) or {}
-    scaling, bases = (
-        hf.maybe("rope_scaling", dict),
-        [hf.maybe(x, float) for x in ("rope_theta", "rope_local_base_freq")],
-    )
-    if kinds.keys() - {FULL, SLIDING} or not all(isinstance(x, dict | None) for x in kinds.values()):
-        hf.problem(f"rope_parameters must have the tables {FULL} and {SLIDING}")
-        kinds = {}
-    whole = hf.part({"rope_parameters": kinds.get(FULL), "rope_scaling": scaling, "rope_theta": bases[0]}, FULL)
-    local = hf.part({"rope_parameters": kinds.get(SLIDING), "rope_theta": bases[1]}, SLIDING)
-    positions, windowed = read_rotary(whole, max_len, base=GLOBAL), read_rotary(local, max_len, base=LOCAL)
-    for problem in [*whole.problems(), *local.problems()]:
-        hf.problem(problem)
-    if windowed.scaling is not None or (positions.scaling is not None and windowed.base == positions.base):
-        hf.problem(f"rope_parameters: scaling is supported in {FULL} only, and with another base than in {SLIDING}")
-    pattern = repeated([windowed.base if is_sliding else positions.base for is_sliding in sliding])
-    return replace(positions, base_pattern=() if pattern == (positions.base,) else pattern)
+    return read | {"positions": read_bases(hf, fields["max_len"], sliding, BASES)}
 
 
 def write_gemma3(config: TransformerConfig) -> dict[str, Any]:
-    positions, windows = config.positions, windows_of(config)
-    if not isinstance(positions, RotaryPositions):
-        positions = RotaryPositions()
-    local = next((positions.bases[i % len(positions.bases)] for i, window in enumerate(windows) if window), LOCAL)
-    whole = write_rotary(positions)
-    whole["rope_parameters"] = {FULL: whole["rope_parameters"], SLIDING: {"rope_theta": local, "rope_type": "default"}}
-    return _write_layers(config) | whole | {"rope_local_base_freq": local}
+    return _write_layers(config) | write_bases(config, BASES)
 
 
 MATRICES = attention("self_attn.{}_proj", "qkvo") | {f"ff.{x}_proj": f"mlp.{x}_proj" for x in ("gate", "up", "down")}

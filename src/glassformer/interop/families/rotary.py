@@ -1,11 +1,13 @@
 """Rotary positions in `config.json`: `rope_parameters`, and before transformers 5 `rope_theta` and `rope_scaling`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from glassformer.config import transformer as c
 from glassformer.config.schema import to_dict
+from glassformer.interop.families.windows import FULL, SLIDING, repeated, windows_of
 from glassformer.interop.hf_config import HFConfig
 
 ORIGINAL = "original_max_position_embeddings"
@@ -60,6 +62,39 @@ def write_rotary(positions: c.Positions, with_fraction: bool = False) -> dict[st
     scaling = {names.get(name, name): value for name, value in to_dict(positions.scaling).items()}
     # GPT-NeoX and Phi-3 read rope_scaling in place of rope_parameters.
     return {"rope_parameters": base | scaling} | base | {"rope_scaling": base | scaling if with_fraction else scaling}
+
+
+def read_bases(hf: HFConfig, max_len: int, sliding: Sequence[bool], keys: Mapping[str, float]) -> c.RotaryPositions:
+    """Read the base, with its scaling, of layers without a window, and the base of those with one (`sliding`).
+
+    `keys` are those of both bases before transformers 5, in this order, with the defaults.
+    """
+    (whole_key, whole_base), (local_key, local_base) = keys.items()
+    kinds, scaling = hf.maybe("rope_parameters", dict) or {}, hf.maybe("rope_scaling", dict)
+    bases = {FULL: hf.maybe(whole_key, float), SLIDING: hf.maybe(local_key, float)}
+    if kinds.keys() - bases or not all(isinstance(x, dict | None) for x in kinds.values()):
+        hf.problem(f"rope_parameters must have the tables {FULL} and {SLIDING}")
+        kinds = {}
+    whole = hf.part({"rope_parameters": kinds.get(FULL), "rope_scaling": scaling, "rope_theta": bases[FULL]}, FULL)
+    local = hf.part({"rope_parameters": kinds.get(SLIDING), "rope_theta": bases[SLIDING]}, SLIDING)
+    positions, windowed = read_rotary(whole, max_len, base=whole_base), read_rotary(local, max_len, base=local_base)
+    for problem in [*whole.problems(), *local.problems()]:
+        hf.problem(problem)
+    if windowed.scaling is not None or (positions.scaling is not None and windowed.base == positions.base):
+        hf.problem(f"rope_parameters: scaling is supported in {FULL} only, and with another base than in {SLIDING}")
+    pattern = repeated([windowed.base if is_sliding else positions.base for is_sliding in sliding])
+    return replace(positions, base_pattern=() if pattern == (positions.base,) else pattern)
+
+
+def write_bases(config: c.TransformerConfig, keys: Mapping[str, float]) -> dict[str, Any]:
+    """Return both formats for two bases: the inverse of `read_bases`."""
+    positions, (whole_key, local_key) = config.positions, keys
+    if not isinstance(positions, c.RotaryPositions):
+        positions = c.RotaryPositions()
+    windowed = (positions.bases[i % len(positions.bases)] for i, window in enumerate(windows_of(config)) if window)
+    local, written = next(windowed, keys[local_key]), write_rotary(positions)
+    tables = {FULL: written.pop("rope_parameters"), SLIDING: {"rope_theta": local, "rope_type": "default"}}
+    return {"rope_parameters": tables, whole_key: written.pop("rope_theta"), local_key: local} | written
 
 
 def _in_one_table(hf: HFConfig) -> dict[str, Any]:
