@@ -99,7 +99,7 @@ class MuonConfig:
         module="glassformer.training.optimizers.muon",
         state=_MOMENTS,
         matrix_state=("momentum",),
-        needs_whole_matrices=True,
+        needs_whole_matrices=False,
         rates=lambda muon: {"Muon, matrices": muon.learning_rate, "AdamW, the rest": muon.adamw.learning_rate},
     )
     learning_rate: float = setting(0.02, "peak learning rate of the matrices", "(0, ∞)")
