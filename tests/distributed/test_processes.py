@@ -247,8 +247,10 @@ def test_only_rank_0_decides_logs_and_publishes(tmp_path: Path) -> None:
     assert done(lambda: api.train(run, tmp_path / "one")) == 0
     assert ranks_done(2, lambda: api.train(run, tmp_path / "two")) == [0, 0]
     require_equal(tmp_path / "two", tmp_path / "one")
-    steps = [json.loads(line)["step"] for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
-    assert steps == sorted(steps)
+    lines = [json.loads(line) for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
+    speeds = [(line["tokens_per_s_per_device"], line["tokens_per_s"]) for line in lines if "tokens_per_s" in line]
+    assert len(speeds) == 4 and all(2 * of_device == of_both for of_device, of_both in speeds)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from glassformer.training.optimizers.build import set_learning_rates
 from glassformer.training.optimizers.state import load_state_tensors, state_tensors
 from glassformer.training.schedules import PlateauState, schedule_factor
 from glassformer.training.signals import Abandoned, StopRequest, stop_on_signals
+from glassformer.training.speed import Speed
 from glassformer.training.step import StepResult, TrainStep
 from glassformer.training.trainer_state import TrainerState, read_progress
 
@@ -67,6 +68,7 @@ class Trainer:
         self.step = TrainStep(network, data.taught or data.objective, optimizer, config, host, data.has_one_shape)
         self.average = self.step.average
         self.evaluations = Evaluations(config, network, data, host, self.average)
+        self.speed = Speed(host)
         self.saved = (-1, False)
         """Step and `evaluation_is_due` of the newest checkpoint."""
         self.abandonable: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -208,6 +210,7 @@ class Trainer:
         # Log
         if logs and progress.unlogged:
             values = clock.read() | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+            values |= self.speed.values(values)
             self.log.write(progress.step, **values)
             self.reporter.step(progress.step, config.max_steps, values)
         # Evaluate
