@@ -68,8 +68,7 @@ def main() -> None:
         "2",
         "--train.optimizer.kind",
         "adamw",
-    ]  # fsdp has no Muon
-    # Muon, the recipe's own, needs whole matrices.
+    ]
     rows += ["--train.optimizer.learning-rate", "0.002"]
     for name, (command, threads, words) in WAYS.items():
         lines, seconds, _ = lines_of(command, threads, [*steps, *rows, *words])

@@ -45,7 +45,8 @@ from glassformer.training.loop import Trainer
 from glassformer.training.step import TrainStep
 
 MODEL = TransformerConfig(decoder=Stack(2, 2, d_ff=32), d_model=16, max_len=32, positions=RotaryPositions())
-TIMES = {"tokens_per_s", "step_ms", "save_ms"}
+TIMES = {"tokens_per_s", "tokens_per_s_per_device", "mfu", "peak_memory_bytes", "step_ms", "save_ms"}
+"""Keys of the log with values that depend on the clock or on the machine."""
 
 
 def made_up_text(n_lines: int = 150, seed: int = 0) -> str:

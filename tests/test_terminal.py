@@ -131,9 +131,11 @@ def test_facts_wrap_only_on_a_terminal() -> None:
 def test_a_log_file_has_few_steps_and_the_last_one() -> None:
     shown, written = reporter(80)
     for step in range(1, 101):
-        shown.step(step, 100, {"train/loss": 2.0, "tokens_per_s": 1234.0})
+        shown.step(step, 100, {"train/loss": 2.0, "tokens_per_s": 1234.0} | ({"mfu": 0.404} if step == 100 else {}))
     assert [line.split()[1] for line in written.getvalue().splitlines()] == ["1/100", "100/100"]
-    assert "batch loss 2.0000  1,234 tok/s" in written.getvalue()
+    first, last = written.getvalue().splitlines()
+    assert "batch loss 2.0000  1,234 tok/s" in first and "MFU" not in first
+    assert "1,234 tok/s, 40 % MFU" in last
 
 
 @pytest.fixture

@@ -60,7 +60,10 @@ class TerminalReporter:
         done = step - self.first[0]
         left = f"{clock((now - self.first[1]) / done * (max_steps - step))} left" if done else ""
         best = self.best if self.live or self.cell else ""
-        parts = (f"batch loss {values['train/loss']:.4f}", f"{values['tokens_per_s']:,.0f} tok/s", best, left)
+        speed = f"{values['tokens_per_s']:,.0f} tok/s"
+        if "mfu" in values:
+            speed += f", {100 * values['mfu']:.0f} % MFU"
+        parts = (f"batch loss {values['train/loss']:.4f}", speed, best, left)
         text = "  ".join(part for part in parts if part)
         if self.live:
             self._bar(max_steps).update(self._task, completed=step, detail=text)

@@ -81,6 +81,7 @@ SMALLER = {
     "train": FEW_STEPS,
     "train mybook.txt": [*FEW_STEPS, *ONE_LAYER],
     "train mybook.txt --out runs/huge": [],
+    "train mybook.txt --out runs/traced": [*ONE_LAYER, "--train.max-steps", "8"],
     "train dates.tsv": [*FEW_STEPS, *SHORT],
     "train answers.jsonl": [*FEW_STEPS, *SHORT, *SMALL_BATCHES],
     "train conversations.jsonl": [*FEW_STEPS, *ONE_LAYER],

@@ -137,7 +137,13 @@ def test_gpus_share_the_micro_batches_of_a_step() -> None:
     assert "a step reads 200 tokens, not 100" in plan_run(pairs, find_gpu("h200"), 2).notes[0]
 
 
-def test_muon_is_never_sharded() -> None:
+def test_muon_is_sharded_like_adamw() -> None:
+    muon, adamw = (plan_run(tiny(optimizer=one), card(1e9), 16) for one in (MuonConfig(), AdamWConfig()))
+    assert [x.strategy for x in muon.layouts] == [x.strategy for x in adamw.layouts] and muon.notes == adamw.notes
+
+
+def test_an_optimizer_that_needs_whole_matrices_is_never_sharded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MuonConfig, "traits", replace(MuonConfig.traits, needs_whole_matrices=True))
     muon = tiny(optimizer=MuonConfig(adamw=AdamWConfig()), grad_accumulation=16)
     plan = plan_run(muon, card(1e9), 16)
     assert [layout.strategy for layout in plan.layouts] == ["ddp", "ddp"]

@@ -18,8 +18,8 @@ def main(
     """Continue a run from its newest intact checkpoint, exactly as if it had never stopped.
 
     On a CPU of the same kind, with the same versions and number of threads, the result is equal bit for bit; on CUDA if
-    train.deterministic is true. Only the device, the processes, the time limit and activation checkpointing can change.
-    train.max_steps can change too, if the learning rate of the steps so far does not depend on it.
+    train.deterministic is true. Only the device, the processes, the time limit, activation checkpointing and the
+    profile can change. train.max_steps can change too, if the learning rate of the steps so far does not depend on it.
 
     Args:
         folders: The run folder.

@@ -11,6 +11,8 @@ from glassformer.errors import UserError
 
 MAX_ROWS = 1 << 24  # per micro-batch: the loss of more rows would take tens of GiB
 MAX_ACCUMULATION = 1 << 20  # all micro-batches of a step are in memory together
+MAX_PROFILED = 1000  # steps in a trace, of which each takes megabytes
+UNPROFILED = 5  # first steps of a process, which allocate memory and compile
 MAX_ITERATIONS = 1000  # of Newton-Schulz: about 100 × a useful number
 CHANGEABLE = (
     "train.max_steps",
@@ -18,6 +20,7 @@ CHANGEABLE = (
     "train.device",
     "train.background_saving",
     "train.activation_checkpointing",
+    "train.profile_steps",
     "parallel.",
 )
 """Keys, or beginnings of keys, that a resumed run may change."""
@@ -99,7 +102,7 @@ class MuonConfig:
         module="glassformer.training.optimizers.muon",
         state=_MOMENTS,
         matrix_state=("momentum",),
-        needs_whole_matrices=True,
+        needs_whole_matrices=False,
         rates=lambda muon: {"Muon, matrices": muon.learning_rate, "AdamW, the rest": muon.adamw.learning_rate},
     )
     learning_rate: float = setting(0.02, "peak learning rate of the matrices", "(0, ∞)")
@@ -237,6 +240,12 @@ class TrainConfig:
     )
     max_time: float = setting(0.0, "time limit in seconds, after which the run saves and stops; 0 = no limit", "≥ 0")
     tensorboard: bool = setting(False, "also write TensorBoard events (extra: log)")
+    profile_steps: int = setting(
+        0,
+        f"steps whose operations are written to trace.json, after the first {UNPROFILED}; 0 = none",
+        "≥ 0",
+        at_most(MAX_PROFILED),
+    )
 
     @property
     def watchers(self) -> "dict[str, EarlyStopping | PlateauSchedule]":

@@ -24,6 +24,8 @@ class Gpu:
     fp32_flops: float
     """FLOP/s without TF32, which PyTorch disables by default."""
     has_bf16: bool = True
+    devices: tuple[str, ...] = ()
+    """Names that CUDA gives to it."""
 
     @property
     def usable_bytes(self) -> int:
@@ -41,18 +43,22 @@ class Gpu:
         return self.fp32_flops if precision == "fp32" else self.half_flops
 
 
+_A100_80 = "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"
+_A100_40 = "NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"
 # NVIDIA's data sheets; rates "with sparsity" are halved. Memory sizes in "GB" are GiB.
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        Gpu("h200", 141, 989e12, 67e12),  # H200 SXM data sheet (2024)
-        Gpu("h100", 80, 989e12, 67e12),  # H100 SXM data sheet (2024)
-        Gpu("a100-80gb", 80, 312e12, 19.5e12),  # A100 80GB data sheet (2021)
-        Gpu("a100-40gb", 40, 312e12, 19.5e12),  # A100 40GB data sheet (2020)
-        Gpu("l40s", 48, 362e12, 91.6e12),  # L40S data sheet (2023)
-        Gpu("rtx-4090", 24, 165.2e12, 82.6e12),  # Ada architecture white paper (2022), appendix A
-        Gpu("t4", 16, 65e12, 8.1e12, has_bf16=False),  # T4 data sheet (2018)
-        Gpu("v100-16gb", 16, 125e12, 15.7e12, has_bf16=False),  # V100 SXM2 data sheet (2018)
+        Gpu("h200", 141, 989e12, 67e12, devices=("NVIDIA H200",)),  # H200 SXM data sheet (2024)
+        Gpu("h100", 80, 989e12, 67e12, devices=("NVIDIA H100 80GB HBM3",)),  # H100 SXM data sheet (2024)
+        Gpu("a100-80gb", 80, 312e12, 19.5e12, devices=_A100_80),  # A100 80GB data sheet (2021)
+        Gpu("a100-40gb", 40, 312e12, 19.5e12, devices=_A100_40),  # A100 40GB data sheet (2020)
+        Gpu("l40s", 48, 362e12, 91.6e12, devices=("NVIDIA L40S",)),  # L40S data sheet (2023)
+        # Ada architecture white paper (2022), appendix A
+        Gpu("rtx-4090", 24, 165.2e12, 82.6e12, devices=("NVIDIA GeForce RTX 4090",)),
+        Gpu("t4", 16, 65e12, 8.1e12, has_bf16=False, devices=("Tesla T4",)),  # T4 data sheet (2018)
+        # V100 SXM2 data sheet (2018)
+        Gpu("v100-16gb", 16, 125e12, 15.7e12, has_bf16=False, devices=("Tesla V100-SXM2-16GB",)),
     )
 }
 

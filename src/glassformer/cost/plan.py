@@ -262,14 +262,15 @@ def plan_run(
     )
 
 
-def least_seconds(run: Run, n_processes: int) -> float:
-    """Return a lower bound of the time of the run's steps on GPUs: that of the fastest known GPU, at the default MFU.
+def step_flops(run: Run) -> int:
+    """Return the training FLOPs of a step of full rows; a vocabulary that the data decides counts as empty."""
+    return run.train.grad_accumulation * training_flops(run.model, full_shape(micro_batch(run), run.model))
 
-    A vocabulary that the data decides counts as empty.
-    """
-    train, rate = run.train, max(gpu.flops(run.train.precision) for gpu in GPUS.values() if gpu.has_bf16)
-    of_batch = training_flops(run.model, full_shape(micro_batch(run), run.model))
-    return train.max_steps * train.grad_accumulation / n_processes * of_batch / (MFU * rate)
+
+def least_seconds(run: Run, n_processes: int) -> float:
+    """Return a lower bound of the time of the steps on GPUs: that of the fastest known GPU, at the default MFU."""
+    rate = max(gpu.flops(run.train.precision) for gpu in GPUS.values() if gpu.has_bf16)
+    return run.train.max_steps * step_flops(run) / n_processes / (MFU * rate)
 
 
 def _notes(

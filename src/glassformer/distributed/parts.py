@@ -17,14 +17,29 @@ from torch.distributed import barrier, get_rank
 from glassformer.errors import UserError
 
 
+def is_part(x: Tensor) -> bool:
+    """Return True if the parts of a tensor are on several processes."""
+    return hasattr(x, "placements")
+
+
 def part_of(whole_one: Tensor, like: Tensor) -> Tensor:
     """Return this process's part of a full tensor if `like` is a tensor in parts; else return the full tensor."""
-    if not hasattr(like, "placements"):
+    if not is_part(like):
         return whole_one
     from torch.distributed.tensor import distribute_tensor
 
     placed: Any = like
     return distribute_tensor(whole_one.to(like.device), placed.device_mesh, placed.placements, src_data_rank=None)
+
+
+def like_part(local: Tensor, like: Tensor) -> Tensor:
+    """Return the tensor in parts, placed as `like`, whose part on this process is `local`; or `local` itself."""
+    if not is_part(like):
+        return local
+    from torch.distributed.tensor import DTensor
+
+    placed: Any = like
+    return DTensor.from_local(local, placed.device_mesh, placed.placements, shape=like.shape, stride=like.stride())
 
 
 def local_part(x: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ MODEL_FILES = [CONFIG, WEIGHTS, TOKENIZER, GENERATION, RUN]
 """Files of every model directory."""
 SOME_FILES = [SOURCE_TOKENIZER, LABELS]
 """Optional files: the source's tokenizer if it has its own, and the names of classes or tags."""
-OF_A_RUN = ["checkpoints", "data", "metrics.jsonl", "tensorboard", LOCK, OWNER]
+OF_A_RUN = ["checkpoints", "data", "metrics.jsonl", "tensorboard", "trace.json", LOCK, OWNER]
 """Files that a run may leave in its folder before its first checkpoint."""
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from glassformer import files
 from glassformer.config.run import Run, TeacherConfig, TextData, TokenizerConfig, WindowRows
+from glassformer.config.train import UNPROFILED
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.data.first_look import look_at
 from glassformer.distributed.environment import is_first
@@ -160,6 +161,13 @@ def require_effect(run: Run) -> None:
         raise UserError("[teacher] has no effect without teacher.path: set it to a model directory, or leave it out")
     if run.init.model != "same" and run.init.path is None:
         raise UserError(f"init.model {run.init.model} has no effect without init.path: set init.path, or leave it out")
+    train, most = run.train, run.train.max_steps - UNPROFILED
+    if train.profile_steps and train.profile_steps > most:
+        limit = f"must be at most {most:,}" if most > 0 else "has no effect"
+        raise UserError(
+            f"train.profile_steps is {train.profile_steps:,} and {limit}: train.max_steps is {train.max_steps:,}, and "
+            f"the first {UNPROFILED} steps are not profiled"
+        )
     for name, strategies in (("cpu_offload", ("fsdp", "hybrid")), ("shard_size", ("hybrid",))):
         if getattr(run.parallel, name) and run.parallel.strategy not in strategies:
             raise UserError(

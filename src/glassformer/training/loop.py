@@ -35,8 +35,10 @@ from glassformer.training.metrics_log import MetricsLog, NoLog
 from glassformer.training.non_finite import Decision, LossScale, NonFinite, decision, keep_batch
 from glassformer.training.optimizers.build import set_learning_rates
 from glassformer.training.optimizers.state import load_state_tensors, state_tensors
+from glassformer.training.profiling import profiling
 from glassformer.training.schedules import PlateauState, schedule_factor
 from glassformer.training.signals import Abandoned, StopRequest, stop_on_signals
+from glassformer.training.speed import Speed
 from glassformer.training.step import StepResult, TrainStep
 from glassformer.training.trainer_state import TrainerState, read_progress
 
@@ -67,8 +69,10 @@ class Trainer:
         self.step = TrainStep(network, data.taught or data.objective, optimizer, config, host, data.has_one_shape)
         self.average = self.step.average
         self.evaluations = Evaluations(config, network, data, host, self.average)
+        self.speed = Speed(host)
         self.saved = (-1, False)
         """Step and `evaluation_is_due` of the newest checkpoint."""
+        self.after_step: Callable[[], None] = lambda: None
         self.abandonable: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def train(self) -> dict[str, LossReport]:
@@ -83,6 +87,10 @@ class Trainer:
                 self.log = stack.enter_context(MetricsLog(self.folder, progress.step, config.tensorboard))
             deadline = self.host.began + (config.max_time or math.inf)
             stop = stack.enter_context(stop_on_signals(deadline, abandons=self.ranks.n == 1))
+            if self.ranks.is_first:
+                self.after_step = stack.enter_context(
+                    profiling(config.profile_steps, self.folder, self.host.device, self.reporter.log)
+                )
             self.evaluations.abandonable = self.abandonable = stop.abandonable
             stop.log = self._log_late_stop
             if isinstance(self.reporter, OwnsProcess):
@@ -121,6 +129,7 @@ class Trainer:
                     try:
                         if not self.progress.evaluation_is_due:
                             self._one_step()
+                            self.after_step()
                         reports = self._after_step(stop, end) or reports
                     except NonFinite as bad:
                         self._recover(bad)
@@ -208,6 +217,7 @@ class Trainer:
         # Log
         if logs and progress.unlogged:
             values = clock.read() | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+            values |= self.speed.values(values)
             self.log.write(progress.step, **values)
             self.reporter.step(progress.step, config.max_steps, values)
         # Evaluate

@@ -33,6 +33,7 @@ from glassformer.training.longer import checkpoint_for, delete_later
 from glassformer.training.loop import Trainer
 from glassformer.training.optimizers.build import build_optimizer
 from glassformer.training.run_folder import holding, is_restarted
+from glassformer.training.speed import Speed, seconds_at_peak
 from glassformer.training.teaching import read_teacher, taught
 
 
@@ -143,6 +144,7 @@ def assemble(
     trainer.progress.data_digest = run_data.corpus.digest
     n_parts, recomputes = ranks.largest(fit.n_parts, fit.recomputes)
     trainer.step.fit = Fit(n_parts, bool(recomputes))
+    trainer.speed = Speed(host, seconds_at_peak(run, host))
     # Messages
     if from_checkpoint is None:
         facts = {

@@ -23,7 +23,8 @@ export const trainingTab = { id: "training", title: "Training", create: createTr
 const LOSSES = ["train/loss", "eval/valid_loss", "eval/train_loss"];
 const NAMES = /** @type {Record<string, string>} */ ({
   "train/loss": "Training steps: loss, nats per target", gradient_norm: "Norm of the gradient before clipping", learning_rate: "Learning rate",
-  tokens_per_s: "Speed, tokens per second", step_ms: "Time of a step, milliseconds", save_ms: "Time of saving, milliseconds",
+  tokens_per_s: "Speed, tokens per second", tokens_per_s_per_device: "Speed of each device, tokens per second",
+  mfu: "Fraction of the peak rate of the devices (MFU)", peak_memory_bytes: "Peak memory of the device, bytes", step_ms: "Time of a step, milliseconds", save_ms: "Time of saving, milliseconds",
 });
 const SIDES = /** @type {Record<string, string>} */ ({ valid: "Validation", train: "Part of the training data" });
 

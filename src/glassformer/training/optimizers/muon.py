@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from glassformer.config.train import MuonConfig
+from glassformer.distributed.parts import is_part, like_part, local_part, part_of, whole
 from glassformer.errors import UserError
 from glassformer.kernels import processor
 from glassformer.nn.experts import ExpertLinear
@@ -93,7 +94,8 @@ class Muon(torch.optim.Optimizer):
 
     The other groups contain the options `betas` and `eps` of AdamW. The update of each matrix equals that of
     `torch.optim.Muon`. But matrices of one shape, or of its transpose, share batched products, because single products
-    are too small to use a processor fully.
+    are too small to use a processor fully. Weights that are divided among processes are gathered one after another, and
+    every process computes the whole update of a matrix and keeps its part.
 
     Args:
         groups: parameter groups, each with `orthogonal`, `lr`, `weight_decay` and the options above.
@@ -137,8 +139,10 @@ class Muon(torch.optim.Optimizer):
         return loss
 
     def _step_matrices(self, parameters: list[Tensor], group: Group) -> None:
-        gradients = [cast(Tensor, p.grad) for p in parameters]
-        momenta = [self._moment(p, "momentum") for p in parameters]
+        # Each number changes on its own, so a process needs only its part of a weight that is divided among processes.
+        weights = [local_part(p) for p in parameters]
+        gradients = [local_part(cast(Tensor, p.grad)) for p in parameters]
+        momenta = [local_part(self._moment(p, "momentum")) for p in parameters]
         found_inf: Tensor | None = getattr(self, "found_inf", None)
         factor = 1 - group["lr"] * group["weight_decay"]
         if found_inf is None:
@@ -152,16 +156,26 @@ class Muon(torch.optim.Optimizer):
                 momentum.lerp_(gradient, weight.to(momentum.dtype))
         directions = torch._foreach_lerp(gradients, momenta, group["momentum"])
         if group["weight_decay"]:
-            torch._foreach_mul_(parameters, factor)
-        # The parts of a fused weight are views: an update of a part updates the weight.
-        matrices = [part for p in parameters for part in self._parts(p, p)]
+            torch._foreach_mul_(weights, factor)
+        for some in _together(parameters):
+            updates = self._updates([parameters[i] for i in some], [directions[i] for i in some], group)
+            for i, update in zip(some, updates, strict=True):
+                if found_inf is not None:
+                    update = torch.where(is_bad, 0.0, update)
+                weights[i].add_(update, alpha=-group["lr"])
+
+    def _updates(self, parameters: list[Tensor], directions: list[Tensor], group: Group) -> Iterator[Tensor]:
+        """Yield the scaled update of this process's part of each parameter, from its part of the directions.
+
+        The directions are gathered: an orthogonal update depends on all numbers of a matrix.
+        """
         pairs = zip(parameters, directions, strict=True)
-        parts = [part for p, direction in pairs for part in self._parts(p, direction)]
-        dtype = self.dtype or _fast_dtype(matrices[0].device.type, matrices[0].dtype)
-        for matrix, update in zip(matrices, orthogonalize(parts, group["ns_steps"], dtype), strict=True):
-            if found_inf is not None:
-                update = torch.where(is_bad, 0.0, update)
-            matrix.add_(update, alpha=-group["lr"] * update_scale(matrix.shape, group["adjust"]))
+        of_each = [self._parts(p, whole(like_part(direction, p))) for p, direction in pairs]
+        dtype = self.dtype or _fast_dtype(parameters[0].device.type, parameters[0].dtype)
+        done = iter(orthogonalize([part for parts in of_each for part in parts], group["ns_steps"], dtype))
+        for p, parts in zip(parameters, of_each, strict=True):
+            scaled = [next(done) * update_scale(part.shape, group["adjust"]) for part in parts]
+            yield local_part(part_of(scaled[0] if len(scaled) == 1 else torch.cat(scaled), p))
 
     def _step_others(self, parameters: list[Tensor], group: Group) -> None:
         for p in parameters:
@@ -195,6 +209,12 @@ class Muon(torch.optim.Optimizer):
 
     def _parts(self, parameter: Tensor, tensor: Tensor) -> Sequence[Tensor]:
         return torch.split(tensor, list(self.split_sizes.get(parameter, [len(tensor)])))
+
+
+def _together(parameters: list[Tensor]) -> list[list[int]]:
+    """Return which parameters are updated together: all, or one after another where each must be gathered."""
+    numbers = list(range(len(parameters)))
+    return [[i] for i in numbers] if any(is_part(p) for p in parameters) else [numbers]
 
 
 def update_scale(shape: Sequence[int], adjust: Adjust) -> float:

@@ -1,0 +1,37 @@
+"""`trace.json`: every operation of some training steps, by `torch.profiler`."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from glassformer.config.train import UNPROFILED
+from glassformer.errors import Log
+
+NAME = "trace.json"
+
+
+@contextmanager
+def profiling(n_steps: int, folder: Path, device: torch.device, log: Log) -> Iterator[Callable[[], None]]:
+    """Yield the function to call after each step; write the trace of `n_steps` steps of this process into the folder.
+
+    The first `UNPROFILED` steps are not in the trace. A run that ends earlier writes the steps up to its end.
+    """
+    if not n_steps:
+        yield lambda: None
+        return
+
+    def write(profiler: profile) -> None:
+        profiler.export_chrome_trace(str(folder / NAME))
+        log(f"trace of up to {n_steps:,} steps in {folder / NAME}: open it in https://ui.perfetto.dev")
+
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise two lines for developers are printed
+    kinds = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        kinds.append(ProfilerActivity.CUDA)
+    steps = schedule(wait=UNPROFILED - 1, warmup=1, active=n_steps, repeat=1)
+    with profile(activities=kinds, schedule=steps, on_trace_ready=write, record_shapes=True) as profiler:
+        yield profiler.step
