@@ -72,7 +72,8 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 def test_a_matrix_has_signed_colours_and_empty_cells() -> None:
-    html = notebook.matrix([[0.5, -0.25], [float("nan"), 2.0]], ["a", "b"], [SCRIPT, "d"], SCRIPT, has_texts=True)
+    values = [[0.5, -0.25], [float("nan"), 2.0]]
+    html = notebook.matrix(values, ["a", "b"], [SCRIPT, "d"], SCRIPT, shown=notebook.numbers(values))
     assert "<script" not in html and html.count("&lt;script&gt;") == 2
     assert html.count("<td></td>") == 1 and ">0.50<" in html and ">-0.25<" in html
     assert "rgba(0, 90, 160, 0.500)" in html and "rgba(180, 50, 30, 0.250)" in html

@@ -126,11 +126,10 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOMES[name]), name)
     if name in _MODULES:
         return import_module(_MODULES[name])
-    from glassformer.errors import nearest_name
+    from glassformer.errors import nearest_name, no_attribute
 
     near = _OTHER_NAMES.get(name) or nearest_name(name, __all__, cutoff=0.75)
-    hint = "" if near is None else f": use {near}"
-    raise AttributeError(f"module 'glassformer' has no attribute {name!r}{hint}")
+    raise no_attribute("module 'glassformer'", name, near)
 
 
 def __dir__() -> list[str]:

@@ -19,7 +19,7 @@ from glassformer.cost.hardware import MFU, find_gpu, require_rates
 from glassformer.data.addresses import is_pattern
 from glassformer.data.hub import PREFIX
 from glassformer.data.in_memory import Given, path_or_rows
-from glassformer.errors import UserError, nearest_name
+from glassformer.errors import UserError, nearest_name, no_attribute, suggestion
 from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model
 from glassformer.reporting import LaunchReporter, Outcome, Silent
 from glassformer.store.model_directory import RUN, read_run
@@ -97,9 +97,10 @@ class Trained(Outcome):
             from glassformer.model import Model
 
             guessed = {"metrics": "history", "log": "history", "loss": 'reports["valid"].loss', "scores": "history"}
-            instead = guessed.get(name) or ("model" if hasattr(Model, name) else None)
-            hint = "" if instead is None else f": use outcome.{instead}" + (f".{name}" if instead == "model" else "")
-            raise AttributeError(f"a finished run has no attribute {name!r}{hint}")
+            instead = guessed.get(name)
+            if instead is None and hasattr(Model, name):
+                instead = f"model.{name}"
+            raise no_attribute("a finished run", name, instead and f"outcome.{instead}")
 
     @cached_property
     def model(self) -> "Model":
@@ -251,8 +252,7 @@ def run_to_plan(source: str | Path, given: Mapping[str, str]) -> tuple[Run, str]
         return read_run(path), ""
     if not (files.exists(path) or is_pattern(place) or place.startswith(PREFIX)):
         near = nearest_name(place, [*PRESETS, *recipes.names()], cutoff=0.4)
-        see = "; see `glassformer presets` and `glassformer recipes`"
-        hint = see if near is None else f": did you mean {near}?"
+        hint = suggestion(near, "; see `glassformer presets` and `glassformer recipes`")
         raise UserError(f"no preset, recipe, file or model directory is named {place!r}{hint}")
     from glassformer.training.fine_tuning import run_of
 

@@ -97,8 +97,18 @@ def did_you_mean(name: object, known: Iterable[str], there_are: str = "known nam
     did you mean train?; verbs are train, tag
     """
     known = list(known)
-    near = nearest_name(name, known, cutoff)
-    return f"{there_are} {', '.join(known)}" if near is None else f"did you mean {near}?"
+    return suggestion(nearest_name(name, known, cutoff), f": {there_are} {', '.join(known)}").removeprefix(": ")
+
+
+def suggestion(near: str | None, otherwise: str = "") -> str:
+    """Return the end of a message that suggests a name; `otherwise` is the end without one."""
+    return otherwise if near is None else f": did you mean {near}?"
+
+
+def no_attribute(owner: str, name: str, instead: str | None) -> AttributeError:
+    """Return the error for an attribute that users of other libraries try; `instead` is what to use, if known."""
+    hint = f": use {instead}" if instead else ""
+    return AttributeError(f"{owner} has no attribute {name!r}{hint}")
 
 
 def require_integer(name: str, value: object, least: int, what: str) -> None:

@@ -17,7 +17,7 @@ from glassformer.config.run import GENERATION_BATCH, GenerationConfig
 from glassformer.data.in_memory import Given, place_of
 from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device, emulation_note
-from glassformer.errors import Log, Progress, UserError, needs, require_integer, warn
+from glassformer.errors import Log, Progress, UserError, needs, no_attribute, require_integer, warn
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
 from glassformer.inference.answer import Answer
@@ -109,9 +109,10 @@ class Model(TrainedModel):
 
         def __getattr__(self, name: str) -> Any:
             """Name what to use for an attribute that other libraries' models have, or a `torch.nn.Module` has."""
-            instead = OTHER_NAMES.get(name) or (f"model.network.{name}" if hasattr(torch.nn.Module, name) else None)
-            hint = "" if instead is None else f": use {instead}"
-            raise AttributeError(f"a Model has no attribute {name!r}{hint}")
+            instead = OTHER_NAMES.get(name)
+            if hasattr(torch.nn.Module, name):
+                instead = instead or f"model.network.{name}"
+            raise no_attribute("a Model", name, instead)
 
         def __call__(self, *inputs: Any, **named: Any) -> Any:
             raise TypeError("a Model is not called: model.network(ids) gives the logits of a tensor of ids (B, T)")

@@ -45,3 +45,10 @@ def test_accepted_rotary_positions_turn_whole_pairs(d_head: int, fraction: float
         return
     rotary = build_model(config).decoder.rotaries[0]
     assert 2 * len(rotary.inverse_frequencies) == int(d_head * fraction) >= 2
+
+
+@pytest.mark.parametrize("key", ["score_cap", "logit_cap"])
+@pytest.mark.parametrize("cap", [-1.0, math.inf])
+def test_a_bound_that_is_negative_or_infinite_is_refused(key: str, cap: float) -> None:
+    with pytest.raises(UserError, match=rf"model\.{key} is {cap} and must not be negative"):
+        TransformerConfig(decoder=Stack(), **{key: cap})

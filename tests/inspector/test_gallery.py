@@ -1,8 +1,11 @@
 """The gallery trains a model in a process of its own, shows its progress, and opens it."""
 
+import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +56,34 @@ def test_a_closed_gallery_saves_the_training(gallery: Gallery) -> None:
     entry = gallery.list()[1]
     assert entry["state"] == "stopped" and entry["step"] > 0
     assert inspector.open("second")["step"] > 0, "the interrupted training has saved a checkpoint"
+
+
+def test_on_windows_a_closed_gallery_sends_what_windows_can_send(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, Python sends only CTRL_C_EVENT and CTRL_BREAK_EVENT, and the second to a process group."""
+    monkeypatch.setattr(signal, "CTRL_BREAK_EVENT", signal.SIGUSR1, raising=False)
+    monkeypatch.setattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200, raising=False)
+    started: dict[str, Any] = {}
+    sent: list[int] = []
+
+    class Process:
+        def __init__(self, command: list[str], **options: Any) -> None:
+            started.update(options)
+
+        def poll(self) -> None:
+            return None
+
+        def send_signal(self, number: int) -> None:
+            sent.append(number)
+
+        def wait(self) -> int:
+            return 0
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    gallery.train("first")
+    gallery.close()
+    assert started["creationflags"] == 0x200 and sent == [signal.SIGUSR1]
 
 
 def test_the_shipped_gallery_names_recipes(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from glassformer.data.batching import Batch, Example
 from glassformer.distributed.ranks import Ranks
 from glassformer.nn.experts import Router, balance_loss
 from glassformer.objectives.causal import CausalObjective
+from glassformer.objectives.loss import LossSums
 from glassformer.training.routing import Routing
 from runs import step_of
 
@@ -120,13 +121,13 @@ class SecondRank(Ranks):
     def total(self, x: Tensor) -> Tensor:
         if not x.dim():
             return 3 * x
-        return x + torch.tensor([0.0, 0.0, 0.0, 1e4], dtype=x.dtype)
+        return x + torch.tensor([0.0, 0.0, 0.0, 1e4] * 2, dtype=x.dtype)
 
 
 def test_loads_biases_and_losses_are_those_of_all_processes() -> None:
     network = network_with(BalanceBias(0.05))
     routing = Routing(network, SecondRank())
-    routing.loads = torch.tensor([[9.0, 1.0, 1.0, 1.0]] * 2, dtype=torch.float64)
+    routing.loads = torch.tensor([9.0, 1.0, 1.0, 1.0] * 2, dtype=torch.float64)
     routing.loss = torch.tensor(2.0)
     figures = routing.figures(n_targets=4)
     assert figures["auxiliary_loss"] == pytest.approx(1.5) and figures["fullest_expert"] > 0.99
@@ -156,3 +157,23 @@ def test_activation_checkpointing_changes_neither_gradients_nor_loads() -> None:
     (plain, weights), (recomputed, other_weights) = results
     assert plain == recomputed
     torch.testing.assert_close(weights, other_weights, rtol=1e-9, atol=1e-12)
+
+
+def test_routers_of_different_sizes_and_one_that_does_not_run() -> None:
+    """A router without tokens has the load 0, and its bias does not move."""
+    network = nn.ModuleList(Router(8, n_experts, 1, bias_rate=0.05) for n_experts in (4, 2, 4))
+    routing = Routing(network, Ranks())
+    routing.begin()
+    x = torch.ones(1, 3, 8)  # equal tokens, which choose one expert
+    for running in (network[:2], network[1:2]):
+        with routing.recorded():
+            for router in running:
+                router(x)
+            routing.added_to(LossSums(torch.tensor(1.0), torch.tensor(1.0), 3))
+    figures = routing.figures(n_targets=6)
+    assert (figures["fullest_expert"], figures["dead_experts"]) == (1, 3 + 1 + 4)
+    routing.move_biases()
+    moved = [sorted(router.bias.tolist()) for router in network]
+    expected = [[-0.05, 0.05, 0.05, 0.05], [-0.05, 0.05], [0.0, 0.0, 0.0, 0.0]]
+    for found, biases in zip(moved, expected, strict=True):
+        assert found == pytest.approx(biases)

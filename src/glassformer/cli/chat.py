@@ -3,20 +3,12 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer import files
 from glassformer.cli.arguments import Dir, File, Sampling
-from glassformer.cli.inputs_outputs import (
-    Loading,
-    Stored,
-    input_text,
-    reported_errors,
-    require_output,
-    typed_lines,
-)
+from glassformer.cli.inputs_outputs import Drafting, input_text, reported_errors, require_output, typed_lines
 from glassformer.cli.progress import err
 from glassformer.data.formats import lines
 from glassformer.errors import UserError
@@ -41,9 +33,8 @@ def main(
     system: str | None = None,
     input: File | None = None,
     output: Path | None = None,
-    draft: Path | None = None,
     sampling: Sampling,
-    loading: Loading,
+    loading: Drafting,
 ) -> int:
     """Talk with a model that learned conversations; without a message, on the terminal.
 
@@ -55,7 +46,6 @@ def main(
         system: The system message: instructions for all answers.
         input: A file of messages, or - for standard input: each line is a turn of one conversation.
         output: The jsonl file to which the conversation is added at its end.
-        draft: The directory of a smaller model with the same tokenizer; it proposes --draft-tokens tokens per step.
 
     Examples:
         glassformer chat runs/answers "What is 2 plus 3?"
@@ -65,21 +55,19 @@ def main(
     # Arguments
     if message is not None and input is not None:
         raise UserError("give a message or --input FILE, not both")
-    turns = None if input is None else [line for line in lines(input_text(input)) if line.strip()]
+    turns = None
     if message is not None:
         turns = [message]
+    elif input is not None:
+        turns = [line for line in lines(input_text(input)) if line.strip()]
     if turns is None and not sys.stdin.isatty():
         raise UserError("no message given: give one, or --input FILE, or run on a terminal")
     if output is not None:
-        require_output(output, [directory, draft, input])
-    if draft is not None:
-        Stored().require([draft], "generate")
+        require_output(output, [directory, loading.draft, input])
+    loading.require_draft("generate")
     # Model
     model = loading.ensemble([directory], "chat")
-    settings = dict(sampling)
-    if draft is not None:
-        settings["draft"] = replace(loading, checkpoint=None).model(draft)
-    talk = Talk(model, settings, system)
+    talk = Talk(model, sampling | loading.draft_model(), system)
     # Turns
     if turns is None:
         for line in typed_lines(f"{model.name}: type a message and press Enter; /help shows what else"):

@@ -3,16 +3,15 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from glassformer import files
 from glassformer.cli.arguments import Dir, File, Sampling
 from glassformer.cli.inputs_outputs import (
-    Loading,
-    Stored,
+    Drafting,
     input_text,
     no_effect,
     reported_errors,
@@ -23,7 +22,8 @@ from glassformer.cli.inputs_outputs import (
     typed_lines,
 )
 from glassformer.cli.progress import err, reporting
-from glassformer.config.run import GENERATION_BATCH, SHAPES_LOGITS
+from glassformer.config.run import SHAPES_LOGITS
+from glassformer.config.schema import setting
 from glassformer.data.formats import lines
 from glassformer.errors import UserError
 
@@ -35,92 +35,103 @@ if TYPE_CHECKING:
 Encode: TypeAlias = "Callable[[list[str]], list[EncodedPrompt]]"
 
 
-def main(
-    directory: Dir,
-    text: str | None = None,
-    /,
-    *,
-    prompt: str | None = None,
-    input: File | None = None,
-    output: Path | None = None,
-    n: int = 1,
-    sample: int = 0,
-    context: Literal["refuse", "slide"] = "refuse",
-    batch_size: int | None = None,
-    draft: Path | None = None,
-    special_tokens: bool = False,
-    chat: bool = False,
-    sampling: Sampling,
-    loading: Loading,
-) -> int:
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts and samples."""
+
+    is_usual: ClassVar[bool] = True
+    prompt: str | None = setting(None, "The prompt, as an option.")
+    input: File | None = setting(
+        None,
+        "A file of prompts, or - for standard input; the output is jsonl. Each line is a prompt, or an object "
+        '{"prompt": "…"} if the first line begins with {. A blank line has no text.',
+    )
+    output: Path | None = setting(None, "The jsonl file to write; default: standard output.")
+    n: int = setting(1, "Number of samples per prompt; each has its own random numbers.")
+    sample: int = setting(
+        0, "Index of the first sample to draw, from 0; the same index and seed draw the same sample again."
+    )
+    context: Literal["refuse", "slide"] = setting(
+        "refuse",
+        "What to do when the text exceeds the model's context: refuse = reject a long prompt and stop when the context "
+        "is full; slide = drop the older half.",
+    )
+    batch_size: int | None = setting(
+        None,
+        "Number of rows (prompts × samples) of --input at a time, 32 by default; more are faster and need more memory.",
+    )
+    special_tokens: bool = setting(
+        False,
+        "Read special tokens written in a prompt, such as <|im_start|>, as these tokens; without this option they are "
+        "ordinary text.",
+    )
+    chat: bool = setting(False, "Answer each prompt as the message of a user, by the chat template of the model.")
+
+    @property
+    def slides(self) -> bool:
+        return self.context == "slide"
+
+    def require_fit(self) -> None:
+        """Raise `UserError` for options that exclude each other."""
+        if self.output is not None and self.input is None:
+            raise UserError(
+                "--output is for --input FILE.jsonl; the text of a prompt is printed: write it to a file with >"
+            )
+        if self.batch_size is not None and self.input is None:
+            raise UserError("--batch-size is for --input FILE.jsonl; all samples of a prompt are drawn together")
+        if self.chat and (self.special_tokens or self.slides):
+            raise UserError("--chat reads a prompt as a message: remove --special-tokens, or --context slide")
+
+
+def main(directory: Dir, text: str | None = None, /, *, given: Prompts, sampling: Sampling, loading: Drafting) -> int:
     """Generate text with a trained model; without a prompt, read prompts from the terminal.
 
     Args:
         text: The text to continue, the prompt; "" is an empty prompt.
-        prompt: The prompt, as an option.
-        input: A file of prompts, or - for standard input; the output is jsonl. Each line is a prompt, or an object
-            {"prompt": "…"} if the first line begins with {. A blank line has no text.
-        output: The jsonl file to write; default: standard output.
-        n: Number of samples per prompt; each has its own random numbers.
-        sample: Index of the first sample to draw, from 0; the same index and seed draw the same sample again.
-        context: What to do when the text exceeds the model's context: refuse = reject a long prompt and stop when the
-            context is full; slide = drop the older half.
-        batch_size: Number of rows (prompts × samples) of --input at a time, 32 by default; more are faster and need
-            more memory.
-        draft: The directory of a smaller model with the same tokenizer; it proposes --draft-tokens tokens per step.
-        special_tokens: Read special tokens written in a prompt, such as <|im_start|>, as these tokens; without this
-            option they are ordinary text.
-        chat: Answer each prompt as the message of a user, by the chat template of the model.
 
     Examples:
         glassformer generate runs/mybook "It was" --temperature 0.8
         glassformer generate runs/mybook --input prompts.txt --output texts.jsonl
     """
     # Arguments
-    prompt = same_text(text, prompt, "--prompt")
-    require_one(prompt, input, "--input")
-    if output is not None and input is None:
-        raise UserError(
-            "--output is for --input FILE.jsonl; the text of a prompt is printed: write it to a file with >"
-        )
-    if batch_size is not None and input is None:
-        raise UserError("--batch-size is for --input FILE.jsonl; all samples of a prompt are drawn together")
-    require_draft_model(sampling, draft)
-    if input is None and prompt is None and not sys.stdin.isatty():
+    prompt = same_text(text, given.prompt, "--prompt")
+    require_one(prompt, given.input, "--input")
+    given.require_fit()
+    require_draft_model(sampling, loading.draft)
+    if given.input is None and prompt is None and not sys.stdin.isatty():
         raise UserError("no prompt given: give a text or --input FILE, or run on a terminal")
-    prompts = [] if input is None else _prompts(input)
-    if output is not None:
-        require_output(output, [directory, draft, input])
-    if draft is not None:
-        Stored().require([draft], "generate")
-    if chat and (special_tokens or context == "slide"):
-        raise UserError("--chat reads a prompt as a message: remove --special-tokens, or --context slide")
+    prompts: list[str | None] = []
+    if given.input is not None:
+        prompts = _prompts(given.input)
+    if given.output is not None:
+        require_output(given.output, [directory, loading.draft, given.input])
+    loading.require_draft("generate")
     # Models
-    model = loading.ensemble([directory], "chat" if chat else "generate")
-    _require_effect(model, sampling, sample)
+    model = loading.ensemble([directory], "chat" if given.chat else "generate")
+    _require_effect(model, sampling, given.sample)
     from glassformer.inference.drafters import DraftCounts
 
     counts = DraftCounts()
-    settings = sampling | {"n": n, "sample": sample, "slide": context == "slide", "counts": counts}
-    if draft is not None:
-        settings["draft"] = replace(loading, checkpoint=None).model(draft)
+    settings = sampling | {"n": given.n, "sample": given.sample, "slide": given.slides, "counts": counts}
+    settings |= loading.draft_model()
     # How prompts are read
-    encode: Encode = partial(_encoded, model, special_tokens, context == "slide")
-    if chat:
+    encode: Encode = partial(_encoded, model, given.special_tokens, given.slides)
+    if given.chat:
         how, _ = model.chat_settings(**settings)
         settings["further_ends"] = how.end_ids
         encode = partial(model.encode_conversations, how)
     # Texts
-    if input is not None:
-        size = GENERATION_BATCH if batch_size is None else batch_size
-        _write_file(model, prompts, output, encode, settings | {"batch_size": size})
+    if given.input is not None:
+        if given.batch_size is not None:
+            settings["batch_size"] = given.batch_size
+        _write_file(model, prompts, given.output, encode, settings)
     elif prompt is not None:
-        _write(model, prompt, encode, settings, begins_with_prompt=not chat)
+        _write(model, prompt, encode, settings, begins_with_prompt=not given.chat)
     else:
         for prompt in typed_lines("type the beginning of a text and press Enter; Ctrl-D ends"):
             with reported_errors():
                 if prompt:
-                    _write(model, prompt, encode, settings, begins_with_prompt=not chat)
+                    _write(model, prompt, encode, settings, begins_with_prompt=not given.chat)
     if counts.n_drafted:
         err(str(counts))
     return 0
@@ -151,8 +162,9 @@ def _write(model: "Model", prompt: str, encode: Encode, settings: dict[str, Any]
         print(*(f"--- sample {number}\n{text}" for number, text in enumerate(texts, settings["sample"])), sep="\n")
     max_len = model.network.config.max_len
     if len(encoded.ids) + n_new > max_len:
-        is_full = "is full; --context slide continues beyond it"
-        what = "slid: its older half was dropped" if settings["slide"] else is_full
+        what = "is full; --context slide continues beyond it"
+        if settings["slide"]:
+            what = "slid: its older half was dropped"
         err(f"the context of {max_len} tokens {what}")
 
 
@@ -179,9 +191,10 @@ def _write_file(
         texts = _in_order(rows, lambda n_done: progress(n_done, n * len(filled)))
         for prompt in prompts:
             for sample in range(settings["sample"], settings["sample"] + n):
-                number = {"sample": sample} if n > 1 else {}
-                text = "" if prompt is None else next(texts)
-                record = {"prompt": prompt or ""} | number | {"text": text}
+                record: dict[str, Any] = {"prompt": prompt or ""}
+                if n > 1:
+                    record["sample"] = sample
+                record["text"] = "" if prompt is None else next(texts)
                 written.append(json.dumps(record, ensure_ascii=False) + "\n")
                 if output is None:
                     print(written[-1], end="", flush=True)

@@ -130,6 +130,28 @@ class Loading(Stored):
         return api.ensemble([self.model(directory) for directory in directories])
 
 
+@checked
+class Drafting(Loading):
+    """Checkpoint, device, precision and draft model."""
+
+    draft: Path | None = setting(
+        None,
+        "directory of a smaller model with the same tokenizers; it proposes --draft-tokens tokens per step (for "
+        "targets, with --beam 1)",
+    )
+
+    def require_draft(self, verb: str) -> None:
+        """Raise `UserError` if the draft model is missing, damaged, or has not learned the verb."""
+        if self.draft is not None:
+            Stored().require([self.draft], verb)
+
+    def draft_model(self) -> "dict[str, Model]":
+        """Load the draft model; return it as a setting of a generation, or no setting if none is given."""
+        if self.draft is None:
+            return {}
+        return {"draft": replace(self, checkpoint=None).model(self.draft)}
+
+
 @dataclass(frozen=True)
 class TextOrPair:
     """Text for a model with one stack, or source and target for an encoder-decoder."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from glassformer import recipes
 from glassformer.cli.arguments import Dir, Dirs, File, Group
@@ -139,18 +139,26 @@ def ablation(directory: Dir, text: Text | None = None, /, *, given: TextOrPair, 
     return picture.of_model("ablation", directory, **named)
 
 
-def patching(
-    directory: Dir,
-    /,
-    *,
-    clean: str,
-    corrupted: str,
-    answer: str | None = None,
-    wrong: str | None = None,
-    target: str | None = None,
-    stack: Literal["encoder", "decoder"] | None = None,
-    picture: Picture,
-) -> int:
+@dataclass(frozen=True)
+class Answers:
+    """Tokens that are compared."""
+
+    is_usual: ClassVar[bool] = True
+    answer: str | None = setting(
+        None, 'The token after the clean text, such as " Paris"; by default the most probable one.'
+    )
+    wrong: str | None = setting(None, "The token after the corrupted text; by default the most probable one.")
+    target: str | None = setting(
+        None,
+        "The target prefix of an encoder-decoder; by default the model's own output for the clean source, up to the "
+        "first token that differs from the output for the corrupted source.",
+    )
+    stack: Literal["encoder", "decoder"] | None = setting(
+        None, "The stack whose residual stream is copied; by default the one that produces the output."
+    )
+
+
+def patching(directory: Dir, /, *, clean: str, corrupted: str, given: Answers, picture: Picture) -> int:
     """Plot how much of a prediction each layer and position of a clean text restores in a corrupted text.
 
     For an encoder-decoder, both texts are sources, and the prediction is the token after a target prefix.
@@ -159,18 +167,12 @@ def patching(
         directory: The model directory of a Transformer that predicts tokens.
         clean: A text, or the source of an encoder-decoder.
         corrupted: A text with the same number of tokens and another prediction.
-        answer: The token after the clean text, such as " Paris"; by default the most probable one.
-        wrong: The token after the corrupted text; by default the most probable one.
-        target: The target prefix of an encoder-decoder; by default the model's own output for the clean source, up to
-            the first token that differs from the output for the corrupted source.
-        stack: The stack whose residual stream is copied; by default the one that produces the output.
 
     Examples:
         glassformer plot patching gpt2 --clean "Paris is in" --corrupted "Rome is in"
     """
     require_token_transformer(picture.described("patching", directory).model, "patching")
-    texts = {"clean": clean, "corrupted": corrupted, "answer": answer, "wrong": wrong, "target": target}
-    return picture.of_model("patching", directory, **texts, stack=stack)
+    return picture.of_model("patching", directory, clean=clean, corrupted=corrupted, **vars(given))
 
 
 def positions(directory: Dir, /, *, stack: Literal["encoder", "decoder"] | None = None, picture: Picture) -> int:

@@ -1,16 +1,15 @@
 """glassformer translate DIR…"""
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from glassformer import files
 from glassformer.cli.arguments import File, Search
 from glassformer.cli.inputs_outputs import (
+    Drafting,
     GivenTexts,
-    Loading,
-    Stored,
     Texted,
     directories_and_text,
     reported_errors,
@@ -20,22 +19,38 @@ from glassformer.cli.inputs_outputs import (
     typed_lines,
 )
 from glassformer.cli.progress import err, reporting
+from glassformer.config.schema import setting
 
 if TYPE_CHECKING:
     from glassformer.model import Model
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Targets and languages."""
+
+    is_usual: ClassVar[bool] = True
+    n_best: int = setting(
+        1, 'Number of targets per source; above 1, each is printed as "line number TAB score TAB target".'
+    )
+    prefix: str = setting("", "The beginning of every target.")
+    source_language: str | None = setting(
+        None,
+        "The language of the sources, for a model with language tokens: eng_Latn (NLLB), en_XX (mBART), en (M2M-100); "
+        "default: that of the imported tokenizer.",
+    )
+    target_language: str | None = setting(
+        None, "The language of the targets; default: that of the imported generation settings."
+    )
 
 
 def main(
     *models: Texted,
     input: File | None = None,
     output: Path | None = None,
-    n_best: int = 1,
-    prefix: str = "",
-    source_language: str | None = None,
-    target_language: str | None = None,
-    draft: Path | None = None,
+    targets: Targets,
     search: Search,
-    loading: Loading,
+    loading: Drafting,
 ) -> int:
     """Translate every source line to one target line; several models form an ensemble.
 
@@ -46,41 +61,34 @@ def main(
             a folder.
         input: A text file with one source per line, or - for standard input.
         output: The file for the targets; default: standard output.
-        n_best: Number of targets per source; above 1, each is printed as "line number TAB score TAB target".
-        prefix: The beginning of every target.
-        source_language: The language of the sources, for a model with language tokens: eng_Latn (NLLB), en_XX (mBART),
-            en (M2M-100); default: that of the imported tokenizer.
-        target_language: The language of the targets; default: that of the imported generation settings.
-        draft: The directory of a smaller model with the same tokenizers; with --beam 1, it proposes --draft-tokens
-            tokens per step.
 
     Examples:
         glassformer translate runs/en-de "A dog runs."
         glassformer translate runs/en-de --input new.en --output new.de
         glassformer translate nllb --target-language deu_Latn "A dog runs."
     """
-    require_draft_model(search, draft)
+    require_draft_model(search, loading.draft)
     directories, text = directories_and_text(models)
     is_typed = text is None and input is None and sys.stdin.isatty()
-    given = None if is_typed else GivenTexts.read(text, input)
+    given = None
+    if not is_typed:
+        given = GivenTexts.read(text, input)
     if output is not None:
-        require_output(output, [*directories, draft, input])
+        require_output(output, [*directories, loading.draft, input])
     loading.require(directories, "translate")
     config = loading.beam(directories[0], search)
-    if draft is not None:
-        Stored().require([draft], "translate")
+    loading.require_draft("translate")
+    if loading.draft is not None:
         config.require_greedy("a draft model is given")
     model = loading.ensemble(directories, "translate")
     model.require_source()
-    if source_language is not None or target_language is not None:
-        model = model.with_languages(source_language, target_language)
+    if (targets.source_language, targets.target_language) != (None, None):
+        model = model.with_languages(targets.source_language, targets.target_language)
     require_effect(model, search)
     from glassformer.inference.drafters import DraftCounts
 
     counts = DraftCounts()
-    settings = search | {"n_best": n_best, "prefix": prefix, "counts": counts}
-    if draft is not None:
-        settings["draft"] = replace(loading, checkpoint=None).model(draft)
+    settings = search | {"n_best": targets.n_best, "prefix": targets.prefix, "counts": counts} | loading.draft_model()
     if given is None:
         _converse(model, settings)
     else:
@@ -114,8 +122,8 @@ def _converse(model: "Model", settings: dict[str, Any]) -> None:
             return
         with reported_errors():
             for translation in model.translations([source], **settings)[0]:
-                score = f"{translation.hypothesis.score:.4f}\t" if settings["n_best"] > 1 else ""
-                print(score + one_line(translation.text))
+                score = f"{translation.hypothesis.score:.4f}\t"
+                print(score * (settings["n_best"] > 1) + one_line(translation.text))
 
 
 def one_line(text: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, dataclass_transform
 
 from glassformer.config.extensions import members, own_members
 from glassformer.config.other_names import NO_KEY, SAME
-from glassformer.errors import UserError, nearest_name, shown
+from glassformer.errors import UserError, nearest_name, shown, suggestion
 
 MAX_TOML_CHARACTERS = 1 << 18  # the longest recipe has a few thousand
 MAX_DOTS = 1000  # parsing time is quadratic in the parts of a dotted key
@@ -340,9 +340,8 @@ def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Se
     if alike:
         raise UserError(f"{name} may mean {' or '.join(found or alike)}: give the full key")
     leaves = {key.rsplit(".", 1)[-1]: key for key in reversed([*own, *known])}  # keys of `value` take precedence
-    near = nearest_name(name, list(leaves), cutoff=0.7)
-    hint = "" if near is None else f": did you mean {leaves[near]}?"
-    raise UserError(f"unknown key {shown(name)}{hint}")
+    near = nearest_name(name, leaves, cutoff=0.7)
+    raise UserError(f"unknown key {shown(name)}{suggestion(leaves.get(near or ''))}")
 
 
 def _with_tables(keys: Iterable[str]) -> list[str]:
@@ -461,7 +460,7 @@ class _Reader:
             near = prefix + here[0.6]
         else:
             near = nearest_name(key, self.known, cutoff=0.5)
-        return "" if near is None else f": did you mean {near}?"
+        return suggestion(near)
 
     def value(self, kind: Any, value: Any, key: str) -> Any:
         options = members(kind)
@@ -493,10 +492,11 @@ class _Reader:
         usual = [member.kind for member in tables if getattr(member, "is_default_kind", False)]
         tag = value.get("kind", *usual)
         if not isinstance(tag, str) or tag not in kinds:
-            near = None if tag is None else nearest_name(tag, kinds, cutoff=0.4)
-            hint = f"; known kinds are {', '.join(kinds)}" if near is None else f": did you mean {near}?"
-            name = f"{key}.kind".lstrip(".")
-            raise self.error(f"{name} {'is missing' if tag is None else f'{str(tag)!r:.{_SHOWN}} is unknown'}{hint}")
+            name, listed = f"{key}.kind".lstrip("."), f"; known kinds are {', '.join(kinds)}"
+            if tag is None:
+                raise self.error(f"{name} is missing{listed}")
+            hint = suggestion(nearest_name(tag, kinds, cutoff=0.4), listed)
+            raise self.error(f"{name} {str(tag)!r:.{_SHOWN}} is unknown{hint}")
         return kinds[tag]
 
     def leaf(self, kind: Any, value: Any) -> Any:

@@ -129,7 +129,9 @@ class RotaryPositions:
     fraction: float = setting(1.0, "fraction of each head's dimensions that is rotated", "(0, 1]")
     scaling: Scaling | None = setting(None, "frequency scaling for a longer context")
     base_pattern: tuple[float, ...] = setting(
-        (), "base of each layer; repeats over the layers; 0 = no rotation; [] = base; only layers with base are scaled"
+        (),
+        "base of each layer; repeats over the layers; 0 = no rotation; [] = base; only layers with base are scaled: a "
+        "pattern without base leaves base and scaling unused",
     )
 
     @property
@@ -348,13 +350,13 @@ class TransformerConfig:
     ff_bias: bool = setting(True, "biases of the feed-forward layers")
     experts: Experts | None = setting(None, "several feed-forward layers per block, of which a token uses a few")
     attention_scale: float | None = setting(None, "factor of the attention scores; none = d_head^-½")
-    score_cap: float = setting(0.0, "bound of the attention scores: cap · tanh(score / cap); 0 = none")
+    score_cap: float = setting(0.0, "bound of the attention scores: cap · tanh(score / cap); 0 = none", "[0, ∞)")
     scale_embeddings: bool = setting(False, "multiply token embeddings by √d_model")
     embedding_scale: float = setting(1.0, "further factor of token embeddings")
     residual_scale: float = setting(1.0, "factor of what each sublayer adds to the residual stream")
     scale_logits: bool = setting(False, "multiply logits by d_model^-½")
     logit_scale: float = setting(1.0, "further factor of the logits")
-    logit_cap: float = setting(0.0, "bound of the logits: cap · tanh(logit / cap); 0 = none")
+    logit_cap: float = setting(0.0, "bound of the logits: cap · tanh(logit / cap); 0 = none", "[0, ∞)")
     token_dropout: float = setting(
         0.0, "dropout of whole token embeddings, before positions are added (Gal 2016)", "[0, 1)"
     )

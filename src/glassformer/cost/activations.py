@@ -115,7 +115,7 @@ def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointi
 def _transformer(config: c.TransformerConfig, shape: Shape, kernels: Kernels, checkpointing: bool) -> int:
     n, largest = 0, 0
     for side in stack_shapes(config):
-        n_own = shape.n_tokens if side.is_decoder or config.decoder is None else shape.n_source
+        n_own = shape.n_read_by(side)
         of_stack, of_block = _StackActivations(config, side, shape.n_rows, n_own, shape.n_source, kernels).bytes_kept()
         stream = shape.n_rows * n_own * config.d_model * _FP32
         n += of_stack

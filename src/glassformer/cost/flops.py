@@ -15,7 +15,7 @@ import torch
 
 from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, NoAttention, RecurrentConfig
-from glassformer.cost.widths import cell_widths, recurrent_widths, stack_shapes
+from glassformer.cost.widths import StackShape, cell_widths, recurrent_widths, stack_shapes
 from glassformer.models.build import build_attention
 from glassformer.nn.attention import AttentionCost
 
@@ -39,6 +39,12 @@ class Shape:
     def n_read(self) -> int:
         """Tokens per row that the head reads."""
         return self.n_scored or self.n_tokens
+
+    def n_read_by(self, side: StackShape) -> int:
+        """Return the tokens per row that a stack reads."""
+        if side.reads_source:
+            return self.n_source
+        return self.n_tokens
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ def _transformer(config: c.TransformerConfig, shape: Shape) -> Flops:
     e, d = config.table_width, config.d_model
     for side in stack_shapes(config):
         stack = side.stack
-        n_own = shape.n_tokens if side.is_decoder or config.decoder is None else shape.n_source
+        n_own = shape.n_read_by(side)
         costs = [attention_cost(config, stack, n_own, n_own)]
         if side.has_memory:
             costs.append(attention_cost(config, stack, n_own, shape.n_source, is_self=False))

@@ -15,6 +15,8 @@ class StackShape:
     has_memory: bool
     """True if its blocks attend to the encoder's output."""
     n_positions: int
+    reads_source: bool = False
+    """True for the encoder of an encoder-decoder."""
 
 
 def stack_shapes(config: c.TransformerConfig) -> list[StackShape]:
@@ -25,7 +27,7 @@ def stack_shapes(config: c.TransformerConfig) -> list[StackShape]:
     """
     shapes = []
     if config.encoder is not None:
-        shapes.append(StackShape(config.encoder, False, False, config.encoder_max_len))
+        shapes.append(StackShape(config.encoder, False, False, config.encoder_max_len, config.is_encoder_decoder))
     if config.decoder is not None:
         shapes.append(StackShape(config.decoder, True, bool(shapes), config.max_len))
     return shapes

@@ -17,7 +17,7 @@ from glassformer import files
 from glassformer.data import builtin_conversations, builtin_labels, builtin_pairs
 from glassformer.data.builtin_labels import stdlib_files
 from glassformer.data.records import Kind, Record, Request
-from glassformer.errors import UserError, nearest_name
+from glassformer.errors import UserError, nearest_name, suggestion
 
 PREFIX = "builtin:"
 PARTS = ("train", "valid", "test")
@@ -88,8 +88,8 @@ def find(address: str, kind: Kind) -> Builtin:
     if records is None or records.kind != kind:
         names = [other for other, others in BUILTIN.items() if others.kind == kind]
         near = nearest_name(name, names)
-        hint = f"did you mean {PREFIX}{near}?" if near else f"use one of {', '.join(PREFIX + other for other in names)}"
-        raise UserError(f"no built-in {_CONTENTS[kind]} are called {PREFIX}{name}: {hint}")
+        hint = suggestion(near and PREFIX + near, f": use one of {', '.join(PREFIX + other for other in names)}")
+        raise UserError(f"no built-in {_CONTENTS[kind]} are called {PREFIX}{name}{hint}")
     if mark and (part not in PARTS or kind == "text"):
         addresses = [f"{PREFIX}{name}#{part}" for part in PARTS if kind != "text"] or [f"{PREFIX}{name}"]
         raise UserError(f"{address} is not a part; use one of {', '.join(addresses)}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from glassformer.errors import UserError, nearest_name
+from glassformer.errors import UserError, nearest_name, suggestion
 
 Kind = Literal["text", "pairs", "labels", "tags", "conversations"]
 """Kinds of data that records are made into; tags are lists of words with a list of labels."""
@@ -79,7 +79,7 @@ class Record:
             if not isinstance(value, Mapping) or key not in value:
                 names = list(value) if isinstance(value, Mapping) else []
                 near, has = nearest_name(key, names), ", ".join(map(repr, names[:8])) or "no fields"
-                hint = f"; it has {has}" if near is None else f": did you mean {near!r}?"
+                hint = suggestion(near and repr(near), f"; it has {has}")
                 raise UserError(f"{self.where} has no field {name!r}{hint} (set {self.settings})")
             value = value[key]
         return value

@@ -278,10 +278,15 @@ def spearman(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
     100.0
     """
     true, predicted = _numbers(labels, predictions)
-    return pearson(_ranks(true), _ranks(predicted))
+    return pearson(ranks(true), ranks(predicted))
 
 
-def _ranks(values: Numbers) -> Numbers:
+def ranks(values: npt.ArrayLike) -> Numbers:
+    """Return the rank of each value (N,), from 1; equal values share the mean of their ranks.
+
+    >>> ranks([0.5, 2.0, 0.5]).tolist()
+    [1.5, 3.0, 1.5]
+    """
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     mean_ranks: Numbers = np.cumsum(counts) - (counts - 1) / 2
     return mean_ranks[which]

@@ -101,7 +101,8 @@ class Attribution:
         limit = max((abs(x) for row in values for x in row if x == x), default=0.0) or 1.0
         others = {name: f"{term.value:.4g}" for name, term in self.terms.items() if "." not in name}
         title = f"terms of the logit {self.logit:.4g}"
-        return notebook.matrix(values, rows, columns, title, limit=limit, has_texts=True) + notebook.table(others, "")
+        matrix = notebook.matrix(values, rows, columns, title, limit=limit, shown=notebook.numbers(values))
+        return matrix + notebook.table(others)
 
 
 def _place(part: str) -> tuple[int, int]:

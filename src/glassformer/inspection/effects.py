@@ -98,8 +98,8 @@ class Effects:
         of_layers = {str(part): x for part, x in self.changes.items() if part == Part(part.kind, part.layer)}
         if not rows:
             return notebook.table(of_layers, title)
-        matrix = notebook.matrix(values, rows, columns, title, limit=limit, has_texts=True)
-        return matrix + notebook.table(of_layers, "")
+        matrix = notebook.matrix(values, rows, columns, title, limit=limit, shown=notebook.numbers(values))
+        return matrix + notebook.table(of_layers)
 
 
 _HEAD, _FEED_FORWARD, _LAYER = range(3)

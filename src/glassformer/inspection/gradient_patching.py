@@ -19,6 +19,7 @@ from torch import Tensor
 
 from glassformer.devices import evaluation_mode
 from glassformer.errors import Progress, UserError
+from glassformer.evaluation.labels import ranks
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.patching import (
     Patching,
@@ -111,16 +112,5 @@ def rank_correlation(exact: Restored, estimated: Restored) -> float:
     differs = (exact.shares != 0) | (estimated.shares != 0)
     if int(differs.sum()) < 2:
         return math.nan
-    ranks = [_ranks(restored.shares[differs]) for restored in (exact, estimated)]
-    return float(torch.corrcoef(torch.stack(ranks))[0, 1])
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Return the rank of each value (N,), from 1; equal values share the mean of their ranks.
-
-    >>> _ranks(torch.tensor([0.5, 2.0, 0.5]))
-    tensor([1.5000, 3.0000, 1.5000], dtype=torch.float64)
-    """
-    _, inverse, counts = values.unique(return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
-    return (last - (counts - 1) / 2)[inverse]
+    both = [torch.from_numpy(ranks(restored.shares[differs].numpy())) for restored in (exact, estimated)]
+    return float(torch.corrcoef(torch.stack(both))[0, 1])

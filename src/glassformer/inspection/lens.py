@@ -58,15 +58,13 @@ class LensCells:
         """Return the most probable token of each layer and position as a matrix; tooltips have the next ones."""
         names, probabilities = self.top_tokens(), self.top_probabilities.tolist()
         columns = self.tokens or [str(i) for i in range(self.top_ids.shape[1])]
-        tips = [
-            [", ".join(f"{x} {p:.3f}" for x, p in zip(*cell, strict=True)) for cell in zip(*row, strict=True)]
-            for row in zip(names, probabilities, strict=True)
-        ]
-        texts = [[best[0] for best in row] for row in names]
+
+        def shown(names: list[str], probabilities: list[float]) -> tuple[str, str]:
+            return names[0], ", ".join(f"{x} {p:.3f}" for x, p in zip(names, probabilities, strict=True))
+
+        cells = [[*map(shown, *row)] for row in zip(names, probabilities, strict=True)]
         title = "most probable token by layer and position; the colour is its probability"
-        return notebook.matrix(
-            self.top_probabilities[:, :, 0].tolist(), self.layers, columns, title, texts=texts, tips=tips
-        )
+        return notebook.matrix(self.top_probabilities[:, :, 0].tolist(), self.layers, columns, title, shown=cells)
 
 
 def lens_logits(network: nn.Module, x: Tensor, norm: bool = True) -> Tensor:

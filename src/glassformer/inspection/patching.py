@@ -102,7 +102,8 @@ class Restored:
         """Return the shares as a matrix of layers and positions, or of layers and heads."""
         columns = self.columns or [str(i) for i in range(self.shares.shape[1])]
         name = f"restored share; logit difference {self.clean:.4g} (clean), {self.corrupted:.4g} (corrupted)"
-        return notebook.matrix(self.shares.tolist(), self.layers, columns, name, limit=1.0, has_texts=True)
+        shares = self.shares.tolist()
+        return notebook.matrix(shares, self.layers, columns, name, shown=notebook.numbers(shares))
 
 
 def patching_of(

@@ -73,11 +73,14 @@ class Gallery:
         command = [sys.executable, "-m", "glassformer", *verb, "--quiet"]
         folder.parent.mkdir(parents=True, exist_ok=True)
         self.training = name
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+        group = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # Windows sends CTRL_BREAK_EVENT to a group only
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, start_new_session=True, creationflags=group
+        )
         return folder
 
     def close(self) -> None:
         """Stop the training process; it saves, so that the next start continues it."""
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+            self._process.send_signal(getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT))
             self._process.wait()

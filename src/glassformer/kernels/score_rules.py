@@ -7,6 +7,11 @@ import torch
 from torch import Tensor
 
 
+def scale_or_default(scale: float | None, width: int) -> float:
+    """Return the factor of the products of vectors of this width; None = 1/√width."""
+    return 1 / math.sqrt(width) if scale is None else scale
+
+
 @dataclass(frozen=True)
 class ScoreRules:
     """Rules from the products q kᵀ to the weights; B batch, H heads, T query length, S key length, K key width."""
@@ -26,7 +31,7 @@ class ScoreRules:
 
     def factor(self, width: int) -> float:
         """Return the factor of the products of vectors of this width."""
-        return 1 / math.sqrt(width) if self.scale is None else self.scale
+        return scale_or_default(self.scale, width)
 
     def without_empty_rows(self) -> "tuple[ScoreRules, Tensor | None]":
         """Unmask the rows that hide all keys, because a softmax over only -inf is NaN.

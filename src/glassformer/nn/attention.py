@@ -3,13 +3,13 @@
 `Attention` is what a block needs of its attention; `MultiHeadAttention` is the one of the paper.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor, nn
 
 from glassformer.kernels.flex_attention import prefers_flex
+from glassformer.kernels.score_rules import scale_or_default
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.kv_cache import Cache, CacheStep, LayerCache
 from glassformer.nn.linear_layers import Linear, stacked
@@ -38,6 +38,11 @@ def scoped(tap: Tap | None, name: str) -> Tap | None:
 def tapped(tap: Tap | None, name: str, x: Tensor) -> Tensor:
     """Return `x`, or the tensor that a tap returns for it."""
     return x if tap is None else tap(name, x)
+
+
+def tapped_as_one(tap: Tap | None, name: str, x: Tensor) -> Tensor:
+    """Return `x` (B, …), or the tensor that a tap returns for it as one step or head, (B, 1, …)."""
+    return x if tap is None else tap(name, x[:, None])[:, 0]
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,7 @@ class MultiHeadAttention(nn.Module):
         if projections.out_proj:
             self.out_proj = Linear(n_heads * self.d_value, d_model, bias=projections.out_bias)
         self.dropout = dropout
-        self.scale = 1 / math.sqrt(self.d_head) if scale is None else scale
+        self.scale = scale_or_default(scale, self.d_head)
         self.cap = cap
         """Bound of the scores (`capped`), which no fused kernel has; 0 = none."""
 

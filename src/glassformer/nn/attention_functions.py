@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from glassformer.kernels.attention import attend, repeat_kv
 from glassformer.kernels.flex_attention import attention_flex
-from glassformer.kernels.score_rules import ScoreRules
+from glassformer.kernels.score_rules import ScoreRules, scale_or_default
 from glassformer.nn.masks import Mask
 
 
@@ -22,8 +22,7 @@ def scaled_dot_product_scores(query: Tensor, key: Tensor, scale: float | None = 
     `query` (B, H, T, K), `key` (B, H, S, K) → (B, H, T, S). `scale` replaces 1/√K. The factor 1/√K keeps the variance
     of a dot product of K independent unit-variance terms at 1; without it, the softmax saturates as K grows.
     """
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    return query @ key.transpose(-2, -1) * scale
+    return query @ key.transpose(-2, -1) * scale_or_default(scale, query.shape[-1])
 
 
 def capped(x: Tensor, cap: float) -> Tensor:

@@ -78,7 +78,7 @@ class Mask:
             allowed = distance >= 0
         if self.window:
             allowed = allowed & (distance.abs() < self.window)
-        allowed = allowed if allowed.dim() == 3 else allowed[None]  # (B or 1, T, S)
+        allowed = with_rows(allowed, 3)  # (B or 1, T, S)
         if self.pairs is not None:
             allowed = allowed & self.pairs
         if self.keys is not None:
@@ -104,6 +104,11 @@ class Mask:
         """Return a mask of documents with its rules as blocks for FlexAttention."""
         assert self.documents is not None
         return replace(self, block_mask=document_blocks(self.documents, self.causal, self.window, self.keys))
+
+
+def with_rows(x: Tensor, n_dims: int) -> Tensor:
+    """Return `x`; if it is the same for all rows of a batch, and so has fewer dimensions, add a first one of 1."""
+    return x if x.dim() == n_dims else x[None]
 
 
 def positions_from_mask(attention_mask: Tensor) -> Tensor:

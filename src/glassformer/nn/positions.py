@@ -9,6 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from glassformer.nn.masks import with_rows
+
 
 def sinusoid(positions: Tensor, d_model: int, layout: str = "interleaved", ends_at_base: bool = False) -> Tensor:
     """Compute PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same) (Vaswani 2017, section 3.5).
@@ -89,7 +91,7 @@ class Rotary(_ExactBuffers):
         """Return cos and sin, each (1 or B, 1, T, K'), for `positions` (T,) or (B, T)."""
         angle = positions[..., None].float() * self.inverse_frequencies.float()
         angle = torch.cat((angle, angle), -1).unsqueeze(-3)  # (B, 1, T, K')
-        angle = angle if angle.dim() == 4 else angle[None]
+        angle = with_rows(angle, 4)
         return angle.cos() * self.attention_factor, angle.sin() * self.attention_factor
 
 
@@ -169,8 +171,7 @@ class AlibiBias(_ExactBuffers):
 
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the bias (1 or B, H, T, S) for query positions (T,) or (B, T) and key positions (S,) or (B, S)."""
-        distance = (query_positions[..., :, None] - key_positions[..., None, :]).abs()
-        distance = distance if distance.dim() == 3 else distance[None]
+        distance = with_rows((query_positions[..., :, None] - key_positions[..., None, :]).abs(), 3)
         return -self.slopes[:, None, None] * distance[:, None]
 
 
@@ -206,7 +207,6 @@ class RelativeBias(nn.Module):
 
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the bias (1 or B, H, T, S) for query positions (T,) or (B, T) and key positions (S,) or (B, S)."""
-        distance = key_positions[..., None, :] - query_positions[..., :, None]
-        distance = distance if distance.dim() == 3 else distance[None]
+        distance = with_rows(key_positions[..., None, :] - query_positions[..., :, None], 3)
         bucket = relative_bucket(distance, self.table.num_embeddings, self.max_distance, self.bidirectional)
         return self.table(bucket).permute(0, 3, 1, 2)

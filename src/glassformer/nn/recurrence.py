@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from glassformer.kernels import processor
-from glassformer.nn.attention import Tap, scoped, tapped
+from glassformer.nn.attention import Tap, scoped, tapped, tapped_as_one
 
 LayerState = tuple[Tensor, ...]
 States = tuple[LayerState, ...]
@@ -54,8 +54,8 @@ def gru_step(from_input: Tensor, from_state: Tensor, state: LayerState, tap: Tap
     input_gates, input_new = from_input.split_with_sizes(widths, dim=1)
     state_gates, state_new = from_state.split_with_sizes(widths, dim=1)
     reset, keep = torch.sigmoid(input_gates + state_gates).chunk(2, dim=1)
-    reset, keep = _gate(tap, "reset", reset), _gate(tap, "keep", keep)
-    new = _gate(tap, "new", torch.tanh(input_new + reset * state_new))
+    reset, keep = tapped_as_one(tap, "reset", reset), tapped_as_one(tap, "keep", keep)
+    new = tapped_as_one(tap, "new", torch.tanh(input_new + reset * state_new))
     return (new + keep * (hidden - new),)
 
 
@@ -70,15 +70,10 @@ def lstm_step(from_input: Tensor, from_state: Tensor, state: LayerState, tap: Ta
     tensor([[0.5000]])
     """
     write, keep, new, read = (from_input + from_state).chunk(4, dim=1)
-    write, keep = _gate(tap, "write", write.sigmoid()), _gate(tap, "keep", keep.sigmoid())
-    new, read = _gate(tap, "new", new.tanh()), _gate(tap, "read", read.sigmoid())
-    cell = _gate(tap, "cell", keep * state[1] + write * new)
+    write, keep = tapped_as_one(tap, "write", write.sigmoid()), tapped_as_one(tap, "keep", keep.sigmoid())
+    new, read = tapped_as_one(tap, "new", new.tanh()), tapped_as_one(tap, "read", read.sigmoid())
+    cell = tapped_as_one(tap, "cell", keep * state[1] + write * new)
     return read * cell.tanh(), cell
-
-
-def _gate(tap: Tap | None, name: str, x: Tensor) -> Tensor:
-    """Return `x` (B, D), or the tensor that a tap returns for it as one step, (B, 1, D)."""
-    return x if tap is None else tap(name, x[:, None])[:, 0]
 
 
 class Stepper:

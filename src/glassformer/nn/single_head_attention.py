@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.nn import attention_functions as functions
-from glassformer.nn.attention import Tap
+from glassformer.nn.attention import Tap, tapped_as_one
 from glassformer.nn.linear_layers import Linear
 
 Score = Literal["additive", "dot", "general", "scaled_dot"]
@@ -63,17 +63,12 @@ class SingleHeadAttention(nn.Module):
         """
         if mask is not None:
             mask = mask[:, None]  # (B, 1, S)
-        scores = _tapped(tap, "scores", self.scores(self.q_proj(query), keys))
-        weights = _tapped(tap, "weights", functions.masked_softmax(scores, mask))
-        return _tapped(tap, "context", weights @ values)
+        scores = tapped_as_one(tap, "scores", self.scores(self.q_proj(query), keys))
+        weights = tapped_as_one(tap, "weights", functions.masked_softmax(scores, mask))
+        return tapped_as_one(tap, "context", weights @ values)
 
     def scores(self, query: Tensor, keys: Tensor) -> Tensor:
         """Return the scores (B, T, S) of a projected query and projected keys."""
         if self.vector is None:
             return self.multiply(query, keys)
         return functions.additive_scores(query, keys, self.vector)
-
-
-def _tapped(tap: Tap | None, name: str, x: Tensor) -> Tensor:
-    """Return `x` (B, T, ·), or the tensor that the tap returns for it as one head, (B, 1, T, ·)."""
-    return x if tap is None else tap(name, x[:, None])[:, 0]

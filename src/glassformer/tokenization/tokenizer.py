@@ -35,7 +35,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from glassformer import files
-from glassformer.errors import Progress, UserError
+from glassformer.errors import Progress, UserError, no_attribute
 from glassformer.tokenization import rust_tokenizer
 from glassformer.tokenization.bpe import learn_bpe, learn_words
 from glassformer.tokenization.chunks import count_chunks
@@ -380,8 +380,7 @@ class Tokenizer:
 
         def __getattr__(self, name: str) -> Any:
             """Name what to use for a method of other libraries."""
-            hint = f": use {_OTHER_NAMES[name]}" if name in _OTHER_NAMES else ""
-            raise AttributeError(f"a Tokenizer has no attribute {name!r}{hint}")
+            raise no_attribute("a Tokenizer", name, _OTHER_NAMES.get(name))
 
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token as written in the vocabulary (`Ġthe`), or None."""

@@ -28,7 +28,7 @@ class Routing:
 
     def begin(self) -> None:
         """Forget the loads and losses of the step before."""
-        self.loads: Tensor | None = None  # (layers, experts)
+        self.loads: Tensor | None = None  # of the experts of all routers, in one row
         self.loss: Tensor | None = None  # times targets
 
     @contextmanager
@@ -43,11 +43,13 @@ class Routing:
                 router.records, router.load, router.auxiliary_loss = False, None, None
 
     def added_to(self, sums: LossSums) -> LossSums:
-        """Return the sums with the auxiliary losses of the forward pass; add up its loads."""
-        loads = [router.load for router in self.routers if router.load is not None]
+        """Return the sums with the auxiliary losses of the forward pass; add up its loads.
+
+        The load of a router that did not run is 0.
+        """
         losses = [router.auxiliary_loss for router in self.routers if router.auxiliary_loss is not None]
-        if loads:
-            of_pass = torch.stack(loads)
+        if any(router.load is not None for router in self.routers):
+            of_pass = torch.cat([_load(router) for router in self.routers])
             self.loads = of_pass if self.loads is None else self.loads + of_pass
         if losses:
             loss = sums.n_targets * torch.stack(losses).sum()
@@ -62,12 +64,21 @@ class Routing:
             figures["auxiliary_loss"] = self.ranks.total(self.loss) / max(1, n_targets)
         if self.loads is not None:
             self.loads = self.ranks.total(self.loads)
-            shares = self.loads / self.loads.sum(dim=1, keepdim=True).clamp(min=1)
+            shares = torch.cat([load / load.sum().clamp(min=1) for load in self._by_router(self.loads)])
             figures |= {"fullest_expert": shares.max(), "dead_experts": (self.loads == 0).sum()}
         return figures
 
     def move_biases(self, factor: Tensor | float = 1.0) -> None:
         """Move the biases of the routers after a step; `factor` is 0 if the step changed no weights."""
         if self.loads is not None:
-            for router, load in zip(self.routers, self.loads, strict=True):
+            for router, load in zip(self.routers, self._by_router(self.loads), strict=True):
                 router.move_bias(load, factor)
+
+    def _by_router(self, loads: Tensor) -> tuple[Tensor, ...]:
+        return loads.split([router.n_experts for router in self.routers])
+
+
+def _load(router: Router) -> Tensor:
+    if router.load is None:
+        return torch.zeros(router.n_experts, device=router.proj.weight.device)
+    return router.load

@@ -24,6 +24,10 @@ LATE = 1.25
 """Seconds after a signal until another thread acts for the main thread."""
 
 
+_HANDLED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name))
+"""SIGBREAK exists on Windows only, where one process can send no other signal to another."""
+
+
 class Abandoned(BaseException):
     """Raised in a block of `StopRequest.abandonable` when `GRACE` is over; no handler of `Exception` catches it."""
 
@@ -93,7 +97,7 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals(deadline: float = float("inf"), *, abandons: bool = False) -> Iterator[StopRequest]:
-    """Handle SIGINT and SIGTERM inside the block; outside the main thread, change no signal handler.
+    """Handle SIGINT, SIGTERM and SIGBREAK inside the block; outside the main thread, change no signal handler.
 
     The request is also set when the clock (`time.monotonic`) reaches the deadline. With `abandons`, SIGALRM is used
     after a signal, if the system has it.
@@ -112,13 +116,13 @@ def stop_on_signals(deadline: float = float("inf"), *, abandons: bool = False) -
             before[signal.SIGALRM] = signal.signal(signal.SIGALRM, request.grace_is_over)
             signal.setitimer(signal.ITIMER_REAL, GRACE)
 
-    for which in (signal.SIGINT, signal.SIGTERM):
+    for which in _HANDLED:
         before[which] = signal.signal(which, ask)
     try:
         with _watched(request):
             yield request
     finally:
-        if len(before) == 3:
+        if len(before) > len(_HANDLED):  # SIGALRM
             signal.setitimer(signal.ITIMER_REAL, 0)
         for which, handler in before.items():
             signal.signal(which, handler)
@@ -148,7 +152,7 @@ def _watch(reading: socket.socket, request: StopRequest) -> None:
     with reading:
         while received := reading.recv(1):
             number = received[0]
-            if number not in (signal.SIGINT, signal.SIGTERM):
+            if number not in _HANDLED:
                 continue
             if timer is None:
                 timer = threading.Timer(LATE, request.late, [signal.Signals(number)])
