@@ -1,5 +1,6 @@
 """Estimated FLOPs equal those that PyTorch counts."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,10 +62,24 @@ def test_recomputed_blocks_cost_at_most_one_more_forward() -> None:
     """PyTorch stops to recompute after the last saved tensor: it omits the last product of a pre-norm block."""
     config = CONFIGS["post_norm"]
     network = build_model(config).double().train()
-    network.decoder.activation_checkpointing = True  # type: ignore[union-attr]
+    network.decoder.activation_checkpointing = 1  # type: ignore[union-attr]
     with FlopCounterMode(display=False) as counter:
         network(random_ids(19, 3, 21), tap=Recorder()).sum().backward()
-    assert training_flops(config, SHAPE, recomputed=True) == counter.get_total_flops()
+    assert training_flops(config, SHAPE, recomputed=1) == counter.get_total_flops()
+
+
+def test_half_of_the_recomputed_blocks_cost_half_of_a_forward() -> None:
+    config = CONFIGS["post_norm"]
+    for n_layers, n_recomputed in ((2, 1), (3, 2), (4, 2)):
+        deep = replace(config, decoder=replace(config.decoder, n_layers=n_layers))  # type: ignore[type-var]
+        network = build_model(deep).double().train()
+        network.decoder.activation_checkpointing = 2  # type: ignore[union-attr]
+        with FlopCounterMode(display=False) as counter:
+            network(random_ids(19, 3, 21), tap=Recorder()).sum().backward()
+        planned = training_flops(deep, SHAPE, recomputed=2)
+        assert planned == counter.get_total_flops()
+        forward = forward_flops(deep, SHAPE)
+        assert planned - 3 * forward.total == (forward.layers + forward.attention) * n_recomputed // n_layers
 
 
 def test_the_head_reads_only_scored_tokens() -> None:

@@ -178,8 +178,12 @@ def test_several_nodes_shard_the_state_within_a_node() -> None:
 def test_the_time_includes_recomputation() -> None:
     plan = plan_run(tiny(activation_checkpointing=True), find_gpu("h200"))
     assert plan.total_flops == training_flops(CONFIGS["gpt"], Shape(4, 24), recomputed=True) * 10
+    half = plan_run(tiny(activation_checkpointing="half"), find_gpu("h200"))
+    assert half.total_flops == training_flops(CONFIGS["gpt"], Shape(4, 24), recomputed=2) * 10
+    assert half.flags == "--train.activation-checkpointing half"
+    assert [layout["activation_checkpointing"] for layout in half.to_dict()["layouts"]] == ["half"]
     recurrent = replace(tiny(), model=RECURRENT["bahdanau"], data=PairData(batch_tokens=100))
-    assert [layout.checkpointing for layout in plan_run(recurrent, find_gpu("h200")).layouts] == [False]
+    assert [layout.checkpointing for layout in plan_run(recurrent, find_gpu("h200")).layouts] == [0]
 
 
 def test_the_least_number_of_gpus() -> None:

@@ -94,7 +94,7 @@ def report(plan: "Plan") -> str:
         f"  embeddings {count(parts.embeddings)}, layers {count(parts.layers)}, head {count(parts.head)}",
         *([f"  active {parts.active:,}: a token does not meet the other experts"] if parts.inactive else []),
         f"FLOPs per token      {_flops(plan.forward_per_token)} forward, {_flops(plan.training_per_token)} training"
-        + (", blocks recomputed" if layout.checkpointing else ""),
+        + ("", ", blocks recomputed", ", every second block recomputed")[layout.checkpointing],
         f"  layers {_flops(plan.forward.layers / n_read)}, attention {_flops(plan.forward.attention / n_read)}, "
         f"head {_flops(plan.forward.head / n_read)}; attention over full rows, not halved for the causal mask",
         "",
@@ -152,7 +152,8 @@ def _verdict(plan: "Plan", layout: "Layout") -> str:
 
 
 def _named(layout: "Layout") -> str:
-    return layout.strategy.replace("none", "one GPU") + (" + activation checkpointing" if layout.checkpointing else "")
+    recomputed = ("", " + activation checkpointing", " + half checkpointing")[layout.checkpointing]
+    return layout.strategy.replace("none", "one GPU") + recomputed
 
 
 def _gpus(plan: "Plan") -> str:

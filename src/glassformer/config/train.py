@@ -221,8 +221,10 @@ class TrainConfig:
         "compile the step (torch.compile); not for recurrent models or experts; auto = on CUDA, if all rows have one "
         "length and the run takes much longer than the compiler",
     )
-    activation_checkpointing: Literal["auto"] | bool = setting(
-        "auto", "recompute blocks in the backward pass to save memory; auto = if a single row does not fit without"
+    activation_checkpointing: Literal["auto", "half"] | bool = setting(
+        "auto",
+        "recompute blocks in the backward pass to save memory; half = every second block; auto = all blocks if a "
+        "single row does not fit without",
     )
     ema_decay: float = setting(0.0, "decay of the moving average of the weights, used to evaluate; 0 = off", "[0, 1)")
     eval_every: int = setting(250, "steps between evaluations", "≥ 1")
@@ -246,6 +248,11 @@ class TrainConfig:
         "≥ 0",
         at_most(MAX_PROFILED),
     )
+
+    @property
+    def recompute_every(self) -> int:
+        """0 = no block is recomputed in the backward pass, 1 = all, 2 = every second one; 0 for `auto`."""
+        return {True: 1, "half": 2}.get(self.activation_checkpointing, 0)
 
     @property
     def watchers(self) -> "dict[str, EarlyStopping | PlateauSchedule]":

@@ -59,7 +59,7 @@ class Activations:
     """Activation bytes of one micro-batch."""
 
     layers: int
-    """Everything except the loss; with activation checkpointing, the inputs of all blocks and the largest block."""
+    """Everything except the loss; of recomputed blocks, their inputs and the one block that takes most at its time."""
     logits: int
     """Bytes that the loss saves, times two: later, the gradient of the logits takes as much. The loss saves a large
     matrix of logits in its own precision (`kernels/cross_entropy.py`), and log-probabilities in fp32 of a small one."""
@@ -72,7 +72,7 @@ class Activations:
         return self.layers + self.logits + self.teacher
 
 
-def activations_of(run: Run, config: ModelConfig, shape: Shape, kernels: Kernels, checkpointing: bool) -> Activations:
+def activations_of(run: Run, config: ModelConfig, shape: Shape, kernels: Kernels, checkpointing: int) -> Activations:
     """Compute `activations` for the objective of a run; those of a loss of another package are left out."""
     stored = activations(config, shape, kernels, checkpointing)
     if run.teacher is not None:
@@ -86,8 +86,8 @@ def teacher_config(teacher: TeacherConfig) -> ModelConfig:
     return read_config(files.as_path(teacher.path, "teacher.path"))[0]
 
 
-def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointing: bool = False) -> Activations:
-    """Compute the activation bytes of one training micro-batch.
+def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointing: int = 0) -> Activations:
+    """Compute the activation bytes of one training micro-batch; every n-th block is recomputed (0 = none).
 
     For a Transformer, they are exact on a CPU in fp32, except with pooling or with rotary positions on a part of a head
     (within a tenth). For a recurrent model, they are an estimate from its equations, within a fifth; an LSTM that runs
@@ -112,16 +112,19 @@ def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointi
     return Activations(layers, 2 * n_logits * bytes_per_logit)
 
 
-def _transformer(config: c.TransformerConfig, shape: Shape, kernels: Kernels, checkpointing: bool) -> int:
-    n, largest = 0, 0
+def _transformer(config: c.TransformerConfig, shape: Shape, kernels: Kernels, checkpointing: int) -> int:
+    n = _head(config, shape, kernels)
+    held = peak = 0  # by the blocks so far; and the most, when the backward pass recomputes one of them
     for side in stack_shapes(config):
         n_own = shape.n_read_by(side)
         of_stack, of_block = _StackActivations(config, side, shape.n_rows, n_own, shape.n_source, kernels).bytes_kept()
         stream = shape.n_rows * n_own * config.d_model * _FP32
         n += of_stack
-        n += stream * len(of_block) if checkpointing else sum(of_block)
-        largest = max(largest, *of_block, 0)
-    return n + checkpointing * largest + _head(config, shape, kernels)
+        for i, n_bytes in enumerate(of_block):
+            is_recomputed = checkpointing > 0 and i % checkpointing == 0
+            held += stream if is_recomputed else n_bytes
+            peak = max(peak, held + is_recomputed * n_bytes)
+    return n + peak
 
 
 @dataclass(frozen=True)

@@ -73,13 +73,17 @@ def forward_flops(config: ModelConfig, shape: Shape) -> Flops:
     return _recurrent(config, shape) if isinstance(config, RecurrentConfig) else _transformer(config, shape)
 
 
-def training_flops(config: ModelConfig, shape: Shape, recomputed: bool = False) -> int:
+def training_flops(config: ModelConfig, shape: Shape, recomputed: int = 0) -> int:
     """Compute the FLOPs of forward and backward over a micro-batch: 3 × the forward.
 
-    The backward of C = A·B has two products. Activation checkpointing (`recomputed`) adds a forward of the blocks.
+    The backward of C = A·B has two products. Activation checkpointing adds a forward of every `recomputed`-th block.
     """
     forward = forward_flops(config, shape)
-    return 3 * forward.total + recomputed * (forward.layers + forward.attention)
+    if not recomputed or isinstance(config, RecurrentConfig):
+        return 3 * forward.total
+    n_layers = [stack.n_layers for stack in config.stacks.values()]
+    n_recomputed = sum(-(-n // recomputed) for n in n_layers)
+    return 3 * forward.total + (forward.layers + forward.attention) * n_recomputed // sum(n_layers)
 
 
 def _transformer(config: c.TransformerConfig, shape: Shape) -> Flops:

@@ -33,7 +33,8 @@ class Layout:
     """`none`, or `parallel.strategy`: ddp, fsdp, or hybrid (sharded within a group, replicated across groups)."""
     n_parts: int
     """Number of GPUs that share one copy of the model."""
-    checkpointing: bool
+    checkpointing: int
+    """0 = no block is recomputed, 1 = all, 2 = every second one."""
     memory: Memory
     fits: bool
 
@@ -46,7 +47,7 @@ class Layout:
         if self.strategy == "hybrid":
             flags["parallel.shard-size"] = str(self.n_parts)
         if self.checkpointing:
-            flags["train.activation-checkpointing"] = "true"
+            flags["train.activation-checkpointing"] = "true" if self.checkpointing == 1 else "half"
         return flags
 
 
@@ -146,7 +147,7 @@ class Plan:
         layouts: list[dict[str, Any]] = [
             {
                 "strategy": layout.strategy,
-                "activation_checkpointing": layout.checkpointing,
+                "activation_checkpointing": "half" if layout.checkpointing == 2 else bool(layout.checkpointing),
                 "bytes": layout.memory.total,
                 "fits": self._fits(layout),
             }
@@ -225,12 +226,12 @@ def plan_run(
     train, half = run.train, run.train.precision in HALF
     gpu.flops(train.precision)  # raises if the GPU does not support it
     # The activations that it stores, with and without recomputation of the blocks
-    recomputation = [False, True]
+    recomputation = [0, 1]
     if isinstance(config, RecurrentConfig):
-        recomputation = [False]  # no blocks to recompute
-    elif train.activation_checkpointing is True:
-        recomputation = [True]
-    stored = {on: activations_of(run, config, shape, Kernels(half), on) for on in recomputation}
+        recomputation = [0]  # no blocks to recompute
+    elif train.recompute_every:
+        recomputation = [train.recompute_every]
+    stored = {every: activations_of(run, config, shape, Kernels(half), every) for every in recomputation}
     # The step of all GPUs
     grad_accumulation = n_gpus * -(-train.grad_accumulation // n_gpus)
     settings = {key.replace("_", "-"): value for key, value in (given or {}).items()}
@@ -294,7 +295,7 @@ def _divides(train: TrainConfig) -> bool:
     return not train.optimizer.traits.needs_whole_matrices
 
 
-def _layouts(config: ModelConfig, run: Run, stored: dict[bool, Activations], gpu: Gpu, n_gpus: int) -> Iterator[Layout]:
+def _layouts(config: ModelConfig, run: Run, stored: dict[int, Activations], gpu: Gpu, n_gpus: int) -> Iterator[Layout]:
     """Yield replicated layouts, then those sharded within a group, then those sharded over all GPUs (most traffic).
 
     Layouts with activation checkpointing come last, because it costs a third of the time.
@@ -312,7 +313,7 @@ def _layouts(config: ModelConfig, run: Run, stored: dict[bool, Activations], gpu
             yield Layout(strategy, n_parts, checkpointing, memory, memory.total <= gpu.usable_bytes)
 
 
-def _least_gpus(config: ModelConfig, train: TrainConfig, stored: dict[bool, Activations], gpu: Gpu) -> int | None:
+def _least_gpus(config: ModelConfig, train: TrainConfig, stored: dict[int, Activations], gpu: Gpu) -> int | None:
     """Return the smallest number of GPUs that can hold the run, sharded if necessary; None if it never fits."""
     whole = training_memory(config, train, list(stored.values())[-1])  # with recomputation, if possible
     if min(training_memory(config, train, of_batch).total for of_batch in stored.values()) <= gpu.usable_bytes:

@@ -177,5 +177,5 @@ def _activations(run: Run, config: ModelConfig, shape: Shape, on_cpu: bool, fit:
     """Return the activation bytes of one part of a micro-batch of this shape."""
     train = run.train
     shape = replace(shape, n_rows=-(-shape.n_rows // fit.n_parts))
-    recomputes = train.activation_checkpointing is True or fit.recomputes
-    return activations_of(run, config, shape, Kernels(train.precision in HALF, on_cpu), recomputes)
+    every = 1 if fit.recomputes else train.recompute_every
+    return activations_of(run, config, shape, Kernels(train.precision in HALF, on_cpu), every)

@@ -73,8 +73,8 @@ class _BlockStack(nn.Module):
         self.rotaries = nn.ModuleList(parts.rotaries)
         self.score_bias = parts.score_bias
         self.has_experts = any(isinstance(block.ff, Experts) for block in parts.blocks)
-        self.activation_checkpointing = False
-        """True if each block is recomputed in the backward pass; the trainer sets it."""
+        self.activation_checkpointing = 0
+        """n = every n-th block is recomputed in the backward pass, from the first on; 0 = none. The trainer sets it."""
 
     def forward(
         self,
@@ -117,13 +117,14 @@ class _BlockStack(nn.Module):
         kinds = self._by_kind(x, replace(inputs, mask=replace(inputs.mask, bias=bias)), positions)
         # Blocks.
         x = tapped(tap, "embeddings", x)
+        every = self.activation_checkpointing
         for i, block in enumerate(self.blocks):
             of_block = kinds[self.windows[i], self.rotary_of[i]]
             if tap is not None:
                 of_block = replace(of_block, tap=tap.scope(f"blocks.{i}"))
             if past is not None:
                 of_block = past.add_to(of_block, i)
-            if self.activation_checkpointing and self.training and past is None:
+            if self.training and past is None and every and i % every == 0:
                 x = checkpoint(block, x, of_block, use_reentrant=False)
             else:
                 x = block(x, of_block)

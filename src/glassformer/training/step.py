@@ -239,9 +239,9 @@ class TrainStep:
         """
         # Recomputation in the backward pass
         self.optimizer.zero_grad(set_to_none=True)  # after an attempt that did not fit
-        recomputes = self.config.activation_checkpointing is True or fit.recomputes
+        every = 1 if fit.recomputes else self.config.recompute_every
         for stack in self.stacks:
-            setattr(stack, "activation_checkpointing", recomputes)  # noqa: B010
+            setattr(stack, "activation_checkpointing", every)  # noqa: B010
         # Forward and backward, part by part
         nats, counted = [], 0
         self.routing.begin()
