@@ -66,7 +66,7 @@ def test_the_solution_is_right_and_its_stub_is_empty(name: str, monkeypatch: pyt
 )
 def test_a_known_mistake_is_named(exercise: Exercise, mistake: Mistake) -> None:
     """Two mistakes of one exercise have different results in its tests, so the sentence is that of the right one."""
-    verdict = judged(exercise, exercise.with_mistake(mistake))
+    verdict = judged(exercise, exercise.with_mistakes(mistake))
     assert (verdict.state, verdict.sentence) == ("mistake", mistake.sentence)
     page, _, anchor = verdict.section.partition("#")
     text = (DOCS / f"{page}.md").read_text("utf-8")
@@ -78,11 +78,14 @@ def test_the_known_mistakes_of_an_exercise_differ(name: str) -> None:
     exercise = EXERCISES[name]
     cases = exercise.cases()
     found = [
-        [result_of(exercise.with_mistake(mistake), given, exercise.has_gradient) for given in cases]
+        [result_of(exercise.with_mistakes(mistake), given, exercise.has_gradient) for given in cases]
         for mistake in exercise.mistakes
     ]
     for (i, first), (j, second) in combinations(enumerate(found), 2):
         assert any(map(different, second, first)), f"mistakes {i} and {j}: {exercise.mistakes[j].new}"
+    for mistake, results in zip(exercise.mistakes, found, strict=True):
+        # Errors are compared by their type: with errors alone, every function with such an error has the mistake.
+        assert not all(result.error for result in results), mistake.new
 
 
 def headings(text: str) -> set[str]:
@@ -208,6 +211,30 @@ WRITTEN = {
     ),
     "keys of the queries": (
         "multi_head_attention", "lambda x, m, w, n, allowed: solution(x, x, w, n, allowed)", "mistake", "the memory",
+    ),
+    "a gradient by the library": (
+        "gradient_of_softmax_cross_entropy",
+        "lambda x, y: torch.autograd.grad(F.cross_entropy(x.requires_grad_(), torch.tensor(y)), x)[0]",
+        "wrong", "does not require grad",
+    ),
+    "a matrix in the wrong direction": ("feed_forward", "lambda x, w: x @ w['up'].T", "wrong", "cannot be multiplied"),
+    "counts in a plain dict": ("n_grams", "lambda x, n: dict(solution(x, n))", "wrong", "instead of a Counter"),
+    "n-grams of characters": (
+        "n_grams", "lambda x, n: solution(list(''.join(x)), n)", "wrong", "the key ('der',) is missing",
+    ),
+    "results in reverse order": ("segments", "lambda *a: solution(*a)[::-1]", "wrong", "right, but in reverse order"),
+    "a transposed table": ("sinusoids", "lambda n, d: solution(n, d).T", "wrong", "The axes 0 and 1 are exchanged"),
+    "a constant factor": ("softmax", "lambda x: solution(x) * 3", "wrong", "Every number is 3 times the right one"),
+    "ids that are masked in place": (
+        "mask_tokens", "lambda i, *rest: (i.copy_(solution(i, *rest)[0]), i + 0)", "wrong", "also changes argument 1",
+    ),
+    "a variance of the sample, and no bias": (
+        "layer_norm", "lambda x, w, b, e: (x - x.mean(-1, True)) / (x.var(-1, keepdim=True) + e).sqrt() * w",
+        "mistake", "divide by D. In torch, `var` needs correction=0. And: The bias is missing.",
+    ),
+    "a sum of shifted labels": (
+        "cross_entropy", "lambda x, y: F.cross_entropy(x[:, :-1].mT, y[:, 1:], reduction='sum')",
+        "mistake", "This is the sum: divide it by the number of labels that count. And: The labels are shifted",
     ),
     "masks of one draw": (
         "mask_tokens", "lambda i, s, d, *rest: solution(i, s, (d[0], d[0]), *rest)", "mistake", "used twice",

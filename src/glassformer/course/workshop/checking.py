@@ -5,11 +5,12 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Literal
 
-from glassformer.course.workshop.comparing import Result, described, different, result_of
+from glassformer.course.workshop.comparing import Result, described, different, relation, result_of
 from glassformer.course.workshop.exercise import UNWRITTEN, Exercise, Function
 
 State = Literal["right", "slow", "mistake", "wrong", "endless", "empty"]
@@ -92,11 +93,24 @@ def _judged(exercise: Exercise, mine: Function | None) -> Verdict:
         return Verdict(exercise.name, "wrong", f"It calls {stub}, which is not written yet.")
     if known := _recognised(exercise, found, cases):
         return known
-    given = ", ".join(described(x) for x in cases[number])
-    sentence = f"In test {number + 1} of {len(cases)}: {differences[number]}. Given: {given}."
+    sentences = [f"In test {number + 1} of {len(cases)}: {differences[number]}."]
+    if error is None and expected[number].error is None:
+        sentences += also(found[number], expected[number], differences[number])
+    sentences.append(f"Given: {', '.join(described(x) for x in cases[number])}.")
+    sentence = " ".join(sentences)
     if error is not None:
         sentence += place_of(error, getattr(getattr(mine, "__code__", None), "co_filename", ""))
     return Verdict(exercise.name, "wrong", sentence)
+
+
+def also(found: Result, expected: Result, difference: str) -> list[str]:
+    """Return what is seen besides the first difference, as sentences."""
+    sentences = []
+    if seen := relation(found.value, expected.value):
+        sentences.append(seen)
+    if found.changed and found.changed not in difference:
+        sentences.append(f"The function also changes {found.changed}.")
+    return sentences
 
 
 def _results(exercise: Exercise, function: Function, cases: Sequence[tuple[Any, ...]]) -> tuple[list[Result], float]:
@@ -106,11 +120,18 @@ def _results(exercise: Exercise, function: Function, cases: Sequence[tuple[Any, 
 
 
 def _recognised(exercise: Exercise, found: Sequence[Result], cases: Sequence[tuple[Any, ...]]) -> Verdict | None:
-    """Return the known mistake whose results are those found in every test."""
-    for mistake in map(exercise.explained, exercise.mistakes):
-        results, _ = _results(exercise, exercise.with_mistake(mistake), cases)
+    """Return the known mistake, or the two of them, whose results are those found in every test."""
+    known = [exercise.explained(mistake) for mistake in exercise.mistakes]
+    for group in (*((one,) for one in known), *permutations(known, 2)):
+        try:
+            function = exercise.with_mistakes(*group)
+        except ValueError:  # the first one replaces what the second one changes
+            continue
+        results = (result_of(function, arguments, exercise.has_gradient) for arguments in cases)
         if not any(different(one, other) for one, other in zip(found, results, strict=True)):
-            return Verdict(exercise.name, "mistake", mistake.sentence, mistake.section)
+            sentences = " And: ".join(mistake.sentence for mistake in group)
+            sections = " and ".join(dict.fromkeys(mistake.section for mistake in group))
+            return Verdict(exercise.name, "mistake", sentences, sections)
     return None
 
 

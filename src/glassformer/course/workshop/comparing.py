@@ -6,6 +6,7 @@ import numbers
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -34,8 +35,9 @@ def result_of(function: Function, arguments: Sequence[Any], has_gradient: bool) 
     if has_gradient:
         leaves = [x.requires_grad_() for x in tensors_in(given) if x.is_floating_point()]
     try:
-        value = function(*given)
-        gradients = gradients_of(value, leaves)
+        with torch.set_grad_enabled(has_gradient):
+            value = function(*given)
+            gradients = gradients_of(value, leaves)
     except (Exception, SystemExit) as error:
         return Result(error=error)
     for number, (now, before) in enumerate(zip(given, arguments, strict=True), 1):
@@ -53,11 +55,14 @@ def tensors_in(x: Any) -> list[Tensor]:
 
 
 def gradients_of(value: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the gradients of Σ sin(value) with respect to the leaves; 0 where the value does not depend on them."""
-    if not leaves:
+    """Return the gradients of Σ sin(value) with respect to the leaves; 0 where the value does not depend on them.
+
+    No gradients are returned for a value with NaN: which of them are NaN depends on how the function is written.
+    """
+    found = [x for x in (value if isinstance(value, (tuple, list)) else [value]) if isinstance(x, Tensor)]
+    if not leaves or any(x.isnan().any() for x in found):
         return ()
-    found = value if isinstance(value, (tuple, list)) else [value]
-    total = sum(x.sin().sum() for x in found if isinstance(x, Tensor) and x.requires_grad)
+    total = sum(x.sin().sum() for x in found if x.requires_grad)
     if not isinstance(total, Tensor):
         return tuple(torch.zeros_like(leaf) for leaf in leaves)
     gradients = torch.autograd.grad(total, list(leaves), allow_unused=True)
@@ -82,7 +87,7 @@ def different(found: Result, expected: Result) -> str:
         return f"it raises {type(found.error).__name__}: {found.error}"
     if where := difference(found.value, expected.value):
         return where
-    for place, (own, right) in enumerate(zip(found.gradients, expected.gradients, strict=True), 1):
+    for place, (own, right) in enumerate(zip(found.gradients, expected.gradients, strict=False), 1):
         if where := difference(own, right):
             return f"in the gradient of tensor {place}: {where}"
     if found.changed != expected.changed:
@@ -101,15 +106,15 @@ def difference(found: Any, expected: Any) -> str:
     if isinstance(expected, Tensor):
         return tensor_difference(found, expected)
     if isinstance(expected, Mapping):
-        if not isinstance(found, Mapping):
-            return f"{described(found)} instead of a dict"
+        if not isinstance(found, type(expected)):
+            return f"{described(found)} instead of a {type(expected).__name__}"
         for key in [*expected, *found]:
             if key not in found:
                 return f"the key {key!r} is missing"
             if key not in expected:
                 return f"the key {key!r} should not be there"
             if where := difference(found[key], expected[key]):
-                return f"at [{key!r}]: {where}"
+                return inside(key, where)
         return ""
     if isinstance(expected, (list, tuple)):
         if not isinstance(found, (list, tuple)) or (isinstance(expected, tuple) and isinstance(found, list)):
@@ -118,7 +123,7 @@ def difference(found: Any, expected: Any) -> str:
             return f"length {len(found)} instead of {len(expected)}"
         for place, (own, right) in enumerate(zip(found, expected, strict=True)):
             if where := difference(own, right):
-                return f"at [{place}]: {where}"
+                return inside(place, where)
         return ""
     if getattr(found, "shape", ()):  # a tensor or an array
         return f"{described(found)} instead of {described(expected)}"
@@ -132,6 +137,11 @@ def difference(found: Any, expected: Any) -> str:
     if isinstance(found, Tensor):
         return f"a tensor instead of the number or text {described(expected)}"
     return "" if found == expected else f"{described(found)} instead of {described(expected)}"
+
+
+def inside(key: Any, where: str) -> str:
+    """Return a difference in one part of a value as one of the whole value."""
+    return f"at [{key!r}]{where[3:]}" if where.startswith("at [") else f"at [{key!r}]: {where}"
 
 
 def tensor_difference(found: Any, expected: Tensor) -> str:
@@ -150,6 +160,35 @@ def tensor_difference(found: Any, expected: Tensor) -> str:
     return f"at {place}: {own[tuple(place)].item():.6g} instead of {right[tuple(place)].item():.6g}"
 
 
+def relation(found: Any, expected: Any) -> str:
+    """Return how two different values are related as a whole, as a sentence; empty if nothing is seen.
+
+    >>> relation(torch.tensor([1.0, -2.0]), torch.tensor([2.0, -4.0]))
+    'Every number is 0.5 times the right one.'
+    """
+    if isinstance(found, tuple) and isinstance(expected, tuple) and len(found) == len(expected):
+        if not difference(found[::-1], expected):
+            return "The results are right, but in reverse order."
+        parts = zip(found, expected, strict=True)
+        return next((relation(own, right) for own, right in parts if difference(own, right)), "")
+    if not all(isinstance(x, (float, Tensor)) for x in (found, expected)):
+        return ""
+    own, right = (torch.as_tensor(x).detach().double() for x in (found, expected))
+    if not difference(own, right):
+        return ""
+    for first, second in combinations(range(own.dim()), 2):
+        if not difference(own.transpose(first, second), right):
+            return f"The axes {first} and {second} are exchanged."
+    if own.shape != right.shape or not (own.isfinite() & right.isfinite()).all():
+        return ""
+    factor = (own * right).sum() / right.square().sum()
+    if not difference(own, -right):
+        return "Only the sign is wrong."
+    if right.numel() > 1 and factor.abs() > TOLERANCE and not difference(own / factor, right):
+        return f"Every number is {factor:.4g} times the right one."
+    return ""
+
+
 def kind_of(x: Tensor) -> str:
     """Return "float" for every type of floating-point numbers, and else the name of the type."""
     return "float" if x.is_floating_point() else str(x.dtype)
@@ -163,4 +202,7 @@ def described(x: Any) -> str:
     if callable(x):
         return "a function of the test"
     text = repr(x)
+    if tensors_in(x):
+        parts = [f"{key!r}: {described(x[key])}" for key in x] if isinstance(x, Mapping) else [described(y) for y in x]
+        text = text[0] + ", ".join(parts) + text[-1]
     return text if len(text) <= 60 else f"{text[:57]}…"

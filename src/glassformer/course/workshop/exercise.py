@@ -56,12 +56,14 @@ class Exercise:
         """Return the solution as text."""
         return textwrap.dedent(inspect.getsource(self.solution))
 
-    def with_mistake(self, mistake: Mistake) -> Function:
-        """Return the solution with a mistake; raise `ValueError` if its excerpt does not occur exactly once."""
+    def with_mistakes(self, *mistakes: Mistake) -> Function:
+        """Return the solution with mistakes; raise `ValueError` if an excerpt does not occur exactly once."""
         source = self.source()
-        if source.count(mistake.old) != 1:
-            raise ValueError(f"{self.name} contains {mistake.old!r} {source.count(mistake.old)} times")
-        code = compile(source.replace(mistake.old, mistake.new), f"<{self.name} with a mistake>", "exec")
+        for mistake in mistakes:
+            if source.count(mistake.old) != 1:
+                raise ValueError(f"{self.name} contains {mistake.old!r} {source.count(mistake.old)} times")
+            source = source.replace(mistake.old, mistake.new)
+        code = compile(source, f"<{self.name} with a mistake>", "exec")
         [body] = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
         names = dict(vars(sys.modules[self.solution.__module__]))
         names[self.name] = FunctionType(body, names)  # it may call itself

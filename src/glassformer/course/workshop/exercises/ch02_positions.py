@@ -20,7 +20,7 @@ EXERCISES = (
     Exercise(
         softmax,
         LOSS,
-        lambda: [(normal(2, 3, 4),), (LARGE,)],
+        lambda: [(normal(2, 3, 4),), (LARGE,), (torch.tensor([[1000.0, 0.0, 0.0]]),)],
         (
             Mistake(MAXIMUM, "(scores - scores.amax(dim=-1, keepdim=True))", "scores"),
             Mistake(
@@ -43,6 +43,31 @@ EXERCISES = (
                 "These are the logarithms of the weights: return the weights.",
                 "return exponentials / exponentials.sum(dim=-1, keepdim=True)",
                 "return scores - scores.logsumexp(dim=-1, keepdim=True)",
+            ),
+            Mistake(
+                "The mean of the row is subtracted, so one large score still overflows: subtract the maximum.",
+                "scores.amax(dim=-1, keepdim=True)",
+                "scores.mean(dim=-1, keepdim=True)",
+            ),
+            Mistake(
+                "The softmax is over the first axis: the weights along the last axis add up to 1.",
+                "amax(dim=-1, keepdim=True)).exp()\n    return exponentials / exponentials.sum(dim=-1, keepdim=True)",
+                "amax(dim=0, keepdim=True)).exp()\n    return exponentials / exponentials.sum(dim=0, keepdim=True)",
+            ),
+            Mistake(
+                "The sum is over another axis: divide by that over the last one.",
+                "exponentials.sum(dim=-1,",
+                "exponentials.sum(dim=-2,",
+            ),
+            Mistake(
+                "These are the exponentials: divide them by the sum of their row.",
+                "return exponentials / exponentials.sum(dim=-1, keepdim=True)",
+                "return exponentials",
+            ),
+            Mistake(
+                "These are the logarithms of the weights: return the weights.",
+                "return exponentials / exponentials.sum(dim=-1, keepdim=True)",
+                "return (exponentials / exponentials.sum(dim=-1, keepdim=True)).log()",
             ),
         ),
         has_gradient=True,
@@ -103,6 +128,25 @@ EXERCISES = (
                 "raise RuntimeError",
                 "pitfalls",
             ),
+            Mistake(
+                "The factor 2 of the exponent is there twice: `arange(0, width, 2)` contains it.",
+                "(-torch.arange(0, width, 2) / width)",
+                "(-2 * torch.arange(0, width, 2) / width)",
+            ),
+            Mistake("Both numbers of a pair are sines: the second one is a cosine.", "angles.cos()", "angles.sin()"),
+            Mistake(
+                "The cosine has a frequency of its own: it has that of the sine before it.",
+                "angles = torch.arange(n_tokens)[:, None] * frequencies\n"
+                "    return torch.stack((angles.sin(), angles.cos()), dim=-1)",
+                "places = torch.arange(n_tokens)[:, None]\n"
+                "    shifted = 10000.0 ** (-(torch.arange(0, width, 2) + 1) / width)\n"
+                "    return torch.stack(((places * frequencies).sin(), (places * shifted).cos()), dim=-1)",
+            ),
+            Mistake(
+                "The frequencies increase: the exponent of 10000 is negative.",
+                "10000.0 ** (-torch.arange(0, width, 2) / width)",
+                "torch.tensor([10000.0 ** (i / width) for i in range(0, width, 2)])",
+            ),
         ),
     ),
     Exercise(
@@ -154,6 +198,36 @@ EXERCISES = (
                 "return torch.cat((a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()), dim=-1)",
                 "return x + torch.cat((angles.sin(), angles.cos()), dim=-1)",
             ),
+            Mistake(
+                "The factor 2 of the exponent is there twice: `arange(0, width, 2)` contains it.",
+                "(-torch.arange(0, width, 2) / width)",
+                "(-2 * torch.arange(0, width, 2) / width)",
+            ),
+            Mistake(
+                "The frequencies increase: the exponent of 10000 is negative.",
+                "(-torch.arange(0, width, 2) / width)",
+                "(torch.arange(0, width, 2) / width)",
+            ),
+            Mistake(
+                "All points have the same frequency: that of point i is 10000^(-2i / K).",
+                "positions[:, None] * frequencies",
+                "positions[:, None] * torch.ones_like(frequencies)",
+            ),
+            Mistake(
+                "Sine and cosine are exchanged: at position 0, the angle is 0, and a point must stay.",
+                "angles = positions[:, None] * frequencies",
+                "angles = torch.pi / 2 - positions[:, None] * frequencies",
+            ),
+            Mistake(
+                "The second number uses the new a: keep the old one until both are computed.",
+                "a * angles.sin() + b * angles.cos())",
+                "(a * angles.cos() - b * angles.sin()) * angles.sin() + b * angles.cos())",
+            ),
+            Mistake(
+                "Points are read as neighbours, and written in two halves: use numbers i and i + K / 2 for both.",
+                "x.chunk(2, dim=-1)",
+                "(x[..., ::2], x[..., 1::2])",
+            ),
         ),
         has_gradient=True,
     ),
@@ -190,6 +264,16 @@ EXERCISES = (
                 "p = softmax(logits)\n    gradient = -p * p[label]\n    gradient[label] += p[label]",
             ),
             Mistake(MAXIMUM, "= softmax(logits)", "= logits.exp() / logits.exp().sum()"),
+            Mistake(
+                "The 1 is subtracted from the logit: subtract it from the probability of the label.",
+                "gradient = softmax(logits)",
+                "gradient = logits.clone()",
+            ),
+            Mistake(
+                "The gradient is divided by the number of tokens: the loss has one label, so nothing is divided.",
+                "return gradient",
+                "return gradient / len(gradient)",
+            ),
         ),
     ),
 )

@@ -82,6 +82,19 @@ EXERCISES = (
                 "keep, reset = (x_reset",
             ),
             Mistake("The bias of the state's part is missing.", ' + w["bias_hh"]', ""),
+            Mistake("The bias of the input's part is missing.", ' + w["bias_ih"]', ""),
+            Mistake(
+                "The proposal n is a tanh, and not a σ: it can be negative.",
+                "(x_new + reset * h_new).tanh()",
+                "(x_new + reset * h_new).sigmoid()",
+            ),
+            Mistake("The proposal n needs a tanh.", ".tanh()", ""),
+            Mistake(
+                "The gates are σ, and not tanh: they lie between 0 and 1.",
+                "(x_reset + h_reset).sigmoid(), (x_keep + h_keep).sigmoid()",
+                "(x_reset + h_reset).tanh(), (x_keep + h_keep).tanh()",
+            ),
+            Mistake("The old state is not kept: add z ∘ h.", " + keep * h\n", "\n"),
         ),
         has_gradient=True,
     ),
@@ -117,6 +130,13 @@ EXERCISES = (
                 "return read.sigmoid() * cell.tanh(), cell",
                 "return cell, read.sigmoid() * cell.tanh()",
             ),
+            Mistake("The bias of the state's part is missing.", ' + w["bias_hh"]', ""),
+            Mistake("The bias of the input's part is missing.", ' + w["bias_ih"]', ""),
+            Mistake("The proposal g needs a tanh.", "new.tanh()", "new"),
+            Mistake(
+                "The gate f multiplies the old cell, and not the old state.", "keep.sigmoid() * c", "keep.sigmoid() * h"
+            ),
+            Mistake("The old cell is not multiplied by the gate f.", "keep.sigmoid() * c", "c"),
         ),
         has_gradient=True,
     ),
@@ -173,6 +193,42 @@ EXERCISES = (
                 "logits.exp().sum(dim=-1, keepdim=True).log()",
             ),
             Mistake("The sign is inverted: a loss is positive.", "nats = -log", "nats = log"),
+            Mistake(
+                "The sum is divided by the number of texts: divide by the number of labels that count.",
+                "/ counts.sum()",
+                "/ len(labels)",
+            ),
+            Mistake(
+                "The softmax is over the tokens of a text: it is over the vocabulary, the last axis.",
+                "logits.logsumexp(dim=-1,",
+                "logits.logsumexp(dim=1,",
+            ),
+            Mistake(
+                "This is the perplexity: the loss is its logarithm.",
+                "return nats[counts].sum() / counts.sum()",
+                "return (nats[counts].sum() / counts.sum()).exp()",
+            ),
+            Mistake("Labels with the id 0 are left out: only -100 does not count.", "labels != -100", "labels > 0"),
+            Mistake(
+                "A small number is added to the probability, which hides large losses: use logsumexp.",
+                "logits - logits.logsumexp(dim=-1, keepdim=True)",
+                "(logits.softmax(dim=-1) + 1e-9).log()",
+            ),
+            Mistake(
+                "The logarithm of the softmax is missing: these are the logits of the labels.",
+                "logits - logits.logsumexp(dim=-1, keepdim=True)",
+                "logits",
+            ),
+            Mistake(
+                "The exponential of a large logit overflows: subtract the maximum first, or use logsumexp.",
+                "logits - logits.logsumexp(dim=-1, keepdim=True)",
+                "(logits.exp() / logits.exp().sum(dim=-1, keepdim=True)).log()",
+            ),
+            Mistake(
+                "The id 0 is taken for padding: here, the label -100 does not count, and 0 does.",
+                "labels != -100",
+                "labels != 0",
+            ),
         ),
         has_gradient=True,
     ),
@@ -221,6 +277,23 @@ EXERCISES = (
                 "(max_norm / norm)",
                 "(1 / norm)",
             ),
+            Mistake(
+                "A short gradient is made longer, and one of length 0 becomes NaN: change only those that are too "
+                "long.",
+                "math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))\n    if norm <= max_norm:",
+                "sum(gradient.square().sum() for gradient in gradients).sqrt()\n    if False:",
+            ),
+            Mistake(
+                "The length is that of the last tensor only: add the squares of all of them.",
+                "sum(float(gradient.square().sum()) for gradient in gradients)",
+                "float(gradients[-1].square().sum())",
+            ),
+            Mistake(
+                "The largest number is used as the length: take the root of the sum of all squares.",
+                "math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))",
+                "max(float(gradient.abs().max()) for gradient in gradients)",
+            ),
+            Mistake("The factor is inverted: it is max_norm / norm.", "(max_norm / norm)", "(norm / max_norm)"),
         ),
     ),
     Exercise(
@@ -262,6 +335,45 @@ EXERCISES = (
                 "mean = first / (1 - 0.9**step)\n    square = second / (1 - 0.999**step)",
                 "mean = first / (1 - 0.9 ** (step + 1))\n    square = second / (1 - 0.999 ** (step + 1))",
             ),
+            Mistake("Only m is corrected for its start at 0: correct v too.", "second / (1 - 0.999**step)", "second"),
+            Mistake("Only v is corrected for its start at 0: correct m too.", "first / (1 - 0.9**step)", "first"),
+            Mistake(
+                "Steps are counted from 0 in the correction, which divides by 0 at the first one: `step` is 1 there.",
+                "mean = first / (1 - 0.9**step)\n    square = second / (1 - 0.999**step)",
+                "mean = first / (1 - 0.9 ** (step - 1) + 0 * first)\n"
+                "    square = second / (1 - 0.999 ** (step - 1) + 0 * second)",
+            ),
+            Mistake(
+                "The decay is that of the weight after the step: take the weight before it.",
+                "decayed = weight - rate * decay * weight\n"
+                "    return decayed - rate * mean / (square.sqrt() + 1e-8), (first, second)",
+                "moved = weight - rate * mean / (square.sqrt() + 1e-8)\n"
+                "    return moved - rate * decay * moved, (first, second)",
+            ),
+            Mistake(
+                "The decay makes the weight larger: subtract it.", "weight - rate * decay", "weight + rate * decay"
+            ),
+            Mistake(
+                "The step has the gradient itself: it has the mean m of the last gradients.",
+                "rate * mean /",
+                "rate * gradient /",
+            ),
+            Mistake(
+                "The squares in v are those of m: take the squares of the gradient.",
+                "gradient.square()",
+                "first.square()",
+            ),
+            Mistake("The gradient in v is not squared.", "gradient.square()", "gradient"),
+            Mistake(
+                "The factors of m are exchanged: the old one counts 0.9, the gradient 0.1.",
+                "0.9 * first + 0.1 * gradient",
+                "0.1 * first + 0.9 * gradient",
+            ),
+            Mistake(
+                "1e-8 is missing, so a gradient of 0 gives 0 / 0, which is NaN.",
+                "(square.sqrt() + 1e-8)",
+                "square.sqrt()",
+            ),
         ),
     ),
     Exercise(
@@ -295,6 +407,36 @@ EXERCISES = (
                 "The first step has the rate 0: steps are counted from 1.",
                 "return peak * min(step / warmup, math.sqrt(warmup / step))",
                 "return peak * min((step - 1) / warmup, math.sqrt(warmup / max(1, step - 1)))",
+            ),
+            Mistake(
+                "There is no warm-up, so the first rates are above the peak.",
+                "min(step / warmup, math.sqrt(warmup / step))",
+                "math.sqrt(warmup / step)",
+            ),
+            Mistake(
+                "The warm-up begins at 0, and `peak` comes one step late: divide the step itself by `warmup`.",
+                "return peak * min(step / warmup, math.sqrt(warmup / step))",
+                "return peak * ((step - 1) / warmup if step <= warmup else math.sqrt(warmup / step))",
+            ),
+            Mistake(
+                "The warm-up is one step ahead: steps are counted from 1 already.",
+                "return peak * min(step / warmup, math.sqrt(warmup / step))",
+                "return peak * ((step + 1) / warmup if step <= warmup else math.sqrt(warmup / step))",
+            ),
+            Mistake(
+                "The root is that of the steps since the warm-up: take all steps.",
+                "return peak * min(step / warmup, math.sqrt(warmup / step))",
+                "return peak * (step / warmup if step <= warmup else 1 / math.sqrt(step - warmup + 1))",
+            ),
+            Mistake(
+                "The rate grows after the warm-up: the root is that of warmup / step.",
+                "return peak * min(step / warmup, math.sqrt(warmup / step))",
+                "return peak * (step / warmup if step <= warmup else math.sqrt(step / warmup))",
+            ),
+            Mistake(
+                "This is the factor of the paper's formula: multiply it by √warmup, so that step `warmup` has `peak`.",
+                "return peak * min(",
+                "return peak / math.sqrt(warmup) * min(",
             ),
         ),
     ),

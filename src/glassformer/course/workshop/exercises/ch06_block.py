@@ -27,6 +27,15 @@ POST_NORM = """\
     h = layer_norm(x + multi_head_attention(x, x, w, n_heads, allowed), w["norm_1"], w["norm_1_bias"], 1e-5)
     return layer_norm(h + feed_forward(h, w), w["norm_2"], w["norm_2_bias"], 1e-5)
 """
+OUTPUT_NORM = """\
+    h = x + layer_norm(multi_head_attention(x, x, w, n_heads, allowed), w["norm_1"], w["norm_1_bias"], 1e-5)
+    return h + layer_norm(feed_forward(h, w), w["norm_2"], w["norm_2_bias"], 1e-5)
+"""
+FEED_FORWARD_FIRST = """\
+    h = x + feed_forward(layer_norm(x, w["norm_2"], w["norm_2_bias"], 1e-5), w)
+    normed = layer_norm(h, w["norm_1"], w["norm_1_bias"], 1e-5)
+    return h + multi_head_attention(normed, normed, w, n_heads, allowed)
+"""
 
 
 def norm_cases() -> list[tuple[object, ...]]:
@@ -49,9 +58,9 @@ def layer(width: int, d_ff: int) -> dict[str, Tensor]:
 def block_cases() -> list[tuple[object, ...]]:
     w = {name: normal(6, 6, seed=i) for i, name in enumerate("qkvo", 1)} | layer(6, 8)
     w |= {name: normal(6, seed=i) for i, name in enumerate(("norm_1", "norm_1_bias", "norm_2", "norm_2_bias"), 10)}
-    causal = torch.ones(4, 4, dtype=torch.bool).tril().expand(2, 1, 4, 4)
-    allowed = mask(2, 1, 4, 4) | torch.eye(4, dtype=torch.bool)
-    return [(3 * normal(2, 4, 6), w, causal, 2), (normal(2, 4, 6, seed=9), w, allowed, 3)]
+    own = torch.eye(4, dtype=torch.bool)
+    allowed = torch.stack((own | own.roll(1, 0), own | own.roll(2, 0)))[:, None]  # each query has keys, but not all
+    return [(3 * normal(2, 4, 6), w, allowed, 2), (normal(2, 4, 6, seed=9), w, allowed.flip(0), 3)]
 
 
 EXERCISES = (
@@ -108,6 +117,25 @@ EXERCISES = (
             Mistake("The differences are divided by the variance: divide by its root.", ".sqrt()", ""),
             Mistake("The bias is missing.", "* weight + bias", "* weight"),
             Mistake("The weight is missing.", " * weight", ""),
+            Mistake("The mean is not subtracted in the numerator.", "return centred /", "return x /"),
+            Mistake(
+                "The variance is the mean of x²: take that of the squared differences from the mean.",
+                "centred.square()",
+                "x.square()",
+            ),
+            Mistake(
+                "The mean and the variance are those over the texts: take them over the last axis.",
+                "x.mean(dim=-1, keepdim=True)\n    variance = centred.square().mean(dim=-1, keepdim=True)",
+                "x.mean(dim=0, keepdim=True)\n    variance = centred.square().mean(dim=0, keepdim=True)",
+            ),
+            Mistake(
+                "The bias is added before the weight multiplies: add it at the end.",
+                "centred / (variance + eps).sqrt() * weight + bias",
+                "(centred / (variance + eps).sqrt() + bias) * weight",
+            ),
+            Mistake(
+                "The number eps is fixed: use the argument.", "(variance + eps).sqrt()", "(variance + 1e-5).sqrt()"
+            ),
         ),
         has_gradient=True,
     ),
@@ -139,6 +167,14 @@ EXERCISES = (
             Mistake("The root is missing.", ".sqrt()", ""),
             Mistake("The mean is that of a number over all tokens: take it over the last axis.", "dim=-1", "dim=-2"),
             Mistake("The weight is missing.", " * weight\n", "\n"),
+            Mistake(
+                "The weight is added to 1, as in Gemma: multiply by the weight itself.", "* weight", "* (1 + weight)"
+            ),
+            Mistake(
+                "This is the square of the mean: take the mean of the squares.",
+                "x.square().mean(dim=-1, keepdim=True)",
+                "x.mean(dim=-1, keepdim=True).square()",
+            ),
         ),
         has_gradient=True,
     ),
@@ -170,6 +206,13 @@ EXERCISES = (
             Mistake("The division by √2 inside erf is missing.", "x / math.sqrt(2)", "x"),
             Mistake("This is Φ(x): multiply it by x.", "return x * (1", "return (1"),
             Mistake("The division by 2 is missing: Φ lies between 0 and 1.", ") / 2\n", ")\n"),
+            Mistake(
+                "The 1 is missing: Φ(x) = (1 + erf(x / √2)) / 2.",
+                "(1 + torch.erf(x / math.sqrt(2)))",
+                "torch.erf(x / math.sqrt(2))",
+            ),
+            Mistake("x is divided by 2 inside erf: divide it by √2.", "math.sqrt(2)", "2"),
+            Mistake("x is multiplied by √2 inside erf: divide it.", "x / math.sqrt(2)", "x * math.sqrt(2)"),
         ),
         has_gradient=True,
     ),
@@ -190,11 +233,23 @@ EXERCISES = (
             ),
             Mistake(
                 "The first bias is added after the activation: it is inside.",
-                'x @ w["up"] + w["up_bias"])',
-                'x @ w["up"]) + w["up_bias"]',
+                'gelu(x @ w["up"] + w["up_bias"])',
+                '(gelu(x @ w["up"]) + w["up_bias"])',
             ),
             Mistake("The activation is ReLU: here, it is GELU.", "return gelu(", "return torch.relu("),
             Mistake("The second bias is missing.", ' + w["down_bias"]', ""),
+            Mistake("The first bias is missing.", ' + w["up_bias"]', ""),
+            Mistake(
+                "The activation comes also at the end: it is between the two matrices only.",
+                'return gelu(x @ w["up"] + w["up_bias"]) @ w["down"] + w["down_bias"]',
+                'return gelu(gelu(x @ w["up"] + w["up_bias"]) @ w["down"] + w["down_bias"])',
+            ),
+            Mistake("The residual connection is in this layer: the block adds x.", "return gelu(", "return x + gelu("),
+            Mistake(
+                "The activation is GELU with a tanh: here, it is the exact one.",
+                'gelu(x @ w["up"] + w["up_bias"])',
+                'torch.nn.functional.gelu(x @ w["up"] + w["up_bias"], approximate="tanh")',
+            ),
         ),
         has_gradient=True,
     ),
@@ -262,6 +317,32 @@ EXERCISES = (
                 "normed, w, n_heads",
                 'normed, w | {"o": torch.eye(x.shape[-1])}, n_heads',
             ),
+            Mistake("All heads are one: use `n_heads`.", "n_heads, allowed)", "1, allowed)"),
+            Mistake(
+                "Your mask is a causal one: use `allowed`, which may hide other keys.",
+                "n_heads, allowed)",
+                "n_heads, torch.ones_like(allowed).tril())",
+                PITFALLS,
+            ),
+            Mistake(
+                "The mask is inverted: True means that a query may attend to a key.",
+                "n_heads, allowed)",
+                "n_heads, ~allowed)",
+                PITFALLS,
+            ),
+            Mistake(
+                "The feed-forward layer is added to the normalised stream: add it to h itself.",
+                'return h + feed_forward(layer_norm(h, w["norm_2"], w["norm_2_bias"], 1e-5), w)',
+                'h = layer_norm(h, w["norm_2"], w["norm_2_bias"], 1e-5)\n    return h + feed_forward(h, w)',
+                ORDER,
+            ),
+            Mistake(
+                "The norms are at the outputs of attention and feed-forward: here, they are at the inputs.",
+                BODY,
+                OUTPUT_NORM,
+                ORDER,
+            ),
+            Mistake("The feed-forward layer comes first: it comes after the attention.", BODY, FEED_FORWARD_FIRST),
         ),
         has_gradient=True,
     ),

@@ -59,11 +59,22 @@ GARDEN_PATH = table({(): [0, 0, 0.6, 0.4], (2,): [0, 0.34, 0.33, 0.33], (3,): [0
 LATE_END = table({(): [0, 0.4, 0.35, 0.25], (2,): [0, 0, 0.55, 0.45], (2, 3): [0, 0, 0, 1], (2, 3, 3): [0, 0, 0, 1]})
 """The third best beginning, (2, 3), has the best end."""
 
+EARLY_END = table({(): [0, 0.4, 0.6, 0], (2,): [0, 1, 0, 0]})
+"""The hypothesis that ends first is not the best."""
+ONE_PLACE = table({(): [0, 0.4, 0.35, 0.25], (2,): [0, 0.45, 0, 0.55], (2, 3): [0, 0, 0, 1], (2, 3, 3): [0, 1, 0, 0]})
+"""With a beam of 2, one place is left after the first end: (2, 3) has it, and not (2, end)."""
+EQUAL = table({(): [0, 0.1, 0.45, 0.45], (2,): [0, 0, 0.5, 0.5], (2, 2): [0, 0.5, 0.5, 0]})
+"""Each step has two ids of the same probability."""
+EQUAL_LINES = table({(): [0.125, 0.125, 0.25, 0.5], (2,): [0, 0, 0, 1], (2, 3): [0, 1, 0, 0], (3,): [0, 0, 0.5, 0.5]})
+"""(2, 3), (3, 2) and (3, 3) have the same probability, and (3) is better than (2)."""
+
 
 def searches() -> list[tuple[object, ...]]:
     settings = [(3, 6, 0.0), (3, 6, 1.0), (2, 8, 0.6), (4, 3, 2.0), (1, 5, 1.0), (3, 4, -1.0)]
     cases: list[tuple[object, ...]] = [(GARDEN_PATH, START, END, 2, 5, alpha) for alpha in (0.0, 1.0)]
-    cases.append((LATE_END, START, END, 2, 6, 2.0))
+    tables = (LATE_END, EARLY_END, ONE_PLACE, EQUAL_LINES)
+    cases += [(of, START, END, 2, 6, alpha) for of in tables for alpha in (0.0, 2.0)]
+    cases.append((EQUAL, START, END, 1, 6, 0.0))
     for seed, (beam, max_len, alpha) in enumerate(settings):
         cases += [(language(6, of_end, seed), START, END, beam, max_len, alpha) for of_end in (0.0, 1.0, -9.0)]
     return cases
@@ -71,7 +82,9 @@ def searches() -> list[tuple[object, ...]]:
 
 def smoothing_cases() -> list[tuple[object, ...]]:
     labels = torch.tensor([[3, 0, -100], [1, -100, -100]])
-    return [(normal(2, 3, 5), labels, 0.1), (normal(2, 3, 5), labels, 0.0), (normal(1, 4), labels[1, :1], 0.4)]
+    large = torch.tensor([[1000.0, 0.0, 0.0]])
+    cases: list[tuple[object, ...]] = [(normal(2, 3, 5), labels, smoothing) for smoothing in (0.1, 0.0)]
+    return [*cases, (normal(1, 4), labels[1, :1], 0.4), (large, labels[1, :1], 0.1)]
 
 
 EXERCISES = (
@@ -108,13 +121,50 @@ EXERCISES = (
                 "log_p.mean(dim=-1)",
                 "(log_p.sum(dim=-1) - of_label) / (logits.shape[-1] - 1)",
             ),
+            Mistake(
+                "The label has 1 - ε alone: ε is spread over all V, so it gets ε / V too.",
+                "smoothing * log_p.mean(dim=-1)",
+                "smoothing * (log_p.mean(dim=-1) - of_label / logits.shape[-1])",
+            ),
+            Mistake(
+                "There is no smoothing: ε of the target is spread over all tokens.",
+                "-(1 - smoothing) * of_label - smoothing * log_p.mean(dim=-1)",
+                "-of_label",
+            ),
+            Mistake(
+                "ε and 1 - ε are exchanged: the label has 1 - ε.",
+                "-(1 - smoothing) * of_label - smoothing * log_p.mean(dim=-1)",
+                "-smoothing * of_label - (1 - smoothing) * log_p.mean(dim=-1)",
+            ),
+            Mistake("The sign is inverted: a loss is positive.", "return losses", "return -losses"),
+            Mistake(
+                "The part of ε is also that of positions which are not scored: leave them out of both parts.",
+                "return losses[is_scored].mean()",
+                "return -(1 - smoothing) * of_label[is_scored].mean() - smoothing * log_p.mean()",
+                f"{MISTAKES}#padding-as-a-target-and-a-mean-of-means-19",
+            ),
+            Mistake("Labels with the id 0 are left out: only -100 is not scored.", "labels != -100", "labels > 0"),
+            Mistake(
+                "The logarithm of a softmax that underflows is -inf: use log_softmax.",
+                "logits.log_softmax(dim=-1)",
+                "logits.softmax(dim=-1).log()",
+            ),
+            Mistake(
+                "This is the mean of the means of the rows: divide the sum of all labels by their number.",
+                "return losses[is_scored].mean()",
+                "return ((losses * is_scored).sum(dim=-1) / is_scored.sum(dim=-1)).mean()",
+                f"{MISTAKES}#padding-as-a-target-and-a-mean-of-means-19",
+            ),
         ),
         has_gradient=True,
     ),
     Exercise(
         greedy,
         f"{CHAPTER}#greedy-search",
-        lambda: [(language(5, of_end, seed), START, END, 6) for seed in range(3) for of_end in (-9.0, 0.5)],
+        lambda: (
+            [(language(5, of_end, seed), START, END, 6) for seed in range(3) for of_end in (-9.0, 0.5)]
+            + [(EQUAL, START, END, 3)]
+        ),
         (
             Mistake(
                 "Only the last id is given to the model: give it all ids, with the start id first.",
@@ -130,12 +180,24 @@ EXERCISES = (
                 "return [i for i in ids if i != end]",
             ),
             Mistake("There is one id more than `max_len`.", "len(ids) < max_len", "len(ids) <= max_len"),
+            Mistake(
+                "Of equal probabilities, the largest id is taken: take the smallest.",
+                "int(next_log_p([start, *ids]).argmax())",
+                "len(log_p := next_log_p([start, *ids])) - 1 - int(log_p.flip(0).argmax())",
+            ),
+            Mistake("This is the least probable id: take the most probable one.", ".argmax()", ".argmin()"),
+            Mistake("There is one id less than `max_len`.", "len(ids) < max_len", "len(ids) < max_len - 1"),
+            Mistake(
+                "The end token is added, although it was not reached.",
+                "return ids",
+                "return ids if end in ids else [*ids, end]",
+            ),
         ),
     ),
     Exercise(
         length_penalty,
         f"{CHAPTER}#length-penalty",
-        lambda: [(1, 1.0), (7, 1.0), (7, 0.6), (3, 0.0), (13, 2.0)],
+        lambda: [(1, 1.0), (7, 1.0), (7, 0.6), (3, 0.0), (13, 2.0), (4, 1.0)],
         (
             Mistake(
                 "The power is applied to the numerator only: divide by 6 before it.",
@@ -144,6 +206,15 @@ EXERCISES = (
             ),
             Mistake("This is n to the power of α: take (5 + n) / 6 instead of n.", "(5 + length) / 6", "length"),
             Mistake("α is a power, and not a factor.", ") ** alpha", ") * alpha"),
+            Mistake(
+                "The division by 6 is missing, so a hypothesis of 1 id is divided too.",
+                "((5 + length) / 6)",
+                "(5 + length)",
+            ),
+            Mistake("The division leaves out the remainder: use / and not //.", "length) / 6", "length) // 6"),
+            Mistake("The 5 is missing.", "(5 + length)", "length"),
+            Mistake("Only n is divided by 6: divide 5 + n.", "(5 + length) / 6", "5 + length / 6"),
+            Mistake("This is the inverse: it is a divisor, which grows with the length.", "** alpha", "** -alpha"),
         ),
     ),
     Exercise(
@@ -213,12 +284,64 @@ EXERCISES = (
                 "        firsts = [next((c for c in continuations if c[0][:-1] == ids)) for ids in parents]\n"
                 "        chosen = continuations[:beam] if parents == [[]] else firsts",
             ),
+            Mistake(
+                "The best hypothesis is chosen by its log-probability: choose by the score.",
+                "return max(scored, key=lambda one: one[1])",
+                "return max(scored, key=lambda one: one[1] * length_penalty(len(one[0]), alpha))",
+            ),
+            Mistake(
+                "The log-probability is returned: divide it by the length penalty, as in the choice.",
+                "return max(scored, key=lambda one: one[1])",
+                "ids, score = max(scored, key=lambda one: one[1])\n"
+                "    return ids, score * length_penalty(len(ids), alpha)",
+            ),
+            Mistake(
+                "The start id is counted in the length: the penalty is that of the ids after it.",
+                "length_penalty(len(ids), alpha)",
+                "length_penalty(len(ids) + 1, alpha)",
+            ),
+            Mistake(
+                "The start id is returned: return the ids after it.",
+                "scored = [(ids, log_p",
+                "scored = [([start, *ids], log_p",
+            ),
+            Mistake(
+                "The end token is removed: it belongs to the result.",
+                "scored = [(ids, log_p",
+                "scored = [([i for i in ids if i != end], log_p",
+            ),
+            Mistake(
+                "Only the best hypothesis is kept at each step: keep `beam` of them.",
+                "continuations[: beam - len(finished)]",
+                "continuations[:1]",
+            ),
+            Mistake(
+                "The worst hypothesis is returned: take the one with the largest score.", "return max(", "return min("
+            ),
+            Mistake("There is one step less than `max_len`.", "range(max_len)", "range(max_len - 1)"),
+            Mistake(
+                "`beam` hypotheses stay live until as many are finished: a finished one keeps its place among them.",
+                "chosen = continuations[: beam - len(finished)]",
+                "chosen = continuations[:beam] if len(finished) < beam else []",
+            ),
+            Mistake(
+                "Of equal continuations, the wrong one is chosen: first that of the better live hypothesis, then the "
+                "smaller id.",
+                "continuations.sort(key=lambda one: -one[1])",
+                "continuations.reverse()\n        continuations.sort(key=lambda one: -one[1])",
+            ),
+            Mistake(
+                "Of equal continuations, the wrong one is chosen: first that of the better live hypothesis, then the "
+                "smaller id.",
+                "key=lambda one: -one[1])",
+                "key=lambda one: (-one[1], one[0]))",
+            ),
         ),
     ),
     Exercise(
         n_grams,
         f"{CHAPTER}#bleu-and-what-it-hides",
-        lambda: [(list("ababc"), n) for n in (1, 2, 3, 6)],
+        lambda: [(["der", "Hund", "der", "Hund", "sieht"], n) for n in (1, 2, 3, 6)],
         (
             Mistake("The last n-gram is missing.", "len(tokens) - n + 1", "len(tokens) - n"),
             Mistake(
@@ -236,6 +359,21 @@ EXERCISES = (
                 "range(len(tokens) - n + 1)",
                 "range(0, len(tokens) - n + 1, n)",
             ),
+            Mistake(
+                "An n-gram is a text: it is a tuple of tokens.",
+                "tuple(tokens[i : i + n])",
+                "' '.join(tokens[i : i + n])",
+            ),
+            Mistake(
+                "The order of the tokens is lost: do not sort them.",
+                "tuple(tokens[i : i + n])",
+                "tuple(sorted(tokens[i : i + n]))",
+            ),
+            Mistake(
+                "An n-gram of one token is the token itself: it is a tuple too.",
+                "tuple(tokens[i : i + n])",
+                "tokens[i] if n == 1 else tuple(tokens[i : i + n])",
+            ),
         ),
     ),
     Exercise(
@@ -247,6 +385,8 @@ EXERCISES = (
                 for n in (1, 2, 3, 4)
             ]
             + [([list("abcd")], [list("abcdef")]), ([list("abcde")], [["x"] * 5]), ([list("ab")], [list("abc")])]
+            + [([list("abcdef"), list("ghijk")], [list("abcd"), list("ghijklmno")])]
+            + [([list("abcde"), list("abcd")], [list("abcd"), list("abcde")])]
         ),
         (
             Mistake(
@@ -293,6 +433,50 @@ EXERCISES = (
                 "wanted.total()",
             ),
             Mistake("BLEU is printed from 0 to 100: multiply by 100.", "100 * math.exp", "math.exp"),
+            Mistake(
+                "The precisions go to n = 3 only: take n from 1 to 4.",
+                "    mean = sum(math.log(m / total) for m, total in zip(matches, totals, strict=True)) / 4\n",
+                "    mean = sum(math.log(m / total) for m, total in zip(matches[:3], totals[:3], strict=True)) / 3\n",
+            ),
+            Mistake(
+                "The product of the precisions has no root: take the fourth one.", "strict=True)) / 4", "strict=True))"
+            ),
+            Mistake(
+                "A precision of 0 is left out, and the others count: BLEU is 0.",
+                "    if 0 in matches:\n        return 0.0\n"
+                "    c, r = sum(map(len, hypotheses)), sum(map(len, references))\n"
+                "    mean = sum(math.log(m / total) for m, total in zip(matches, totals, strict=True)) / 4\n",
+                "    c, r = sum(map(len, hypotheses)), sum(map(len, references))\n"
+                "    mean = sum(math.log(m / total) for m, total in zip(matches, totals, strict=True) if m) / 4\n",
+            ),
+            Mistake(
+                "An n-gram that the reference has counts once: count as many as the reference has.",
+                "(found & wanted).total()",
+                "len(found & wanted)",
+            ),
+            Mistake(
+                "Texts of different pairs match one another: compare each hypothesis with its own reference.",
+                "    matches, totals = [0] * 4, [0] * 4\n",
+                "    hypotheses, references = [sum(hypotheses, [])], [sum(references, [])]\n"
+                "    matches, totals = [0] * 4, [0] * 4\n",
+            ),
+            Mistake(
+                "The brevity penalty is the mean of those of the texts: take one, from the lengths of all together.",
+                "100 * math.exp(mean + min(0.0, 1 - r / c))",
+                "100 * math.exp(mean) * sum(\n"
+                "        math.exp(min(0.0, 1 - len(b) / len(a))) for a, b in zip(hypotheses, references, "
+                "strict=True)\n    ) / len(hypotheses)",
+            ),
+            Mistake(
+                "1 is added to the counts, which is a smoothing: use the counts themselves.",
+                "math.log(m / total)",
+                "math.log((m + 1) / (total + 1))",
+            ),
+            Mistake(
+                "The fraction of the brevity penalty is inverted: it is r / c.",
+                "min(0.0, 1 - r / c)",
+                "(1 - c / r if c < r else 0.0)",
+            ),
         ),
     ),
 )

@@ -17,6 +17,8 @@ def masking_cases() -> list[tuple[object, ...]]:
     is_special = torch.zeros(4, 60, dtype=torch.bool)
     is_special[:, [0, 30, 59]] = True
     cases: list[tuple[object, ...]] = [(ids, is_special, draws, random_ids, 4, rate) for rate in (0.15, 0.4, 1.0)]
+    limits = (torch.tensor([[0.25, 0.5, 0.1, 0.2]]), torch.tensor([[0.85, 0.1, 0.8, 0.95]]))
+    cases.append((ids[:1, 1:5], is_special[:1, 1:5], limits, random_ids[:1, 1:5], 4, 0.5))
     return [*cases, (ids[:1], is_special[:1], (draws[0][:1], draws[1][:1]), random_ids[:1], 4, 0.0)]
 
 
@@ -71,6 +73,51 @@ EXERCISES = (
                 "choice, kind = draws",
                 "choice, kind = draws[0], draws[0]",
             ),
+            Mistake(
+                "Every chosen token becomes the mask: of them, 10 % become a random token, and 10 % stay.",
+                "inputs = ids.masked_fill(is_chosen & (kind < 0.8), mask_id)\n"
+                "    inputs = torch.where(is_chosen & (kind >= 0.8) & (kind < 0.9), random_ids, inputs)",
+                "inputs = ids.masked_fill(is_chosen, mask_id)",
+            ),
+            Mistake(
+                "The random and the unchanged tokens are exchanged: random are those from 0.8 to below 0.9.",
+                "& (kind >= 0.8) & (kind < 0.9)",
+                "& (kind >= 0.9)",
+            ),
+            Mistake(
+                "All tokens below 0.9 become random, also those that were masked: only those from 0.8.",
+                "(kind >= 0.8) & (kind < 0.9)",
+                "(kind < 0.9)",
+            ),
+            Mistake(
+                "The two draws are exchanged: the first one is for the choice.",
+                "choice, kind = draws",
+                "kind, choice = draws",
+            ),
+            Mistake(
+                "The other labels are 0, which is an id: they are -100.",
+                "ids.masked_fill(~is_chosen, -100)",
+                "ids.masked_fill(~is_chosen, 0)",
+            ),
+            Mistake(
+                "The other tokens are chosen: choose those whose number is below `rate`.",
+                "choice < rate",
+                "choice >= rate",
+            ),
+            Mistake("A number equal to `rate` chooses a token: it must be below.", "choice < rate", "choice <= rate"),
+            Mistake(
+                "A second number equal to 0.8 gives the mask: it must be below.",
+                "(kind < 0.8), mask_id)\n    inputs = torch.where(is_chosen & (kind >= 0.8)",
+                "(kind <= 0.8), mask_id)\n    inputs = torch.where(is_chosen & (kind > 0.8)",
+            ),
+            Mistake(
+                "Tokens become the mask although they were not chosen.", "is_chosen & (kind < 0.8)", "(kind < 0.8)"
+            ),
+            Mistake(
+                "The random ids are taken in a row: take the one at the place of the token.",
+                "torch.where(is_chosen & (kind >= 0.8) & (kind < 0.9), random_ids, inputs)",
+                "inputs.masked_scatter(is_chosen & (kind >= 0.8) & (kind < 0.9), random_ids)",
+            ),
         ),
     ),
     Exercise(
@@ -93,6 +140,36 @@ EXERCISES = (
                 "There is one segment per text, but one per token is needed, special tokens included.",
                 "[0] * (len(first) + 2) + [1] * (len(second) + 1)",
                 "[0] * len(first) + [1] * len(second)",
+            ),
+            Mistake(
+                "[CLS] is missing.",
+                "[cls_id, *first, sep_id, *second, sep_id]\n    return ids, [0] * (len(first) + 2)",
+                "[*first, sep_id, *second, sep_id]\n    return ids, [0] * (len(first) + 1)",
+            ),
+            Mistake(
+                "The last [SEP] is missing.",
+                "*second, sep_id]\n    return ids, [0] * (len(first) + 2) + [1] * (len(second) + 1)",
+                "*second]\n    return ids, [0] * (len(first) + 2) + [1] * len(second)",
+            ),
+            Mistake(
+                "There are two [SEP] between the texts, as in RoBERTa: here, there is one.",
+                "*first, sep_id, *second, sep_id]\n    return ids, [0] * (len(first) + 2)",
+                "*first, sep_id, sep_id, *second, sep_id]\n    return ids, [0] * (len(first) + 3)",
+            ),
+            Mistake(
+                "[CLS] is also before the second text: there is one, at the beginning.",
+                "sep_id, *second, sep_id]\n    return ids, [0] * (len(first) + 2) + [1] * (len(second) + 1)",
+                "sep_id, cls_id, *second, sep_id]\n    return ids, [0] * (len(first) + 2) + [1] * (len(second) + 2)",
+            ),
+            Mistake(
+                "The segments are one too short: [CLS] and [SEP] belong to the first text.",
+                "[0] * (len(first) + 2)",
+                "[0] * (len(first) + 1)",
+            ),
+            Mistake(
+                "All segments are 0: those of the second text are 1.",
+                "[1] * (len(second) + 1)",
+                "[0] * (len(second) + 1)",
             ),
         ),
     ),
@@ -119,6 +196,36 @@ EXERCISES = (
                 "The mean is over all texts and tokens: each text has its own.",
                 "return (states * weights).sum(dim=1) / weights.sum(dim=1)",
                 "return states[is_token].mean(dim=0).expand(len(states), -1)",
+            ),
+            Mistake(
+                "The mean is that of the padding: `is_token` is True for tokens.",
+                "is_token[..., None]",
+                "(~is_token)[..., None]",
+            ),
+            Mistake(
+                "The sum of a text is divided by the number of all tokens: divide by that of its own.",
+                "/ weights.sum(dim=1)",
+                "/ weights.sum()",
+            ),
+            Mistake(
+                "The padding is in the sum: multiply the states by `is_token` first.",
+                "(states * weights).sum(dim=1)",
+                "states.sum(dim=1)",
+            ),
+            Mistake(
+                "This is the first token, as [CLS] in BERT: take the mean of all tokens.",
+                "return (states * weights).sum(dim=1) / weights.sum(dim=1)",
+                "return states[:, 0]",
+            ),
+            Mistake(
+                "This is the last token: take the mean of all tokens.",
+                "return (states * weights).sum(dim=1) / weights.sum(dim=1)",
+                "return states[:, -1]",
+            ),
+            Mistake(
+                "The first states are taken, as many as there are tokens: the padding may be on the left.",
+                "is_token[..., None].to(states.dtype)",
+                "is_token.sort(dim=1, descending=True).values[..., None].to(states.dtype)",
             ),
         ),
         has_gradient=True,

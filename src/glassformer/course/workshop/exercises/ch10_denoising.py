@@ -51,6 +51,37 @@ EXERCISES = (
                 "return inputs + ids[place:], targets",
                 "return inputs + ids[place:], ids",
             ),
+            Mistake(
+                "The numbers of the sentinels fall, as in T5's own vocabulary: here, they rise.",
+                "enumerate(spans, first_sentinel)",
+                "((first_sentinel - i, span) for i, span in enumerate(spans))",
+            ),
+            Mistake(
+                "The first sentinel is one too high: count the spans from 0.",
+                "enumerate(spans, first_sentinel)",
+                "enumerate(spans, first_sentinel + 1)",
+            ),
+            Mistake(
+                "A span is read as its first place and its length: the second number is the place after its last id.",
+                "in enumerate(spans, first_sentinel)",
+                "in enumerate(((b, b + e) for b, e in spans), first_sentinel)",
+            ),
+            Mistake(
+                "The id after each span is removed with it: the second number is the place after the last one.",
+                "*ids[begin:end]]\n        place = end",
+                "*ids[begin : end + 1]]\n        place = end + 1",
+            ),
+            Mistake(
+                "The id after each span is in the target too: the second number is the place after the last one.",
+                "*ids[begin:end]]",
+                "*ids[begin : end + 1]]",
+            ),
+            Mistake("The ids of a span stay in the input: continue after the span.", "place = end", "place = begin"),
+            Mistake(
+                "Each part of the input begins with the first id again: continue after the last span.",
+                "        place = end\n",
+                "",
+            ),
         ),
     ),
     Exercise(
@@ -79,6 +110,32 @@ EXERCISES = (
                 "inputs + ids[place:]\n",
             ),
             Mistake("The ids after the last span are missing in the input.", "inputs + ids[place:]", "inputs"),
+            Mistake(
+                "Each span has a mask of its own, as the sentinels of T5: BART has one.",
+                "for begin, end in spans:",
+                "for mask_id, (begin, end) in enumerate(spans, mask_id):",
+            ),
+            Mistake(
+                "A span is read as its first place and its length: the second number is the place after its last id.",
+                "in spans:",
+                "in ((b, b + e) for b, e in spans):",
+            ),
+            Mistake(
+                "The id after each span is removed with it: the second number is the place after the last one.",
+                "place = end",
+                "place = end + 1",
+            ),
+            Mistake("The ids of a span stay in the input: continue after the span.", "place = end", "place = begin"),
+            Mistake(
+                "Each part of the input begins with the first id again: continue after the last span.",
+                "        place = end\n",
+                "",
+            ),
+            Mistake(
+                "A span of length 0 removes an id: it only inserts a mask.",
+                "place = end",
+                "place = max(end, begin + 1)",
+            ),
         ),
     ),
     Exercise(
@@ -122,6 +179,37 @@ EXERCISES = (
                 "The logarithm is divided by log(max_distance): d and max_distance are both divided by E.",
                 "math.log(max_distance / n_exact)",
                 "math.log(max_distance)",
+            ),
+            Mistake(
+                "The bucket is rounded to the nearest number: round down.",
+                "(growth * (half - n_exact)).long()",
+                "(growth * (half - n_exact)).round().long()",
+            ),
+            Mistake(
+                "The bucket is rounded up: round down.",
+                "(growth * (half - n_exact)).long()",
+                "(growth * (half - n_exact)).ceil().long()",
+            ),
+            Mistake(
+                "d is not divided by E in the logarithm: divide d and max_distance by it.",
+                "(d.clamp(min=1) / n_exact).log() / math.log(max_distance / n_exact)",
+                "d.clamp(min=1).log() / math.log(max_distance)",
+            ),
+            Mistake(
+                "The logarithm is multiplied by H: it is shared among the H - E buckets that are left.",
+                "(growth * (half - n_exact))",
+                "(growth * half)",
+            ),
+            Mistake(
+                "The buckets of far distances begin with 0 again: add E.",
+                "(n_exact + (growth * (half - n_exact)).long())",
+                "(growth * (half - n_exact)).long()",
+            ),
+            Mistake(
+                "The sign of the distance stays, so keys on the left all have the same bucket: take the distance "
+                "without it.",
+                "distance.abs()",
+                "distance",
             ),
         ),
     ),
