@@ -15,6 +15,7 @@ from glassformer.config.transformer import (
     LearnedPositions,
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     NoBalance,
     NoPositions,
     PositionHead,
@@ -94,6 +95,7 @@ CONFIGS: dict[str, TransformerConfig] = {
     "rotary_linear": replace(LLAMA, positions=RotaryPositions(scaling=LinearScaling(2.0))),
     "rotary_llama3": replace(LLAMA, positions=RotaryPositions(scaling=Llama3Scaling(4.0, 1.0, 4.0, 16))),
     "rotary_yarn": replace(LLAMA, positions=RotaryPositions(scaling=YarnScaling(4.0, 16))),
+    "rotary_longrope": replace(LLAMA, positions=RotaryPositions(scaling=LongRopeScaling((1.0, 1.2, 3.0), 1.1))),
     "sandwich": replace(GPT, norm_order="sandwich", qk_norm=True, init=FanInInit()),
     "parallel": replace(GPT, norm_order="parallel"),
     "rotary_pattern": replace(

@@ -20,6 +20,7 @@ from glassformer.config.transformer import (  # noqa: E402
     LearnedPositions,
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     NoPositions,
     RelativePositions,
     RotaryPositions,
@@ -97,6 +98,7 @@ CASES = {
     "linear": turning(scaling=LinearScaling(4.0)),
     "llama3": turning(scaling=Llama3Scaling(8.0, 1.0, 4.0, 16)),
     "yarn": turning(scaling=YarnScaling(4.0, 8, 4.0, 1.0)),
+    "longrope": turning(scaling=LongRopeScaling((1.0, 1.3), 1.2)),
     "qk_norm": replace(ROTARY, qk_norm=True),
     "squared_relu": replace(GPT, activation="relu2"),
     "vaswani": VASWANI,
@@ -216,6 +218,7 @@ def test_texts_with_two_vocabularies(tmp_path: Path) -> None:
         (replace(GPT, norm_order="parallel"), "norm_order: expected pre or post, got parallel"),
         (replace(GPT, norm_order="parallel", shared_norm=True), "shared_norm: expected false, got true"),
         (turning(fraction=0.5, scaling=YarnScaling(4.0, 8)), "yarn"),
+        (turning(fraction=0.5, scaling=LongRopeScaling((1.3,), 1.2)), "expected 1 with longrope scaling"),
         (replace(GPT, head=TokenHead(transform=True)), "without a transform"),
     ],
 )

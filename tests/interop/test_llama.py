@@ -241,7 +241,10 @@ def test_loading_an_export_prints_nothing(tmp_path: Path, capfd: pytest.CaptureF
         assert capfd.readouterr().err == ""
 
 
-NO_SCALING = "rope_parameters: Phi-3 has no linear, llama3 or yarn scaling in transformers: only default is supported"
+NO_SCALING = (
+    "rope_parameters: Phi-3 has no linear, llama3 or yarn scaling in transformers: only default and longrope are "
+    "supported"
+)
 MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "cap": ({"score_cap": 30.0}, "nearest is Llama.*: model.score_cap: expected 0.0, got 30.0"),
     "fraction": (
@@ -264,7 +267,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def test_phi3_is_read_and_written_without_rotary_scaling() -> None:
-    """The configuration of Phi-3 in transformers refuses each kind that glassformer supports."""
+    """The configuration of Phi-3 in transformers refuses each kind except longrope."""
     stack = replace(LLAMA_STACK, d_head=8)
     config = replace(LLAMA, positions=RotaryPositions(fraction=0.5), decoder=stack, vocab_size=VOCAB)
     assert choose_family(config) is PHI3

@@ -124,7 +124,10 @@ PEGASUS = PRE_NORM | {"normalize_embedding": False, "static_position_embeddings"
 PEGASUS |= {"activation_function": "relu", "vocab_size": 96103, "add_bias_logits": False}
 PHI3 = {"vocab_size": 32064, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096}
 PHI3 |= {"sliding_window": 2047, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "rope_scaling": None}
-LONG = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.0] * 48}
+LONG = {"max_position_embeddings": 131072, "sliding_window": 262144}
+LONG |= {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}}
+PHI4_MINI = {"vocab_size": 200064, "num_key_value_heads": 8, "tie_word_embeddings": True, "partial_rotary_factor": 0.75}
+PHI4_MINI |= {"full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False, "attention_bias": False}
 NEW_FALCON = {"num_kv_heads": 8, "new_decoder_architecture": True}
 GEMMA = {"head_dim": 256, "vocab_size": 256000, "max_position_embeddings": 8192, "attention_bias": False}
 STARCODER = {"vocab_size": 49152, "max_position_embeddings": 16384, "sliding_window": 4096, "use_bias": True}
@@ -274,6 +277,16 @@ READ: dict[str, tuple[Table, str, int]] = {
         6_888_095_744,
     ),
     "Phi-3-mini-4k-instruct": (llama("Phi3ForCausalLM", 3072, 8192, 32, 32, **PHI3), "Phi-3", 3_821_079_552),
+    "Phi-3-mini-128k-instruct": (
+        llama("Phi3ForCausalLM", 3072, 8192, 32, 32, **PHI3 | LONG),
+        "Phi-3",
+        3_821_079_552,
+    ),
+    "Phi-4-mini-instruct": (
+        llama("Phi3ForCausalLM", 3072, 8192, 32, 24, **PHI3 | LONG | PHI4_MINI),
+        "Phi-3",
+        3_836_021_760,
+    ),
     "phi-4": (
         llama(
             "Phi3ForCausalLM",
@@ -574,12 +587,6 @@ REFUSED: dict[str, tuple[Table, str]] = {
     "OLMo-7B-0424-hf": (
         decoder("olmo", "OlmoForCausalLM", 4096, 32, 32, intermediate_size=11008, **OLMO | {"clip_qkv": 8.0}),
         "clip_qkv 8.0 is not supported",
-    ),
-    "Phi-3-mini-128k-instruct": (
-        llama(
-            "Phi3ForCausalLM", 3072, 8192, 32, 32, **PHI3 | {"rope_scaling": LONG, "max_position_embeddings": 131072}
-        ),
-        "rope_type longrope is not supported: its frequencies change with the length of the text",
     ),
     "falcon-rw-1b": (
         falcon(2048, 24, 32, 50304, alibi=True, bias=True, multi_query=False, parallel_attn=False),

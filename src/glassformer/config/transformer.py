@@ -117,7 +117,16 @@ class YarnScaling:
     beta_slow: float = setting(1.0, "frequencies with fewer turns than this are divided by the factor")
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling
+@checked
+class LongRopeScaling:
+    """A divisor for each frequency (Ding 2024), for texts of at most max_len tokens: one set for all lengths."""
+
+    kind: ClassVar[str] = "longrope"
+    divisors: tuple[float, ...] = setting((), "divisor of each frequency, the highest first")
+    attention_factor: float = setting(1.0, "factor of rotated queries and keys", "> 0")
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
 
 
 @checked
@@ -462,6 +471,12 @@ class TransformerConfig:
                     f"model.positions.fraction {self.positions.fraction:g} rotates {width} of the {widths.d_head} "
                     f"dimensions of a head of model.{name}, and rotary positions rotate pairs: choose fraction (at "
                     "most 1) and d_head so that their product is even and at least 2"
+                )
+            divisors = getattr(self.positions.scaling, "divisors", (1.0,) * (width // 2))
+            if len(divisors) != width // 2 or min(divisors) <= 0:
+                raise UserError(
+                    f"model.positions.scaling.divisors: expected {width // 2} numbers above 0, one for each frequency "
+                    f"of model.{name}, got {len(divisors)} numbers"
                 )
 
     def _check_experts(self, experts: Experts) -> None:

@@ -116,6 +116,8 @@ class HFConfig:
         self._ignore = ignore
         self.ignored: dict[str, Any] = {}
         """Ignored keys and their values."""
+        self.notes: list[str] = []
+        """Messages about supported settings that change the model."""
         self._seen: set[str] = set()
         self._problems: list[str] = []
 

@@ -191,6 +191,8 @@ def read_config(
     hf.done()
     if wrong := [key for key in ignore if key not in hf.ignored]:
         raise UserError(f"{folder.place(CONFIG)} has no unknown key {shown(wrong[0])}: remove it from --ignore-keys")
+    for note in hf.notes:
+        log(note)
     for key, value in hf.ignored.items():
         log(f"ignored (--ignore-keys): {key} = {shown(str(value))} in {folder.place(CONFIG).name}")
     if isinstance(config.head, c.VectorHead):

@@ -72,6 +72,7 @@ def difference(found: Tensor, expected: Tensor) -> float:
 def test_only_these_configurations_are_refused() -> None:
     assert REFUSED == {
         "rotary_pattern": ["positions.base_pattern", "qk_norm_width"],
+        "rotary_longrope": ["positions.scaling"],
         "capped": ["score_cap", "logit_cap"],
         "scaled": ["embedding_scale", "residual_scale", "logit_scale"],
         "no_first_norm": ["first_norm"],

@@ -43,7 +43,7 @@ def read_common(
     n_kv_heads: int = 0,
     d_head: int = 0,
     side: str = "decoder",
-    **rotary: float,
+    **rotary: Any,
 ) -> Fields:
     """Read heads and positions; the defaults are `n_kv_heads` (0 = n_heads) and `d_head` (0 = D / n_heads).
 

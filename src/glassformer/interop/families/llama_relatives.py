@@ -6,7 +6,7 @@ They are StarCoder2, StableLM 2, OLMo 1 and 2, Phi-3, SmolLM3 and Granite.
 from dataclasses import replace
 from typing import Any
 
-from glassformer.config.transformer import RotaryPositions, TransformerConfig
+from glassformer.config.transformer import LongRopeScaling, RotaryPositions, TransformerConfig
 from glassformer.interop.equivalent import (
     Recast,
     Weights,
@@ -112,16 +112,29 @@ OLMO = llama.family(
 
 
 def read_phi3(hf: HFConfig, fields: Fields) -> Fields:
-    common = llama.read_common(hf, fields, fraction=1.0)
-    if common["positions"].scaling is not None:
+    """Read the keys of Phi-3; with longrope scaling, for the shorter texts only, whose keys can be cached."""
+    original, max_len = hf.take("original_max_position_embeddings", int, 4096), fields["max_len"]
+    common = llama.read_common(hf, fields, fraction=1.0, original=original)
+    scaling = common["positions"].scaling
+    if isinstance(scaling, LongRopeScaling) and max_len > original:
+        common["max_len"] = original
+        hf.notes.append(
+            f"max_len is {original:,}, not {max_len:,}: with longrope scaling, a longer text turns all its keys "
+            "differently, which makes cached keys stale"
+        )
+    elif scaling is not None and not isinstance(scaling, LongRopeScaling):
         hf.problem(
-            "rope_parameters: Phi-3 has no linear, llama3 or yarn scaling in transformers: only default is supported"
+            "rope_parameters: Phi-3 has no linear, llama3 or yarn scaling in transformers: only default and longrope "
+            "are supported"
         )
     return with_window(hf, common)
 
 
 def write_phi3(config: TransformerConfig) -> dict[str, Any]:
-    return llama.write_common(config, with_fraction=True) | write_window(config)
+    keys = llama.write_common(config, with_fraction=True) | write_window(config)
+    if isinstance(getattr(config.positions, "scaling", None), LongRopeScaling):
+        keys["original_max_position_embeddings"] = max(config.max_len, 2)
+    return keys
 
 
 def table_phi3(config: TransformerConfig) -> list[Rule]:
@@ -142,7 +155,8 @@ PHI3 = llama.family(
     name="Phi-3",
     table=table_phi3,
     always=llama.ALWAYS | {"fused_qkv": True},
-    unused="original_max_position_embeddings",
+    only={"lm_head_bias": False},
+    unused="full_attn_mod interpolate_factor",
     read_others=read_phi3,
     write_others=write_phi3,
 )

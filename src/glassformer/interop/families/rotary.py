@@ -12,14 +12,18 @@ from glassformer.interop.hf_config import HFConfig
 
 ORIGINAL = "original_max_position_embeddings"
 KINDS = {"default": "default", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
-LENGTH_BOUND = ("dynamic", "longrope", "su")
+LONG = ("longrope", "su")
+LENGTH_BOUND = ("dynamic", *LONG)
 """Kinds whose frequencies change with the length of the text, which makes cached keys stale."""
 
 
-def read_rotary(hf: HFConfig, max_len: int, fraction: float | None = None, base: float = 10000.0) -> c.RotaryPositions:
+def read_rotary(
+    hf: HFConfig, max_len: int, fraction: float | None = None, base: float = 10000.0, original: int = 0
+) -> c.RotaryPositions:
     """Read the rotary positions; record in `hf` the settings that glassformer cannot represent exactly.
 
-    `fraction` and `base` are the defaults of their keys; without a `fraction`, the family rotates whole heads.
+    `fraction` and `base` are the defaults of their keys; without a `fraction`, the family rotates whole heads. The
+    kinds `LONG` are read for texts of at most `original` tokens; 0 = they are not supported.
     """
     rope = hf.part(_in_one_table(hf), "rope_parameters")
     if fraction is None:
@@ -32,7 +36,9 @@ def read_rotary(hf: HFConfig, max_len: int, fraction: float | None = None, base:
         rope.problem(f"rope_theta: expected above 1, got {base:g}")
         base = 10000.0
     scaling: c.Scaling | None = None
-    if rope.table.get("rope_type") in LENGTH_BOUND:
+    if original > 1 and rope.table.get("rope_type") in LONG:
+        scaling = _short_texts(rope, max_len, original)
+    elif rope.table.get("rope_type") in LENGTH_BOUND:
         rope.pass_over(*rope.table)
         rope.problem(
             f"rope_type {rope.table['rope_type']} is not supported: its frequencies change with the length of the "
@@ -60,6 +66,9 @@ def write_rotary(positions: c.Positions, with_fraction: bool = False) -> dict[st
         return {"rope_parameters": base | {"rope_type": "default"}} | base
     names = {"kind": "rope_type", "original_max_len": ORIGINAL}
     scaling = {names.get(name, name): value for name, value in to_dict(positions.scaling).items()}
+    if isinstance(positions.scaling, c.LongRopeScaling):
+        divisors = scaling.pop("divisors")
+        scaling |= {"short_factor": divisors, "long_factor": divisors}
     # GPT-NeoX and Phi-3 read rope_scaling in place of rope_parameters.
     return {"rope_parameters": base | scaling} | base | {"rope_scaling": base | scaling if with_fraction else scaling}
 
@@ -144,6 +153,19 @@ def _scaling(rope: HFConfig, max_len: int) -> c.Scaling | None:
     # transformers, too, replaces 0 and null by the defaults
     fast, slow = rope.maybe("beta_fast", float) or 32.0, rope.maybe("beta_slow", float) or 1.0
     return c.YarnScaling(factor, original, fast, slow)
+
+
+def _short_texts(rope: HFConfig, max_len: int, original: int) -> c.LongRopeScaling | None:
+    """Read the divisors for texts of at most `original` tokens, and the attention factor, which holds for all texts."""
+    rope.pass_over("rope_type", "long_factor", ORIGINAL)
+    divisors = rope.take("short_factor", list)
+    if not all(type(x) in (int, float) for x in divisors):
+        rope.problem("short_factor must be a list of numbers")
+        return None
+    factor = rope.take("factor", float, max_len / original)
+    usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    attention = rope.take("attention_factor", float, usual)
+    return c.LongRopeScaling(tuple(map(float, divisors)), attention)
 
 
 def _warmth(factor: float, mscale: float = 1.0) -> float:

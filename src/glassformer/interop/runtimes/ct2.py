@@ -220,8 +220,9 @@ def misfits(config: c.TransformerConfig) -> list[str]:
     if positions.kind not in kinds:
         found.append(f"model.positions: expected {' or '.join(kinds)}, got {positions.kind}")
     is_partial = isinstance(positions, c.RotaryPositions) and positions.fraction != 1
-    if is_partial and isinstance(getattr(positions, "scaling", None), c.YarnScaling):
-        found.append("model.positions.fraction: expected 1 with yarn scaling")
+    scaling = getattr(positions, "scaling", None)
+    if is_partial and isinstance(scaling, c.YarnScaling | c.LongRopeScaling):
+        found.append(f"model.positions.fraction: expected 1 with {scaling.kind} scaling")
     if getattr(positions, "base_pattern", ()):
         found.append("model.positions.base_pattern: expected [], one base for all layers")
     if config.norm_order not in ("pre", "post"):
