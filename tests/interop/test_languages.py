@@ -171,3 +171,12 @@ def test_a_model_without_language_tokens_is_refused(tmp_path: Path) -> None:
     both = imported(marian(), tmp_path)
     with pytest.raises(UserError, match="the model's tokenizer has no language tokens"):
         both.ours.with_languages("en_XX")
+
+
+def test_m2m100_needs_a_tokenizer_file(tmp_path: Path) -> None:
+    """transformers saves its tokenizer as two other files."""
+    model_of("M2M100", nllb()).save_pretrained(tmp_path / "hf")
+    for name in ("vocab.json", "sentencepiece.bpe.model"):
+        (tmp_path / "hf" / name).write_text("{}")
+    with pytest.raises(UserError, match=r"transformers has no fast tokenizer for M2M-100 that writes one: build it"):
+        import_model(tmp_path / "hf", tmp_path / "ours", log=lambda text: None)

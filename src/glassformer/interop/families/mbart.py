@@ -6,10 +6,12 @@ M2M-100 and NLLB (2022) count the positions of their sinusoids from the id of th
 from dataclasses import replace
 
 from glassformer.config.transformer import SinusoidalPositions, TokenHead, TransformerConfig
+from glassformer.errors import UserError
 from glassformer.interop.equivalent import Recast, Weights, with_halves, with_scales_and_biases
 from glassformer.interop.families.bart import BART, limits_bart, read_bart
 from glassformer.interop.families.marian import MARIAN
 from glassformer.interop.hf_config import Fields, HFConfig, settings
+from glassformer.interop.vocabulary_files import Parts
 
 PRE_NORM: Fields = {"norm_order": "pre", "final_norm": True}
 ONLY = {"normalize_before": True, "add_final_layer_norm": True}
@@ -61,6 +63,15 @@ def recast_m2m100(config: TransformerConfig, weights: Weights) -> Recast:
     return with_scales_and_biases(*with_halves(config, weights))
 
 
+def no_fast_tokenizer(parts: Parts) -> None:
+    """Raise `UserError`: the only tokenizer of M2M-100 in transformers writes no `tokenizer.json` (NLLB's does)."""
+    raise UserError(
+        f"{parts.folder} has no tokenizer.json, and transformers has no fast tokenizer for M2M-100 that writes one: "
+        f"build it from {' and '.join(PIECES)} with the package tokenizers, or import an NLLB model"
+    )
+
+
+PIECES = ("vocab.json", "sentencepiece.bpe.model")
 M2M100 = replace(
     BART,
     name="M2M-100",
@@ -77,5 +88,6 @@ M2M100 = replace(
     limits=limits_m2m100,
     recast=recast_m2m100,
     derived=(*BART.derived, "model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"),
-    builder=None,
+    builder=no_fast_tokenizer,
+    vocabulary=PIECES,
 )
