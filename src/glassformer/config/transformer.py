@@ -210,10 +210,10 @@ class SequenceHead:
     n_labels: int = setting(0, "number of labels; 0 = number of labels in the data", at_most(MAX_VOCAB))
     pooling: Literal["first", "last", "mean", "max"] = setting("first", "pooling of hidden states over the sequence")
     pooler: Literal["none", "tanh", "relu", "gelu"] = setting("none", "dense layer and activation after pooling")
-    pooler_norm: bool = setting(False, "a norm after the pooler (ModernBERT)")
     mean: float = setting(0.0, "regression: number that an output of 0 means; if std is 0, the mean of the data")
     std: float = setting(0.0, "regression: scale of the output; 0 = standard deviation of the data")
     bias: bool = setting(True, "bias of the logits")
+    pooler_norm: bool = setting(False, "a norm after the pooler (ModernBERT)")
 
 
 @checked
