@@ -27,13 +27,15 @@ from glassformer import api
 from glassformer.cli.main import parse
 from glassformer.cli.train import run_for
 from glassformer.config.recurrent import AttendBefore, RecurrentConfig
-from glassformer.config.run import ExampleRows, MaskedConfig, Run
+from glassformer.config.run import ExampleRows, LoraConfig, MaskedConfig, Run
 from glassformer.config.schema import apply_flags, to_dict, to_toml
 from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, ParallelConfig, PlateauSchedule
+from glassformer.config.transformer import Stack
 from glassformer.cost.hardware import GIB, Gpu, find_gpu
 from glassformer.cost.plan import plan_run
 from glassformer.data.batching import Batch
 from glassformer.distributed import process_group
+from glassformer.distributed.parts import is_part
 from glassformer.distributed.processes import processes
 from glassformer.errors import Interrupted, UserError
 from glassformer.fitting import Fit
@@ -42,7 +44,8 @@ from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import LossSums
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
-from glassformer.training import checkpointer
+from glassformer.store.model_directory import weights_of
+from glassformer.training import checkpointer, init_from
 from glassformer.training.trainer_state import read_progress
 from runs import (
     MODEL,
@@ -207,6 +210,68 @@ def test_a_process_without_memory_ends_the_run_with_one_sentence(
     assert ranks_done(2, lambda: api.resume(tmp_path / "run")) == [0, 0]
     assert ranks_done(2, lambda: api.train(run, tmp_path / "whole")) == [0, 0]
     require_equal(tmp_path / "run", tmp_path / "whole", step=6)
+
+
+@pytest.mark.parametrize(("strategy", "adapts"), [("fsdp", False), ("hybrid", False), ("fsdp", True)])
+def test_a_sharded_run_starts_with_the_bits_of_one_process(
+    strategy: Any, adapts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New weights, or those of a model with new updates of LoRA; a tied table is one parameter on each process."""
+    run = tiny_run(write_text(tmp_path), max_steps=1, grad_accumulation=2, on_nonfinite="rollback")
+    if adapts:
+        assert done(lambda: api.train(run, tmp_path / "base")) == 0
+        run = replace(run, init=replace(run.init, path=str(tmp_path / "base")), lora=LoraConfig())
+    assert done(lambda: api.train(run, tmp_path / "one")) == 0
+    together = replace(run, parallel=ParallelConfig(strategy, timeout=60))
+    send = process_group.Sharded.send_weights
+
+    def sent(self: process_group.Sharded, weights: Any, network: Any) -> None:
+        assert len(weights) == (len(weights_of(network)) if self.is_first else 0)
+        send(self, weights, network)
+        assert is_part(network.output.proj.weight)
+        assert network.output.proj.weight is network.decoder.embeddings.tokens.weight
+
+    def of_two() -> None:
+        monkeypatch.setattr(process_group.Sharded, "send_weights", sent)
+        if os.environ["RANK"] == "1":
+            monkeypatch.setattr(init_from, "build_model", None)
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        api.train(together, tmp_path / "two")
+
+    assert ranks_done(2, of_two) == [0, 0]
+    one, two = tensors(tmp_path / "one", 0), tensors(tmp_path / "two", 0)
+    assert one.keys() == two.keys() and all(torch.equal(x, two[name]) for name, x in one.items())
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from /proc")
+def test_only_process_0_has_the_whole_weights_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured as the memory of the process, at most, from before the network is built until its parts are filled."""
+    model = replace(MODEL, d_model=512, decoder=Stack(16, 2, d_ff=2048))
+    n_bytes = 4 * build_model(replace(model, vocab_size=290), "meta").n_parameters()
+    run = replace(tiny_run(write_text(tmp_path), model=model, grad_accumulation=2), parallel=ParallelConfig("fsdp"))
+
+    def memory(name: str) -> int:
+        return next(1024 * int(line.split()[1]) for line in Path("/proc/self/status").open() if line.startswith(name))
+
+    def measured() -> None:
+        first_alone, send, before = process_group.Sharded.first_alone, process_group.Sharded.send_weights, [0]
+
+        def alone(self: process_group.Sharded) -> Any:
+            before[0] = memory("VmRSS")
+            return first_alone(self)
+
+        def sent(self: process_group.Sharded, weights: Any, network: Any) -> None:
+            send(self, weights, network)
+            most = memory("VmHWM") - before[0]
+            assert most > n_bytes if self.is_first else n_bytes / 2 < most < 0.8 * n_bytes, f"{most} of {n_bytes}"
+            raise UserError("measured")
+
+        monkeypatch.setattr(process_group.Sharded, "first_alone", alone)
+        monkeypatch.setattr(process_group.Sharded, "send_weights", sent)
+        with pytest.raises(UserError, match="measured"):
+            api.train(run, tmp_path / "run")
+
+    assert ranks_done(2, measured) == [0, 0]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

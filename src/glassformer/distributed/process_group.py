@@ -1,7 +1,7 @@
 """The process group of a run under `torchrun`: communication, DDP and FSDP2."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cached_property
@@ -16,8 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.devices import autocast_dtype
+from glassformer.distributed.parts import local_part, part_of
 from glassformer.distributed.ranks import Ranks, T
 from glassformer.errors import UserError
+from glassformer.store.model_directory import weights_of
 
 _FAILED = -1
 """Sent in place of the length of a text by a process that failed to produce the text."""
@@ -171,6 +173,13 @@ class Sharded(ProcessGroup):
         parts = _parts(network)
         for part, following in zip(parts, parts[-1:] + parts[:-1], strict=True):
             part.set_modules_to_backward_prefetch([following])
+
+    @torch.no_grad()
+    def send_weights(self, weights: Mapping[str, Tensor], network: nn.Module) -> None:
+        for name, own in weights_of(network).items():
+            x = weights[name].contiguous() if self.is_first else torch.empty(own.shape, dtype=own.dtype)
+            dist.broadcast(x, src=0)
+            local_part(own).copy_(local_part(part_of(x, own)))
 
     @property
     def n_shards(self) -> int:  # type: ignore[override]

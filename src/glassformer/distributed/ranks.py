@@ -1,6 +1,6 @@
 """Operations on the processes of a run; `Ranks` implements them for a single process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
@@ -70,6 +70,9 @@ class Ranks(Division):
 
     def distribute(self, network: nn.Module, config: TrainConfig) -> None:
         """Keep only this process's part of the weights if the weights are sharded."""
+
+    def send_weights(self, weights: Mapping[str, Tensor], network: nn.Module) -> None:
+        """Fill the parts of the network on all processes with the full `weights` of rank 0, if they are sharded."""
 
     def evaluating(self, network: nn.Module) -> AbstractContextManager[None]:
         """Free the weights that were gathered in the block, because later steps change them."""

@@ -75,8 +75,8 @@ def build_model(config: ModelConfig | str, device: str | torch.device = "cpu") -
     if config.vocab_size < 1:
         raise UserError("model.vocab_size is 0 and must be at least 1: set it, or train with a tokenizer that sets it")
     if torch.device(device).type == "meta":
-        with torch.device(device), _NothingDrawn():
-            return _recurrent(config) if isinstance(config, RecurrentConfig) else _transformer(config)
+        with torch.device(device):
+            return undrawn_model(config)
     with torch.device(device):
         if isinstance(config, RecurrentConfig):
             recurrent = _recurrent(config)
@@ -87,8 +87,14 @@ def build_model(config: ModelConfig | str, device: str | torch.device = "cpu") -
         return transformer
 
 
+def undrawn_model(config: ModelConfig) -> Network:
+    """Build a model whose weights have no values: until they are written, the system gives them no memory."""
+    with _NothingDrawn():
+        return _recurrent(config) if isinstance(config, RecurrentConfig) else _transformer(config)
+
+
 class _NothingDrawn(TorchFunctionMode):
-    """Mode that skips drawing weights: the meta device stores none, but drawing a table's takes a second."""
+    """Mode that skips drawing weights, which takes seconds and memory."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return None if func in DRAWS else func(*args, **(kwargs or {}))

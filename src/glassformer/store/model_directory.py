@@ -201,8 +201,11 @@ def has_weights_of(folder: Path, other: Path) -> bool:
     return manifest.entries.get(WEIGHTS) == Manifest.read(other).entries[WEIGHTS]
 
 
-def read_model(folder: Path) -> StoredModel:
-    """Read a model directory after verifying its manifest; raise `UserError` with the reason if this fails."""
+def read_model(folder: Path, *, reads_weights: bool = True) -> StoredModel:
+    """Read a model directory after verifying its manifest; raise `UserError` with the reason if this fails.
+
+    Without `reads_weights`, the network is on the meta device.
+    """
     from glassformer.store.tensors import require_fit
 
     manifest = read_manifest(folder)
@@ -215,9 +218,11 @@ def read_model(folder: Path) -> StoredModel:
     n_labels = getattr(getattr(config, "head", None), "n_labels", len(labels))
     if labels and len(labels) != n_labels:
         raise UserError(f"{folder}: {LABELS} has {len(labels)} names, but the model's head {n_labels} labels")
-    require_fit(weights_of(_network(config, lora, "meta")), folder / WEIGHTS)  # before memory is allocated
-    network = _network(config, lora)
-    load_weights(network, folder / WEIGHTS)
+    network = _network(config, lora, "meta")
+    require_fit(weights_of(network), folder / WEIGHTS)  # before memory is allocated
+    if reads_weights:
+        network = _network(config, lora)
+        load_weights(network, folder / WEIGHTS)
     network.eval()
     return StoredModel(network, config, tokenizers, read_generation(folder), run, manifest, labels)
 
@@ -228,10 +233,10 @@ def read_generation(folder: Path) -> GenerationConfig | BeamConfig:
     return from_union(GenerationConfig | BeamConfig, files.read_json(path), str(path))
 
 
-def read_start(init: InitConfig) -> StoredModel:
+def read_start(init: InitConfig, *, reads_weights: bool = True) -> StoredModel:
     """Read the model that a run starts from; raise `UserError` if its weights are not those of `init.digest`."""
     folder = files.as_path(init.path, "init.path")
-    start = read_model(folder)
+    start = read_model(folder, reads_weights=reads_weights)
     if init.digest not in (None, start.digest):
         raise UserError(
             f"the weights of {folder} are not those with which the run began (init.digest): restore them, or start a "

@@ -5,6 +5,7 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +18,19 @@ from glassformer.distributed.environment import is_first
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.fitting import Fit
-from glassformer.models.build import build_model
+from glassformer.models.build import undrawn_model
 from glassformer.reporting import LaunchReporter, Outcome, Silent
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import MODEL_FILES, StoredModel, read_run, read_start, write_model_files
+from glassformer.store.model_directory import (
+    MODEL_FILES,
+    StoredModel,
+    read_run,
+    read_start,
+    weights_of,
+    write_model_files,
+)
 from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.registry import trainable_task
 from glassformer.training import announce, init_from
@@ -45,7 +53,9 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     began = time.monotonic()
     if is_restarted(folder):
         return resume_run(folder, reporter)
-    start = None if run.init.path is None else read_start(run.init)
+    start = None
+    if run.init.path is not None:
+        start = read_start(run.init, reads_weights=is_first() or run.parallel.strategy == "ddp")
     run = as_new(run)
     with host_of(run, folder, reporter, began) as host:
         run, trainer = assemble(run, folder, host, start=start)
@@ -117,17 +127,25 @@ def assemble(
         tokenizers = init_from.stored_tokenizers(from_checkpoint, run_data, host)
     with ranks.first_alone():
         prepared = run_data.prepare(run, tokenizers, host.reporter, checks_hashes=ranks.is_first)
-    # Network
-    if from_checkpoint is None:
-        network = init_from.new_network(run, start, labels, log)
-    elif task.facts.keeps_start:
-        network = init_from.new_network(run, read_start(run.init), labels, Silent().log)
-    else:
-        network = build_model(run.model)
+    # Network. If the weights are sharded, only rank 0 has all of them at the start.
+    starts = from_checkpoint is None or task.facts.keeps_start
+    with ranks.first_alone() if ranks.holds_parts else nullcontext():
+        if not starts or (ranks.holds_parts and not ranks.is_first):
+            network = undrawn_model(run.model)
+        elif from_checkpoint is None:
+            network = init_from.new_network(run, start, labels, log)
+        else:
+            network = init_from.new_network(run, read_start(run.init), labels, Silent().log)
     init_from.prepare_parameters(run, network, log)
-    network = network.to(host.device)
     n_parameters = network.n_parameters()
-    ranks.distribute(network, run.train)
+    if ranks.holds_parts:
+        weights = weights_of(network) if ranks.is_first else {}
+        ranks.distribute(network, run.train)
+        if starts:
+            ranks.send_weights(weights, network)
+        del weights
+    else:
+        network = network.to(host.device)
     # Trainer
     data = prepared.training_data(network, host.device)
     if teacher is not None:
