@@ -140,7 +140,7 @@ EXERCISES = (
     ),
     Exercise(
         relative_bucket,
-        "course/02-embeddings-and-positions",
+        T5,
         lambda: [(torch.arange(-140, 141), 32, 128), (torch.arange(-9, 10).view(1, 19), 8, 20)],
         (
             Mistake(
