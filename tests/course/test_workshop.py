@@ -165,6 +165,9 @@ def test_differences_name_the_place() -> None:
     assert difference(x.long(), x) == "dtype torch.int64 instead of torch.float32"
     assert difference(x * torch.nan, x) == "at [0, 0]: nan instead of 1"
     assert difference({"a": 1}, {"a": 1, "b": 2}) == "the key 'b' is missing"
+    assert difference(x[0, 0], x[0, 1]) == "1 instead of 2"
+    assert difference((1, [x, x]), (1, [x, x.mT])) == "at [1][1]: shape (1, 2) instead of (2, 1)"
+    assert difference({"a": [x]}, {"a": [x + 1]}) == "at ['a'][0][0, 0]: 1 instead of 2"
     assert difference(None, 1.0) == "None instead of 1.0"
     assert difference(3, [3]) == "3 instead of a list"
 

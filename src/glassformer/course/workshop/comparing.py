@@ -157,7 +157,8 @@ def tensor_difference(found: Any, expected: Tensor) -> str:
     if not wrong.any():
         return ""
     place = wrong.nonzero()[0].tolist()
-    return f"at {place}: {own[tuple(place)].item():.6g} instead of {right[tuple(place)].item():.6g}"
+    where = f"at {place}: " if place else ""
+    return f"{where}{own[tuple(place)].item():.6g} instead of {right[tuple(place)].item():.6g}"
 
 
 def relation(found: Any, expected: Any) -> str:

@@ -31,6 +31,7 @@ OUTPUT_NORM = """\
     h = x + layer_norm(multi_head_attention(x, x, w, n_heads, allowed), w["norm_1"], w["norm_1_bias"], 1e-5)
     return h + layer_norm(feed_forward(h, w), w["norm_2"], w["norm_2_bias"], 1e-5)
 """
+OTHER_NORMS = BODY.replace("norm_1", "norm_0").replace("norm_2", "norm_1").replace("norm_0", "norm_2")
 FEED_FORWARD_FIRST = """\
     h = x + feed_forward(layer_norm(x, w["norm_2"], w["norm_2_bias"], 1e-5), w)
     normed = layer_norm(h, w["norm_1"], w["norm_1_bias"], 1e-5)
@@ -343,6 +344,9 @@ EXERCISES = (
                 ORDER,
             ),
             Mistake("The feed-forward layer comes first: it comes after the attention.", BODY, FEED_FORWARD_FIRST),
+            Mistake(
+                "Each norm has the weights of the other one: norm_1 is that before the attention.", BODY, OTHER_NORMS
+            ),
         ),
         has_gradient=True,
     ),

@@ -336,6 +336,11 @@ EXERCISES = (
                 "key=lambda one: -one[1])",
                 "key=lambda one: (-one[1], one[0]))",
             ),
+            Mistake(
+                "Probabilities are added: add their logarithms, as `next_log_p` returns them.",
+                "log_p + more)",
+                "log_p + math.exp(more))",
+            ),
         ),
     ),
     Exercise(

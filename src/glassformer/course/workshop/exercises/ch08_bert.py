@@ -175,7 +175,7 @@ EXERCISES = (
     ),
     Exercise(
         mean_of_tokens,
-        CHAPTER,
+        f"{CHAPTER}#the-rest-of-bert",
         lambda: [
             (normal(3, 4, 5), torch.tensor([[True] * 4, [True, True, False, False], [False, False, False, True]])),
             (normal(1, 3, 2, seed=1), torch.tensor([[False, True, True]])),

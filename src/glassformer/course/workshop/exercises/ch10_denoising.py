@@ -8,6 +8,10 @@ from glassformer.course.workshop.solutions.ch10_denoising import infill, relativ
 CHAPTER = "course/10-bart-and-t5"
 T5 = f"{CHAPTER}#t5-damage-and-write-only-what-is-missing"
 BART = f"{CHAPTER}#bart-damage-and-write-the-whole-text-again"
+MOVED = (
+    "The places of the spans are those in `ids`, but your list changes with each span, so later places move: "
+    "build a new list."
+)
 IDS = [11, 12, 13, 14, 15, 16, 17]
 
 EXERCISES = (
@@ -82,6 +86,12 @@ EXERCISES = (
                 "        place = end\n",
                 "",
             ),
+            Mistake(
+                MOVED,
+                "return inputs + ids[place:], targets",
+                "inputs = list(ids)\n    for sentinel, (begin, end) in enumerate(spans, first_sentinel):\n"
+                "        inputs[begin:end] = [sentinel]\n    return inputs, targets",
+            ),
         ),
     ),
     Exercise(
@@ -136,11 +146,17 @@ EXERCISES = (
                 "place = end",
                 "place = max(end, begin + 1)",
             ),
+            Mistake(
+                MOVED,
+                "return inputs + ids[place:], list(ids)",
+                "inputs = list(ids)\n    for begin, end in spans:\n        inputs[begin:end] = [mask_id]\n"
+                "    return inputs, list(ids)",
+            ),
         ),
     ),
     Exercise(
         relative_bucket,
-        "course/02-embeddings-and-positions",
+        T5,
         lambda: [(torch.arange(-140, 141), 32, 128), (torch.arange(-9, 10).view(1, 19), 8, 20)],
         (
             Mistake(

@@ -18,7 +18,7 @@ def label_smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Ten
 
     `logits` (…, V), `labels` (…). The target of a position has the probability 1 - ε for its label, and ε is spread
     equally over all V tokens, the label included. Positions with the label -100 are not scored, and do not count in
-    the mean.
+    the mean. The value is finite for all finite logits.
     """
     log_p = logits.log_softmax(dim=-1)
     is_scored = labels != -100
