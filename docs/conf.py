@@ -47,12 +47,11 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 LONG_PAGES = (
-    "reference/python",
+    "reference/generated/python",
     "reference/json",
     "reference/files",
     "reference/server",
     "reference/generated/endpoints",
-    "reference/generated/keys",
     "reference/generated/settings",
     "ecosystem",
     "results",

@@ -1,21 +1,21 @@
-"""Write the reference pages that the code itself describes: command line, keys, recipes, presets, files of the source.
+"""Write the reference pages that the code itself describes: verbs, objects, keys, recipes, presets, source files.
 
 `conf.py` calls `write_pages` before each build, so these pages are never older than the code.
 """
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import import_module
+from collections.abc import Iterator
 from pathlib import Path
 
+import commands
 import endpoints
+import objects
 import settings
+from markup import escaped, index, table
 
 import glassformer
 from glassformer import recipes
 from glassformer.cli import help as cli_help
-from glassformer.cli.arguments import Group, Option, Signature
-from glassformer.cli.main import VERBS
 from glassformer.config.presets import N_PARAMETERS, PRESETS
 from glassformer.config.run import Run
 from glassformer.config.schema import Entry, describe
@@ -24,87 +24,48 @@ SOURCE = Path(glassformer.__file__).parent
 
 
 def write_pages(folder: Path) -> None:
-    """Write every generated page into the folder. A page that has not changed keeps its time, so a rebuild is quick."""
-    folder.mkdir(exist_ok=True)
-    for name, page in PAGES.items():
-        path, text = folder / f"{name}.md", page()
+    """Write every generated page into the folder, and remove those that are no longer generated.
+
+    A page that has not changed keeps its time, so a rebuild is quick.
+    """
+    own = ((name, page()) for name, page in PAGES.items())
+    texts = {folder / f"{name}.md": text for name, text in (*own, *keys(), *commands.pages(), *objects.pages())}
+    for path in set(folder.rglob("*.md")) - set(texts):
+        path.unlink()
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
 
 
-def command_line() -> str:
-    """Every verb, with its options in tables."""
-    lines = [
-        "# Command line",
-        "",
-        "```{index} cli, shell, commands, flags",
-        "```",
-        "",
-        "`glassformer help VERB` prints the same in the terminal.",
-        "",
-    ]
-    lines += table(("Verb", "What it does"), ((f"[`{verb}`](#{verb})", text) for verb, text in VERBS.items()))
-    for verb in VERBS:
-        lines += [f"## {verb}", "", *verb_sections(import_module(f"glassformer.cli.{verb}").main, verb)]
-    return "\n".join(lines)
-
-
-def verb_sections(function: "Callable[..., int] | Group", name: str) -> Iterator[str]:
-    """Yield the usage, the explanation and the options of one verb, or of all verbs of a group."""
-    if isinstance(function, Group):
-        yield from (function.doc, "")
-        for inner, of_inner in function.verbs.items():
-            yield from (f"### {name} {inner}", "", *verb_sections(of_inner, f"{name} {inner}"))
-        return
-    signature = Signature.of(function, name)
-    yield from ("```text", signature.usage, "```", "", escaped(signature.doc), "")
-    rows = [(f"`{place.metavar}`", place.doc, "") for place in signature.places if place.doc]
-    rows += [(f"`{option_name(option)}`", option.doc, default_of(option)) for option in signature.options]
-    if rows:
-        yield from table(("Option", "Meaning", "Default"), rows)
-    if signature.keys:
-        yield from ("Every [key of a recipe](keys.md) is an option too, by its whole name or by a short one.", "")
-    if signature.examples:
-        yield from ("```shell", *signature.examples, "```", "")
-
-
-def option_name(option: Option) -> str:
-    """Return the option as one types it, with its values."""
-    values = "|".join(option.choices) or option.metavar
-    return f"{'-' if len(option.name) == 1 else '--'}{option.name} {values}".strip()
-
-
-def default_of(option: Option) -> str:
-    """Return the default of an option as code; empty without a default."""
-    if option.is_required:
-        return "required"
-    return "" if option.default in (None, False, "", ()) else f"`{option.default}`"
-
-
-def keys() -> str:
-    """Every key of a recipe, one table per section."""
+def keys() -> Iterator[tuple[str, str]]:
+    """Yield name and text of the page of the sections of a recipe, and of the page of each section."""
     sections: dict[str, list[Entry]] = {}
-    names = sorted({entry.key.rpartition(".")[2] for entry in describe(Run)})
     for entry in describe(Run):
         sections.setdefault(entry.key.partition(".")[0] if "." in entry.key else "", []).append(entry)
     lines = [
         "# Keys of a recipe",
         "",
-        *index(["configuration", "settings", "config file", "toml", "hyperparameters", *names]),
+        *index(["configuration", "settings", "config file", "toml", "hyperparameters"]),
         "A recipe is a TOML file. Each key is also a flag of `glassformer train` (`--train.max-steps 500`)",
         "and a keyword of `glassformer.train` (`max_steps=500`). `Kind` names the `kind` of a table that has the key.",
         "",
+        *keys_table(sections.pop("")),
+        *("```{toctree}", ":maxdepth: 1", "", *(f"keys/{section}" for section in sections), "```", ""),
     ]
+    yield "keys", "\n".join(lines)
     for section, entries in sections.items():
-        lines += [f"## {f'[{section}]' if section else 'Top level'}", ""]
-        rows = [(f"`{e.key}`", e.doc, f"`{e.type}`", f"`{shown(e.default)}`", e.kind) for e in entries]
-        lines += table(("Key", "Meaning", "Values", "Default", "Kind"), rows)
-    return "\n".join(lines)
+        names = sorted({entry.key.rpartition(".")[2] for entry in entries})
+        yield (
+            f"keys/{section}",
+            "\n".join([f"# Keys of a recipe: [{section}]", "", *index(names), *keys_table(entries)]),
+        )
 
 
-def index(words: Iterable[str]) -> list[str]:
-    """Return the lines of a directive that lets the search of the site find a page by these words."""
-    return ["```{index} " + ", ".join(f"! {word}" for word in words), "```", ""]
+def keys_table(entries: list[Entry]) -> list[str]:
+    """Return the lines of a table of keys."""
+    rows = ((f"`{e.key}`", e.doc, f"`{e.type}`", f"`{shown(e.default)}`", e.kind) for e in entries)
+    return table(("Key", "Meaning", "Values", "Default", "Kind"), rows)
 
 
 def settings_list() -> str:
@@ -203,24 +164,6 @@ def first_paragraph(path: Path) -> str:
     return cli_help.sentence(ast.get_docstring(ast.parse(path.read_text("utf-8"))))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table; no lines without rows."""
-    body = [f"| {' | '.join(cell_of(text) for text in row)} |" for row in rows]
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *body]
-    return ["::::{container} reference-table", *lines, "::::", ""] if body else []
-
-
-def cell_of(text: str) -> str:
-    """Return a text as one line of a table's cell."""
-    return escaped(" ".join(text.split())).replace("|", "\\|")
-
-
-def escaped(text: str) -> str:
-    """Text with the characters that Markdown would read as something else, outside of code."""
-    parts = text.split("`")
-    return "`".join(part if n % 2 else part.replace("<", "&lt;").replace("*", "\\*") for n, part in enumerate(parts))
-
-
 def shown(value: object) -> str:
     """Write a default as a recipe writes it."""
     if isinstance(value, bool) or value is None:
@@ -229,8 +172,6 @@ def shown(value: object) -> str:
 
 
 PAGES = {
-    "command-line": command_line,
-    "keys": keys,
     "settings": settings_list,
     "recipes": recipe_list,
     "presets": preset_list,

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -551,16 +550,6 @@ def test_a_plan_in_python_is_that_of_the_command(tmp_path: Path, capsys: pytest.
         glassformer.plan("gpt2", "h20")
     with pytest.raises(UserError, match=r"is named 'gpt3': did you mean gpt2|is named 'gpt3': did you mean gpt"):
         glassformer.plan("gpt3")
-
-
-def test_the_reference_of_python_lists_every_public_name() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "reference" / "python.md").read_text("utf-8")
-    missing = [name for name in glassformer.__all__ if f"glassformer.{name}\n" not in page]
-    assert not missing
-    for path in re.findall(r"^\.\. auto\w+:: glassformer\.(\S+)$", page, re.MULTILINE):
-        place: Any = glassformer
-        for name in path.split("."):
-            place = getattr(place, name)
 
 
 def test_attributes_of_other_libraries_give_a_hint(trained: Outcome) -> None:

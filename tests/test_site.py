@@ -1,16 +1,21 @@
 """The documentation site: built without a warning, works without a network, readable on a phone."""
 
+import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
+
+import glassformer
+from glassformer.cli.main import VERBS
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
@@ -147,9 +152,21 @@ def test_the_first_result_of_a_search_answers_it(site: Path, window: "BrowserCon
     page.close()
 
 
+def test_every_public_name_and_every_verb_has_a_page_with_an_example(site: Path) -> None:
+    modules = ("doctor", "inspection", "models", "nn", "plot")
+    names = [*glassformer.__all__, *(f"{m}.{name}" for m in modules for name in getattr(glassformer, m).__all__)]
+    values = {name: attrgetter(name)(glassformer) for name in names}
+    for name in (name for name, value in values.items() if inspect.isclass(value) or inspect.isfunction(value)):
+        page = (site / "reference" / "generated" / "python" / f"{name.lower()}.html").read_text("utf-8")
+        assert f'id="glassformer.{name}"' in page and ("Example, from" in page or "&gt;&gt;&gt;" in page), name
+    for verb in VERBS:
+        page = (site / "reference" / "generated" / "commands" / f"{verb}.html").read_text("utf-8")
+        assert "highlight-shell" in page and f"<h1>glassformer {verb}<" in page, verb
+
+
 def test_long_pages_list_their_sections(site: Path) -> None:
     """Each section has a link; `test_every_internal_link_has_a_target` follows them."""
-    for name in ("reference/python", "reference/generated/keys", "reference/json"):
+    for name in ("reference/generated/python", "reference/generated/endpoints", "reference/json"):
         page = (site / f"{name}.html").read_text("utf-8")
         [contents] = re.findall(r"<p><strong>On this page:</strong>(.*?)</p>", page, re.DOTALL)
         assert page.count("<h2>") == contents.count('href="#') > 2
@@ -157,7 +174,10 @@ def test_long_pages_list_their_sections(site: Path) -> None:
 
 def test_the_search_finds_a_key_and_a_function(site: Path, window: "BrowserContext") -> None:
     page = window.new_page()
-    for words, found in {"grad_accumulation": "Keys of a recipe", "MultiHeadAttention": "Python interface"}.items():
+    for words, found in {
+        "grad_accumulation": "Keys of a recipe: [train]",
+        "MultiHeadAttention": "nn.multiheadattention",
+    }.items():
         page.goto(f"{(site / 'search.html').as_uri()}?q={words}")
         page.locator("#search-results a", has_text=found).first.wait_for()
     page.close()

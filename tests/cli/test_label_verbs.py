@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glassformer import api
+from glassformer import api, merge
 from glassformer.config.run import LoraConfig
 from glassformer.errors import UserError
 from glassformer.reporting import Outcome
@@ -122,6 +122,7 @@ def test_train_starts_from_another_model_adapts_and_merges(
     assert done.code == 0 and "loaded: " in done.err and "adapted with rank 2" in done.err
     assert f"next    glassformer classify {out}" in done.err
     assert glassformer("merge", out, "--out", tmp_path / "plain").code == 0
+    assert merge(out, tmp_path / "merged") > 0
     one, other = (api.load(folder).classify(["ab cd"])[0] for folder in (out, tmp_path / "plain"))
     assert one == pytest.approx(other, abs=1e-6)
     require_one_sentence(glassformer("merge", tmp_path / "plain", "--out", tmp_path / "x"), "no adapted layers")

@@ -89,6 +89,14 @@ def test_a_gpt_predicts_the_next_token_of_each_column() -> None:
     assert shown[:8:2] == ["the", "cat", "sat", "on"] and shown[1:8:2] == ["cat", "sat", "on", "the"]
 
 
+def test_the_decoders_of_the_lineages_look_back_only() -> None:
+    """Green is an encoder, which looks both ways, orange a decoder; a recurrent row passes its state to the right."""
+    arrows = re.findall(r'd="M(\d+)\D.*?[ H](\d+)(?: \d+)?" (marker.*)/>', drawing("lineages").svg)
+    is_two_way = ["marker-start" in markers for _, _, markers in arrows]
+    assert all(float(begin) < float(end) for begin, end, _ in arrows)
+    assert is_two_way == [False] * 4 + [True] * 3 + [False] * 3 + [True] * 3 + [False] * 3
+
+
 def test_the_labels_of_a_conversation_are_those_of_the_workshop() -> None:
     """Start is 1, the end 2, the question 7, the answer 8 and 9, as in the chapter's example on paper."""
     ids = {"start": 1, "12+34": 7, "end": 2, "4": 8, "6": 9}

@@ -69,7 +69,8 @@ def test_attention_has_weights_only(model: Model, pairs: Model) -> None:
 
 
 def test_the_last_row_of_the_logit_lens_is_the_prediction(model: Model) -> None:
-    cells = model.logit_lens(TEXT)
+    cells = inspection.logit_lens(model, model.trace(TEXT))
+    assert torch.equal(cells.top_probabilities, model.logit_lens(TEXT).top_probabilities)
     expected = model.trace(TEXT)["logits"][0].softmax(-1).max(-1)
     torch.testing.assert_close(cells.top_probabilities[-1, :, 0], expected.values)
     assert cells.tokens == model.tokenizer.tokens(model.text_ids(TEXT))
@@ -95,6 +96,7 @@ def test_every_picture_of_a_model(model: Model, pairs: Model, tmp_path: Path) ->
         plot.alignment(pairs, "ab"),
         plot.lens(model, TEXT),
         plot.ablation(model, TEXT),
+        plot.patching(model, "one two", "one ten", answer="a", wrong="b"),
         plot.positions(model),
         plot.schedule(model.run),
     ]

@@ -46,6 +46,9 @@ def attention_layers(attention: Mapping[str, Tensor], kind: Kind) -> list[Tensor
 def default_layer(n_layers: int) -> int:
     """Return the last layer, or the second to last of four or more: it agrees best with manual alignments in the six
     layers of Garg (2019). Of two layers, only the last one aligns.
+
+    >>> default_layer(6), default_layer(2)
+    (4, 1)
     """
     from_the_end = 2 if n_layers >= 4 else 1
     return n_layers - from_the_end

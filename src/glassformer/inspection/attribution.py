@@ -55,7 +55,11 @@ N_DEVIATIONS = 2.0
 
 @dataclass(frozen=True)
 class Term:
-    """Share of one part in a logit, or in the difference of two logits, beside its baseline."""
+    """Share of one part in a logit, or in the difference of two logits, beside its baseline.
+
+    >>> Term(value=2.0, mean=0.1, deviation=0.5).is_beyond
+    True
+    """
 
     value: float
     mean: float

@@ -16,7 +16,11 @@ Name = TypeVar("Name")
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean, standard deviation and quartiles of a number over n texts."""
+    """Mean, standard deviation and quartiles of a number over n texts.
+
+    >>> spread([1.0, 2.0, 6.0]).mean
+    3.0
+    """
 
     n: int
     mean: float
@@ -28,7 +32,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class Beside:
-    """A number over a set of texts beside its baseline: the mean of the same number of the other parts."""
+    """A number over a set of texts beside its baseline: the mean of the same number of the other parts.
+
+    >>> beside_others({"a": [3.0] * 5, "b": [1.0] * 5, "c": [2.0] * 5})["a"].baseline
+    1.5
+    """
 
     own: Spread
     baseline: float

@@ -23,6 +23,10 @@ def pre_norm(x: Tensor, sublayer: Sublayer, norm: Norm, out_norm: Norm, added: S
     """Return x + added(sublayer(norm(x))), `added` is dropout and a factor; `out_norm` normalises the added term.
 
     Both norms make a sandwich (Ding 2021). Only the norm of the output is that of OLMo 2 (Walsh 2024, section 3.1).
+
+    >>> import torch
+    >>> pre_norm(torch.ones(2), lambda h: 10 * h, nn.Identity(), None, nn.Identity())
+    tensor([11., 11.])
     """
     y = added(sublayer(x if norm is None else norm(x)))
     if out_norm is not None:
@@ -31,7 +35,12 @@ def pre_norm(x: Tensor, sublayer: Sublayer, norm: Norm, out_norm: Norm, added: S
 
 
 def post_norm(x: Tensor, sublayer: Sublayer, norm: Norm, out_norm: Norm, added: Sublayer) -> Tensor:
-    """Return norm(x + added(sublayer(x))) (Vaswani 2017, section 3.1)."""
+    """Return norm(x + added(sublayer(x))) (Vaswani 2017, section 3.1).
+
+    >>> import torch
+    >>> post_norm(torch.tensor([1.0, 3.0]), lambda h: 10 * h, nn.LayerNorm(2), None, nn.Identity()).round()
+    tensor([-1.,  1.], grad_fn=<RoundBackward0>)
+    """
     assert norm is not None
     return norm(x + added(sublayer(x)))
 
@@ -56,7 +65,11 @@ class BlockInputs:
 
 @dataclass(frozen=True)
 class Residual:
-    """Connection of each sublayer of a block with the residual stream."""
+    """Connection of each sublayer of a block with the residual stream.
+
+    >>> Residual(nn.LayerNorm, pre_norm, shared_norm=True).norm_outputs
+    False
+    """
 
     norm: NormFactory
     connect: Connect
@@ -73,7 +86,15 @@ class Residual:
 
 
 class Block(nn.Module):
-    """Transformer block: self-attention, cross-attention (decoder with a memory only) and feed-forward (optional)."""
+    """Transformer block: self-attention, cross-attention (decoder with a memory only) and feed-forward (optional).
+
+    >>> import torch
+    >>> from glassformer.nn import MultiHeadAttention
+    >>> attention, ff = MultiHeadAttention(16, n_heads=4), FeedForward(16, 64)
+    >>> block = Block(16, attention, None, ff, Residual(nn.LayerNorm, pre_norm))
+    >>> block(torch.zeros(2, 5, 16), BlockInputs(Mask(causal=True))).shape
+    torch.Size([2, 5, 16])
+    """
 
     def __init__(
         self,
@@ -148,6 +169,13 @@ class ParallelBlock(Block):
     """Pre-norm block whose feed-forward reads the block's input, as the attention does (Black 2022, section 2.1).
 
     Both sublayers have a norm of their own, or share the norm of the attention (Wang 2021, GPT-J).
+
+    >>> import torch
+    >>> from glassformer.nn import MultiHeadAttention
+    >>> shared = Residual(nn.LayerNorm, pre_norm, shared_norm=True)
+    >>> block = ParallelBlock(16, MultiHeadAttention(16, n_heads=4), None, FeedForward(16, 64), shared)
+    >>> block(torch.zeros(2, 5, 16), BlockInputs(Mask(causal=True))).shape
+    torch.Size([2, 5, 16])
     """
 
     def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:

@@ -13,7 +13,11 @@ from glassformer.nn.linear_layers import Linear
 
 
 class TokenTransform(nn.Module):
-    """Dense layer, activation and norm before the output projection, as in BERT."""
+    """Dense layer, activation and norm before the output projection, as in BERT.
+
+    >>> TokenTransform(nn.Linear(16, 8), F.gelu, nn.LayerNorm(8))(torch.zeros(2, 5, 16)).shape
+    torch.Size([2, 5, 8])
+    """
 
     def __init__(self, dense: nn.Linear, activation: Activation, norm: nn.Module) -> None:
         super().__init__()
@@ -30,6 +34,9 @@ class TokenLogits(nn.Module):
 
     The projection `proj` may have the weight of an embedding: one parameter with two names. If it is narrower than the
     model, `narrow` (or the transform) reduces the width first.
+
+    >>> TokenLogits(16, nn.Linear(16, 100, bias=False), cap=30.0)(torch.zeros(2, 5, 16)).shape
+    torch.Size([2, 5, 100])
     """
 
     bias: Tensor | None
@@ -73,7 +80,11 @@ class TokenLogits(nn.Module):
 
 
 class PositionLogits(nn.Module):
-    """Head that maps the hidden states to logits over labels, or to the start and end of a span, at every position."""
+    """Head that maps the hidden states to logits over labels, or to the start and end of a span, at every position.
+
+    >>> PositionLogits(16, n_labels=3)(torch.zeros(2, 5, 16)).shape
+    torch.Size([2, 5, 3])
+    """
 
     def __init__(self, d_model: int, n_labels: int) -> None:
         super().__init__()
@@ -114,7 +125,12 @@ class Pooler:
 
 
 class SequenceVector(nn.Module):
-    """Head that maps the hidden states of a sequence to a vector: pooling, then an optional pooler and L2 norm."""
+    """Head that maps the hidden states of a sequence to a vector: pooling, then an optional pooler and L2 norm.
+
+    >>> vectors = SequenceVector("mean", None, normalize=True)(torch.randn(2, 5, 16))
+    >>> torch.allclose(vectors.norm(dim=-1), torch.ones(2))
+    True
+    """
 
     def __init__(self, pooling: str, pooler: Pooler | None, *, normalize: bool = False) -> None:
         super().__init__()
@@ -138,6 +154,9 @@ class SequenceLogits(SequenceVector):
     """Head that maps the hidden states of a sequence to logits over labels, or to a number.
 
     A number is mean + std × output, with `unit` = (mean, std), so that the network predicts in standard deviations.
+
+    >>> SequenceLogits("first", None, nn.Linear(16, 3))(torch.zeros(2, 5, 16)).shape
+    torch.Size([2, 3])
     """
 
     def __init__(

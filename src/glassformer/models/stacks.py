@@ -164,13 +164,25 @@ class _BlockStack(nn.Module):
 
 
 class Encoder(_BlockStack):
-    """Encoder stack: every token sees every real token."""
+    """Encoder stack: every token sees every real token.
+
+    >>> from glassformer import Stack, TransformerConfig, build_model
+    >>> config = TransformerConfig(encoder=Stack(n_layers=1, n_heads=4), d_model=16, vocab_size=100)
+    >>> build_model(config).encoder(torch.tensor([[5, 6, 7]])).shape
+    torch.Size([1, 3, 16])
+    """
 
     causal = False
 
 
 class Decoder(_BlockStack):
-    """Decoder stack: a token sees itself and earlier tokens; with cross-attention it also reads a memory."""
+    """Decoder stack: a token sees itself and earlier tokens; with cross-attention it also reads a memory.
+
+    >>> from glassformer import Stack, TransformerConfig, build_model
+    >>> config = TransformerConfig(decoder=Stack(n_layers=1, n_heads=4), d_model=16, vocab_size=100)
+    >>> build_model(config).decoder(torch.tensor([[5, 6, 7]])).shape
+    torch.Size([1, 3, 16])
+    """
 
     causal = True
 

@@ -58,7 +58,12 @@ class AttentionCost:
 
 
 class Attention(Protocol):
-    """Attention of a block, as `MultiHeadAttention`; a block takes any module with these methods."""
+    """Attention of a block, as `MultiHeadAttention`; a block takes any module with these methods.
+
+    >>> attention: Attention = MultiHeadAttention(16, n_heads=4)
+    >>> attention.cost(n_queries=5, n_keys=5).cached
+    160
+    """
 
     def __call__(
         self,

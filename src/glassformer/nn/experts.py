@@ -20,6 +20,9 @@ class Router(nn.Module):
     - `loss_weight` × `balance_loss` is the module's auxiliary loss.
     - A bias b per expert is added to p for the choice only, not for the weight. After each step it moves by
       `bias_rate` towards equal loads (Wang 2024, algorithm 1).
+
+    >>> (Router(8, n_experts=4, n_active=2)(torch.randn(1, 3, 8)) > 0).sum(dim=-1)
+    tensor([[2, 2, 2]])
     """
 
     bias: Tensor | None
@@ -93,7 +96,12 @@ def balance_loss(probabilities: Tensor, active: Tensor, real: Tensor | None = No
 
 
 class ExpertLinear(nn.Module):
-    """Matrices of the experts, (E·out, in), and their biases, (E·out,): stacked by rows, as in a fused attention."""
+    """Matrices of the experts, (E·out, in), and their biases, (E·out,): stacked by rows, as in a fused attention.
+
+    >>> matrices = ExpertLinear(n_experts=2, n_in=8, n_out=16)
+    >>> matrices.of_groups(torch.randn(5, 8), counts=[3, 2]).shape  # 3 rows for expert 0, 2 for expert 1
+    torch.Size([5, 16])
+    """
 
     def __init__(self, n_experts: int, n_in: int, n_out: int, bias: bool = True) -> None:
         super().__init__()
@@ -118,6 +126,11 @@ class Experts(nn.Module):
 
     Each expert is a `FeedForward` layer of inner width `d_ff`. `reference` is the formula as a loop; `forward` equals
     it up to rounding, with one product per expert over all its tokens. The experts of a token do not depend on others.
+
+    >>> experts = Experts(Router(8, n_experts=4, n_active=2), d_ff=16)
+    >>> x = torch.randn(1, 3, 8)
+    >>> torch.allclose(experts(x), experts.reference(x), atol=1e-6)
+    True
     """
 
     def __init__(

@@ -21,7 +21,12 @@ def relu2(x: Tensor) -> Tensor:
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """Compute GELU in its tanh approximation (Hendrycks 2016, section 2), as GPT-2 does."""
+    """Compute GELU in its tanh approximation (Hendrycks 2016, section 2), as GPT-2 does.
+
+    >>> import torch
+    >>> gelu_tanh(torch.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.1588,  0.0000,  0.8412])
+    """
     return F.gelu(x, approximate="tanh")
 
 

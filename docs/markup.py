@@ -1,0 +1,34 @@
+"""Pieces of Markdown for the generated pages."""
+
+from collections.abc import Iterable, Sequence
+
+
+def index(words: Iterable[str]) -> list[str]:
+    """Return the lines of a directive that lets the search of the site find a page by these words."""
+    return ["```{index} " + ", ".join(f"! {word}" for word in words), "```", ""]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table; no lines without rows.
+
+    On a phone a row is shown as a block, so cells after the second one have their heading, which wide screens hide.
+    """
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    n_first = len(lines)
+    for row in rows:
+        cells = [cell_of(text) for text in row]
+        for n in range(2, len(cells)):
+            cells[n] = f'<span class="heading">{head[n]}: </span>{cells[n]}' if cells[n] else ""
+        lines.append(f"| {' | '.join(cells)} |")
+    return ["::::{container} reference-table", *lines, "::::", ""] if len(lines) > n_first else []
+
+
+def cell_of(text: str) -> str:
+    """Return a text as one line of a table's cell."""
+    return escaped(" ".join(text.split())).replace("|", "\\|")
+
+
+def escaped(text: str) -> str:
+    """Text with the characters that Markdown would read as something else, outside of code."""
+    parts = text.split("`")
+    return "`".join(part if n % 2 else part.replace("<", "&lt;").replace("*", "\\*") for n, part in enumerate(parts))
