@@ -4,7 +4,7 @@ A record has `messages` (objects with `role` and `content`), or a `prompt` and i
 of messages. Sources: a `.jsonl` or `.parquet` file, a `.tsv` or `.csv` file with the columns of a prompt and its
 completion, `hf:NAME` and data in memory. Records without an answer of the assistant are skipped and counted.
 
-`split.read_sides` makes the split, by a hash of what comes before the first answer: all conversations with the same
+`RecordCorpus` makes the split, by a hash of what comes before the first answer: all conversations with the same
 beginning are on one side.
 """
 

@@ -5,7 +5,7 @@ Sources: a `.tsv`, `.csv`, `.jsonl` or `.parquet` file with named columns; a `.c
 one split of it, `hf:NAME#SPLIT` (extra for both, and for Parquet: data).
 Only records without text or label are skipped; they are counted.
 
-`split.read_sides` makes the split. Equal texts are on one side, and every label is in at least one training text.
+`RecordCorpus` makes the split. Equal texts are on one side, and every label is in at least one training text.
 """
 
 import math

@@ -5,7 +5,7 @@ a part of it, `builtin:NAME#train`, `#valid` or `#test`; `hf:NAME` or `hf:NAME:C
 or one split of it, `hf:NAME#SPLIT` (extra for both, and for Parquet: data). Only pairs with an empty side
 are skipped; they are counted. All pairs are kept in memory as text, which is practical for some millions of pairs.
 
-`split.read_sides` makes the split, by a hash of the source: all targets of one source are on one side.
+`RecordCorpus` makes the split, by a hash of the source: all targets of one source are on one side.
 """
 
 from collections.abc import Iterator
