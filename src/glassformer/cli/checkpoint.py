@@ -72,7 +72,7 @@ def verify(folder: Dir, /) -> int:
         except UserError as error:
             n_damaged += 1
             print(f"{place}  {error}")
-    return 1 if n_damaged else 0
+    return int(n_damaged > 0)
 
 
 def prune(folder: Dir, /, *, keep: int = 1) -> int:
