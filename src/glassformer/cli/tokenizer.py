@@ -120,7 +120,8 @@ def report(tokenizer: TokenizerFile, /, *text_files: Files) -> int:
 
 def load_tokenizer(path: Path) -> "Tokenizer":
     """Load a tokenizer.json, or the tokenizer of a model directory."""
-    path = path / "tokenizer.json" if path.is_dir() else path
+    if path.is_dir():
+        path = path / "tokenizer.json"
     with files.reading(path):
         path.stat()
     from glassformer.tokenization.tokenizer import Tokenizer  # imports numpy
