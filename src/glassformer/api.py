@@ -244,7 +244,9 @@ def run_to_plan(source: str | Path, given: Mapping[str, str]) -> tuple[Run, str]
     if place in PRESETS:
         config = preset(place)
         run = Run(name=place, model=config)
-        return (replace(run, objective=MaskedConfig()) if config.decoder is None else run), ""
+        if config.decoder is None:
+            run = replace(run, objective=MaskedConfig())
+        return run, ""
     if place.endswith(".toml") or place in recipes.names():
         return recipes.load(place), ""
     path = files.as_path(source, "run")
@@ -285,7 +287,8 @@ def compare(
     """
     loaded = [load(model) if isinstance(model, (str, Path)) else model for model in models]
     names = [model.run.name if model.folder is None else model.folder.resolve().name for model in loaded]
-    names = names if len(set(names)) == len(names) else [model.name for model in loaded]
+    if len(set(names)) < len(names):
+        names = [model.name for model in loaded]
     scores = [_score_of(model, score) for model in loaded]
     places = {"path": path_or_rows(path), "source": source, "target": target}
     shown = reporter or Silent()

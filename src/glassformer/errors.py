@@ -69,7 +69,9 @@ def listed(problems: Sequence[str], most: int = 8) -> str:
     a is missing; b is missing … and 1 more
     """
     text = "; ".join(problems[:most])
-    return text if len(problems) <= most else f"{text} … and {len(problems) - most:,} more"
+    if len(problems) > most:
+        text += f" … and {len(problems) - most:,} more"
+    return text
 
 
 def first_line(error: BaseException) -> str:

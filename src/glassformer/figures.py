@@ -184,9 +184,16 @@ def _note(
         textcoords="offset points",
         arrowprops=line if leader else None,
         fontsize=8.5,
-        horizontalalignment="left" if dx > 0.1 else "right" if dx < -0.1 else "center",
-        verticalalignment="bottom" if dy > 0.1 else "top" if dy < -0.1 else "center",
+        horizontalalignment=_edge(dx, "left", "right"),
+        verticalalignment=_edge(dy, "bottom", "top"),
         parse_math=False,
     )
     note.set_in_layout(False)
     return note
+
+
+def _edge(offset: float, positive: str, negative: str) -> str:
+    """Return the edge of a text that is near its point."""
+    if abs(offset) <= 0.1:
+        return "center"
+    return positive if offset > 0 else negative

@@ -48,7 +48,6 @@ def load_model(
         convert(network, weights)
     # The model
     progress = stored_progress(path)
-    digest = None if progress is None else progress.data_digest
     return TrainedModel(
         network,
         stored.tokenizers,
@@ -58,7 +57,7 @@ def load_model(
         stored.labels,
         folder=Path(folder),
         step=stored.manifest.step,
-        data_digest=digest,
+        data_digest=None if progress is None else progress.data_digest,
         dtype=dtype,
     )
 
@@ -102,5 +101,8 @@ def stored_progress(folder: Path) -> "TrainerState | None":
     from glassformer.training.trainer_state import read_progress
 
     steps = checkpoint.steps(folder)
-    state = checkpoint.path_of(folder, steps[-1]) if steps else folder
-    return read_progress(state) if (state / checkpoint.STATE).exists() else None
+    if steps:
+        folder = checkpoint.path_of(folder, steps[-1])
+    if not (folder / checkpoint.STATE).exists():
+        return None
+    return read_progress(folder)

@@ -652,7 +652,7 @@ class Model(TrainedModel):
         from glassformer.inspection.ablation import ablate
 
         if parts is None or guessed:
-            stack = "encoder" if getattr(self.config, "decoder", None) is None else "decoder"
+            stack = getattr(self.config, "head_stack_name", "encoder")
             part = f"{stack}.{guessed.get('layer', 0)}.head.{guessed.get('head', 0)}"
             raise UserError(f"ablate takes the names of parts, for a `with` block: with model.ablate({part!r}): …")
         return ablate(self, parts)

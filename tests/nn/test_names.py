@@ -21,7 +21,7 @@ INNER = {
     "run_by_steps",
     "run_masked",
 }
-INNER |= {"on_tensors", "scoped", "stacked", "tapped", "tapped_as_one", "where", "with_rows"}
+INNER |= {"added_to", "on_tensors", "scoped", "stacked", "tapped", "tapped_as_one", "where", "with_rows"}
 """Parts of the caches, of the recurrent loop and of fused layers that no other code needs."""
 
 

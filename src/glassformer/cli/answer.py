@@ -35,9 +35,10 @@ def main(
     if context is not None and input is not None:
         raise UserError("give --context TEXT or --input FILE, not both")
     require_integer("max-tokens", max_tokens, 1, "the number of tokens of the longest answer")
-    text = input_text(input) if context is None else context
+    if context is None:
+        context = input_text(input)
     model = loading.ensemble([directory], "answer")
-    answer = model.answer(question, text, max_tokens=max_tokens)
+    answer = model.answer(question, context, max_tokens=max_tokens)
     if json_:
         print_json(asdict(answer))
     else:

@@ -89,8 +89,9 @@ class Option:
     @property
     def choices(self) -> dict[str, Any]:
         """The values of a `Literal` type, by their text."""
-        values = typing.get_args(self.type) if typing.get_origin(self.type) is Literal else ()
-        return {str(value): value for value in values}
+        if typing.get_origin(self.type) is not Literal:
+            return {}
+        return {str(value): value for value in typing.get_args(self.type)}
 
     @property
     def is_required(self) -> bool:
@@ -157,8 +158,10 @@ class Signature:
                 option = Option.of(name, hints[name], parameter.default, docs.get(name, ""))
                 if parameter.kind is Parameter.VAR_POSITIONAL:
                     option = replace(option, is_repeated=True)
-                is_place = parameter.kind is not Parameter.KEYWORD_ONLY
-                (signature.places if is_place else signature.options).append(option)
+                if parameter.kind is Parameter.KEYWORD_ONLY:
+                    signature.options.append(option)
+                else:
+                    signature.places.append(option)
         return signature
 
     def _add_group(self, name: str, table: Any, some: Sequence[str], is_whole: bool) -> None:
@@ -190,7 +193,7 @@ class Signature:
         given: dict[str, list[str]] = {}
         keys: dict[str, str] = {}
         places: list[str] = []
-        n = argv.index("--") if "--" in argv else len(argv)
+        n = [*argv, "--"].index("--")
         queue, after = list(argv[:n]), argv[n + 1 :]  # after "--", all words are positional
         while queue:
             word = queue.pop(0)
@@ -200,24 +203,29 @@ class Signature:
             # The option, or the key
             name, equals, value = word.lstrip("-").partition("=")
             option = known.get(name.replace("_", "-"))
-            key = self._key(name) if option is None else ""
+            if option is None:
+                key, is_repeated = self._key(name), False
+                is_switch = self._is_switch(key)
+            else:
+                key, is_repeated, is_switch = "", option.is_repeated, option.type is bool
             # Its values
-            is_repeated = option is not None and option.is_repeated
-            is_switch = self._is_switch(key) if option is None else option.type is bool
             if equals:
                 values = [value]
             elif is_switch:
                 values = [queue.pop(0) if queue and queue[0].lower() in ("true", "false") else "true"]
             else:
                 n = next((n for n, later in enumerate(queue) if self.is_option(later)), len(queue))
-                n = n if is_repeated else min(n, 1)
+                if not is_repeated:
+                    n = min(n, 1)
                 values, queue = queue[:n], queue[n:]
             if not values:
                 raise UserError(f"{word} needs a value: {word} VALUE")
             if option is None:
                 keys[key] = values[0]
             else:
-                given[option.name] = [*given.get(option.name, []), *values] if is_repeated else values
+                if is_repeated:
+                    values = given.get(option.name, []) + values
+                given[option.name] = values
         return self._positional([*places, *after], given), self._named(given) | keys
 
     def _key(self, name: str) -> str:
@@ -241,7 +249,7 @@ class Signature:
 
     def is_option(self, word: str) -> bool:
         """Return True for `--anything`, and for `-n` if the verb has an option `n`."""
-        return word.startswith("--") or word in HELP or word in {f"-{o.name}" for o in self.options if len(o.name) == 1}
+        return word.startswith("--") or word in HELP or word in {dashed(option.name) for option in self.options}
 
     def unknown(self, name: str) -> UserError:
         """Return the error for an unknown option; it suggests the nearest option."""
@@ -253,8 +261,10 @@ class Signature:
         usual = (other for other in (SAME.get(plain, plain), *OPTIONS.get(plain, ()), *kinds) if other in known)
         near = next(usual, None) or nearest_name(plain, known, cutoff=0.7)
         suggested = known.get(near or "") or known.get(plain.rsplit(".", 1)[-1], [])
-        hint = f": did you mean {'-' if len(suggested[0]) == 1 else '--'}{suggested[0]}?" if suggested else ""
-        if not suggested and plain in NO_OPTION:
+        hint = ""
+        if suggested:
+            hint = f": did you mean {dashed(suggested[0])}?"
+        elif plain in NO_OPTION:
             hint = f": {NO_OPTION[plain]}"
         return UserError(f"unknown option --{name}{hint}")
 
@@ -270,13 +280,15 @@ class Signature:
         if missing:
             raise UserError(f"missing arguments of glassformer {self.verb}: {', '.join(missing)}")
         values = [place.read([word], place.metavar) for place, word in zip(single, words, strict=False)]
-        return [*values, *(self.places[-1].read(further, "") if further else ())]
+        if further:
+            values.extend(self.places[-1].read(further, ""))
+        return values
 
     def _named(self, given: Mapping[str, list[str]]) -> dict[str, Any]:
         values: dict[str, Any] = {group: {} for group in self.groups}
         for option in self.options:
             if option.name in given:
-                place = values[option.group] if option.group else values
+                place = values.get(option.group, values)
                 place[option.parameter] = option.read(given[option.name], f"--{option.name}")
         return values | {group: make(**values[group]) for group, (_, make) in self.groups.items()}
 
@@ -297,6 +309,11 @@ def _by_short_name(entries: Sequence[Entry]) -> dict[str, list[str]]:
     for key in dict.fromkeys(entry.key for entry in entries):
         keys.setdefault(key.rsplit(".", 1)[-1], []).append(key)
     return keys
+
+
+def dashed(name: str) -> str:
+    """Return the name of an option with the dashes before it."""
+    return f"-{name}" if len(name) == 1 else f"--{name}"
 
 
 def _annotated(hint: Any) -> tuple[Any, ...]:

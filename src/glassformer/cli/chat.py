@@ -103,10 +103,14 @@ class Talk:
     @property
     def _system(self) -> str | None:
         first = next(iter(self.chat.messages), None)
-        return first["content"] if first is not None and first["role"] == "system" else None
+        if first is None or first["role"] != "system":
+            return None
+        return first["content"]
 
     def _begin(self, system: str | None) -> None:
-        messages = [{"role": "system", "content": system}] if system else []
+        messages = []
+        if system:
+            messages.append({"role": "system", "content": system})
         self.chat = self.model.conversation(messages, log=err)
 
     def turn(self, line: str) -> None:

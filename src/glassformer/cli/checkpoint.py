@@ -72,7 +72,7 @@ def verify(folder: Dir, /) -> int:
         except UserError as error:
             n_damaged += 1
             print(f"{place}  {error}")
-    return 1 if n_damaged else 0
+    return int(n_damaged > 0)
 
 
 def prune(folder: Dir, /, *, keep: int = 1) -> int:
@@ -106,7 +106,9 @@ def prune(folder: Dir, /, *, keep: int = 1) -> int:
 def _steps(folder: Path) -> list[int]:
     steps = checkpoint.steps(folder)
     if not steps:
-        raise UserError(f"{folder} has no checkpoints" if folder.is_dir() else f"no such run: {folder}")
+        if not folder.is_dir():
+            raise UserError(f"no such run: {folder}")
+        raise UserError(f"{folder} has no checkpoints")
     return steps
 
 

@@ -47,7 +47,7 @@ def report(
 
     corpus = Corpus(
         text_files,
-        valid_paths=[] if data.valid_path is None else [data.valid_path],
+        valid_paths=[*filter(None, [data.valid_path])],
         valid_fraction=data.valid_fraction,
         text_field=data.text_field,
     )

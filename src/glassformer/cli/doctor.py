@@ -31,4 +31,4 @@ def main(directory: Dir | None = None, /, *, machine: bool = False, json_: Json 
     with bar("checking"):
         report = check_model(model)
     print_report(report, as_json=json_)
-    return 0 if report.ok else 1
+    return int(not report.ok)

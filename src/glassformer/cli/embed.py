@@ -1,27 +1,41 @@
 """glassformer embed DIR --input FILE --output FILE.npy"""
 
 import io
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from glassformer import files
 from glassformer.cli.arguments import Dir
 from glassformer.cli.inputs_outputs import Loading, Texts, require_output
 from glassformer.cli.progress import bar
+from glassformer.config.schema import setting
 from glassformer.errors import UserError, require_integer
 from glassformer.tasks.requirements import require_vectors
 
 
-def main(
-    directory: Dir,
-    text: str | None = None,
-    /,
-    *,
-    output: Path | None = None,
-    query: str | None = None,
-    n: int | None = None,
-    texts: Texts,
-    loading: Loading,
-) -> int:
+@dataclass(frozen=True)
+class Wanted:
+    """Output."""
+
+    is_usual: ClassVar[bool] = True
+    output: Path | None = setting(None, "The npy file to write, (lines, d_model) in fp32.")
+    query: str | None = setting(
+        None, 'Print the lines with the highest cosine similarity to this text: "cosine TAB line".'
+    )
+    n: int | None = setting(None, "Number of lines to print for the query; 5 by default.")
+
+    def __post_init__(self) -> None:
+        """Raise `UserError` if nothing is wanted, and for a number of lines without a query."""
+        if self.n is not None and self.query is None:
+            raise UserError("--n is the number of lines for a query: give --query TEXT, or remove --n")
+        if self.n is not None:
+            require_integer("n", self.n, 1, "the number of lines to print")
+        if self.output is None and self.query is None:
+            raise UserError("no output requested: give --output FILE.npy, or --query TEXT for the nearest lines")
+
+
+def main(directory: Dir, text: str | None = None, /, *, wanted: Wanted, texts: Texts, loading: Loading) -> int:
     """Write one vector per line to an npy file, or print the lines nearest to a query.
 
     An embedding model pools with its head; other models return the mean of the last hidden states. A blank line has a
@@ -29,23 +43,14 @@ def main(
 
     Args:
         text: One text.
-        output: The npy file to write, (lines, d_model) in fp32.
-        query: Print the lines with the highest cosine similarity to this text: "cosine TAB line".
-        n: Number of lines to print for the query; 5 by default.
 
     Examples:
         glassformer embed minilm --input lines.txt --output lines.npy
         glassformer embed minilm --input lines.txt --query "a question"
     """
     # Arguments and model
-    if n is not None and query is None:
-        raise UserError("--n is the number of lines for a query: give --query TEXT, or remove --n")
-    if n is not None:
-        require_integer("n", n, 1, "the number of lines to print")
-    if output is None and query is None:
-        raise UserError("no output requested: give --output FILE.npy, or --query TEXT for the nearest lines")
-    if output is not None:
-        require_output(output, [directory, texts.input])
+    if wanted.output is not None:
+        require_output(wanted.output, [directory, texts.input])
     given = texts.read(text)
     require_vectors(loading.run(directory).model, str(directory))
     model = loading.model(directory)
@@ -58,17 +63,17 @@ def main(
     with bar("embedding") as log:
         vectors = model.embed([given.texts[place] for place in places], log=log)
     # Output
-    if output is not None:
+    if wanted.output is not None:
         rows = np.full((len(given.texts), vectors.shape[1]), np.nan, vectors.dtype)
         rows[places] = vectors
         data = io.BytesIO()
         np.save(data, rows)
-        files.write_bytes(output, data.getvalue())
+        files.write_bytes(wanted.output, data.getvalue())
         n_texts, size = rows.shape
-        log(f"{output}: {n_texts:,} vectors of size {size:,}; each is {model.vectors_are}")
+        log(f"{wanted.output}: {n_texts:,} vectors of size {size:,}; each is {model.vectors_are}")
         if n_blank := n_texts - len(places):
             log(f"blank lines of the input: {n_blank:,}; their rows are NaN")
-    if query is not None:
-        for place, cosine in nearest(vectors, model.embed([query], log=log)[0], n or 5):
+    if wanted.query is not None:
+        for place, cosine in nearest(vectors, model.embed([wanted.query], log=log)[0], wanted.n or 5):
             print(f"{cosine:.4f}\t{given.texts[places[place]]}")
     return 0

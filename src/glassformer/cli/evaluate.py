@@ -80,4 +80,8 @@ def main(
 
 
 def _number(value: float | int | str) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return value

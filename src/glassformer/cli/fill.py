@@ -45,8 +45,9 @@ def main(
     if is_denoiser:
         require_effect(model, search)
     # Each text is printed when it is filled.
-    n_candidates = 5 if n is None else n
-    for filling in given.results(given.each(lambda text: model.fill(text, n_candidates, **search))):
+    if n is not None:
+        search = search | {"n": n}
+    for filling in given.results(given.each(lambda text: model.fill(text, **search))):
         if texts.json_:
             print_json({"text": "", "candidates": []} if filling is None else asdict(filling))
             continue

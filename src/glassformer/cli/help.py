@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassformer import recipes
-from glassformer.cli.arguments import METAVARS, Group, Option, Signature
+from glassformer.cli.arguments import METAVARS, Group, Option, Signature, dashed
 from glassformer.config.run import Run
 from glassformer.config.schema import Entry, toml_value, type_text, whole_keys
 
@@ -63,7 +63,8 @@ def of_verb(verb: Signature, *, is_whole: bool = False) -> str:
     for key in (key for key in keys if key not in first and is_whole):
         parts.setdefault(f"[{key.partition('.')[0]}]", []).append(_key_row(keys[key]))
     for title, rows in parts.items():
-        lines += ["", *([title] if title else []), *table(rows)] if rows else []
+        if rows:
+            lines += ["", *filter(None, [title]), *table(rows)]
     if verb.examples:
         lines += ["", "Examples:", *(f"  {example}" for example in verb.examples)]
     if verb.keys:
@@ -104,7 +105,11 @@ def table(rows: Sequence[Row], column: int = COLUMN) -> list[str]:
     for name, meanings in rows:
         indent = " " * (column if is_short else 6)
         texts = [line for meaning in meanings for line in _wrapped(meaning, indent)]
-        lines += [f"  {name}".ljust(column) + texts[0].lstrip(), *texts[1:]] if is_short else [f"  {name}", *texts]
+        if is_short:
+            texts[0] = f"  {name}".ljust(column) + texts[0].lstrip()
+        else:
+            lines.append(f"  {name}")
+        lines += texts
     return [line.rstrip() for line in lines]
 
 
@@ -116,8 +121,7 @@ def _row(option: Option) -> Row:
     notes = [" | ".join(option.choices)] if option.choices else []
     if not option.is_required and option.default not in (None, False, "", ()):
         notes.append(f"default {_shown(option.default)}")
-    dashes = "-" if len(option.name) == 1 else "--"
-    return f"{dashes}{option.name} {option.metavar}".strip(), [_with_notes(option.doc, notes)]
+    return f"{dashed(option.name)} {option.metavar}".strip(), [_with_notes(option.doc, notes)]
 
 
 def _by_key(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
@@ -158,7 +162,8 @@ def _meanings(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
     alike: dict[tuple[str, str], dict[str, list[str]]] = {}
     for entry in entries:
         kinds = alike.setdefault((entry.doc, entry.type), {}).setdefault(_shown(entry.default), [])
-        kinds += [entry.kind] if entry.kind not in ("", *kinds) else []
+        if entry.kind not in ("", *kinds):
+            kinds.append(entry.kind)
     meanings = []
     for (doc, values), defaults in alike.items():
         by_kind = [f"{default} for {' and '.join(kinds)}" for default, kinds in defaults.items()]
@@ -172,8 +177,8 @@ def _explained(entries: Sequence[Entry]) -> list[str]:
     entry = entries[0]
     lines = [entry.key]
     for kinds, doc, values, default in _meanings(entries):
-        facts = [("values", [values]), ("default", [default]), *([("kinds", [kinds])] if kinds else [])]
-        lines += ["", *_wrapped(doc, "  "), *table(facts, 12)]
+        facts = {"values": values, "default": default, "kinds": kinds}
+        lines += ["", *_wrapped(doc, "  "), *table([(name, [text]) for name, text in facts.items() if text], 12)]
     if entry.members:
         members = [(member.kind, [sentence(member.__doc__)]) for member in entry.members]
         lines += ["", "Kinds:", *table(members, 4 + max(len(kind) for kind, _ in members))]
@@ -191,4 +196,6 @@ def _with_notes(doc: str, notes: Sequence[str]) -> str:
 def _shown(value: object) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    return " ".join(map(str, value)) or '""' if isinstance(value, (list, tuple)) else str(value) or '""'
+    if isinstance(value, (list, tuple)):
+        value = " ".join(map(str, value))
+    return str(value) or '""'

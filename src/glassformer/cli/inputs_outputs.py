@@ -81,7 +81,9 @@ class Stored:
     def beam(self, directory: str | Path, search: Mapping[str, Any]) -> BeamConfig:
         """Return the settings of a search with a stored model, with `search` in place of some of them."""
         defaults = read_generation(checkpoint.find(Path(directory), self.checkpoint))
-        return replace(defaults if isinstance(defaults, BeamConfig) else BeamConfig(), **search)
+        if not isinstance(defaults, BeamConfig):
+            defaults = BeamConfig()
+        return replace(defaults, **search)
 
     def model(self, directory: str | Path) -> "Model":
         """Load the model of a directory with these options."""

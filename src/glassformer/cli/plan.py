@@ -82,7 +82,8 @@ def report(plan: "Plan") -> str:
     shape, layout = plan.shape, plan.layout
     n_read = shape.n_rows * shape.n_tokens
     rows = f"{shape.n_rows} × {shape.n_tokens:,} tokens"
-    rows += f" (sources of {shape.n_source:,})" if shape.n_source else ""
+    if shape.n_source:
+        rows += f" (sources of {shape.n_source:,})"
     hours = f"{plan.gpu_hours:,.0f}" if plan.gpu_hours >= 100 else f"{plan.gpu_hours:.3g}"
     time = f"{plan.seconds / 86400:,.1f} days" if plan.seconds >= 2 * 86400 else duration(plan.seconds)
     lines = [

@@ -101,9 +101,13 @@ def summary(outcome: "Outcome", seconds: float, best: str) -> dict[str, str]:
 
     task, folder = task_of(outcome.run), outcome.folder
     valid = outcome.reports.get("valid")
-    units = [] if valid is None else [f"eval loss {valid.loss:.4f} nats" + (f" ({best})" if best else "")]
-    if valid is not None and valid.bits_per_byte is not None:
-        units.append(f"{valid.bits_per_byte:.3f} bits per byte")
+    units = []
+    if valid is not None:
+        units.append(f"eval loss {valid.loss:.4f} nats")
+        if best:
+            units[0] += f" ({best})"
+        if valid.bits_per_byte is not None:
+            units.append(f"{valid.bits_per_byte:.3f} bits per byte")
     example = ' "… [MASK] …"' if task.verb == "fill" else ""
     return {
         "done": ", ".join([*units, f"after {duration(seconds)}"]),

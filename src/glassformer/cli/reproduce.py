@@ -39,12 +39,14 @@ def main(*names: Annotated[str, "RECIPE"], output: Annotated[RunOutput, "out", "
         reached = _reached(outcome.folder, run.result, progress, reporter.log)
     passed = run.result.at_least <= reached <= run.result.at_most
     lowest, highest = run.result.at_least, run.result.at_most
-    bounds = f"{lowest} to {highest}" if lowest else f"at most {highest}"
+    bounds = f"{lowest} to {highest}"
     if highest == float("inf"):
         bounds = f"at least {lowest}"
+    elif not lowest:
+        bounds = f"at most {highest}"
     verdict = "PASS" if passed else "FAIL"
     print(f"{verdict}  {run.name}: {run.result.metric} {reached:.4f} (must be {bounds}), {seconds:.0f} s")
-    return 0 if passed else 1
+    return int(not passed)
 
 
 def _check(run: Run, result: ExpectedResult) -> None:

@@ -44,7 +44,7 @@ def main(
     if sources is None and model.is_seq2seq:
         raise UserError("the source side is missing: give --source FILE and --target FILE")
     with bar("scoring") as log:
-        scores = model.score(targets, log=log) if sources is None else model.score(sources, targets, log=log)
+        scores = model.score(targets, source=sources, log=log)
     for i, (score, text) in enumerate(zip(scores, targets, strict=True)):
         if json_:
             given = {} if sources is None else {"source": sources[i]}
@@ -59,4 +59,6 @@ def _sides(text: str | None, source: str | None, target: str | None) -> tuple[li
     if source is not None and target is not None:
         pairs = aligned_lines(Path(source), Path(target))
         return [one for one, _ in pairs], [other for _, other in pairs]
-    return None, [text] if text is not None else lines(files.read_text(files.as_path(target, "--target")))
+    if text is not None:
+        return None, [text]
+    return None, lines(files.read_text(files.as_path(target, "--target")))

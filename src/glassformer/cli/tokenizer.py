@@ -68,9 +68,9 @@ def encode(tokenizer: TokenizerFile, text: str, /, *, allow_special: bool = Fals
         glassformer tokenizer encode runs/mybook "It was" --tokens
     """
     loaded = load_tokenizer(tokenizer)
-    ids = loaded.encode(
-        read_stdin() if text == "-" else text, allow_special=loaded.special_tokens if allow_special else ()
-    )
+    if text == "-":
+        text = read_stdin()
+    ids = loaded.encode(text, allow_special=loaded.special_tokens if allow_special else ())
     print(" ".join(loaded.tokens(ids) if tokens else map(str, ids)))
     return 0
 
@@ -120,7 +120,8 @@ def report(tokenizer: TokenizerFile, /, *text_files: Files) -> int:
 
 def load_tokenizer(path: Path) -> "Tokenizer":
     """Load a tokenizer.json, or the tokenizer of a model directory."""
-    path = path / "tokenizer.json" if path.is_dir() else path
+    if path.is_dir():
+        path = path / "tokenizer.json"
     with files.reading(path):
         path.stat()
     from glassformer.tokenization.tokenizer import Tokenizer  # imports numpy

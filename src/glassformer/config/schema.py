@@ -129,7 +129,7 @@ def _nearest_field(cls: type, name: str) -> str:
     """Return a hint for an unknown field: the nearest field, or the same field of a nested dataclass."""
     names = [field.name for field in dataclasses.fields(cast(Any, cls))]
     near = SAME[name] if SAME.get(name) in names else nearest_name(name, names, cutoff=0.7)
-    suggestions = [] if near is None else [f"{near}=…"]
+    suggestions = [f"{name}=…" for name in (near,) if name is not None]
     for field in dataclasses.fields(cast(Any, cls)):
         for member in members(_hints(cls)[field.name]):
             if dataclasses.is_dataclass(member) and name in {inner.name for inner in dataclasses.fields(member)}:
@@ -145,8 +145,8 @@ def _require_ranges(cls: Any, values: Mapping[str, Any], prefix: str) -> None:
         value = values.get(field.name)
         if dataclasses.is_dataclass(value):
             _require_ranges(value, vars(value), f"{prefix}{field.name}.")
-        for within in field.metadata.get("ranges", ()) if value is not None else ():
-            if not within.holds(value):
+        for within in field.metadata.get("ranges", ()):
+            if value is not None and not within.holds(value):
                 wrong = format(list(value) if isinstance(value, tuple) else value, within.spec)
                 raise UserError(f"{prefix}{field.name} is {wrong} and must {within.must}")
 
@@ -312,7 +312,7 @@ def whole_keys(
     whole: dict[str, Any] = {}
     for name, new in changes.items():
         key = _whole_key(name.replace("-", "_"), known, own, sections)
-        dotted = _dotted(new, f"{key}.") if isinstance(new, Mapping) else {key: new}
+        dotted = _dotted({key: new})
         if twice := [key for key in dotted if key in whole]:
             raise UserError(f"{twice[0]} is given twice: give it once")
         whole |= dotted
@@ -327,12 +327,15 @@ def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Se
     if same := [key for key in own if key.rsplit(".", 1)[-1] == SAME.get(name)]:
         raise UserError(f"unknown key {name}: did you mean {' or '.join(same[:2])}?")
     alike = [key for key in known if key.rsplit(".", 1)[-1] == name]
-    found = [key for key in alike if key in own] if len(alike) > 1 else alike
+    found = alike
+    if len(alike) > 1:
+        found = [key for key in alike if key in own]
     relatives = [key for key in own if key.endswith(f"_{name}")]
     if relatives and not any(key in own for key in found):
         raise UserError(f"{name} may mean {' or '.join([*found, *relatives])}: give the full key")
-    for section in sections if len(found) > 1 else ():
-        if nearest := sorted((key.count("."), key) for key in found if key.startswith(f"{section}.")):
+    for section in sections:
+        nearest = sorted((key.count("."), key) for key in found if key.startswith(f"{section}."))
+        if nearest and len(found) > 1:
             found = [key for dots, key in nearest if dots == nearest[0][0]]
             break
     if len(found) == 1:
@@ -354,7 +357,10 @@ def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of nested tables by dotted key."""
     values: dict[str, Any] = {}
     for name, value in table.items():
-        values |= _dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        if isinstance(value, Mapping):
+            values |= _dotted(value, f"{prefix}{name}.")
+        else:
+            values[f"{prefix}{name}"] = value
     return values
 
 
@@ -385,8 +391,9 @@ def to_toml(table: Mapping[str, Any], prefix: str = "") -> str:
     text = "".join(line + "\n" for line in lines)
     for key, value in tables.items():
         body = to_toml(value, f"{prefix}{key}.")
-        head = f"[{prefix}{key}]\n" if not body.startswith("\n[") else ""
-        text += f"\n{head}{body}" if head else body
+        if not body.startswith("\n["):
+            body = f"\n[{prefix}{key}]\n{body}"
+        text += body
     return text
 
 

@@ -537,9 +537,12 @@ class TransformerConfig:
     @property
     def head_stack(self) -> Stack:
         """The stack before the head: the decoder if present, else the encoder."""
-        stack = self.decoder or self.encoder
-        assert stack is not None  # checked in __post_init__
-        return stack
+        return self.stacks[self.head_stack_name]
+
+    @property
+    def head_stack_name(self) -> Literal["encoder", "decoder"]:
+        """Name of the stack before the head."""
+        return "encoder" if self.decoder is None else "decoder"
 
     @property
     def n_outputs(self) -> int:

@@ -322,7 +322,9 @@ def _least_gpus(config: ModelConfig, train: TrainConfig, stored: dict[int, Activ
         return None
     fixed = sharded(whole, config, train, 1)
     room = gpu.usable_bytes - (fixed.total - fixed.state)
-    return max(2, math.ceil(whole.state / room)) if room > 0 else None
+    if room <= 0:
+        return None
+    return max(2, math.ceil(whole.state / room))
 
 
 def _check(run: Run, n_gpus: int, n_tokens: int | None) -> None:

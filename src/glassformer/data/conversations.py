@@ -4,24 +4,24 @@ A record has `messages` (objects with `role` and `content`), or a `prompt` and i
 of messages. Sources: a `.jsonl` or `.parquet` file, a `.tsv` or `.csv` file with the columns of a prompt and its
 completion, `hf:NAME` and data in memory. Records without an answer of the assistant are skipped and counted.
 
-`split.read_sides` makes the split, by a hash of what comes before the first answer: all conversations with the same
+`RecordCorpus` makes the split, by a hash of what comes before the first answer: all conversations with the same
 beginning are on one side.
 """
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from glassformer.chat_messages import require_messages
 from glassformer.config.run import ConversationData, PreferenceData, PromptData
 from glassformer.data import addresses
 from glassformer.data.hub import VALIDATION
 from glassformer.data.in_memory import name_of
+from glassformer.data.record_corpus import RecordCorpus
 from glassformer.data.records import Dropped, Record, Request
-from glassformer.data.split import digest_of, read_sides, split_records, without_repeats
+from glassformer.data.split import split_records
 from glassformer.errors import UserError
 
 ASSISTANT = "assistant"
@@ -96,40 +96,23 @@ class Answered(Protocol):
     def question(self) -> tuple[dict[str, Any], ...]: ...
 
 
+D = TypeVar("D", bound=ConversationData | PreferenceData | PromptData)
 R = TypeVar("R", bound=Answered)
 
 
-class AnsweredCorpus(ABC, Generic[R]):
-    """The records of a run and their split, by question; files are read on first use."""
+class AnsweredCorpus(RecordCorpus[D, R]):
+    """The records of a run and their split, by question."""
 
-    dropped: Dropped
-
-    def __init__(self, data: ConversationData | PreferenceData | PromptData) -> None:
-        self.data, self.name = data, data.path or "no data"
+    def __init__(self, data: D, dropped: Dropped) -> None:
         if data.path is None:
             raise UserError(f"no {data.kind} are given; set --data.path FILE")
+        super().__init__(data, data.path, dropped)
 
-    @abstractmethod
-    def records(self, data: Any, split: str) -> Iterator[R]:
-        """Yield the records of `data.path`; `split` is for a dataset whose address names no split."""
+    def texts(self, record: R) -> tuple[str, ...]:
+        return (record.text,)
 
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the records of both sides in their order; equal digests mean equal data."""
-        return digest_of(self.data.kind, ([(one.text,) for one in side] for side in self.split))
-
-    @cached_property
-    def split(self) -> tuple[list[R], list[R]]:
-        """Training and validation records; raises `UserError` if a side is empty."""
-        data = self.data
-        valid_data = None if data.valid_path is None else replace(data, path=data.valid_path)
-        train, valid, self._share_news = read_sides(
-            data,
-            valid_data,
-            self.records,
-            lambda found: split_records(found, [str(one.question) for one in found], data.valid_fraction),
-        )
-        return without_repeats(train, valid, lambda one: one.text, self.dropped, self.name), valid
+    def divide(self, records: list[R]) -> tuple[list[R], list[R]]:
+        return split_records(records, [str(one.question) for one in records], self.data.valid_fraction)
 
     def whole(self) -> list[R]:
         """Return all records without a split; of a dataset, its validation split."""
@@ -138,18 +121,12 @@ class AnsweredCorpus(ABC, Generic[R]):
             raise UserError(f"{name_of(self.name)} has no usable {self.dropped.RECORD}; use another file")
         return found
 
-    def news(self) -> list[str]:
-        """Read the records and return notes: skipped ones, and a held-out fraction that is too small."""
-        _ = self.split
-        return [*self.dropped.sentences(), *self._share_news]
 
-
-class ConversationCorpus(AnsweredCorpus[Conversation]):
+class ConversationCorpus(AnsweredCorpus[ConversationData, Conversation]):
     """The conversations of a run and their split."""
 
     def __init__(self, data: ConversationData) -> None:
-        super().__init__(data)
-        self.dropped = DroppedConversations()
+        super().__init__(data, DroppedConversations())
 
-    def records(self, data: Any, split: str) -> Iterator[Conversation]:
+    def records(self, data: ConversationData, split: str) -> Iterator[Conversation]:
         return conversations_in(data, self.dropped, split)

@@ -5,23 +5,23 @@ Sources: a `.tsv`, `.csv`, `.jsonl` or `.parquet` file with named columns; a `.c
 one split of it, `hf:NAME#SPLIT` (extra for both, and for Parquet: data).
 Only records without text or label are skipped; they are counted.
 
-`split.read_sides` makes the split. Equal texts are on one side, and every label is in at least one training text.
+`RecordCorpus` makes the split. Equal texts are on one side, and every label is in at least one training text.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from operator import attrgetter
 from typing import Any, ClassVar
 
 from glassformer.config.run import LabelData
 from glassformer.data import addresses, builtin
 from glassformer.data.hub import VALIDATION
 from glassformer.data.in_memory import name_of
+from glassformer.data.record_corpus import RecordCorpus
 from glassformer.data.records import Dropped, Kind, Record, Request
-from glassformer.data.split import digest_of, read_sides, split_records, without_repeats
+from glassformer.data.split import split_records
 from glassformer.errors import UserError, nearest_name
 
 IMBALANCE_NOTED = 5.0
@@ -149,54 +149,47 @@ def _tagged(data: LabelData, record: Record) -> Labelled | None:
     return sentence
 
 
-class LabelCorpus:
-    """The labelled records of a run and their split; files are read on first use."""
+class LabelCorpus(RecordCorpus[LabelData, Labelled]):
+    """The labelled records of a run and their split."""
+
+    dropped: DroppedLabels
 
     def __init__(self, data: LabelData) -> None:
         if data.path is None:
             raise UserError("data.path is missing; set --data.path FILE to a file of labelled texts")
         if data.outputs == "tags" and data.second_field is not None:
             raise UserError("data.outputs = tags needs single texts; remove data.second_field")
-        self.data = data
-        self.dropped = DroppedLabels()
-        self.path = self.name = data.path
+        super().__init__(data, data.path, DroppedLabels())
 
-    @property
-    def valid_data(self) -> LabelData | None:
-        """The data of a separate validation file."""
-        return None if self.data.valid_path is None else replace(self.data, path=self.data.valid_path)
+    def records(self, data: LabelData, split: str) -> Iterator[Labelled]:
+        return labelled_in(data, self.dropped, split)
 
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the records of both sides in their order; equal digests mean equal data."""
-        sides = ([(str(len(record.inputs)), *record.inputs, *record.labels) for record in side] for side in self.split)
-        return digest_of("labels", sides)
+    def texts(self, record: Labelled) -> tuple[str, ...]:
+        return str(len(record.inputs)), *record.inputs, *record.labels
 
-    @cached_property
-    def split(self) -> tuple[list[Labelled], list[Labelled]]:
-        """Training and validation records; raises `UserError` for an empty side or an unknown validation label."""
-        data = self.data
-        train, valid, self._share_news = read_sides(
-            data,
-            self.valid_data,
-            lambda data, split: labelled_in(data, self.dropped, split),
-            lambda records: split_labelled(records, data.valid_fraction, data.outputs),
-        )
-        if data.outputs == "classes":
+    def divide(self, records: list[Labelled]) -> tuple[list[Labelled], list[Labelled]]:
+        return split_labelled(records, self.data.valid_fraction, self.data.outputs)
+
+    def identity(self, record: Labelled) -> Hashable:
+        return record.inputs
+
+    def distinct(self, train: list[Labelled], valid: list[Labelled]) -> list[Labelled]:
+        """Raise `UserError` for an unknown validation label too, and for labels that cannot be learned."""
+        if self.data.outputs == "classes":
             self._require_few_labels(train)
-        train = without_repeats(train, valid, attrgetter("inputs"), self.dropped, self.name)
-        if data.outputs != "regression":
+        train = super().distinct(train, valid)
+        if self.data.outputs != "regression":
             names = class_names(train)
             self._require_no_header(train)
             if len(names) == 1:
                 raise UserError(f"{self.name} has only the label {names[0]!r}; add texts with another label")
             require_known(valid, names)
-        return train, valid
+        return train
 
     @cached_property
     def test(self) -> list[Labelled] | None:
         """Records of `test_path`, or of the test part of built-in texts; None without either."""
-        path = self.data.test_path or builtin.test_part(self.path)
+        path = self.data.test_path or builtin.test_part(self.name)
         if path is None:
             return None
         records = read_labels(self.data, path, self.dropped, "test")
@@ -206,9 +199,10 @@ class LabelCorpus:
 
     def news(self) -> list[str]:
         """Read the records and return notes: skipped records, missing headers, too few held-out texts, rare classes."""
-        train, _ = self.split
-        counts = {} if self.data.outputs == "regression" else _counts(train)
-        return [*self.dropped.sentences(), *self._share_news, *_imbalance_sentences(counts, self.data.outputs)]
+        news = super().news()
+        if self.data.outputs != "regression":
+            news += _imbalance_sentences(_counts(self.split[0]), self.data.outputs)
+        return news
 
     def _require_few_labels(self, records: Sequence[Labelled]) -> None:
         """Raise `UserError` if nearly every text has its own label: none is left for validation."""
@@ -224,10 +218,10 @@ class LabelCorpus:
         counts = _counts(records)
         if not self.dropped.headerless or len(records) <= 2 * len(counts):
             return
-        for label in (record.labels[0] for record in records if record.where == f"{self.path}:1"):
+        for label in (record.labels[0] for record in records if record.where == f"{self.name}:1"):
             if counts[label] == 1:
                 raise UserError(
-                    f"{self.path}:1 looks like a header, because no other line has the label {label!r}; "
+                    f"{self.name}:1 looks like a header, because no other line has the label {label!r}; "
                     "set data.text_field and data.label_field to the columns of texts and labels"
                 )
 

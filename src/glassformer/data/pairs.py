@@ -5,12 +5,11 @@ a part of it, `builtin:NAME#train`, `#valid` or `#test`; `hf:NAME` or `hf:NAME:C
 or one split of it, `hf:NAME#SPLIT` (extra for both, and for Parquet: data). Only pairs with an empty side
 are skipped; they are counted. All pairs are kept in memory as text, which is practical for some millions of pairs.
 
-`split.read_sides` makes the split, by a hash of the source: all targets of one source are on one side.
+`RecordCorpus` makes the split, by a hash of the source: all targets of one source are on one side.
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,8 +19,9 @@ from glassformer.data import addresses
 from glassformer.data.formats import lines
 from glassformer.data.hub import VALIDATION
 from glassformer.data.in_memory import name_of
+from glassformer.data.record_corpus import RecordCorpus
 from glassformer.data.records import Dropped, Record, Request
-from glassformer.data.split import digest_of, read_sides, split_records, without_repeats
+from glassformer.data.split import split_records
 from glassformer.errors import UserError
 
 
@@ -41,7 +41,7 @@ class DroppedPairs(Dropped):
     REPEATED: ClassVar = ("pair is also in the validation pairs", "pairs are also in the validation pairs")
 
 
-def pairs_in(data: PairData, dropped: DroppedPairs, split: str = "train") -> Iterator[Pair]:
+def pairs_in(data: PairData, dropped: Dropped, split: str = "train") -> Iterator[Pair]:
     """Yield the pairs of `path`, or of `source` and `target`; `split` is for a dataset whose address names no split."""
     names = data.source_field, data.target_field
     if data.path is None:
@@ -75,13 +75,12 @@ def aligned_lines(source: Path, target: Path) -> list[tuple[str, str]]:
     return list(zip(sources, targets, strict=True))
 
 
-class PairCorpus:
-    """The pairs of a run and their split; files are read on first use."""
+class PairCorpus(RecordCorpus[PairData, Pair]):
+    """The pairs of a run and their split."""
 
     def __init__(self, data: PairData) -> None:
-        self.data = data
-        self.dropped = DroppedPairs()
-        self.name = data.path or f"{data.source or 'no source'} and {data.target or 'no target'}"
+        name = data.path or f"{data.source or 'no source'} and {data.target or 'no target'}"
+        super().__init__(data, name, DroppedPairs())
         _check_sides(data)
 
     @property
@@ -92,27 +91,14 @@ class PairCorpus:
             return None
         return replace(data, path=data.valid_path, source=data.valid_source, target=data.valid_target)
 
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the pairs of both sides in their order; equal digests mean equal data."""
-        sides = ([(pair.source, pair.target) for pair in pairs] for pairs in self.split)
-        return digest_of("pairs", sides)
+    def records(self, data: PairData, split: str) -> Iterator[Pair]:
+        return pairs_in(data, self.dropped, split)
 
-    @cached_property
-    def split(self) -> tuple[list[Pair], list[Pair]]:
-        """Training and validation pairs; raises `UserError` if a side is empty."""
-        train, valid, self._share_news = read_sides(
-            self.data,
-            self.valid_data,
-            lambda data, split: pairs_in(data, self.dropped, split),
-            lambda pairs: split_records(pairs, [pair.source for pair in pairs], self.data.valid_fraction),
-        )
-        return without_repeats(train, valid, lambda pair: pair, self.dropped, self.name), valid
+    def texts(self, record: Pair) -> tuple[str, ...]:
+        return record.source, record.target
 
-    def news(self) -> list[str]:
-        """Read the pairs and return notes: skipped pairs, and a held-out fraction that is too small."""
-        _ = self.split
-        return [*self.dropped.sentences(), *self._share_news]
+    def divide(self, records: list[Pair]) -> tuple[list[Pair], list[Pair]]:
+        return split_records(records, [pair.source for pair in records], self.data.valid_fraction)
 
 
 def read_pairs(data: PairData, dropped: DroppedPairs | None = None) -> list[Pair]:

@@ -68,12 +68,11 @@ def _conversation(data: PreferenceData, record: Record, name: str) -> list[dict[
     return messages_of(record, data.prompt_field, "user") + messages
 
 
-class PreferenceCorpus(AnsweredCorpus[Preference]):
+class PreferenceCorpus(AnsweredCorpus[PreferenceData, Preference]):
     """The preferences of a run and their split."""
 
     def __init__(self, data: PreferenceData) -> None:
-        super().__init__(data)
-        self.dropped = DroppedPreferences()
+        super().__init__(data, DroppedPreferences())
 
-    def records(self, data: Any, split: str) -> Iterator[Preference]:
+    def records(self, data: PreferenceData, split: str) -> Iterator[Preference]:
         return preferences_in(data, self.dropped, split)

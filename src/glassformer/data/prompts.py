@@ -45,12 +45,11 @@ def prompts_in(data: PromptData, dropped: Dropped, split: str = "train") -> Iter
             dropped.empty(record.where)
 
 
-class PromptCorpus(AnsweredCorpus[Prompt]):
+class PromptCorpus(AnsweredCorpus[PromptData, Prompt]):
     """The prompts of a run and their split."""
 
     def __init__(self, data: PromptData) -> None:
-        super().__init__(data)
-        self.dropped = DroppedPrompts()
+        super().__init__(data, DroppedPrompts())
 
-    def records(self, data: Any, split: str) -> Iterator[Prompt]:
+    def records(self, data: PromptData, split: str) -> Iterator[Prompt]:
         return prompts_in(data, self.dropped, split)

@@ -7,17 +7,12 @@ does not depend on the order of the files.
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from typing import TypeVar
 
-from glassformer.config.run import ConversationData, LabelData, PairData, PreferenceData, PromptData
-from glassformer.data import builtin, hub
-from glassformer.data.records import Dropped
 from glassformer.errors import UserError
 
 T = TypeVar("T")
-Data = TypeVar("Data", bound=PairData | LabelData | ConversationData | PreferenceData | PromptData)
 
 FEW = 0.5
 """A note is printed if the held-out fraction is below this part of `valid_fraction`."""
@@ -137,60 +132,6 @@ def split_records(
     for record, key in zip(records, keys, strict=True):
         sides[key in chosen].append(record)
     return sides
-
-
-def read_sides(
-    data: Data,
-    valid: Data | None,
-    read: Callable[[Data, str], Iterator[T]],
-    divide: Callable[[list[T]], tuple[list[T], list[T]]],
-) -> tuple[list[T], list[T], list[str]]:
-    """Read training and validation records, and return them with a note if the held-out fraction is too small.
-
-    `valid` describes separate validation data. Without it, built-in records use their own parts, a dataset uses its
-    split named validation, and `divide` splits all other data by a hash of each record (`split_records`).
-    """
-    path = data.path or ""
-    if valid is None and builtin.has_parts(path):
-        data, valid = replace(data, path=f"{path}#train"), replace(data, path=f"{path}#valid")
-    elif valid is None and path.startswith(hub.PREFIX) and "#" not in path and hub.VALIDATION in hub.splits(path):
-        valid = data
-    train = list(read(data, "train"))
-    if valid is not None:
-        return train, list(read(valid, hub.VALIDATION)), []
-    train, held = divide(train)
-    return train, held, share_news(len(held) / max(1, len(train) + len(held)), data.valid_fraction)
-
-
-def without_repeats(
-    train: Sequence[T], valid: Sequence[T], key: Callable[[T], Hashable], dropped: Dropped, name: str
-) -> list[T]:
-    """Return the training records that are not also validation data, and count the others.
-
-    Raises `UserError` if there is no training or no validation record in the data called `name`.
-    """
-    held = set(map(key, valid))
-    distinct = [record for record in train if key(record) not in held]
-    dropped.n_repeated = len(train) - len(distinct)
-    repeated = ", because all of them are also validation data" if train else ""
-    for side, reason, records in (("training", repeated, distinct), ("validation", "", valid)):
-        if not records:
-            noun = dropped.RECORD
-            raise UserError(
-                f"the split of {name} has no {side} {noun}{reason}; use more {noun}s, or set data.valid_path"
-            )
-    return distinct
-
-
-def digest_of(begin: str, sides: Iterable[Iterable[Iterable[str]]]) -> str:
-    """Return the SHA-256 of `begin` and of the texts of every record of every side, in their order."""
-    digest = hashlib.sha256(begin.encode())
-    for records in sides:
-        for text in (text for record in records for text in record):
-            data = text.encode()
-            digest.update(len(data).to_bytes(8, "little") + data)
-        digest.update(b"|")
-    return digest.hexdigest()
 
 
 def _hash(text: str) -> bytes:

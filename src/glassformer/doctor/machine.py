@@ -148,7 +148,9 @@ def _in_turns(make: Callable[[], Call], variants: Mapping[str, Choices]) -> dict
 
 def _works(has_bfloat16: bool) -> Iterator[tuple[str, Callable[[], Call]]]:
     """Yield the names of the rows, and functions that make the work of a row."""
-    dtypes = {"fp32": torch.float32} | ({"bf16": torch.bfloat16} if has_bfloat16 else {})
+    dtypes = {"fp32": torch.float32}
+    if has_bfloat16:
+        dtypes["bf16"] = torch.bfloat16
     for n_rows in (1, 2, 4, 16, 64):
         for name, dtype in (dtypes | {"fp16": torch.float16, "int8": torch.int8}).items():
             yield f"decoding product {name}, rows: {n_rows}", _Products(n_rows, dtype)
@@ -156,8 +158,9 @@ def _works(has_bfloat16: bool) -> Iterator[tuple[str, Callable[[], Call]]]:
         yield f"layer fp32, width {width}, step", _Step(1024, width, 4 * width)
     for name in dtypes:
         yield f"vocabulary of {VOCABULARY:,} {name}, step", _Step(256, 256, VOCABULARY, name == "bf16")
-    for n_tokens in (64, 256, 1024) if has_bfloat16 else ():
-        yield f"attention bf16, {n_tokens} tokens, step", _CausalAttention(n_tokens)
+    if has_bfloat16:
+        for n_tokens in (64, 256, 1024):
+            yield f"attention bf16, {n_tokens} tokens, step", _CausalAttention(n_tokens)
 
 
 @dataclass(frozen=True)

@@ -134,9 +134,10 @@ class Probe:
             index = torch.arange(width, device=ids.device)
             mask = index < lengths if side == "right" else index >= width - lengths
             padding = self.draw(len(ids), width, n_ids=n_ids)
-            padded = padding if random_padding else torch.full_like(padding, self.interface.pad_id or 0)
-            padded[mask] = ids[torch.arange(ids.shape[1], device=ids.device) < lengths]
-            return padded, mask
+            if not random_padding:
+                padding.fill_(self.interface.pad_id or 0)
+            padding[mask] = ids[torch.arange(ids.shape[1], device=ids.device) < lengths]
+            return padding, mask
 
         target = pad(rows.token_ids, width, side, self.n_ids)
         if rows.source_ids is None:

@@ -60,10 +60,13 @@ def describe_model(config: ModelConfig) -> str:
         return f"Transformer{alone} {layers} × {config.d_model}"
     attention = config.attention
     if isinstance(attention, NoAttention):
-        seen = "no attention, context every step" if attention.context_every_step else "no attention"
+        seen = "no attention"
+        if attention.context_every_step:
+            seen += ", context every step"
     else:
-        feeding = ", input feeding" if getattr(attention, "input_feeding", False) else ""
-        seen = f"{attention.score.replace('_', ' ')} attention {attention.kind}{feeding}"
+        seen = f"{attention.score.replace('_', ' ')} attention {attention.kind}"
+        if getattr(attention, "input_feeding", False):
+            seen += ", input feeding"
     return f"{config.cell.upper()} {config.n_layers}+{config.n_layers} × {config.d_decoder}, {seen}"
 
 

@@ -45,7 +45,9 @@ class Filling:
     def _repr_html_(self) -> str:
         rows = [{"mask": n} | asdict(one) for n, some in enumerate(self.candidates, 1) for one in some]
         text = notebook.table({"text": self.text})
-        return text + notebook.frame(rows) if rows else text
+        if rows:
+            text += notebook.frame(rows)
+        return text
 
 
 def mask_token(tokenizer: Tokenizer) -> str:

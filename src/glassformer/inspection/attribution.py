@@ -117,7 +117,7 @@ def _place(part: str) -> tuple[int, int]:
     """
     if part.startswith("head."):
         return 0, int(part.removeprefix("head."))
-    return (1, 0) if part == "attention_bias" else (2, 0)
+    return {"attention_bias": 1}.get(part, 2), 0
 
 
 def _words(part: str) -> str:

@@ -390,8 +390,9 @@ def encoded(
 
 def _text_ids(model: TrainedModel, text: str) -> list[int]:
     """Return the ids that a model with one stack reads; `[MASK]` is a mask for a model that fills masks."""
-    filler = model.task.filler(model) if MASK in text else None
-    return model.text_ids(text) if filler is None else filler.ids(text)
+    if MASK in text and (filler := model.task.filler(model)) is not None:
+        return filler.ids(text)
+    return model.text_ids(text)
 
 
 def _encoded_pair(
@@ -400,7 +401,8 @@ def _encoded_pair(
     translator, max_len, filler = model.translator, model.network.config.max_len, None
     if isinstance(source, str):
         _require_words("source", source)
-        filler = model.task.filler(model) if MASK in source else None
+        if MASK in source:
+            filler = model.task.filler(model)
         source = translator.source_ids(source) if filler is None else filler.ids(source)
     source_ids = list(source)
     if cuts:

@@ -157,7 +157,7 @@ def residual_names(network: Transformer, stack: Kind | None = None) -> dict[str,
 
 def head_stack(network: Transformer) -> Kind:
     """Return the stack that the head reads."""
-    return "encoder" if network.decoder is None else "decoder"
+    return network.config.head_stack_name
 
 
 def token_transformer(network: nn.Module, user: str) -> Transformer:

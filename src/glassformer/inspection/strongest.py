@@ -30,7 +30,7 @@ from glassformer.inspection.ablation import context_name
 from glassformer.inspection.attention_maps import Kind, checked
 from glassformer.inspection.capture import Trace, capture_tensors
 from glassformer.inspection.texts import Given, read
-from glassformer.inspection.writes import head_output, require_heads, values_bias
+from glassformer.inspection.writes import head_output, module_name, require_heads, values_bias
 from glassformer.models.transformer import Transformer
 from glassformer.nn.experts import Experts
 from glassformer.tasks.trained_model import TrainedModel
@@ -210,7 +210,7 @@ def _place(network: nn.Module, units: Units) -> tuple[str, nn.Module]:
     if units.what == "neuron":
         module, name = block.ff, f"{stack}.blocks.{units.layer}.ff.activations"
     else:
-        module = block.cross_attn if units.kind == "cross" else block.self_attn
+        module = getattr(block, module_name(units.kind))
         name = context_name(network, units.kind, units.layer)
     if isinstance(module, Experts):
         raise UserError("a layer of experts has no neurons to choose: choose a head")

@@ -108,13 +108,17 @@ def written(network: Transformer, at: Mapping[str, Tensor]) -> Iterator[tuple[st
 
 def _out_norm(network: Transformer, kind: Kind, layer: int) -> nn.Module | None:
     block = getattr(network, head_stack(network)).blocks[layer]
-    norm: nn.Module | None = block.cross_attn_out_norm if kind == "cross" else block.self_attn_out_norm
+    norm: nn.Module | None = getattr(block, f"{module_name(kind)}_out_norm")
     return norm
 
 
 def _out_norm_input(network: Transformer, kind: Kind, layer: int) -> str:
-    attention = "cross_attn" if kind == "cross" else "self_attn"
-    return f"{head_stack(network)}.blocks.{layer}.{attention}_out_norm.input"
+    return f"{head_stack(network)}.blocks.{layer}.{module_name(kind)}_out_norm.input"
+
+
+def module_name(kind: Kind) -> str:
+    """Return the name that a block gives to an attention."""
+    return "cross_attn" if kind == "cross" else "self_attn"
 
 
 def values_bias(attention: MultiHeadAttention) -> Tensor:

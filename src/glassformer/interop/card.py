@@ -102,8 +102,9 @@ def _how_to_run(config: ModelConfig, folder: Path, to: str) -> str:
     (architecture,) = theirs["architectures"]
     use = "print(model(**inputs))"
     if architecture.endswith(("CausalLM", "LMHeadModel", "ConditionalGeneration", "MTModel")):
-        lacks_start = is_encoder_decoder and theirs.get("decoder_start_token_id") is None
-        use = WITHOUT_START if lacks_start else GENERATE.format(n=max(1, min(40, config.max_len // 2)))
+        use = GENERATE.format(n=max(1, min(40, config.max_len // 2)))
+        if is_encoder_decoder and theirs.get("decoder_start_token_id") is None:
+            use = WITHOUT_START
     return TRANSFORMERS.format(architecture=architecture, use=use)
 
 

@@ -105,7 +105,10 @@ class GGUFFolder(HFFolder):
 
     def text(self, name: str, max_bytes: int = files.MAX_TEXT_BYTES) -> str | None:
         """Return the text of `tokenizer.json`; None for other names."""
-        return self.contents[name] if name == TOKENIZER else None
+        if name != TOKENIZER:
+            return None
+        text: str = self.contents[name]
+        return text
 
     def table(self, name: str) -> dict[str, Any]:
         """Return the contents of a JSON file of the folder; empty for other names."""
@@ -129,7 +132,9 @@ class GGUFFolder(HFFolder):
                 rows = raw.reshape(math.prod(place.shape[:-1]), -1)
                 x = torch.from_numpy(gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[place.kind]))
             x = x.reshape(place.shape)
-            return halves(x, self.turned[name]) if name in self.turned else x
+            if name in self.turned:
+                x = halves(x, self.turned[name])
+            return x
 
         yield take
 

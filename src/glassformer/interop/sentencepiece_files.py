@@ -37,7 +37,9 @@ def read_pair(folder: Path, roles: Mapping[str, str], log: Callable[[str], None]
     """
     roles = USUAL | {role: token for role, token in roles.items() if role in USUAL}
     vocab = _vocab(folder / VOCAB, roles)
-    of_target = _vocab(folder / TARGET_VOCAB, roles) if (folder / TARGET_VOCAB).is_file() else vocab
+    of_target = vocab
+    if (folder / TARGET_VOCAB).is_file():
+        of_target = _vocab(folder / TARGET_VOCAB, roles)
     sides = ((folder / TARGET, of_target), (folder / SOURCE, vocab))
     target, source = (_tokenizer(path, table, roles, log) for path, table in sides)
     return target, source

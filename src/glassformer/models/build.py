@@ -97,7 +97,9 @@ class _NothingDrawn(TorchFunctionMode):
     """Mode that skips drawing weights, which takes seconds and memory."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return None if func in DRAWS else func(*args, **(kwargs or {}))
+        if func in DRAWS:
+            return None
+        return func(*args, **(kwargs or {}))
 
 
 DRAWS = (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)

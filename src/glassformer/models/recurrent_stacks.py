@@ -79,8 +79,11 @@ class RecurrentEncoder(nn.Module):
             memory, last = run_masked(self.cells, in_order(x, order), real.sum(dim=1))
             memory = in_order(memory, order.argsort(dim=1))
         else:
-            memory, last = self._read(x.flip(1) if self.reverse else x, scoped(tap, "cells"))
-            memory = memory.flip(1) if self.reverse else memory
+            if self.reverse:
+                x = x.flip(1)
+            memory, last = self._read(x, scoped(tap, "cells"))
+            if self.reverse:
+                memory = memory.flip(1)
         return Encoding(tapped(tap, "memory", memory), last)
 
     def _read(self, x: Tensor, tap: Tap | None) -> tuple[Tensor, States]:

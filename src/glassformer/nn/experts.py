@@ -67,15 +67,20 @@ class Router(nn.Module):
         if self.records:
             counted = active if real is None else active * real[..., None]
             load = counted.detach().flatten(0, -2).sum(dim=0)
-            self.load = load if self.load is None else self.load + load  # several layers may share a router
+            self.load = added_to(self.load, load)  # several layers may share a router
             if loss is not None:
-                self.auxiliary_loss = loss if self.auxiliary_loss is None else self.auxiliary_loss + loss
+                self.auxiliary_loss = added_to(self.auxiliary_loss, loss)
 
     @torch.no_grad()
     def move_bias(self, load: Tensor, factor: Tensor | float = 1.0) -> None:
         """Raise the biases of experts with less than the mean load, and lower those of experts with more."""
         if self.bias is not None:
             self.bias += factor * self.bias_rate * (load.mean() - load).sign()
+
+
+def added_to(total: Tensor | None, x: Tensor) -> Tensor:
+    """Return the sum of a total, None at its beginning, and `x`."""
+    return x if total is None else total + x
 
 
 def balance_loss(probabilities: Tensor, active: Tensor, real: Tensor | None = None) -> Tensor:

@@ -151,7 +151,7 @@ def _last_answer(conversation: Conversation) -> int:
 class ConversationRunData(RunData):
     """Conversations of a run, split into training and validation data."""
 
-    corpus: AnsweredCorpus[Any]
+    corpus: AnsweredCorpus[Any, Any]
 
     def __init__(self, task: ConversationTask, run: Run) -> None:
         self.task, self.corpus = task, ConversationCorpus(data_of(run, ConversationData))
@@ -175,7 +175,7 @@ class PreparedConversations:
     """Training and validation examples, in memory."""
 
     def __init__(
-        self, run: Run, corpus: AnsweredCorpus[Conversation], tokenizer: Tokenizer, reporter: LaunchReporter
+        self, run: Run, corpus: AnsweredCorpus[Any, Conversation], tokenizer: Tokenizer, reporter: LaunchReporter
     ) -> None:
         self.run, self.data, self.valid_conversations = run, data_of(run, ConversationData), corpus.split[1]
         self.encoder, self.tokenizer = ConversationEncoder(tokenizer, run.name), tokenizer

@@ -4,15 +4,12 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from glassformer import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import (
-    ConversationData,
     GroupPolicyConfig,
     PairData,
-    PreferenceData,
     PromptData,
     Run,
     TextData,
@@ -20,7 +17,7 @@ from glassformer.config.run import (
     WindowRows,
 )
 from glassformer.data.batching import ReencodedEachEpoch, Sampler, SamplerOfEpoch
-from glassformer.data.conversations import AnsweredCorpus, R
+from glassformer.data.conversations import AnsweredCorpus, D, R
 from glassformer.data.records import Dropped
 from glassformer.errors import Log, UserError
 from glassformer.reporting import LaunchReporter
@@ -29,8 +26,6 @@ from glassformer.tasks.batches import MicroBatch, Place
 from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.registry import trainable_task
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
-
-D = TypeVar("D", ConversationData, PreferenceData, PromptData)
 
 
 def micro_batch(run: Run) -> MicroBatch:
@@ -97,7 +92,7 @@ def say_changed(model: ModelParts, digest: str, name: str, log: Log) -> None:
 
 
 def records_of(
-    model: ModelParts, corpus_of: Callable[[D], AnsweredCorpus[R]], data: D, path: Place, log: Log
+    model: ModelParts, corpus_of: Callable[[D], AnsweredCorpus[D, R]], data: D, path: Place, log: Log
 ) -> Sequence[R]:
     """Return the run's own validation records, or all records at another path; log what changed or was skipped."""
     if path is None:

@@ -298,9 +298,12 @@ def replace_pair(symbols: list[int], pair: Pair, new: int) -> list[int]:
     replaced: list[int] = []
     i = 0
     while i < len(symbols):
-        matches = i + 1 < len(symbols) and (symbols[i], symbols[i + 1]) == pair
-        replaced.append(new if matches else symbols[i])
-        i += 2 if matches else 1
+        if i + 1 < len(symbols) and (symbols[i], symbols[i + 1]) == pair:
+            replaced.append(new)
+            i += 2
+        else:
+            replaced.append(symbols[i])
+            i += 1
     return replaced
 
 

@@ -178,10 +178,9 @@ class ImportedStream:
 
     def _alone(self, token_id: int) -> str:
         """Return the text of a token that can be decoded without the tokens before it, else ''."""
-        if token_id in self._of_bytes:
+        if token_id in self._of_bytes or "\ufffd" in (text := self._decode([token_id])):
             return ""
-        text = self._decode([token_id])
-        return "" if "\ufffd" in text else text
+        return text
 
     def flush(self) -> str:
         """Return the text after the last id: U+FFFD for an incomplete character, else ''."""

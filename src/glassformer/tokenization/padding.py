@@ -18,7 +18,9 @@ def truncate(ids: Ids, max_len: int, side: PaddingSide = "right") -> Ids:
     >>> truncate([1, 2, 3], 2), truncate([1, 2, 3], 2, side="left")
     ([1, 2], [2, 3])
     """
-    return ids[:max_len] if side == "right" else ids[max(0, len(ids) - max_len) :]
+    if side == "right":
+        return ids[:max_len]
+    return ids[max(0, len(ids) - max_len) :]
 
 
 def pad(

@@ -234,7 +234,8 @@ class Tokenizer:
             vocab, merges = rust_tokenizer.train_in_rust(texts, scheme=scheme, initial_alphabet=alphabet, **asked)
             return cls(rust_tokenizer.assemble(scheme, special_tokens, vocab, merges))
         counts = count_chunks(texts, scheme, characters_only=vocab_size == 0)
-        asked["bytes_of"] = partial(token_bytes, scheme=scheme) if learner == "greatest_pair" else None
+        if learner == "greatest_pair":
+            asked["bytes_of"] = partial(token_bytes, scheme=scheme)
         learned = learn_bpe(counts, initial_alphabet=alphabet, progress=progress, **asked)
         vocab = {token: i for i, token in enumerate(learned.tokens)}
         return cls(rust_tokenizer.assemble(scheme, special_tokens, vocab, learned.merges), learned.frequencies)
@@ -263,7 +264,8 @@ class Tokenizer:
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a `tokenizer.json`, or that of a model directory; raise `UserError` if it cannot be used."""
         path = files.as_path(path, "path")
-        path = path / "tokenizer.json" if path.is_dir() else path
+        if path.is_dir():
+            path = path / "tokenizer.json"
         text = files.read_text(path, MAX_TOKENIZER_BYTES)
         try:
             return cls.from_json(text)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.distributed.ranks import Ranks
-from glassformer.nn.experts import Router
+from glassformer.nn.experts import Router, added_to
 from glassformer.objectives.loss import LossSums
 
 
@@ -50,10 +50,10 @@ class Routing:
         losses = [router.auxiliary_loss for router in self.routers if router.auxiliary_loss is not None]
         if any(router.load is not None for router in self.routers):
             of_pass = torch.cat([_load(router) for router in self.routers])
-            self.loads = of_pass if self.loads is None else self.loads + of_pass
+            self.loads = added_to(self.loads, of_pass)
         if losses:
             loss = sums.n_targets * torch.stack(losses).sum()
-            self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
+            self.loss = added_to(self.loss, loss.detach())
             sums = replace(sums, total=sums.total + loss)
         return sums
 

@@ -133,8 +133,9 @@ def _of_encoder(shown: Shown, logits: Tensor) -> dict[str, Any]:
 
 def _loss(log_probs: Sequence[float]) -> dict[str, Any]:
     """Return the mean loss of the scored tokens, and their number."""
-    loss = -math.fsum(log_probs) / len(log_probs) if log_probs else None
-    return {"loss": loss, "n_scored": len(log_probs)}
+    if not log_probs:
+        return {"loss": None, "n_scored": 0}
+    return {"loss": -math.fsum(log_probs) / len(log_probs), "n_scored": len(log_probs)}
 
 
 @route("GET", "/api/vocabulary", embedded=lambda run: [{"model": run["model"]}])

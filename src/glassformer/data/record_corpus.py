@@ -1,0 +1,102 @@
+"""The records of a run and their split, for every kind of record."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Generic, TypeVar
+
+from glassformer.config.run import ConversationData, LabelData, PairData, PreferenceData, PromptData
+from glassformer.data import builtin, hub
+from glassformer.data.records import Dropped
+from glassformer.data.split import share_news
+from glassformer.errors import UserError
+
+D = TypeVar("D", bound=PairData | LabelData | ConversationData | PreferenceData | PromptData)
+R = TypeVar("R")
+
+
+class RecordCorpus(ABC, Generic[D, R]):
+    """The records of a run and their split; files are read on first use."""
+
+    def __init__(self, data: D, name: str, dropped: Dropped) -> None:
+        self.data, self.name, self.dropped = data, name, dropped
+        self.share_news: list[str] = []
+
+    @property
+    def valid_data(self) -> D | None:
+        """The data of a separate validation file."""
+        if self.data.valid_path is None:
+            return None
+        return replace(self.data, path=self.data.valid_path)
+
+    @abstractmethod
+    def records(self, data: D, split: str) -> Iterator[R]:
+        """Yield the records of `data`; `split` is for a dataset whose address names no split."""
+
+    @abstractmethod
+    def texts(self, record: R) -> tuple[str, ...]:
+        """Return the texts of a record, from which the digest of the data is computed."""
+
+    @abstractmethod
+    def divide(self, records: list[R]) -> tuple[list[R], list[R]]:
+        """Divide records that have no separate validation data, by a hash of each."""
+
+    def identity(self, record: R) -> Hashable:
+        """Return what a training record must not share with a validation record."""
+        return self.texts(record)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the records of both sides in their order; equal digests mean equal data."""
+        digest = hashlib.sha256(self.data.kind.encode())
+        for side in self.split:
+            for text in (text for record in side for text in self.texts(record)):
+                data = text.encode()
+                digest.update(len(data).to_bytes(8, "little") + data)
+            digest.update(b"|")
+        return digest.hexdigest()
+
+    @cached_property
+    def split(self) -> tuple[list[R], list[R]]:
+        """Training and validation records; raises `UserError` if a side is empty."""
+        train, valid = self._sides()
+        return self.distinct(train, valid), valid
+
+    def _sides(self) -> tuple[list[R], list[R]]:
+        """Read training and validation records.
+
+        Without separate validation data, built-in records use their own parts, a dataset uses its split named
+        validation, and all other data are divided.
+        """
+        data, valid, path = self.data, self.valid_data, self.data.path or ""
+        if valid is None and builtin.has_parts(path):
+            data, valid = replace(data, path=f"{path}#train"), replace(data, path=f"{path}#valid")
+        elif valid is None and path.startswith(hub.PREFIX) and "#" not in path and hub.VALIDATION in hub.splits(path):
+            valid = data
+        train = list(self.records(data, "train"))
+        if valid is not None:
+            return train, list(self.records(valid, hub.VALIDATION))
+        train, held = self.divide(train)
+        self.share_news = share_news(len(held) / max(1, len(train) + len(held)), data.valid_fraction)
+        return train, held
+
+    def distinct(self, train: list[R], valid: list[R]) -> list[R]:
+        """Return the training records that are not validation records; raise `UserError` if a side is empty."""
+        held = set(map(self.identity, valid))
+        distinct = [record for record in train if self.identity(record) not in held]
+        self.dropped.n_repeated = len(train) - len(distinct)
+        repeated = ", because all of them are also validation data" if train else ""
+        for side, reason, records in (("training", repeated, distinct), ("validation", "", valid)):
+            if not records:
+                noun = self.dropped.RECORD
+                raise UserError(
+                    f"the split of {self.name} has no {side} {noun}{reason}; use more {noun}s, or set data.valid_path"
+                )
+        return distinct
+
+    def news(self) -> list[str]:
+        """Read the records and return notes: skipped ones, and a held-out fraction that is too small."""
+        _ = self.split
+        return [*self.dropped.sentences(), *self.share_news]
