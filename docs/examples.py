@@ -13,8 +13,10 @@ from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
 
+import glassformer
+
 DOCS = Path(__file__).parent
-TESTS = DOCS.parent / "tests"
+TESTS = Path(glassformer.__file__).parents[2] / "tests"
 FOLDERS = ("", "how-to", "tutorials", "extend", "course")
 """The folders of documents whose Python code is run by tests."""
 MOST_LINES = 16

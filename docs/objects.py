@@ -94,9 +94,10 @@ def example(name: str, values: dict[str, Any]) -> list[str]:
     module = package.rpartition(".")[2]
     if inspect.isfunction(value) and not re.search(rf"import .*\b{last}\b|\b{module}\.{last}\b", code):
         code = f"from {package} import {last}\n\n{code}"
-    where = f"`{path.relative_to(examples.DOCS.parent)}`"
     if examples.DOCS in path.parents:
         where = f"[](../../../{path.relative_to(examples.DOCS)})"
+    else:
+        where = f"`{path.relative_to(examples.TESTS.parent)}`"
     return [f"Example, from {where}:", "", "```python", code, "```", ""]
 
 

@@ -117,7 +117,11 @@ def pool(hidden: Tensor, attention_mask: Tensor | None, how: str) -> Tensor:
 
 @dataclass(frozen=True)
 class Pooler:
-    """Layers after pooling: a dense layer, which is stored but not applied without an activation, and a norm."""
+    """Layers after pooling: a dense layer, which is stored but not applied without an activation, and a norm.
+
+    >>> SequenceVector("first", Pooler(nn.Linear(16, 16), torch.tanh, None))(torch.zeros(2, 5, 16)).shape
+    torch.Size([2, 16])
+    """
 
     dense: nn.Linear
     activation: Activation | None
