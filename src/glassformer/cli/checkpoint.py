@@ -45,8 +45,10 @@ def list_(folder: Dir, /, *, json_: bool = False) -> int:
     print(f"{'step':>8} {'MB':>9} {'valid loss':>11}")
     for row in rows:
         shown = "-" if row["valid_loss"] is None else f"{row['valid_loss']:.4f}"
-        mark = f"  the model in {folder}" if row["is_model"] else ""
-        print(f"{row['step']:>8} {row['bytes'] / 1e6:>9.1f} {shown:>11}{mark}")
+        line = f"{row['step']:>8} {row['bytes'] / 1e6:>9.1f} {shown:>11}"
+        if row["is_model"]:
+            line += f"  the model in {folder}"
+        print(line)
     return 0
 
 

@@ -131,9 +131,10 @@ def _memory(plan: "Plan") -> list[str]:
 def _layouts(plan: "Plan") -> list[str]:
     lines = [f"{'layouts for ' + _gpus(plan):<36}{'per GPU':>13}"]
     for layout in plan.layouts:
-        chosen = f"  ← the simplest that {_verdict(plan, layout)}" if layout.fits and layout is plan.layout else ""
-        fits = _verdict(plan, layout)
-        lines.append(f"  {_named(layout):<34}{size(layout.memory.total):>13}  {fits}{chosen}")
+        line = f"  {_named(layout):<34}{size(layout.memory.total):>13}  {_verdict(plan, layout)}"
+        if layout.fits and layout is plan.layout:
+            line += f"  ← the simplest that {_verdict(plan, layout)}"
+        lines.append(line)
     if plan.layout.fits:
         lines.append(f"flags                {plan.flags or 'not needed'}")
     elif plan.least_gpus is None:
