@@ -40,6 +40,8 @@ FAMILY_OF = {
     "sst2-mlm-then-finetune": "EuroBERT (EuroBertForSequenceClassification)",
     "sst2-scratch": "EuroBERT (EuroBertForSequenceClassification)",
     "sums": "Llama (LlamaForCausalLM)",
+    "stdlib-dense": "Llama (LlamaForCausalLM)",
+    "stdlib-experts": "Mixtral (MixtralForCausalLM)",
     "t5-span-small": "T5 (T5ForConditionalGeneration)",
     "wmt14-en-de-base": "Marian (MarianMTModel)",
     "wmt14-en-de-big": "Marian (MarianMTModel)",

@@ -159,13 +159,15 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_mul_(weights, factor)
         for some in _together(parameters):
             updates = self._updates([parameters[i] for i in some], [directions[i] for i in some], group)
-            for i, update in zip(some, updates, strict=True):
+            for weight, update, scale in updates:
                 if found_inf is not None:
                     update = torch.where(is_bad, 0.0, update)
-                weights[i].add_(update, alpha=-group["lr"])
+                weight.add_(update, alpha=-group["lr"] * scale)
 
-    def _updates(self, parameters: list[Tensor], directions: list[Tensor], group: Group) -> Iterator[Tensor]:
-        """Yield the scaled update of this process's part of each parameter, from its part of the directions.
+    def _updates(
+        self, parameters: list[Tensor], directions: list[Tensor], group: Group
+    ) -> Iterator[tuple[Tensor, Tensor, float]]:
+        """Yield what this process updates: weights (views of the parameters), their updates, and a factor.
 
         The directions are gathered: an orthogonal update depends on all numbers of a matrix.
         """
@@ -174,8 +176,13 @@ class Muon(torch.optim.Optimizer):
         dtype = self.dtype or _fast_dtype(parameters[0].device.type, parameters[0].dtype)
         done = iter(orthogonalize([part for parts in of_each for part in parts], group["ns_steps"], dtype))
         for p, parts in zip(parameters, of_each, strict=True):
-            scaled = [next(done) * update_scale(part.shape, group["adjust"]) for part in parts]
-            yield local_part(part_of(scaled[0] if len(scaled) == 1 else torch.cat(scaled), p))
+            scales = [update_scale(part.shape, group["adjust"]) for part in parts]
+            if is_part(p):
+                scaled = torch.cat([next(done) * scale for scale in scales])
+                yield local_part(p), local_part(part_of(scaled, p)), 1.0
+            else:
+                for matrix, scale in zip(self._parts(p, p), scales, strict=True):
+                    yield matrix, next(done), scale
 
     def _step_others(self, parameters: list[Tensor], group: Group) -> None:
         for p in parameters:
