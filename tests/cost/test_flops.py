@@ -8,9 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from configs import CONFIGS, RECURRENT, Recorder, random_ids, random_inputs
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.transformer import (
-    TransformerConfig,
-)
+from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.cost.flops import Shape, forward_flops, training_flops
 from glassformer.models.build import build_model
 
@@ -80,6 +78,12 @@ def test_half_of_the_recomputed_blocks_cost_half_of_a_forward() -> None:
         assert planned == counter.get_total_flops()
         forward = forward_flops(deep, SHAPE)
         assert planned - 3 * forward.total == (forward.layers + forward.attention) * n_recomputed // n_layers
+
+
+def test_a_model_without_blocks_recomputes_nothing() -> None:
+    config = TransformerConfig(decoder=Stack(n_layers=0, n_heads=2), d_model=8, vocab_size=19)
+    for recomputed in (1, 2):
+        assert training_flops(config, SHAPE, recomputed) == 3 * forward_flops(config, SHAPE).total
 
 
 def test_the_head_reads_only_scored_tokens() -> None:

@@ -83,7 +83,7 @@ def training_flops(config: ModelConfig, shape: Shape, recomputed: int = 0) -> in
         return 3 * forward.total
     n_layers = [stack.n_layers for stack in config.stacks.values()]
     n_recomputed = sum(-(-n // recomputed) for n in n_layers)
-    return 3 * forward.total + (forward.layers + forward.attention) * n_recomputed // sum(n_layers)
+    return 3 * forward.total + (forward.layers + forward.attention) * n_recomputed // max(1, sum(n_layers))
 
 
 def _transformer(config: c.TransformerConfig, shape: Shape) -> Flops:
