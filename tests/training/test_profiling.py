@@ -41,6 +41,20 @@ def test_resume_profiles_steps_of_the_rest(tmp_path: Path, monkeypatch: pytest.M
     assert len(profiled(tmp_path / "run")[0]) == 3
 
 
+@pytest.mark.parametrize("n_left", [4, 5])
+def test_a_rest_without_profiled_steps_is_reported(
+    n_left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        signal_at(patch, 10 - n_left)
+        with pytest.raises(Interrupted):
+            api.train(tiny_run(write_text(tmp_path), max_steps=10), tmp_path / "run")
+    reporter = Recording()
+    api.resume(tmp_path / "run", reporter, flags={"train.profile_steps": "1"})
+    assert [line for line in reporter.messages if line.startswith("no new trace.json: at most 5 steps were left")]
+    assert not (tmp_path / "run" / "trace.json").exists()
+
+
 @pytest.mark.parametrize(
     ("train", "words"),
     [

@@ -18,13 +18,20 @@ NAME = "trace.json"
 def profiling(n_steps: int, folder: Path, device: torch.device, log: Log) -> Iterator[Callable[[], None]]:
     """Yield the function to call after each step; write the trace of `n_steps` steps of this process into the folder.
 
-    The first `UNPROFILED` steps are not in the trace. A run that ends earlier writes the steps up to its end.
+    The first `UNPROFILED` steps are not in the trace. A run that ends earlier writes the steps up to its end. If it has
+    no step after the first ones, `log` receives this.
     """
     if not n_steps:
         yield lambda: None
         return
 
+    is_written = False
+
     def write(profiler: profile) -> None:
+        nonlocal is_written
+        if profiler.step_num <= UNPROFILED:
+            return
+        is_written = True
         profiler.export_chrome_trace(str(folder / NAME))
         log(f"trace of up to {n_steps:,} steps in {folder / NAME}: open it in https://ui.perfetto.dev")
 
@@ -35,3 +42,5 @@ def profiling(n_steps: int, folder: Path, device: torch.device, log: Log) -> Ite
     steps = schedule(wait=UNPROFILED - 1, warmup=1, active=n_steps, repeat=1)
     with profile(activities=kinds, schedule=steps, on_trace_ready=write, record_shapes=True) as profiler:
         yield profiler.step
+    if not is_written:
+        log(f"no new {NAME}: at most {UNPROFILED} steps were left, and the first {UNPROFILED} are not profiled")
