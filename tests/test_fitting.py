@@ -430,7 +430,9 @@ def test_rows_that_do_not_fit_switch_on_activation_checkpointing(
         tried.clear()
         assert replay_run(folder, Recording()).differing == [] and set(tried) == {(1, True)}
         tried.clear()
-        with pytest.raises(UserError, match=r"for another 2.0 GiB at step 3: .*set train.activation_checkpointing"):
+        with pytest.raises(
+            UserError, match=r"for another 2.0 GiB at step 3: .*set train.activation_checkpointing to true"
+        ):
             train(tmp_path, "off", activation_checkpointing=False)
     for name, expected in weights(whole, 6).items():
         torch.testing.assert_close(weights(folder, 6)[name], expected, rtol=0, atol=1e-6)
