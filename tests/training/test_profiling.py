@@ -1,14 +1,19 @@
 """The trace of some steps."""
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from glassformer import api
 from glassformer.errors import Interrupted, UserError
+from glassformer.training import loop
+from glassformer.training.metrics_log import read_lines
 from runs import Recording, remains, signal_at, tiny_run, write_text
 
 
@@ -30,6 +35,25 @@ def test_a_trace_has_the_operations_of_the_steps_and_changes_no_result(tmp_path:
     found, expected = remains(tmp_path / "run"), remains(tmp_path / "plain")
     assert found["tensors"] == expected["tensors"] and found["metrics"] == expected["metrics"]
     assert not (tmp_path / "plain" / "trace.json").exists()
+
+
+def test_the_time_to_write_a_trace_is_no_time_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that each reading moves by 1 ms, and the function after a step by 100 s."""
+    seconds = [0.0]
+
+    def read() -> float:
+        seconds[0] += 1e-3
+        return seconds[0]
+
+    @contextmanager
+    def slow(*_: Any) -> Iterator[Callable[[], None]]:
+        yield lambda: seconds.append(seconds.pop() + 100)
+
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=read))
+    monkeypatch.setattr(loop, "profiling", slow)
+    api.train(tiny_run(write_text(tmp_path)), tmp_path / "run")
+    times = [line["step_ms"] for line in read_lines(tmp_path / "run" / "metrics.jsonl") if "step_ms" in line]
+    assert times and max(times) < 1000
 
 
 def test_resume_profiles_steps_of_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,8 @@ class Trainer:
                     try:
                         if not self.progress.evaluation_is_due:
                             self._one_step()
-                            self.after_step()
+                            with self.clock.paused():
+                                self.after_step()
                         reports = self._after_step(stop, end) or reports
                     except NonFinite as bad:
                         self._recover(bad)
