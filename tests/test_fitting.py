@@ -418,6 +418,24 @@ def test_a_run_whose_single_rows_do_not_fit_starts_with_activation_checkpointing
             assert torch.equal(weights(tmp_path / "few", 6)[name], expected), name
 
 
+@pytest.mark.parametrize(("setting", "every"), [("auto", 1), ("half", 2), ("false", 0)])
+def test_a_resumed_run_recomputes_the_blocks_that_its_setting_names(
+    setting: str, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a start that did not fit and recomputed all blocks."""
+    with monkeypatch.context() as patch:
+        patch.setattr("glassformer.training.run.way_that_fits", lambda run, room: Fit(1, recomputes=True))
+        signal_at(patch, 3)
+        with pytest.raises(Interrupted):
+            train(tmp_path)
+    reporter = Recording()
+    with decoder_without_room(monkeypatch, first=100) as tried:
+        resume_run(tmp_path / "run", reporter, {"train.activation_checkpointing": setting})
+    assert {recomputed for _, recomputed in tried} == {every}
+    assert read_progress(checkpoint.path_of(tmp_path / "run", 6)).recomputes == (setting == "auto")
+    assert not [line for line in reporter.messages if "not bit for bit" in line]
+
+
 def test_rows_that_do_not_fit_switch_on_activation_checkpointing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

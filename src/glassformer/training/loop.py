@@ -359,6 +359,7 @@ class Trainer:
         self.progress = progress = replace(read_progress(folder), made_with=self.progress.made_with)
         self.saved = progress.step, progress.evaluation_is_due
         self.step.number, self.step.pending = progress.step, None
+        progress.recomputes = progress.recomputes and self.step.may_recompute  # a resumed run may set other blocks
         self.step.fit = self.step.fit.joined(progress.fit)
         if self.evaluations.plateau is not None and progress.plateau is not None:
             self.evaluations.plateau.state = PlateauState(**progress.plateau)
