@@ -1,6 +1,7 @@
 """The server refuses what is not allowed, in one sentence, and an error ends one request and nothing else."""
 
 import ast
+import asyncio
 import contextlib
 import http.client
 import itertools
@@ -12,12 +13,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
+from uvicorn.server import ServerState
 
 from glassformer.errors import UserError
 from glassformer.inference.engine import Engine, Step
@@ -26,6 +29,8 @@ from glassformer.serving.access import Access, read_key
 from glassformer.serving.engine_thread import EngineThread
 from glassformer.serving.limits import Limits
 from glassformer.serving.operations import Classify
+from glassformer.serving.protocol import PatientProtocol
+from glassformer.serving.run import uvicorn_server
 from serving.conftest import Run, Serve
 from serving.served import RunningServer, ServerProcesses, ask, send
 
@@ -319,6 +324,30 @@ def test_connections_above_the_limit_are_closed_at_once(running: Run) -> None:
         assert status_of(idle[0], request_bytes(CHAT)) == 200
         idle[1].close()
         until(lambda: can_ask(server))
+
+
+def test_requests_of_lost_connections_do_not_count_as_connections() -> None:
+    """uvicorn itself would answer 503 in plain text."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def status_line() -> bytes:
+        any_app: Any = app
+        server = uvicorn_server(any_app, Limits(max_connections=1))
+        server.config.load()
+        state = ServerState()
+        state.tasks |= {asyncio.ensure_future(asyncio.sleep(0)) for _ in range(3)}
+        make = partial(PatientProtocol, config=server.config, server_state=state, app_state={})
+        async with await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0) as listening:
+            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+            writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            line = await reader.readline()
+            writer.close()
+        return line
+
+    assert asyncio.run(asyncio.wait_for(status_line(), 20)).startswith(b"HTTP/1.1 200")
 
 
 def status_of(client: socket.socket, request: bytes) -> int:

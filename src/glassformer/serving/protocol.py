@@ -1,6 +1,7 @@
 """HTTP/1.1 with a limited number of connections, which end when a client is too slow; uvicorn has no such limits."""
 
 import asyncio
+from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -14,9 +15,14 @@ class PatientProtocol(H11Protocol):
 
     _timer: asyncio.TimerHandle | None = None
 
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        # uvicorn would count requests of lost connections too, and answer 503 in plain text
+        self.max_connections, self.limit_concurrency = self.limit_concurrency, None
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+        if self.max_connections is not None and len(self.connections) > self.max_connections:
             self.connections.discard(self)
             transport.abort()
         self._watch()

@@ -25,7 +25,7 @@ def uvicorn_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
         ws="none",
         log_level="warning",
         access_log=False,
-        limit_concurrency=limits.max_connections + 1,  # uvicorn answers 503 at this number: it is never reached
+        limit_concurrency=limits.max_connections,
         timeout_keep_alive=limits.client_timeout,
         timeout_graceful_shutdown=limits.grace,
         server_header=False,
