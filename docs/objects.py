@@ -90,10 +90,6 @@ def example(name: str, values: dict[str, Any]) -> list[str]:
     if found is None:
         raise LookupError(f"{name} has no example: add one to its docstring")
     code, path = found
-    package, _, last = f"glassformer.{name}".rpartition(".")
-    module = package.rpartition(".")[2]
-    if inspect.isfunction(value) and not re.search(rf"import .*\b{last}\b|\b{module}\.{last}\b", code):
-        code = f"from {package} import {last}\n\n{code}"
     if examples.DOCS in path.parents:
         where = f"[](../../../{path.relative_to(examples.DOCS)})"
     else:

@@ -164,6 +164,19 @@ def test_every_public_name_and_every_verb_has_a_page_with_an_example(site: Path)
         assert "highlight-shell" in page and f"<h1>glassformer {verb}<" in page, verb
 
 
+def test_an_example_imports_what_it_uses_and_is_no_refused_call(site: Path) -> None:
+    """Examples of documents and tests, which leave out the lines before them."""
+    folder = site / "reference" / "generated" / "python"
+    for name, line in {
+        "ensemble": "from glassformer import api",
+        "doctor.check": "from glassformer import doctor",
+        "nn.alibibias": "from glassformer import nn as package",
+        "load": "import glassformer",
+    }.items():
+        text = re.sub(r"<[^>]+>", "", (folder / f"{name}.html").read_text("utf-8"))
+        assert re.search(rf"Example, from [^\n]*\s+{line}\n", text) and "pytest.raises" not in text, name
+
+
 def test_long_pages_list_their_sections(site: Path) -> None:
     """Each section has a link; `test_every_internal_link_has_a_target` follows them."""
     for name in ("reference/generated/python", "reference/generated/endpoints", "reference/json"):
