@@ -84,7 +84,8 @@ def example(name: str, values: dict[str, Any]) -> list[str]:
     """Return an example of an object, with the place where it is from; none if its docstring has one."""
     value = values[name]
     members = vars(value).values() if inspect.isclass(value) else []
-    if any(">>>" in (one.__doc__ or "") for one in (value, *members)):
+    has_code = re.search(r"^```|\n\n    \S", inspect.getdoc(value) or "", re.MULTILINE)
+    if has_code or any(">>>" in (one.__doc__ or "") for one in (value, *members)):
         return []
     found = examples.example([value, *makers(value, values)])
     if found is None:
