@@ -262,7 +262,7 @@ def test_functions_written_in_another_way_are_judged_by_their_results(case: str)
 
 
 def test_no_search_ends_with_two_best_hypotheses() -> None:
-    """The docstring says nothing about equal scores, so a function that takes the last one is right too."""
+    """The docstring gives no order to equal scores, so a function that takes the last one is right too."""
     exercise = EXERCISES["beam_search"]
     last = Mistake("", "return max(scored,", "return max(reversed(scored),")
     assert judged(exercise, exercise.with_mistakes(last)).state == "right"
