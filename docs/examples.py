@@ -66,7 +66,9 @@ class Block:
         tree = ast.parse(code)
         used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - set(imported(tree)[0])
         lines = sorted({statement for name, statement in self.imports.items() if name in used})
-        return "\n".join([*lines, "", code] if lines else [code])
+        if lines and not code.startswith(("import ", "from ")):
+            lines.append("")
+        return "\n".join([*lines, code])
 
     def _statements(self, value: object, tree: ast.AST) -> Iterator[str]:
         for node in ast.iter_child_nodes(tree):
