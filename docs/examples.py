@@ -26,11 +26,13 @@ BLOCK = re.compile(r"^```(?:python|\{code-cell\}[^\n]*)\n(?::[^\n]*\n)*(.*?)^```
 
 @dataclass(eq=False)
 class Block:
-    """A block of code, its file, and the values of the names that the file imports from the package."""
+    """A block of code, its file, and the names that the file imports from the package, with their values."""
 
     code: str
     path: Path
     names: Mapping[str, object]
+    imports: Mapping[str, str]
+    """The statement that imports each of the names."""
 
     @cached_property
     def tree(self) -> ast.Module:
@@ -59,6 +61,15 @@ class Block:
             return self.code
         return "\n".join(self._statements(value, self.tree))
 
+    def with_imports(self, code: str) -> str:
+        """Return a part of the code after the imports of the names of the package that it uses and does not import."""
+        tree = ast.parse(code)
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - set(imported(tree)[0])
+        lines = sorted({statement for name, statement in self.imports.items() if name in used})
+        if lines and not code.startswith(("import ", "from ")):
+            lines.append("")
+        return "\n".join([*lines, code])
+
     def _statements(self, value: object, tree: ast.AST) -> Iterator[str]:
         for node in ast.iter_child_nodes(tree):
             if isinstance(node, ast.stmt) and id(value) in self.used_in(node):
@@ -70,13 +81,14 @@ class Block:
 def example(values: Sequence[object]) -> tuple[str, Path] | None:
     """Return the shortest code that uses a value, and its file: of the documents, or else of the tests.
 
-    Code that uses an earlier value comes before code that uses a later one.
+    Code that uses an earlier value comes before code that uses a later one, and code that expects an error comes last.
     """
     for blocks in (of_documents(), of_tests()):
         for value in values:
-            found = [(block.part(value), block.path) for block in blocks if id(value) in block.used]
+            found = [(block.part(value), block) for block in blocks if id(value) in block.used]
             if found:
-                return min(found, key=lambda one: one[0].count("\n"))
+                code, block = min(found, key=lambda one: ("pytest.raises" in one[0], one[0].count("\n")))
+                return block.with_imports(code), block.path
     return None
 
 
@@ -87,7 +99,7 @@ def of_documents() -> list[Block]:
     for path in (path for folder in FOLDERS for path in sorted((DOCS / folder).glob("*.md"))):
         codes = [code.strip("\n") for code in BLOCK.findall(path.read_text("utf-8"))]
         names = imported(ast.parse("\n".join(codes)))
-        blocks += [Block(code, path, names) for code in codes]
+        blocks += [Block(code, path, *names) for code in codes]
     return blocks
 
 
@@ -103,16 +115,23 @@ def of_tests() -> list[Block]:
             if isinstance(test, ast.FunctionDef) and test.name.startswith("test_") and not test.decorator_list:
                 body = test.body[ast.get_docstring(test) is not None :]
                 lines = text.splitlines()[body[0].lineno - 1 : body[-1].end_lineno]
-                blocks.append(Block("\n".join(line.removeprefix("    ") for line in lines), path, names))
+                blocks.append(Block("\n".join(line.removeprefix("    ") for line in lines), path, *names))
     return blocks
 
 
-def imported(tree: ast.Module) -> Mapping[str, object]:
-    """Return the names that a file takes from the package and does not define itself, with their values."""
-    names: dict[str, object] = {}
+def imported(tree: ast.Module) -> tuple[Mapping[str, object], Mapping[str, str]]:
+    """Return the names that a file takes from the package and does not define itself: their values, their imports."""
+    values: dict[str, object] = {}
+    imports: dict[str, str] = {}
     nodes = list(ast.walk(tree))
+    own = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     for node in nodes:
         if isinstance(node, (ast.Import, ast.ImportFrom)) and "glassformer" in ast.unparse(node):
-            exec(ast.unparse(node), names)
-    own = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    return {name: value for name, value in names.items() if name not in own}
+            for alias in node.names:
+                name = alias.asname or alias.name.partition(".")[0]
+                if name not in own:
+                    imports[name] = f"import {ast.unparse(alias)}"
+                    if isinstance(node, ast.ImportFrom):
+                        imports[name] = f"from {node.module} {imports[name]}"
+                    exec(imports[name], values)
+    return values, imports

@@ -84,16 +84,13 @@ def example(name: str, values: dict[str, Any]) -> list[str]:
     """Return an example of an object, with the place where it is from; none if its docstring has one."""
     value = values[name]
     members = vars(value).values() if inspect.isclass(value) else []
-    if any(">>>" in (one.__doc__ or "") for one in (value, *members)):
+    has_code = re.search(r"^```|\n\n    \S", inspect.getdoc(value) or "", re.MULTILINE)
+    if has_code or any(">>>" in (one.__doc__ or "") for one in (value, *members)):
         return []
     found = examples.example([value, *makers(value, values)])
     if found is None:
         raise LookupError(f"{name} has no example: add one to its docstring")
     code, path = found
-    package, _, last = f"glassformer.{name}".rpartition(".")
-    module = package.rpartition(".")[2]
-    if inspect.isfunction(value) and not re.search(rf"import .*\b{last}\b|\b{module}\.{last}\b", code):
-        code = f"from {package} import {last}\n\n{code}"
     if examples.DOCS in path.parents:
         where = f"[](../../../{path.relative_to(examples.DOCS)})"
     else:

@@ -158,10 +158,24 @@ def test_every_public_name_and_every_verb_has_a_page_with_an_example(site: Path)
     values = {name: attrgetter(name)(glassformer) for name in names}
     for name in (name for name, value in values.items() if inspect.isclass(value) or inspect.isfunction(value)):
         page = (site / "reference" / "generated" / "python" / f"{name.lower()}.html").read_text("utf-8")
-        assert f'id="glassformer.{name}"' in page and ("Example, from" in page or "&gt;&gt;&gt;" in page), name
+        assert f'id="glassformer.{name}"' in page and ("highlight-python" in page or "&gt;&gt;&gt;" in page), name
     for verb in VERBS:
         page = (site / "reference" / "generated" / "commands" / f"{verb}.html").read_text("utf-8")
         assert "highlight-shell" in page and f"<h1>glassformer {verb}<" in page, verb
+
+
+def test_an_example_imports_what_it_uses_and_is_no_refused_call(site: Path) -> None:
+    """Examples of documents and tests, which leave out the lines before them."""
+    folder = site / "reference" / "generated" / "python"
+    for name, line in {
+        "ensemble": "from glassformer import api",
+        "doctor.check": "from glassformer import doctor",
+        "nn.alibibias": "from glassformer import nn as package",
+        "load": "import glassformer",
+    }.items():
+        text = re.sub(r"<[^>]+>", "", (folder / f"{name}.html").read_text("utf-8"))
+        assert re.search(rf"Example, from [^\n]*\s+{line}\n", text) and "pytest.raises" not in text, name
+    assert "Example, from" not in (folder / "plan.html").read_text("utf-8"), "the docstring has an example"
 
 
 def test_long_pages_list_their_sections(site: Path) -> None:

@@ -220,6 +220,7 @@ WRITTEN = {
         "lambda x, y: torch.autograd.grad(F.cross_entropy(x.requires_grad_(), torch.tensor(y)), x)[0]",
         "wrong", "does not require grad",
     ),
+    "an error in every test": ("beam_search", "lambda *a: len(3)", "wrong", "object of type 'int' has no len()"),
     "a matrix in the wrong direction": ("feed_forward", "lambda x, w: x @ w['up'].T", "wrong", "cannot be multiplied"),
     "counts in a plain dict": ("n_grams", "lambda x, n: dict(solution(x, n))", "wrong", "instead of a Counter"),
     "n-grams of characters": (
@@ -258,6 +259,13 @@ def test_functions_written_in_another_way_are_judged_by_their_results(case: str)
     names = {"torch": torch, "np": np, "F": F, "solution": SOLUTIONS[name], "stub": stub, "bad": bad}
     verdict = judged(EXERCISES[name], eval(code, names))
     assert verdict.state == state and sentence in verdict.sentence, verdict
+
+
+def test_no_search_ends_with_two_best_hypotheses() -> None:
+    """The docstring gives no order to equal scores, so a function that takes the last one is right too."""
+    exercise = EXERCISES["beam_search"]
+    last = Mistake("", "return max(scored,", "return max(reversed(scored),")
+    assert judged(exercise, exercise.with_mistakes(last)).state == "right"
 
 
 # A notebook

@@ -269,6 +269,10 @@ def mean_restored(texts: Sequence[Restored]) -> Restored:
     """Return the means of the shares of several pairs of texts at the same places; those of one pair are unchanged.
 
     Raises `UserError` if the pairs have different numbers of positions: then only heads can be compared.
+
+    >>> one, other = (Restored(["block 0"], torch.tensor([[x]]), clean=2.0, corrupted=0.0) for x in (0.5, 1.0))
+    >>> mean_restored([one, other]).shares
+    tensor([[0.7500]])
     """
     if not texts:
         raise UserError("there is no pair of texts: give at least one")

@@ -29,6 +29,8 @@ def inspect(
 ) -> None:
     """Open a page in the browser that shows the inner values of a model, until Ctrl-C.
 
+        inspect(glassformer.load("runs/mybook"), "It was a dark night")
+
     The page begins with a text, with a source and a target, or with the messages of a conversation. It is served from
     this computer only; port 0 chooses a free port. In a notebook, the page is served in the background, and the
     function returns at once.

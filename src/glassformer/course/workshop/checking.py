@@ -120,7 +120,12 @@ def _results(exercise: Exercise, function: Function, cases: Sequence[tuple[Any, 
 
 
 def _recognised(exercise: Exercise, found: Sequence[Result], cases: Sequence[tuple[Any, ...]]) -> Verdict | None:
-    """Return the known mistake, or the two of them, whose results are those found in every test."""
+    """Return the known mistake, or the two of them, whose results are those found in every test.
+
+    Errors are compared by their type, so a function with an error in every test has no known mistake.
+    """
+    if all(result.error for result in found):
+        return None
     known = [exercise.explained(mistake) for mistake in exercise.mistakes]
     for group in (*((one,) for one in known), *permutations(known, 2)):
         try:

@@ -340,8 +340,7 @@ EXERCISES = (
             Mistake(
                 "Steps are counted from 0 in the correction, which divides by 0 at the first one: `step` is 1 there.",
                 "mean = first / (1 - 0.9**step)\n    square = second / (1 - 0.999**step)",
-                "mean = first / (1 - 0.9 ** (step - 1) + 0 * first)\n"
-                "    square = second / (1 - 0.999 ** (step - 1) + 0 * second)",
+                "mean = first / (1 - 0.9 ** (step - 1))\n    square = second / (1 - 0.999 ** (step - 1))",
             ),
             Mistake(
                 "The decay is that of the weight after the step: take the weight before it.",

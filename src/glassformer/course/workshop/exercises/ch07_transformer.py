@@ -65,8 +65,16 @@ ONE_PLACE = table({(): [0, 0.4, 0.35, 0.25], (2,): [0, 0.45, 0, 0.55], (2, 3): [
 """With a beam of 2, one place is left after the first end: (2, 3) has it, and not (2, end)."""
 EQUAL = table({(): [0, 0.1, 0.45, 0.45], (2,): [0, 0, 0.5, 0.5], (2, 2): [0, 0.5, 0.5, 0]})
 """Each step has two ids of the same probability."""
-EQUAL_LINES = table({(): [0.125, 0.125, 0.25, 0.5], (2,): [0, 0, 0, 1], (2, 3): [0, 1, 0, 0], (3,): [0, 0, 0.5, 0.5]})
-"""(2, 3), (3, 2) and (3, 3) have the same probability, and (3) is better than (2)."""
+EQUAL_LINES = table(
+    {
+        (): [0.125, 0.125, 0.25, 0.5],
+        (2,): [0, 0, 0, 1],
+        (3,): [0, 0, 0.5, 0.5],
+        (2, 3): [0, 1, 0, 0],
+        (3, 3): [0, 0.25, 0.5, 0.25],
+    }
+)
+"""(2, 3), (3, 2) and (3, 3) have the same probability, and (3) is better than (2); one of the results is the best."""
 
 
 def searches() -> list[tuple[object, ...]]:
