@@ -84,6 +84,7 @@ def example(name: str, values: dict[str, Any]) -> list[str]:
     """Return an example of an object, with the place where it is from; none if its docstring has one."""
     value = values[name]
     members = vars(value).values() if inspect.isclass(value) else []
+    members = [one for one in members if inspect.isroutine(one) or isinstance(one, property)]
     has_code = re.search(r"^```|\n\n    \S", inspect.getdoc(value) or "", re.MULTILINE)
     if has_code or any(">>>" in (one.__doc__ or "") for one in (value, *members)):
         return []

@@ -27,18 +27,22 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from glob import glob
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from torch import Tensor, nn
 from torch.distributed.run import get_args_parser
 
+from glassformer.cli.arguments import Group, Signature
+from glassformer.cli.main import VERBS
 from glassformer.inspector.listener import listen
 from runs import write_conversations, write_pairs, write_tags
 
@@ -128,6 +132,27 @@ RUNS = {
     "runs/en-de": "train multi30k-en-de-tiny --data.source train.en --data.target train.de --out runs/en-de",
 }
 """Runs that are made before the first command that names them, if the document has not made them."""
+
+RUNS_OF_EXAMPLES = {
+    "runs/one": "train mybook.txt --out runs/one",
+    "runs/two": "train mybook.txt --out runs/two",
+    "runs/bert": "train mlm-python-docs --out runs/bert",
+    "runs/reviews": "train docstrings --data.path labels.tsv --out runs/reviews",
+    "runs/tags": "train python-tokens --out runs/tags",
+    "runs/conversations": "train conversations.jsonl --out runs/conversations",
+}
+"""The same for the examples of the verbs."""
+IN_EXAMPLES = {" --max-steps 500": "", "hf-folder": "minilm-hf"}
+"""Parts of examples, and what the test writes in their place: fewer steps, and a folder that it has."""
+EXAMPLES_NOT_RUN = {
+    "glassformer chat smollm2": "needs an imported model; the line before it runs",
+    "glassformer serve smollm2": "needs an imported model; the line before it runs",
+    "glassformer plot patching gpt2": "needs an imported model; docs/tutorials has another line",
+    "glassformer import hf:": "needs the network",
+    "glassformer import SmolLM2": "needs a file of GGUF; tests/interop/test_gguf.py has one",
+    "glassformer course assemble": "needs all functions of a reader; tests/course/test_lineages.py runs it",
+}
+"""Examples of verbs that are not run, by their beginning, with the reason."""
 
 NO_COMMANDS = {
     "200 steps of python-docs": "printed by benchmarks/processes.py, which takes minutes",
@@ -501,6 +526,39 @@ def test_every_command_runs_and_prints_what_the_document_shows(
     for command in commands(path, shell):
         what = f"{command.where} {shlex.join(command.words) if isinstance(command, Command) else 'python'}"
         wrong += [f"{what}: {line}" for line in world.run(command)]
+    assert not wrong, "\n".join(wrong)
+
+
+def examples() -> Iterator[str]:
+    """Yield the examples of all verbs."""
+    for verb in VERBS:
+        function = import_module(f"glassformer.cli.{verb}").main
+        inner = function.verbs.items() if isinstance(function, Group) else [("", function)]
+        for name, one in inner:
+            yield from Signature.of(one, f"{verb} {name}".strip()).examples
+
+
+@pytest.mark.usefixtures("servers_end_at_once")
+def test_every_example_of_a_verb_runs(
+    glassformer: Glassformer, made_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An example that a document shows too runs with the document."""
+    monkeypatch.setattr(sys.modules[__name__], "RUNS", RUNS | RUNS_OF_EXAMPLES)
+    text = "\n".join(path.read_text("utf-8") for path in DOCUMENTS)
+    own = ["glassformer import minilm-hf minilm"]
+    own += [line for line in examples() if line not in text and not line.startswith((*NOT_RUN, *EXAMPLES_NOT_RUN))]
+    folder = Path.cwd()
+    shell, world = Shell(folder), World(folder, glassformer, made_runs)
+    for name in ("prompts", "questions", "new", "article", "other"):
+        (folder / f"{name}.txt").write_text("What does the dog see?\nA good film.\n")
+    write_conversations(folder, name="talks")
+    script = "\n".join(f"```\n{line}\n```\n" for line in own)
+    for part, given in IN_EXAMPLES.items():
+        assert part in script, f"{part!r} is in no example"
+        script = script.replace(part, given)
+    document = folder / "document.md"
+    document.write_text(script)
+    wrong = [what for command in commands(document, shell) for what in world.run(command)]
     assert not wrong, "\n".join(wrong)
 
 
