@@ -73,7 +73,9 @@ def _cell(value: float, limit: float, text: str, tip: str) -> str:
     share = min(1.0, abs(value) / limit)
     style = f"min-width: 1.4em; background: rgba({BLUE if value >= 0 else RED}, {share:.3f})"
     if text:
-        style += "; padding: 0.1em 0.4em; text-align: center" + "; color: white" * (share > 0.7)
+        style += "; padding: 0.1em 0.4em; text-align: center"
+        if share > 0.7:
+            style += "; color: white"
     return f'<td title="{escape(tip)}" style="{style}">{escape(text)}</td>'
 
 

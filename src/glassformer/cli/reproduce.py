@@ -46,7 +46,7 @@ def main(*names: Annotated[str, "RECIPE"], output: Annotated[RunOutput, "out", "
         bounds = f"at most {highest}"
     verdict = "PASS" if passed else "FAIL"
     print(f"{verdict}  {run.name}: {run.result.metric} {reached:.4f} (must be {bounds}), {seconds:.0f} s")
-    return int(not passed)
+    return 0 if passed else 1
 
 
 def _check(run: Run, result: ExpectedResult) -> None:

@@ -82,7 +82,7 @@ def main(
         config.require_greedy("a draft model is given")
     model = loading.ensemble(directories, "translate")
     model.require_source()
-    if (targets.source_language, targets.target_language) != (None, None):
+    if targets.source_language is not None or targets.target_language is not None:
         model = model.with_languages(targets.source_language, targets.target_language)
     require_effect(model, search)
     from glassformer.inference.drafters import DraftCounts
@@ -122,8 +122,10 @@ def _converse(model: "Model", settings: dict[str, Any]) -> None:
             return
         with reported_errors():
             for translation in model.translations([source], **settings)[0]:
-                score = f"{translation.hypothesis.score:.4f}\t"
-                print(score * (settings["n_best"] > 1) + one_line(translation.text))
+                line = one_line(translation.text)
+                if settings["n_best"] > 1:
+                    line = f"{translation.hypothesis.score:.4f}\t{line}"
+                print(line)
 
 
 def one_line(text: str) -> str:

@@ -117,7 +117,9 @@ def _place(part: str) -> tuple[int, int]:
     """
     if part.startswith("head."):
         return 0, int(part.removeprefix("head."))
-    return {"attention_bias": 1}.get(part, 2), 0
+    if part == "attention_bias":
+        return 1, 0
+    return 2, 0
 
 
 def _words(part: str) -> str:
