@@ -19,8 +19,7 @@ from glassformer import api, files
 from glassformer.config.run import LabelData, MaskedConfig, PairData, Run
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.data.corpus import Corpus
-from glassformer.data.labels import LabelCorpus
-from glassformer.data.pairs import PairCorpus
+from glassformer.data.record_corpus import RecordCorpus
 from glassformer.data.tokens import TokenCache, TokenSplits, prepare
 from glassformer.devices import evaluation_mode
 from glassformer.distributed import process_group
@@ -65,7 +64,7 @@ def count_calls(patch: pytest.MonkeyPatch, calls: Counter[str]) -> None:
     patch.setattr(Tokenizer, "train", classmethod(learned))
     scan = Corpus._scan
     patch.setattr(Corpus, "_scan", lambda self, paths: (calls.update(["scan"]), scan(self, paths))[1])
-    for corpus in (Corpus, PairCorpus, LabelCorpus):
+    for corpus in (Corpus, RecordCorpus):
         digest = corpus.__dict__["digest"]
         compute = digest.func
         patch.setattr(digest, "func", lambda self, compute=compute: (calls.update(["digest"]), compute(self))[1])

@@ -137,6 +137,14 @@ def write_phi3(config: TransformerConfig) -> dict[str, Any]:
     return keys
 
 
+def limits_phi3(config: TransformerConfig) -> dict[str, bool]:
+    """Return the limit of longrope scaling: transformers takes the width of a head from d_model."""
+    stack, scaling = config.head_stack, getattr(config.positions, "scaling", None)
+    usual = config.d_model // stack.n_heads
+    reason = f"model.decoder.d_head: expected d_model / n_heads = {usual} with longrope scaling, got {stack.d_head}"
+    return {reason: isinstance(scaling, LongRopeScaling) and stack.d_head not in (0, usual)}
+
+
 def table_phi3(config: TransformerConfig) -> list[Rule]:
     ours, theirs = "decoder.blocks.{i}.", "model.layers.{i}."
     parts = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "ff.gate_proj", "ff.up_proj")
@@ -159,6 +167,7 @@ PHI3 = llama.family(
     unused="full_attn_mod interpolate_factor",
     read_others=read_phi3,
     write_others=write_phi3,
+    limits=limits_phi3,
 )
 
 
