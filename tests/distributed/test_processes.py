@@ -61,6 +61,8 @@ from runs import (
 )
 
 STRATEGIES = ["ddp", "fsdp", "hybrid"]
+N_STEPS = 8
+TIMES = {"max_steps": N_STEPS, "eval_every": N_STEPS // 2, "log_every": 2, "grad_accumulation": 2}
 RECURRENT = RecurrentConfig(
     cell="gru", d_embedding=12, d_encoder=10, d_decoder=14, attention=AttendBefore(), max_len=32, output_dropout=0.1
 )
@@ -69,27 +71,29 @@ RECURRENT = RecurrentConfig(
 def padded_text(folder: Path) -> Run:
     model = replace(MODEL, residual_dropout=0.2, embedding_dropout=0.1)
     data = {"packing": ExampleRows(), "valid_fraction": 0.2}
-    return tiny_run(write_documents(folder), model=model, data=data, grad_accumulation=4, ema_decay=0.9)
+    return tiny_run(
+        write_documents(folder), model=model, data=data, **(TIMES | {"grad_accumulation": 4}), ema_decay=0.9
+    )
 
 
 def muon_text(folder: Path) -> Run:
     """Return a run whose matrices have an odd number of rows, and fused ones for queries, keys and values."""
     model = replace(MODEL, decoder=replace(MODEL.decoder, d_ff=33), fused_qkv=True, gated_ff=True)  # type: ignore[type-var]
     optimizer = MuonConfig(weight_decay=0.1)
-    return tiny_run(write_text(folder), model=model, grad_accumulation=2, optimizer=optimizer)
+    return tiny_run(write_text(folder), model=model, optimizer=optimizer, **TIMES)
 
 
 RUNS: dict[str, Callable[[Path], Run]] = {
     "padded text with dropout and an average": padded_text,
-    "pairs": lambda folder: pair_run(folder, grad_accumulation=2, early_stopping=EarlyStopping("bleu", patience=50)),
-    "recurrent pairs": lambda folder: pair_run(folder, model=RECURRENT, grad_accumulation=2),
+    "pairs": lambda folder: pair_run(folder, **TIMES, early_stopping=EarlyStopping("bleu", patience=50)),
+    "recurrent pairs": lambda folder: pair_run(folder, model=RECURRENT, **TIMES),
     "labels": lambda folder: label_run(
-        folder, grad_accumulation=2, early_stopping=EarlyStopping("accuracy", patience=50, higher_is_better=True)
+        folder, **TIMES, early_stopping=EarlyStopping("accuracy", patience=50, higher_is_better=True)
     ),
-    "masked": lambda folder: text_run_of(folder, MaskedConfig(), grad_accumulation=2),
+    "masked": lambda folder: text_run_of(folder, MaskedConfig(), **TIMES),
     "muon": muon_text,
     "conversations": lambda folder: conversation_run(
-        folder, grad_accumulation=2, early_stopping=EarlyStopping("exact_match", patience=50)
+        folder, **TIMES, early_stopping=EarlyStopping("exact_match", patience=50)
     ),
 }
 
@@ -111,7 +115,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
     return trained
 
 
-def tensors(folder: Path, step: int = 20) -> dict[str, torch.Tensor]:
+def tensors(folder: Path, step: int = N_STEPS) -> dict[str, torch.Tensor]:
     place = checkpoint.path_of(folder, step)
     return {
         f"{path.relative_to(place)}/{name}": x
@@ -120,7 +124,7 @@ def tensors(folder: Path, step: int = 20) -> dict[str, torch.Tensor]:
     }
 
 
-def require_equal(found: Path, expected: Path, bound: float = 1e-6, step: int = 20) -> None:
+def require_equal(found: Path, expected: Path, bound: float = 1e-6, step: int = N_STEPS) -> None:
     a, b = tensors(found, step), tensors(expected, step)
     assert a.keys() == b.keys()
     for name, x in a.items():
@@ -161,7 +165,7 @@ def test_two_processes_compute_micro_batches_in_parts_like_one(
     together = replace(run, parallel=ParallelConfig(strategy, shard_size=1 if strategy == "hybrid" else 0, timeout=60))
     assert ranks_done(2, lambda: api.train(together, tmp_path / "two")) == [0, 0]
     require_equal(tmp_path / "two", tmp_path / "one")
-    assert read_progress(checkpoint.path_of(tmp_path / "two", 20)).fit == Fit(2, recomputes=True)
+    assert read_progress(checkpoint.path_of(tmp_path / "two", N_STEPS)).fit == Fit(2, recomputes=True)
 
 
 def test_a_step_that_fits_in_one_process_only_ends_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +309,7 @@ def test_only_rank_0_decides_logs_and_publishes(tmp_path: Path) -> None:
     settings = {
         "schedule": PlateauSchedule(patience=0),
         "select": "average",
-        "eval_every": 5,
+        "eval_every": 2,
         "optimizer": AdamConfig(),
     }
     run = replace(run, train=replace(run.train, **settings))  # type: ignore[arg-type]
@@ -401,8 +405,8 @@ def test_13_all_processes_skip_a_nan_of_one_process(tmp_path: Path, monkeypatch:
     assert ranks_done(2, one_is_bad) == [0, 0]
     [event] = [line for line in metrics(tmp_path / "run") if "event" in line]
     assert event["step"] == 4
-    optimizer = load_file(checkpoint.path_of(tmp_path / "run", 20) / checkpoint.OPTIMIZER)
-    assert {float(x) for name, x in optimizer.items() if name.endswith("/step")} == {19.0}
+    optimizer = load_file(checkpoint.path_of(tmp_path / "run", N_STEPS) / checkpoint.OPTIMIZER)
+    assert {float(x) for name, x in optimizer.items() if name.endswith("/step")} == {N_STEPS - 1.0}
     assert all(bool(x.isfinite().all()) for x in tensors(tmp_path / "run").values())
     record(13, 1, 1, "in one of two processes")
 
@@ -447,8 +451,8 @@ def test_processes_that_find_different_checkpoints_are_refused(tmp_path: Path, m
 
     def stale() -> None:
         if os.environ["RANK"] == "1":
-            monkeypatch.setattr(checkpoint, "newest", lambda folder, log: checkpoint.path_of(folder, 10))
-        with pytest.raises(UserError, match=r"finds .*step-10, but process 0 finds step 20|1 of 2 processes"):
+            monkeypatch.setattr(checkpoint, "newest", lambda folder, log: checkpoint.path_of(folder, N_STEPS // 2))
+        with pytest.raises(UserError, match=r"finds .*step-4, but process 0 finds step 8|1 of 2 processes"):
             api.resume(tmp_path / "run")
 
     assert ranks_done(2, stale) == [0, 0]
@@ -500,7 +504,7 @@ def test_18_a_failed_write_of_one_process_commits_nothing(tmp_path: Path, monkey
     real = checkpointer.check_parts
 
     def fails(weights: Any, folder: Path) -> Path:
-        if os.environ["RANK"] == "1" and "step-20" in str(folder):
+        if os.environ["RANK"] == "1" and f"step-{N_STEPS}" in str(folder):
             raise UserError(f"cannot write {folder}: the disk of this process is full")
         return real(weights, folder)
 
@@ -510,7 +514,7 @@ def test_18_a_failed_write_of_one_process_commits_nothing(tmp_path: Path, monkey
             api.train(run, tmp_path / "run")
 
     assert ranks_done(2, work) == [0, 0]
-    assert checkpoint.steps(tmp_path / "run") == [10]
+    assert checkpoint.steps(tmp_path / "run") == [N_STEPS // 2]
     monkeypatch.undo()
     assert ranks_done(2, lambda: api.resume(tmp_path / "run")) == [0, 0]
     assert not list((tmp_path / "run").rglob("*.tmp*"))

@@ -56,8 +56,9 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_saved_model_is_loaded_unchanged(name: str, tmp_path: Path) -> None:
-    network = save(tmp_path, name=name)
+    network, before = save(tmp_path, name=name), torch.get_rng_state()
     stored = read_model(checkpoint.path_of(tmp_path, 5))
+    assert torch.equal(torch.get_rng_state(), before), "weights were drawn, which takes time, before they were read"
     assert stored.config == network.config
     assert stored.generation.stop == ("\n", 'a "b"') and stored.run.generation == stored.generation
     assert stored.tokenizers.target.vocab == TOKENIZER.vocab

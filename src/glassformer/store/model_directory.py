@@ -221,7 +221,7 @@ def read_model(folder: Path, *, reads_weights: bool = True) -> StoredModel:
     network = _network(config, lora, "meta")
     require_fit(weights_of(network), folder / WEIGHTS)  # before memory is allocated
     if reads_weights:
-        network = _network(config, lora)
+        network = _network(config, lora, "cpu")
         load_weights(network, folder / WEIGHTS)
     network.eval()
     return StoredModel(network, config, tokenizers, read_generation(folder), run, manifest, labels)
@@ -299,11 +299,15 @@ def read_config(folder: Path) -> tuple[ModelConfig, LoraConfig | None]:
     return from_union(ModelConfig, table, str(path)), lora
 
 
-def _network(config: ModelConfig, lora: LoraConfig | None, device: str = "cpu") -> "Network":
-    from glassformer.models.build import build_model
+def _network(config: ModelConfig, lora: LoraConfig | None, device: str) -> "Network":
+    """Build a network whose weights are not drawn, because its file has them."""
+    import torch
+
+    from glassformer.models.build import undrawn_model
     from glassformer.models.transforms import add_lora
 
-    network = build_model(config, device)
+    with torch.device(device):
+        network = undrawn_model(config)
     if lora is not None:
         add_lora(network, lora.targets, lora.rank, lora.alpha, lora.dropout)
     return network
