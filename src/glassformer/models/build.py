@@ -297,7 +297,7 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
 def _transform(
     config: c.TransformerConfig, head: c.TokenHead | c.PositionHead | c.SpanHead, width: int
 ) -> TokenTransform | None:
-    """Build the layers before the output projection, which reads vectors of this width; None if the head has none."""
+    """Build the layers before the output projection, which reads vectors of this width, if the head has them."""
     if not head.transform:
         return None
     dense = Linear(config.d_model, width, bias=config.head_bias)
