@@ -85,6 +85,9 @@ CONFIGS: dict[str, TransformerConfig] = {
     "window_pattern": replace(GPT, decoder=replace(TWO_LAYERS, n_layers=3, window_pattern=(2, 0))),
     "alibi": replace(GPT, positions=AlibiPositions(), decoder=replace(TWO_LAYERS, n_heads=3, d_head=4)),
     "alibi_window": replace(GPT, positions=AlibiPositions(), decoder=replace(TWO_LAYERS, window_pattern=(0, 3))),
+    "alibi_rounded": replace(
+        GPT, positions=AlibiPositions(scaled=True, rounded=True), decoder=replace(TWO_LAYERS, n_heads=12, d_head=2)
+    ),
     "relative": replace(GPT, positions=RelativePositions(n_buckets=8, max_distance=12), attention_scale=1.0),
     "no_positions": replace(GPT, positions=NoPositions(), norm_weight=False, activation="relu2"),
     "sinusoidal_halves": replace(GPT, positions=SinusoidalPositions("halves", 2, True), activation="gelu_tanh"),
@@ -150,11 +153,13 @@ CONFIGS: dict[str, TransformerConfig] = {
         head_bias=False,
     ),
     "tagger": replace(BERT, head=PositionHead(5)),
+    "tagger_transform": replace(BERT, head=PositionHead(5, transform=True), head_bias=False),
     "classifier_first": replace(BERT, head=SequenceHead(3, "first", "tanh")),
     "classifier_norm": replace(BERT, head=SequenceHead(3, "mean", "gelu", pooler_norm=True), head_bias=False),
     "classifier_mean": replace(BERT, head=SequenceHead(3, "mean")),
     "classifier_max": replace(BERT, head=SequenceHead(1, "max")),
     "answers": replace(BERT, head=SpanHead()),
+    "answers_transform": replace(BERT, head=SpanHead(transform=True)),
     "vectors_first": replace(BERT, head=VectorHead("first", "tanh")),
     "vectors_mean": replace(BERT, head=VectorHead("mean")),
     "vectors_normalized": replace(BERT, head=VectorHead("max", normalize=True)),

@@ -110,7 +110,7 @@ def test_a_position_scheme_needs_three_files(tmp_path: Path) -> None:
     config = "config/transformer.py"
     change(config, "@checked\nclass AlibiPositions:", f"{setting}\n\n@checked\nclass AlibiPositions:")
     change(config, "\nPositions = ", "\nPositions = LogPositions | ")
-    case = "        case c.AlibiPositions():"
+    case = "        case c.AlibiPositions("
     change("models/build.py", case, textwrap.indent(choice, "        ") + case)
     assert printed(FOLLOWED, tmp_path, source) == "equal\n"
 

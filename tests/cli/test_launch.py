@@ -11,12 +11,13 @@ from .conftest import Glassformer
 
 STAND_INS = {
     "scontrol": 'test "$*" = "show hostnames node[0-1]" && echo node0 && echo node1',
-    "srun": '"$@"',
+    "srun": 'test "$1" = --cpus-per-task=32 && shift && "$@"',
     "torchrun": 'printf "%s\\n" "$@"',
 }
 ENVIRONMENT = {
     "SLURM_JOB_NODELIST": "node[0-1]",
     "SLURM_NNODES": "2",
+    "SLURM_CPUS_PER_TASK": "32",
     "SLURM_JOB_ID": "7",
     "SKYPILOT_NUM_GPUS_PER_NODE": "8",
 }
@@ -56,6 +57,18 @@ def test_a_job_of_slurm_trains_and_then_resumes(tmp_path: Path, glassformer: Gla
     torchrun = ["--nnodes", "2", "--nproc-per-node", "8", "--rdzv-backend", "c10d"]
     torchrun += ["--rdzv-endpoint", "node0:29500", "--rdzv-id", "7"]
     require_train_and_resume(script, tmp_path, torchrun)
+
+
+def test_the_task_of_a_machine_has_cpus_for_all_its_gpus(glassformer: Glassformer) -> None:
+    """Slurm gives a task one CPU by default, and `srun` does not inherit the number of `sbatch`."""
+    for words, n in (([], 32), (["--gpus", "2"], 8), (["--gpus", "2", "--cpus-per-gpu", "7"], 14)):
+        lines = glassformer(*LAUNCH, *words, *KEYS).out.splitlines()
+        (asked,) = [line for line in lines if line.startswith("#SBATCH") and "--cpus-per-task" in line]
+        assert f" --ntasks-per-node=1 --cpus-per-task={n} " in asked
+        (started,) = [line for line in lines if line.startswith("srun")]
+        assert started.startswith('srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun ')
+    refused = glassformer(*LAUNCH, "--cpus-per-gpu", "0")
+    assert refused.code == 2 and "--cpus-per-gpu is 0 and must be at least 1" in refused.err
 
 
 def test_a_job_of_skypilot_trains_and_then_resumes(tmp_path: Path, glassformer: Glassformer) -> None:

@@ -105,7 +105,7 @@ def test_auto_precision_is_bf16_where_the_gpu_has_it(gpu: str, precision: str) -
 
 def test_the_simplest_layout_that_fits_is_chosen() -> None:
     sizes = {(x.strategy, x.checkpointing): x.memory.total for x in plan_run(tiny(), card(1), 16).layouts}
-    assert list(sizes) == [(s, c) for c in (False, True) for s in ("ddp", "hybrid", "fsdp")]
+    assert list(sizes) == [(s, c) for c in (0, 2, 1) for s in ("ddp", "hybrid", "fsdp")]
     for (strategy, checkpointing), n_bytes in sizes.items():
         simpler = list(sizes.values())[: list(sizes).index((strategy, checkpointing))]
         plan = plan_run(tiny(), card(n_bytes), 16)
@@ -146,7 +146,7 @@ def test_an_optimizer_that_needs_whole_matrices_is_never_sharded(monkeypatch: py
     monkeypatch.setattr(MuonConfig, "traits", replace(MuonConfig.traits, needs_whole_matrices=True))
     muon = tiny(optimizer=MuonConfig(adamw=AdamWConfig()), grad_accumulation=16)
     plan = plan_run(muon, card(1e9), 16)
-    assert [layout.strategy for layout in plan.layouts] == ["ddp", "ddp"]
+    assert [layout.strategy for layout in plan.layouts] == ["ddp", "ddp", "ddp"]
     assert len(plan.notes) == 1 and plan.notes[0].startswith("muon needs whole matrices")
     assert plan_run(muon, card(1e9), 1).notes == ()
     for n_gpus in (1, 16):
@@ -184,6 +184,25 @@ def test_the_time_includes_recomputation() -> None:
     assert [layout["activation_checkpointing"] for layout in half.to_dict()["layouts"]] == ["half"]
     recurrent = replace(tiny(), model=RECURRENT["bahdanau"], data=PairData(batch_tokens=100))
     assert [layout.checkpointing for layout in plan_run(recurrent, find_gpu("h200")).layouts] == [0]
+
+
+def test_every_second_block_is_recomputed_before_all() -> None:
+    """A run that fits with every second block recomputed does not spend the time of all."""
+    deep = replace(tiny(), model=replace(CONFIGS["gpt"], decoder=replace(CONFIGS["gpt"].head_stack, n_layers=4)))
+    none, half, full = plan_run(deep, card(1)).layouts
+    assert [layout.checkpointing for layout in (none, half, full)] == [0, 2, 1]
+    assert none.memory.total > half.memory.total > full.memory.total
+    plans = {n: plan_run(deep, card(layout.memory.total)) for n, layout in ((0, none), (2, half), (1, full))}
+    assert {n: plan.layout.checkpointing for n, plan in plans.items()} == {0: 0, 2: 2, 1: 1}
+    assert plans[2].flags == "--train.activation-checkpointing half"
+    assert plans[0].total_flops < plans[2].total_flops < plans[1].total_flops
+    assert not plan_run(deep, card(full.memory.total - 1)).layout.fits
+
+
+def test_half_of_one_block_is_not_proposed() -> None:
+    """Every second block of a stack with one block is that block."""
+    one = replace(tiny(), model=replace(CONFIGS["gpt"], decoder=replace(CONFIGS["gpt"].head_stack, n_layers=1)))
+    assert [layout.checkpointing for layout in plan_run(one, card(1)).layouts] == [0, 1]
 
 
 def test_the_least_number_of_gpus() -> None:

@@ -1,4 +1,4 @@
-"""ModernBERT's classifier, sentence vectors and refused settings; `test_random_families.py` compares its token head."""
+"""ModernBERT's heads except that over tokens, which `test_random_families.py` compares, and its refused settings."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,14 @@ import pytest
 transformers = pytest.importorskip("transformers")
 
 from configs import CONFIGS  # noqa: E402
-from glassformer.config.transformer import SequenceHead, TransformerConfig, VectorHead  # noqa: E402
+from glassformer.config.transformer import (  # noqa: E402
+    Head,
+    PositionHead,
+    SequenceHead,
+    SpanHead,
+    TransformerConfig,
+    VectorHead,
+)
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.families.modernbert import MODERNBERT  # noqa: E402
@@ -51,6 +58,25 @@ def test_a_classifier_equals_that_of_transformers(pooling: str, activation: str,
     both.assert_comes_back(tmp_path / "back")
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("name", "keys", "head"),
+    [
+        ("ForTokenClassification", {"num_labels": 5}, PositionHead(5, transform=True)),
+        ("ForQuestionAnswering", {}, SpanHead(transform=True)),
+    ],
+)
+def test_a_head_at_every_position_equals_that_of_transformers(
+    name: str, keys: dict[str, Any], head: Head, bias: bool, tmp_path: Path
+) -> None:
+    activations = {"hidden_activation": "relu", "classifier_activation": "relu"}
+    both = imported_head(name, tmp_path, classifier_bias=bias, norm_bias=bias, **activations, **keys)
+    assert both.network.config.head == head
+    both.assert_same()
+    both.assert_same(mask=True)
+    both.assert_comes_back(tmp_path / "back")
+
+
 def test_the_windows_of_a_published_file(tmp_path: Path) -> None:
     """Every third layer sees all tokens; the others see half of `local_attention` on each side, and turn faster."""
     both = imported_head("Model", tmp_path)
@@ -72,7 +98,6 @@ def test_a_vector_head_is_exported_with_its_pooling(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"classifier_activation": "silu"}, "classifier_activation: expected that of hidden_activation, got silu"),
         ({"local_attention": -2}, "local_attention: expected at least 0, got -2"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling .* is not supported"),
     ],
@@ -84,11 +109,22 @@ def test_a_setting_without_a_counterpart_is_refused(keys: dict[str, Any], words:
         hf.done()
 
 
+@pytest.mark.parametrize("name", ["ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"])
+def test_a_transform_has_the_activation_of_the_blocks(name: str) -> None:
+    hf = HFConfig(SIZES | {"classifier_activation": "silu"}, "config.json")
+    MODERNBERT.read(hf, f"ModernBert{name}")
+    with pytest.raises(UserError, match="classifier_activation: expected that of hidden_activation, got silu"):
+        hf.done()
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
         (replace(CONFIG, first_norm=True), "model.first_norm: expected false, got true"),
         (replace(CONFIG, embedding_norm=False), "model.embedding_norm: expected true, got false"),
+        (replace(CONFIG, head=PositionHead(3)), "model.head.transform: expected true, got false"),
+        (replace(CONFIG, head=SpanHead()), "model.head.transform: expected true, got false"),
+        (replace(CONFIG, gated_ff=False, activation="relu2"), "model.gated_ff: expected true, got false"),
         (replace(CONFIG, head=SequenceHead(3, "first", "gelu")), "model.head.pooler_norm: expected true, got false"),
         (replace(CONFIG, head=SequenceHead(3, "max", "gelu", pooler_norm=True)), "model.head.pooling: expected first"),
     ],
@@ -99,7 +135,10 @@ def test_another_model_is_no_modernbert(config: TransformerConfig, words: str) -
 
 def test_a_model_of_glassformer_is_a_modernbert() -> None:
     assert MODERNBERT.misfits(CONFIG) == []
+    for head in (PositionHead(3, transform=True), SpanHead(transform=True)):
+        assert MODERNBERT.misfits(replace(CONFIG, head=head)) == []
     assert MODERNBERT.misfits(replace(CONFIG, head=SequenceHead(3, "mean", "tanh", pooler_norm=True))) == []
+    assert MODERNBERT.misfits(replace(CONFIG, head=VectorHead(), gated_ff=False, activation="relu2")) == []
 
 
 @pytest.mark.parametrize("target", ["ct2", "gguf", "web"])
@@ -112,6 +151,8 @@ def test_a_program_without_these_settings_refuses_the_model(target: Any, tmp_pat
 
 def test_onnx_computes_the_model(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    for name, head in {"tokens": CONFIG.head, "classes": CONFIGS["classifier_norm"].head}.items():
+    heads = {"tokens": CONFIG.head, "classes": CONFIGS["classifier_norm"].head}
+    heads |= {"tags": PositionHead(3, transform=True), "answers": SpanHead(transform=True)}
+    for name, head in heads.items():
         folder = model_directory(replace(CONFIG, head=head), tmp_path / name)
         export(folder, tmp_path / f"{name}-onnx", "onnx")  # compares the logits

@@ -321,6 +321,11 @@ READ: dict[str, tuple[Table, str, int]] = {
         "Falcon",
         11_102_822_400,
     ),
+    "falcon-rw-1b": (
+        falcon(2048, 24, 32, 50304, alibi=True, bias=True, multi_query=False, parallel_attn=False),
+        "Falcon",
+        1_311_625_216,
+    ),
     "falcon-40b": (falcon(8192, 60, 128, **NEW_FALCON), "Falcon", 41_303_293_952),
     "SmolLM3-3B": (
         llama(
@@ -587,10 +592,6 @@ REFUSED: dict[str, tuple[Table, str]] = {
     "OLMo-7B-0424-hf": (
         decoder("olmo", "OlmoForCausalLM", 4096, 32, 32, intermediate_size=11008, **OLMO | {"clip_qkv": 8.0}),
         "clip_qkv 8.0 is not supported",
-    ),
-    "falcon-rw-1b": (
-        falcon(2048, 24, 32, 50304, alibi=True, bias=True, multi_query=False, parallel_attn=False),
-        "alibi true is not supported: Falcon rounds its slopes to bfloat16",
     ),
     "OLMoE-1B-7B-0924": (
         llama(

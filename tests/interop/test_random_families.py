@@ -140,7 +140,8 @@ def gptj(draw: Random) -> Table:
 
 
 def falcon(draw: Random) -> Table:
-    drawn = stack(draw) | {"ffn_hidden_size": inner(draw), "layer_norm_epsilon": eps(draw)} | rope(draw)
+    drawn = stack(draw) | {"ffn_hidden_size": inner(draw), "layer_norm_epsilon": eps(draw)}
+    drawn |= rope(draw) if draw.random() < 0.6 else {"alibi": True}
     drawn |= {"bias": draw.random() < 0.5, "activation": draw.choice(ACTIVATIONS)}
     if draw.random() < 0.5:
         drawn |= {"new_decoder_architecture": True, "num_kv_heads": draw.choice((1, 2))}
@@ -251,6 +252,7 @@ ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "ELECTRA": ("ElectraForMaskedLM", electra),
     "Nomic BERT": ("NomicBertForMaskedLM", nomic_bert),
     "ModernBERT": ("ModernBertForMaskedLM", modernbert),
+    "ModernBERT tagger": ("ModernBertForTokenClassification", modernbert),
     "GPT-Neo": ("GPTNeoForCausalLM", gpt_neo),
     "OPT": ("OPTForCausalLM", opt),
     "BLOOM": ("BloomForCausalLM", bloom),
@@ -275,6 +277,7 @@ ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "M2M-100": ("M2M100ForConditionalGeneration", m2m100),
 }
 AUTO = {"MaskedLM": "MaskedLM", "CausalLM": "CausalLM", "ConditionalGeneration": "Seq2SeqLM"}
+AUTO |= {"TokenClassification": "TokenClassification"}
 
 
 @pytest.mark.parametrize("seed", range(N_SEEDS))

@@ -16,14 +16,17 @@ MARGIN = 600
 
 SLURM = """#!/bin/bash
 #SBATCH --job-name={name}
-#SBATCH --nodes={nodes} --ntasks-per-node=1 --gpus-per-node={gpus} --time={time} --signal=TERM@120
+#SBATCH --nodes={nodes} --ntasks-per-node=1 --cpus-per-task={cpus} --gpus-per-node={gpus}
+#SBATCH --time={time} --signal=TERM@120
 #SBATCH --requeue --open-mode=append
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 {resume_or_train}
-srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node {gpus} --rdzv-backend c10d --rdzv-endpoint "$head:29500" \\
-    --rdzv-id "$SLURM_JOB_ID" -m glassformer "${{verb[@]}}" --train.max-time {seconds}
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun --nnodes "$SLURM_NNODES" --nproc-per-node {gpus} \\
+    --rdzv-backend c10d --rdzv-endpoint "$head:29500" --rdzv-id "$SLURM_JOB_ID" \\
+    -m glassformer "${{verb[@]}}" --train.max-time {seconds}
 """
+"""One task per machine. Since Slurm 22.05, `srun` does not take the CPUs of a task from the options of `sbatch`."""
 
 SKYPILOT = """name: "{name}"
 resources:
@@ -47,6 +50,7 @@ class Machines:
     is_usual: ClassVar[bool] = True
     nodes: int = setting(1, "Number of machines.", "≥ 1")
     gpus: int = setting(8, "GPUs of each machine.", "≥ 1")
+    cpus_per_gpu: int = setting(4, "CPUs for each GPU, as Slurm counts them; SkyPilot gives all of the machine.", "≥ 1")
     gpu: Annotated[str, "NAME"] = setting("H100", "Type of the GPUs, as SkyPilot names it.")
     hours: float = setting(4.0, "Time of the job; the run saves and stops ten minutes before its end.", "> 0")
 
@@ -99,6 +103,7 @@ def values(name: str, source: str, out: Path, machines: Machines, keys: dict[str
         "name": re.sub("[^a-zA-Z0-9]+", "-", name).strip("-") or "glassformer",  # what both schedulers accept
         "nodes": machines.nodes,
         "gpus": machines.gpus,
+        "cpus": machines.cpus_per_gpu * machines.gpus,
         "gpu": machines.gpu,
         "time": f"{minutes // 60:02}:{minutes % 60:02}:00",
         "seconds": 60 * minutes - MARGIN,

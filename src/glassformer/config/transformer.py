@@ -162,6 +162,8 @@ class AlibiPositions:
     """Penalty on the attention score that grows linearly with distance, with one slope for each head (Press 2022)."""
 
     kind: ClassVar[str] = "alibi"
+    scaled: bool = setting(False, "the penalty is multiplied by the scale of the attention scores (Falcon)")
+    rounded: bool = setting(False, "slopes, positions and their products are rounded to bfloat16 (Falcon)")
 
 
 @checked
@@ -200,6 +202,7 @@ class PositionHead:
 
     kind: ClassVar[str] = "positions"
     n_labels: int = setting(0, "number of labels; 0 = number of labels in the data", at_most(MAX_VOCAB))
+    transform: bool = setting(False, "dense layer, activation and norm before the output projection (ModernBERT)")
 
 
 @checked
@@ -221,6 +224,7 @@ class SpanHead:
     """Two logits at every position: the answer to a question starts here, and ends here."""
 
     kind: ClassVar[str] = "span"
+    transform: bool = setting(False, "dense layer, activation and norm before the output projection (ModernBERT)")
 
 
 @checked

@@ -306,10 +306,11 @@ def _head(config: c.TransformerConfig, shape: Shape, kernels: Kernels) -> int:
         return shape.n_rows * (_INT64 + kernels.read(d))
     labels = _INT64 * shape.n_rows * shape.n_tokens
     a_token = kernels.read(d)
-    if isinstance(head, c.TokenHead) and head.transform:
-        a_token += (config.activation != "relu") * e * kernels.product + _norm(config, e, kernels)
-    if isinstance(head, c.TokenHead) and (head.transform or e != d):
-        a_token += kernels.read(e)
+    width, has_transform = (e if isinstance(head, c.TokenHead) else d), getattr(head, "transform", False)
+    if has_transform:
+        a_token += (config.activation != "relu") * width * kernels.product + _norm(config, width, kernels)
+    if has_transform or width != d:
+        a_token += kernels.read(width)
     if isinstance(head, c.TokenHead) and config.logit_cap:
         a_token += config.vocab_size * kernels.product
     return labels + shape.n_rows * shape.n_read * a_token

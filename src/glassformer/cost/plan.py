@@ -225,12 +225,8 @@ def plan_run(
     shape = full_shape(batch, config, context)
     train, half = run.train, run.train.precision in HALF
     gpu.flops(train.precision)  # raises if the GPU does not support it
-    # The activations that it stores, with and without recomputation of the blocks
-    recomputation = [0, 1]
-    if isinstance(config, RecurrentConfig):
-        recomputation = [0]  # no blocks to recompute
-    elif train.recompute_every:
-        recomputation = [train.recompute_every]
+    # The activations that it stores, without and with recomputation of the blocks
+    recomputation = _recomputation(config, train)
     stored = {every: activations_of(run, config, shape, Kernels(half), every) for every in recomputation}
     # The step of all GPUs
     grad_accumulation = n_gpus * -(-train.grad_accumulation // n_gpus)
@@ -298,7 +294,8 @@ def _divides(train: TrainConfig) -> bool:
 def _layouts(config: ModelConfig, run: Run, stored: dict[int, Activations], gpu: Gpu, n_gpus: int) -> Iterator[Layout]:
     """Yield replicated layouts, then those sharded within a group, then those sharded over all GPUs (most traffic).
 
-    Layouts with activation checkpointing come last, because it costs a third of the time.
+    Layouts that recompute more blocks come after all that recompute fewer: a second forward pass of all blocks costs a
+    third of the time, and that of every second block half as much.
     """
     train, of_group, offloads = run.train, run.parallel.shard_size or NODE, run.parallel.cpu_offload
     for checkpointing, of_batch in stored.items():
@@ -313,10 +310,22 @@ def _layouts(config: ModelConfig, run: Run, stored: dict[int, Activations], gpu:
             yield Layout(strategy, n_parts, checkpointing, memory, memory.total <= gpu.usable_bytes)
 
 
+def _recomputation(config: ModelConfig, train: TrainConfig) -> list[int]:
+    """Return the possible values of `Layout.checkpointing`, from the least recomputation to the most."""
+    if isinstance(config, RecurrentConfig):
+        return [0]  # no blocks to recompute
+    if train.recompute_every:
+        return [train.recompute_every]
+    if all(stack.n_layers < 2 for stack in config.stacks.values()):
+        return [0, 1]  # every second block of a stack of one block is that block
+    return [0, 2, 1]
+
+
 def _least_gpus(config: ModelConfig, train: TrainConfig, stored: dict[int, Activations], gpu: Gpu) -> int | None:
     """Return the smallest number of GPUs that can hold the run, sharded if necessary; None if it never fits."""
-    whole = training_memory(config, train, list(stored.values())[-1])  # with recomputation, if possible
-    if min(training_memory(config, train, of_batch).total for of_batch in stored.values()) <= gpu.usable_bytes:
+    of_recomputations = [training_memory(config, train, of_batch) for of_batch in stored.values()]
+    whole = min(of_recomputations, key=lambda memory: memory.total)
+    if whole.total <= gpu.usable_bytes:
         return 1
     if not _divides(train):
         return None

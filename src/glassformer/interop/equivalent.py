@@ -39,8 +39,11 @@ def with_norm_scales(config: TransformerConfig, weights: Weights) -> Recast:
 
 
 def with_relu2_as_gate(config: TransformerConfig, weights: Weights) -> Recast:
-    """Rewrite a squared ReLU as a ReLU that is gated by its own input: relu(x)² = relu(x) · x."""
-    if config.gated_ff or config.activation != "relu2":
+    """Rewrite a squared ReLU as a ReLU that is gated by its own input: relu(x)² = relu(x) · x.
+
+    A model whose head has a transform is unchanged: the transform has the same activation, and no gate.
+    """
+    if config.gated_ff or config.activation != "relu2" or getattr(config.head, "transform", False):
         return config, weights
     return _gated(replace(config, gated_ff=True, activation="relu"), weights)
 

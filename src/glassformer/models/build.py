@@ -237,8 +237,12 @@ def build_positions(
             return p.LearnedPositions(n_positions, config.table_width, offset), {}, bias
         case c.RotaryPositions() as rotary:
             return None, _rotaries(rotary, config.attention_widths(stack).d_head), bias
-        case c.AlibiPositions():
-            return None, {}, p.AlibiBias(heads)
+        case c.AlibiPositions(scaled, rounded):
+            scale = 1.0
+            if scaled:
+                of_head = config.attention_widths(stack).d_head ** -0.5
+                scale = of_head if config.attention_scale is None else config.attention_scale
+            return None, {}, p.AlibiBias(heads, scale, rounded=rounded)
         case c.RelativePositions() as relative:
             return None, {}, _relative_bias(relative, heads, causal)
     return None, {}, None
@@ -275,22 +279,29 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     if isinstance(head, (c.PositionHead, c.SequenceHead)) and head.n_labels < 1:
         raise UserError(f"model.head.n_labels is {head.n_labels} and must be at least 1: set it, or give labelled data")
     if isinstance(head, (c.PositionHead, c.SpanHead)):
-        return PositionLogits(config.d_model, config.n_outputs)
+        return PositionLogits(config.d_model, config.n_outputs, _transform(config, head, config.d_model))
     if isinstance(head, c.VectorHead):
         return SequenceVector(head.pooling, _pooler(config, head), normalize=head.normalize)
     if isinstance(head, c.SequenceHead):
         pooler, unit = _pooler(config, head), (head.mean, head.std or 1.0)
         return SequenceLogits(head.pooling, pooler, Linear(config.d_model, head.n_labels, bias=head.bias), unit)
     width = config.table_width
-    transform = None
-    if head.transform:
-        dense = Linear(config.d_model, width, bias=config.head_bias)
-        transform = TokenTransform(dense, ACTIVATIONS[config.activation], _norm(config)(width))
+    transform = _transform(config, head, width)
     scale = config.logit_scale * (config.d_model**-0.5 if config.scale_logits else 1.0)
     projection = _vocabulary_projection(config, width, table)
     return TokenLogits(
         config.d_model, projection, transform=transform, bias=head.bias, scale=scale, cap=config.logit_cap
     )
+
+
+def _transform(
+    config: c.TransformerConfig, head: c.TokenHead | c.PositionHead | c.SpanHead, width: int
+) -> TokenTransform | None:
+    """Build the layers before the output projection, which reads vectors of this width, if the head has them."""
+    if not head.transform:
+        return None
+    dense = Linear(config.d_model, width, bias=config.head_bias)
+    return TokenTransform(dense, ACTIVATIONS[config.activation], _norm(config)(width))
 
 
 def _pooler(config: c.TransformerConfig, head: c.SequenceHead | c.VectorHead) -> Pooler | None:

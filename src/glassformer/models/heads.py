@@ -86,12 +86,15 @@ class PositionLogits(nn.Module):
     torch.Size([2, 5, 3])
     """
 
-    def __init__(self, d_model: int, n_labels: int) -> None:
+    def __init__(self, d_model: int, n_labels: int, transform: TokenTransform | None = None) -> None:
         super().__init__()
+        self.transform = transform
         self.proj = Linear(d_model, n_labels)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden states (B, T, D) to logits (B, T, n_labels)."""
+        if self.transform is not None:
+            hidden = self.transform(hidden)
         return self.proj(hidden)
 
 

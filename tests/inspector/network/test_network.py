@@ -71,12 +71,14 @@ def difference(found: Tensor, expected: Tensor) -> float:
 
 def test_only_these_configurations_are_refused() -> None:
     assert REFUSED == {
+        "alibi_rounded": ["positions.scaled", "positions.rounded"],
         "rotary_pattern": ["positions.base_pattern", "qk_norm_width"],
         "rotary_longrope": ["positions.scaling"],
         "capped": ["score_cap", "logit_cap"],
         "scaled": ["embedding_scale", "residual_scale", "logit_scale"],
         "no_first_norm": ["first_norm"],
         "modernbert": ["positions.base_pattern", "first_norm", "head_bias"],
+        "tagger_transform": ["head_bias"],
         "classifier_norm": ["head.pooler_norm", "head_bias"],
         "experts": ["experts"],
         "experts_one_active": ["experts"],

@@ -14,6 +14,19 @@ import { normOf } from "./norms.js";
 import { linear, map, reshaped, rowAt, widthOf, zeros } from "./tensors.js";
 
 /**
+ * Return the layers before the output projection: a dense layer, an activation and a norm, or none.
+ * @param {Weights} weights
+ * @param {{activation?: string, norm?: string, norm_eps?: number}} config
+ * @returns {Layer}
+ */
+function transformOf(weights, { activation = "", norm = "", norm_eps = 0 }) {
+  if (!weights.hasLinear("output.transform.dense")) return (x) => x;
+  const dense = weights.linear("output.transform.dense");
+  const after = normOf(weights, "output.transform.norm", { norm, norm_eps });
+  return (x) => after(map(linear(x, ...dense), ACTIVATIONS[activation]));
+}
+
+/**
  * Return the function from states (T, D) to logits over the vocabulary (T, V).
  *
  * If the projection is narrower than the model, `narrow` or the transform reduces the width first.
@@ -21,17 +34,11 @@ import { linear, map, reshaped, rowAt, widthOf, zeros } from "./tensors.js";
  * @param {{d_model?: number, scale_logits?: boolean, activation?: string, norm?: string, norm_eps?: number}} config
  * @returns {Head}
  */
-export function tokenLogits(weights, { d_model = 1, scale_logits = false, activation = "", norm = "", norm_eps = 0 }) {
+export function tokenLogits(weights, { d_model = 1, scale_logits = false, ...others }) {
   const projection = weights.get("output.proj.weight");
   const bias = weights.find("output.bias");
   const narrow = weights.find("output.narrow.weight");
-  /** @type {Layer} */
-  let transform = (x) => x;
-  if (weights.hasLinear("output.transform.dense")) {
-    const dense = weights.linear("output.transform.dense");
-    const after = normOf(weights, "output.transform.norm", { norm, norm_eps });
-    transform = (x) => after(map(linear(x, ...dense), ACTIVATIONS[activation]));
-  }
+  const transform = transformOf(weights, others);
   return (hidden) => {
     hidden = transform(hidden);
     if (narrow) hidden = linear(hidden, narrow);
@@ -93,8 +100,8 @@ export function headOf(weights, config) {
   const { head } = config;
   if (head.kind === "tokens") return tokenLogits(weights, config);
   if (head.kind === "positions" || head.kind === "span") {
-    const proj = weights.linear("output.proj");
-    return (hidden) => linear(hidden, ...proj);
+    const [transform, proj] = [transformOf(weights, config), weights.linear("output.proj")];
+    return (hidden) => linear(transform(hidden), ...proj);
   }
   const vector = sequenceVector(weights, head);
   const alone = (/** @type {Tensor} */ x) => reshaped(x, widthOf(x)); // one answer for the text: without the axis of positions

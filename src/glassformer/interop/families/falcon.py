@@ -1,11 +1,12 @@
 """Falcon (Almazrouei 2023): decoders with parallel sublayers and few key-value heads.
 
 The 7B model has one key-value head and one norm per block. The new architecture (40B, 180B) has groups and two norms.
+The models trained on RefinedWeb alone (`falcon-rw`, Penedo 2023) have sublayers in sequence, biases and ALiBi.
 """
 
 from typing import Any
 
-from glassformer.config.transformer import NormalInit, TokenHead, TransformerConfig
+from glassformer.config.transformer import AlibiPositions, NormalInit, Positions, TokenHead, TransformerConfig
 from glassformer.interop.equivalent import Recast, Weights, with_equal_biases, with_norm_scales, with_zero_biases
 from glassformer.interop.families import bloom
 from glassformer.interop.families.rotary import read_rotary, write_rotary
@@ -19,12 +20,12 @@ SETTINGS |= settings(float, 0.0, residual_dropout="hidden_dropout", attention_dr
 SETTINGS |= settings(float, 1e-5, norm_eps="layer_norm_epsilon") | settings(str, "gelu", activation="activation")
 SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
 SETTINGS |= settings(bool, False, qkv_bias="bias", attn_out_bias="bias", ff_bias="bias")
+ALIBI = AlibiPositions(scaled=True, rounded=True)
+"""transformers computes the bias of a key in bfloat16, and adds it to the score before the division by √head_dim."""
 
 
 def read_falcon(hf: HFConfig, fields: Fields) -> Fields:
     n_heads = fields["decoder.n_heads"]
-    if hf.take("alibi", bool, False):
-        hf.problem("alibi true is not supported: Falcon rounds its slopes to bfloat16 and divides them by √head_dim")
     is_new, is_parallel = hf.take("new_decoder_architecture", bool, False), hf.take("parallel_attn", bool, True)
     has_one_key = hf.take("multi_query", bool, True)
     n_kv_heads, n_norms = hf.take("num_kv_heads", int, n_heads), hf.take("num_ln_in_parallel_attn", int, 1 + is_new)
@@ -34,7 +35,11 @@ def read_falcon(hf: HFConfig, fields: Fields) -> Fields:
     if is_new or is_parallel:
         blocks = {"norm_order": "parallel", "shared_norm": n_norms == 1}
     d_ff = hf.take("ffn_hidden_size", int, 4 * fields["d_model"])
-    positions = read_rotary(hf, fields["max_len"])
+    positions: Positions = ALIBI
+    if hf.take("alibi", bool, False):
+        hf.pass_over("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor")
+    else:
+        positions = read_rotary(hf, fields["max_len"])
     return {"decoder.n_kv_heads": n_kv_heads, "decoder.d_ff": d_ff, "positions": positions} | blocks
 
 
@@ -42,7 +47,8 @@ def write_falcon(config: TransformerConfig) -> dict[str, Any]:
     stack = config.head_stack
     n_kv_heads = config.attention_widths(stack).n_kv_heads
     is_new = config.norm_order == "parallel" and (not config.shared_norm or n_kv_heads not in (1, stack.n_heads))
-    keys: dict[str, Any] = {"ffn_hidden_size": stack.d_ff, "alibi": False, "num_kv_heads": n_kv_heads}
+    has_alibi = isinstance(config.positions, AlibiPositions)
+    keys: dict[str, Any] = {"ffn_hidden_size": stack.d_ff, "alibi": has_alibi, "num_kv_heads": n_kv_heads}
     keys |= {"new_decoder_architecture": is_new, "parallel_attn": config.norm_order == "parallel"}
     keys |= {"multi_query": n_kv_heads == 1, "num_ln_in_parallel_attn": 2 - config.shared_norm if is_new else None}
     return keys | write_rotary(config.positions)

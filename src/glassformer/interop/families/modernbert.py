@@ -23,6 +23,8 @@ from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Fields,
 HEADS: dict[str, c.Head] = {
     "ModernBertForMaskedLM": c.TokenHead(transform=True, bias="learned"),
     "ModernBertForSequenceClassification": c.SequenceHead(pooler="gelu", pooler_norm=True),
+    "ModernBertForTokenClassification": c.PositionHead(transform=True),
+    "ModernBertForQuestionAnswering": c.SpanHead(transform=True),
     "ModernBertModel": c.VectorHead(pooling="mean"),
 }
 BASES = {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
@@ -56,14 +58,16 @@ def read_modernbert(hf: HFConfig, fields: Fields) -> Fields:
 def _read_head(hf: HFConfig, fields: Fields) -> c.Head:
     head: c.Head = fields["head"]
     hf.pass_over("decoder_bias", "classifier_activation", "classifier_pooling")
-    if isinstance(head, c.TokenHead):
-        activation = hf.choose("classifier_activation", ACTIVATIONS, "gelu")
-        if activation != fields["activation"]:
-            hf.problem(f"classifier_activation: expected that of hidden_activation, got {activation}")
-        return replace(head, bias="learned" if hf.take("decoder_bias", bool, True) else "none")
+    if isinstance(head, c.VectorHead):
+        return head
     if isinstance(head, c.SequenceHead):
         pooling = hf.choose("classifier_pooling", POOLINGS, "cls")
         return replace(head, pooling=pooling, pooler=hf.choose("classifier_activation", POOLERS, "gelu"))
+    activation = hf.choose("classifier_activation", ACTIVATIONS, "gelu")
+    if activation != fields["activation"]:
+        hf.problem(f"classifier_activation: expected that of hidden_activation, got {activation}")
+    if isinstance(head, c.TokenHead):
+        return replace(head, bias="learned" if hf.take("decoder_bias", bool, True) else "none")
     return head
 
 
@@ -74,11 +78,13 @@ def write_modernbert(config: c.TransformerConfig) -> dict[str, Any]:
     }
     keys |= {"cls_token_id": config.bos_id, "sep_token_id": config.eos_id}
     keys["local_attention"] = 2 * (max(windows, default=0) - 1) if any(windows) else 128
-    if isinstance(head, c.TokenHead):
-        keys |= {"decoder_bias": head.bias != "none", "classifier_activation": ACTIVATION_NAMES[config.activation]}
-    elif isinstance(head, c.SequenceHead):
+    if isinstance(head, c.SequenceHead):
         keys["classifier_activation"] = head.pooler if head.pooler in POOLERS else "gelu"
         keys["classifier_pooling"] = POOLING_NAMES.get(head.pooling, "cls")
+    elif not isinstance(head, c.VectorHead):
+        keys["classifier_activation"] = ACTIVATION_NAMES[config.activation]
+    if isinstance(head, c.TokenHead):
+        keys["decoder_bias"] = head.bias != "none"
     return keys
 
 
