@@ -38,7 +38,8 @@ def test_the_function_of_pytorch_equals_the_loop(dtype: torch.dtype, has_bias: b
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
     """Use PyTorch's function as on a GPU that has the kernel, and refuse to wait; list the dtypes of its calls."""
     monkeypatch.setattr(grouped, "has_kernel", lambda device: True)
-    calls, multiply = [], torch.nn.functional.grouped_mm
+    calls: list[torch.dtype] = []
+    multiply = torch.nn.functional.grouped_mm
 
     def recorded(rows: Tensor, weights: Tensor, **others: Tensor) -> Tensor:
         calls.append(rows.dtype)
