@@ -1,8 +1,8 @@
 """Products of rows in groups, each group with a matrix of its own: the fast path of experts.
 
 On a GPU of compute capability 9, `torch.nn.functional.grouped_mm` multiplies all groups in bfloat16 in one kernel,
-which reads the sizes of the groups on the GPU. On other devices, that function is a loop over the groups too, so
-`grouped_linear` has its own loop, with the products of `linear`.
+which reads the sizes of the groups on the GPU. On a CPU and on other GPUs, it is a loop over the groups too, so
+`grouped_linear` has its own loop there, with the products of `linear`.
 """
 
 import functools
