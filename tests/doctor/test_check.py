@@ -16,6 +16,7 @@ from glassformer.doctor import CHECKS, Report, Result, check, check_model
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.models.stacks import Encoder
+from glassformer.nn.experts import Router
 
 STACK = c.Stack(2, 4, d_ff=32)
 OURS = {
@@ -34,6 +35,7 @@ OURS = {
         tie_output=False,
         init=c.FanInInit(head="zero"),
     ),
+    "experts": c.TransformerConfig(decoder=STACK, d_model=32, vocab_size=V, max_len=24, experts=c.Experts(4, 2)),
 }
 
 
@@ -49,6 +51,7 @@ def test_transformers_of_glassformer_pass(name: str) -> None:
     assert not_applicable == {
         "decoder": {"visibility"},
         "modern": {"visibility"},
+        "experts": {"visibility"},
         "encoder": {"causality", "causality-by-gradient", "padding-left", "cache", "shift"},
         "encoder-decoder": {"padding-left"},
     }.get(name)
@@ -59,6 +62,22 @@ def test_recurrent_models_of_glassformer_pass(name: str) -> None:
     report = check_model(build_model(RECURRENT[name]))
     assert report.ok, str(report)
     assert {n for n, s in status(report).items() if s == "not applicable"} == {"padding-left"}
+
+
+def test_experts_with_room_for_a_few_tokens_of_a_batch_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a bound of tokens per expert, a token depends on the tokens before it in the batch, also in other rows."""
+    forward = Router.forward
+
+    def bounded(self: Router, x: Tensor, real: Tensor | None = None) -> Tensor:
+        weights = forward(self, x, real)
+        n_before = (weights > 0).flatten(0, 1).cumsum(dim=0).view_as(weights)
+        return weights.masked_fill(n_before > 4, 0.0)
+
+    network = build_model(OURS["experts"])
+    arguments = {"vocab_size": V, "max_len": 24, "checks": ["batch"]}
+    assert check(network, **arguments).ok
+    monkeypatch.setattr(Router, "forward", bounded)
+    assert check(network, **arguments).failed == ("batch",)
 
 
 @pytest.mark.parametrize("head", [c.SequenceHead(n_labels=3), c.PositionHead(n_labels=3)])

@@ -14,8 +14,9 @@ from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.inference.beam import Search, beam_search
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
-from glassformer.kernels import cross_entropy
+from glassformer.kernels import cross_entropy, grouped
 from glassformer.nn.attention_functions import attention_fused, attention_reference
+from glassformer.nn.experts import Experts, Router
 from glassformer.nn.masks import Mask
 from glassformer.objectives import loss
 
@@ -132,6 +133,41 @@ def test_flex_attention_takes_less_memory_than_a_dense_mask(gpu: torch.device) -
             del context
         peaks.append(torch.cuda.max_memory_allocated() - before)
     assert peaks[0] < B * 8192**2 < peaks[1]
+
+
+@pytest.mark.parametrize("has_autocast", [True, False])
+def test_experts_in_one_kernel_equal_the_loop_and_do_not_wait(
+    has_autocast: bool, gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Output and gradients, which are 0 for the experts without tokens: at least half of them."""
+    if not grouped.has_kernel(gpu):
+        pytest.skip("this GPU has no kernel for products in groups")
+    layer = Experts(Router(64, 64, n_active=2), d_ff=96, gated=True).to(gpu)
+    layer = layer if has_autocast else layer.bfloat16()
+    x = torch.randn(2, 8, 64, device=gpu, dtype=layer.up_proj.weight.dtype, requires_grad=True)
+    leaves, results = {"x": x, **dict(layer.named_parameters())}, []
+    autocast = torch.autocast("cuda", torch.bfloat16, enabled=has_autocast)
+
+    def run() -> None:
+        with autocast:
+            y = layer(x)
+        gradients = torch.autograd.grad(y, list(leaves.values()), torch.ones_like(y))
+        results.append({"y": y, **dict(zip(leaves, gradients, strict=True))})
+
+    run()  # what CUDA prepares once may wait
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    monkeypatch.setattr(grouped, "has_kernel", lambda device: False)
+    run()
+    with autocast:
+        is_used = (layer.router(x) > 0).flatten(0, 1).any(dim=0)
+    _, found, expected = results
+    assert int(is_used.sum()) <= 32 and not found["up_proj.weight"].unflatten(0, (64, -1))[~is_used].any()
+    for name, of_loop in expected.items():
+        torch.testing.assert_close(found[name], of_loop, rtol=0, atol=0.02 * float(of_loop.abs().max()))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -1,13 +1,16 @@
 """The numbers that the inspector page shows in a browser equal those of the Python API."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import Tensor
 
+from configs import random_model
 from glassformer.config.run import GenerationConfig
+from glassformer.config.transformer import Experts
 from glassformer.inference.sampling import keep_top_k, shape_logits
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import capture
@@ -258,6 +261,21 @@ def test_the_lens_shows_the_most_probable_tokens(open_model: OpenModel, models: 
             for cell, best, p in zip(row[1:], names, expected.top_probabilities[layer, :, 0].tolist(), strict=True):
                 text, shown = cell.rsplit(" ", 1)
                 assert text == best and float(shown) == pytest.approx(p, abs=6e-4)
+
+
+def test_the_experts_of_each_token_are_those_of_the_trace(models: dict[str, Model], serve: Serve, visit: Open) -> None:
+    decoder = models["decoder"]
+    config = replace(decoder.config, experts=Experts(4, 2))
+    network = random_model(config, dtype=torch.float32)
+    model = replace(decoder, network=network, run=replace(decoder.run, model=config))
+    found = visit(serve(Inspector(model)).address + hash_of(text=TEXT, panel="experts"))
+    trace = capture(model, TEXT)
+    for layer in range(2):
+        found.page.locator("#panels label.field:visible", has_text="layer").locator("select").select_option(str(layer))
+        found.settle()
+        weights = trace[f"decoder.blocks.{layer}.ff.router"][0].T  # (experts, tokens)
+        assert (weights > 0).sum(dim=0).tolist() == [2] * found.tokens("target").count()
+        assert close(found.numbers("Experts"), weights)
 
 
 @pytest.mark.parametrize(("n_tokens", "fits"), [(14, True), (17, True), (20, False)])

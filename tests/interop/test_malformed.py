@@ -160,7 +160,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "no family": (change_config(model_type=None), "model_type None is not supported"),
     "another head": (
         change_config(architectures=["GPT2DoubleHeadsModel"]),
-        "not supported for GPT-2 (known: GPT2LMHeadModel, GPT2ForSequenceClassification, GPT2Model)",
+        "not supported for GPT-2 (known: GPT2LMHeadModel, GPT2ForSequenceClassification, GPT2ForTokenClassification, "
+        "GPT2Model)",
     ),
     "an unknown key": (change_config(n_experts=8), "n_experts is not a known key"),
     "an unsupported option": (change_config(scale_attn_by_inverse_layer_idx=True), "is not supported"),

@@ -163,6 +163,20 @@ def test_a_text_read_twice_is_classified(tmp_path: Path) -> None:
         both.ours.embed("to be")
 
 
+def test_a_decoder_tags_words_from_the_text_before_them(tmp_path: Path) -> None:
+    """The tag of a word is that of its first token, which reads no later one."""
+    both = imported(drawn("gpt2", "GPT2ForTokenClassification", True), tmp_path)
+    words = ["to", "be", "question"]
+    parts = [both.ours.tokenizer.encode(" " * (i > 0) + word) for i, word in enumerate(words)]
+    firsts = [sum(map(len, parts[:i])) for i in range(len(words))]
+    with torch.no_grad():
+        logits = both.theirs(torch.tensor([[i for part in parts for i in part]])).logits[0, firsts]
+    best, found = logits.softmax(dim=-1).max(dim=-1), both.ours.tag([words])[0]
+    assert [tag for tag, _ in found] == [f"LABEL_{i}" for i in best.indices.tolist()]
+    assert [p for _, p in found] == pytest.approx(best.values.tolist(), rel=1e-4)
+    assert both.ours.tag([words[:2]])[0] == [(tag, pytest.approx(p)) for tag, p in found[:2]]
+
+
 def test_a_decoder_is_a_sentence_encoder(tmp_path: Path) -> None:
     """The folder of a causal model with modules of sentence-transformers: the normalised vector of the last token."""
     theirs = drawn("qwen3", "Qwen3ForCausalLM", True).eval()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from glassformer.config.transformer import TransformerConfig
+from glassformer.cost.parameters import parameter_counts
 from glassformer.errors import UserError
 from glassformer.interop.directory import HFFolder
 from glassformer.interop.equivalent import shapes_of
@@ -570,6 +571,13 @@ READ: dict[str, tuple[Table, str, int]] = {
 }
 """Name → configuration, family, number of parameters."""
 
+ACTIVE = {
+    "Mixtral-8x7B-v0.1": 12_879_925_248,  # published as 12.9 B
+    "Mixtral-8x22B-v0.1": 39_152_031_744,  # 39 B
+    "Qwen3-30B-A3B": 3_353_032_704,  # 3.3 B
+}
+"""Name → number of parameters that a token meets."""
+
 REFUSED: dict[str, tuple[Table, str]] = {
     "opt-350m": (
         opt(1024, 24, 16, word_embed_proj_dim=512, do_layer_norm_before=False),
@@ -659,6 +667,15 @@ def test_a_published_configuration_is_read(name: str) -> None:
     learned = {name: shape for name, shape in shapes_of(config).items() if not is_constant(config, name)}
     assert sum(map(math.prod, learned.values())) == n_parameters
     assert family.misfits(config) == []
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_the_active_parameters_are_those_of_the_experts_that_a_token_meets(name: str) -> None:
+    table, _, n_parameters = READ[name]
+    given = folder(table)
+    config, _ = read_config(given, *find_family(given, log=lambda text: None), log=lambda text: None)
+    counts = parameter_counts(config)
+    assert (counts.total, counts.active) == (n_parameters, ACTIVE[name])
 
 
 @pytest.mark.parametrize("name", REFUSED)

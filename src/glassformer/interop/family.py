@@ -16,7 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.config.transformer import Head, SequenceHead, Stack, TokenHead, TransformerConfig, VectorHead
+from glassformer.config.transformer import (
+    Head,
+    PositionHead,
+    SequenceHead,
+    Stack,
+    TokenHead,
+    TransformerConfig,
+    VectorHead,
+)
 from glassformer.interop.compatibility import differences, stack_misfits
 from glassformer.interop.equivalent import Recast, Weights, as_it_is, shapes_of, without_values
 from glassformer.interop.generation import token_ids
@@ -143,17 +151,30 @@ def lines(ours: str, theirs: str, names: Mapping[str, str], **layout: Any) -> li
     return [rule(ours + mine, theirs + other, **layout) for mine, other in names.items()]
 
 
-def decoder_heads(prefix: str) -> dict[str, Head]:
+def decoder_heads(prefix: str, *, has_tags: bool = True) -> dict[str, Head]:
     """Return the heads of a family of decoders by class name; `prefix` is that of its classes.
 
-    >>> list(decoder_heads("OPT"))
+    `has_tags` is False if transformers has no class of the family that tags tokens.
+
+    >>> list(decoder_heads("OPT", has_tags=False))
     ['OPTForCausalLM', 'OPTForSequenceClassification', 'OPTModel']
     """
+    tags: dict[str, Head] = {f"{prefix}ForTokenClassification": PositionHead()}
     return {
         f"{prefix}ForCausalLM": TokenHead(),
         f"{prefix}ForSequenceClassification": SequenceHead(pooling="last", bias=False),
+        **(tags if has_tags else {}),
         f"{prefix}Model": VectorHead(pooling="mean"),
     }
+
+
+def labels_name(config: TransformerConfig) -> str:
+    """Return the module of the logits over labels in a decoder whose class for tags has its own name for it.
+
+    >>> labels_name(TransformerConfig(decoder=Stack(), head=PositionHead()))
+    'classifier'
+    """
+    return "classifier" if isinstance(config.head, PositionHead) else "score"
 
 
 def attention(theirs: str, parts: Iterable[str], ours: str = "self_attn") -> dict[str, str]:

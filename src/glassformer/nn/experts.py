@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.kernels.grouped import grouped_linear
+from glassformer.kernels.grouped import Groups, grouped_linear
 from glassformer.nn.feedforward import Activation
 from glassformer.nn.linear_layers import Linear
 
@@ -104,7 +104,9 @@ class ExpertLinear(nn.Module):
     """Matrices of the experts, (E·out, in), and their biases, (E·out,): stacked by rows, as in a fused attention.
 
     >>> matrices = ExpertLinear(n_experts=2, n_in=8, n_out=16)
-    >>> matrices.of_groups(torch.randn(5, 8), counts=[3, 2]).shape  # 3 rows for expert 0, 2 for expert 1
+    >>> from glassformer.kernels.grouped import Groups
+    >>> groups = Groups(torch.tensor([0, 0, 0, 1, 1]), n_groups=2)  # 3 rows for expert 0, 2 for expert 1
+    >>> matrices.of_groups(torch.randn(5, 8), groups).shape
     torch.Size([5, 16])
     """
 
@@ -116,9 +118,9 @@ class ExpertLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(n_experts * n_out)) if bias else None
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))  # as nn.Linear
 
-    def of_groups(self, rows: Tensor, counts: list[int]) -> Tensor:
-        """Map rows (N, in), sorted by expert, to (N, out); `counts` are the rows of each expert."""
-        return grouped_linear(rows, counts, self.weight, self.bias)
+    def of_groups(self, rows: Tensor, groups: Groups) -> Tensor:
+        """Map rows (N, in), sorted by expert, to (N, out); the rows of an expert are a group."""
+        return grouped_linear(rows, groups, self.weight, self.bias)
 
     def of_expert(self, i: int, x: Tensor) -> Tensor:
         """Map `x` (…, in) to (…, out) with the matrix of expert `i`."""
@@ -130,7 +132,8 @@ class Experts(nn.Module):
     """Feed-forward layer of experts: y = Σ weight · expert(x) over the active experts of each token.
 
     Each expert is a `FeedForward` layer of inner width `d_ff`. `reference` is the formula as a loop; `forward` equals
-    it up to rounding, with one product per expert over all its tokens. The experts of a token do not depend on others.
+    it up to rounding, with one product per expert over all its tokens, or on some GPUs one for all experts
+    (`kernels/grouped.py`). The experts of a token do not depend on others.
 
     >>> experts = Experts(Router(8, n_experts=4, n_active=2), d_ff=16)
     >>> x = torch.randn(1, 3, 8)
@@ -161,15 +164,15 @@ class Experts(nn.Module):
         n_active = self.router.n_active
         weights, chosen = self.router(x, real).flatten(0, -2).topk(n_active)  # (N, k) each
         # Copy each token once per active expert, sorted by expert.
-        order = chosen.flatten().argsort(stable=True)  # (N·k,)
-        counts = torch.bincount(chosen.flatten(), minlength=self.router.n_experts).tolist()
+        of_rows, order = chosen.flatten().sort(stable=True)  # (N·k,) each
+        groups = Groups(of_rows, self.router.n_experts)
         rows = x.flatten(0, -2)[order // n_active]
         # The feed-forward layer of each expert.
         if self.gate_proj is None:
-            h = self.activation(self.up_proj.of_groups(rows, counts))
+            h = self.activation(self.up_proj.of_groups(rows, groups))
         else:
-            h = self.activation(self.gate_proj.of_groups(rows, counts)) * self.up_proj.of_groups(rows, counts)
-        y = self.down_proj.of_groups(F.dropout(h, self.dropout, self.training), counts)
+            h = self.activation(self.gate_proj.of_groups(rows, groups)) * self.up_proj.of_groups(rows, groups)
+        y = self.down_proj.of_groups(F.dropout(h, self.dropout, self.training), groups)
         # Back to the order of the tokens; weighted sum.
         y = y[order.argsort()].unflatten(0, (-1, n_active))  # (N, k, D)
         return (y * weights[..., None]).sum(dim=1).to(y.dtype).view_as(x)

@@ -17,6 +17,7 @@ const { poolMax } = await import(`${PAGE}/heatmap.js`);
 const { badgeOf } = await import(`${PAGE}/grid.js`);
 const { branchAt, chooseNext } = await import(`${PANELS}/steps.js`);
 const { effectOf, partNames, partOf, partsOff } = await import(`${PANELS}/ablation.js`);
+const { expertWeights } = await import(`${PANELS}/experts.js`);
 const { rulesText } = await import(`${PANELS}/next.js`);
 const { endsLine } = await import(`${PAGE}/strip.js`);
 const { seriesOf, timeLeft, titleOf } = await import(`${PANELS}/training.js`);
@@ -259,4 +260,10 @@ test("an axis has at least two ticks, all inside its range", () => {
 test("a row of line ends is one line of tokens", () => {
   const items = ["a\n", "\n", "\n", "b", " c", "\n"].map((text) => ({ text }));
   assert.deepEqual(items.map((_, i) => endsLine(items, i)), [false, false, true, false, false, false]);
+});
+
+test("the weights of experts have a row per expert, and shares of all choices", () => {
+  const { values, shares } = expertWeights([[[2, 0.75], [0, 0.25]], [[2, 0.5], [1, 0.5]]], 4);
+  assert.deepEqual([...values], [0.25, 0, 0, 0.5, 0.75, 0.5, 0, 0]);
+  assert.deepEqual(shares, [0.25, 0.25, 0.5, 0]);
 });

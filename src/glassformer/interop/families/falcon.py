@@ -10,7 +10,7 @@ from glassformer.config.transformer import AlibiPositions, NormalInit, Positions
 from glassformer.interop.equivalent import Recast, Weights, with_equal_biases, with_norm_scales, with_zero_biases
 from glassformer.interop.families import bloom
 from glassformer.interop.families.rotary import read_rotary, write_rotary
-from glassformer.interop.family import Family, Rule, decoder_heads, lines, rule
+from glassformer.interop.family import Family, Rule, decoder_heads, labels_name, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 
 SETTINGS = inside("decoder", settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads"))
@@ -63,7 +63,7 @@ def table_falcon(config: TransformerConfig) -> list[Rule]:
         *lines("decoder.", "transformer.", {"embeddings.tokens": "word_embeddings", "final_norm": "ln_f"}),
         *bloom.table_heads(f"{theirs}self_attention.", config),
         *lines(ours, theirs, bloom.BLOCK | norms),
-        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else "score"),
+        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else labels_name(config)),
     ]
 
 

@@ -144,7 +144,10 @@ GEMMA3 = family(
     SETTINGS,
     name="Gemma 3",
     model_type="gemma3_text",
-    heads={name.replace("TextForCausal", "ForCausal"): head for name, head in decoder_heads("Gemma3Text").items()},
+    heads={
+        name.replace("TextForCausal", "ForCausal"): head
+        for name, head in decoder_heads("Gemma3Text", has_tags=False).items()
+    },
     always=OUTPUT_NORMS | {"qk_norm": True},
     only={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
     unused="cache_implementation",

@@ -6,19 +6,21 @@ from glassformer.config.transformer import (
     Head,
     LearnedPositions,
     NormalInit,
+    PositionHead,
     SequenceHead,
     TokenHead,
     TransformerConfig,
     VectorHead,
 )
 from glassformer.interop.equivalent import with_scales_and_biases
-from glassformer.interop.family import Family, Rule, lines, rule
+from glassformer.interop.family import Family, Rule, labels_name, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 from glassformer.interop.vocabulary_files import byte_level
 
 HEADS: dict[str, Head] = {
     "GPT2LMHeadModel": TokenHead(),
     "GPT2ForSequenceClassification": SequenceHead(pooling="last", bias=False),
+    "GPT2ForTokenClassification": PositionHead(),
     "GPT2Model": VectorHead(pooling="mean"),
 }
 SETTINGS = inside("decoder", settings(int, n_layers="n_layer", n_heads="n_head"))
@@ -52,7 +54,7 @@ def table_gpt2(config: TransformerConfig) -> list[Rule]:
         rule(tuple(f"{ours}self_attn.{name}_proj" for name in "qkv"), f"{theirs}attn.c_attn", transposed=True),
         *lines(ours, theirs, matrices, transposed=True),
         rule("decoder.final_norm", "transformer.ln_f"),
-        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else "score"),
+        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else labels_name(config)),
     ]
 
 

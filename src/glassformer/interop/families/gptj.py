@@ -61,7 +61,7 @@ def recast_gptj(config: TransformerConfig, weights: Weights) -> Recast:
 GPTJ = Family(
     name="GPT-J",
     model_type="gptj",
-    heads=decoder_heads("GPTJ") | {"GPTJForCausalLM": TokenHead(bias="learned")},
+    heads=decoder_heads("GPTJ", has_tags=False) | {"GPTJForCausalLM": TokenHead(bias="learned")},
     settings=SETTINGS,
     table=table_gptj,
     always=phi.ONE_NORM | {"qkv_bias": False, "attn_out_bias": False, "init": NormalInit(0.02)},

@@ -61,7 +61,7 @@ def recast_opt(config: TransformerConfig, weights: Weights) -> Recast:
 OPT = Family(
     name="OPT",
     model_type="opt",
-    heads=decoder_heads("OPT"),
+    heads=decoder_heads("OPT", has_tags=False),
     settings=SETTINGS,
     table=table_opt,
     always={"positions": LearnedPositions(offset=2), "norm_eps": 1e-5, "init": NormalInit(0.02)},
