@@ -12,7 +12,8 @@ import pandas
 import pytest
 
 import glassformer
-from glassformer.config.run import LabelData, PairData, TextData
+from glassformer.config.run import ConversationData, LabelData, PairData, TextData
+from glassformer.data.conversations import Conversation, ConversationCorpus
 from glassformer.data.in_memory import place_of, rows_of
 from glassformer.data.labels import Labelled, read_labels
 from glassformer.data.pairs import Pair, read_pairs
@@ -47,6 +48,8 @@ def read(data: Any, folder: Path) -> list[Any]:
     place = replace(found.data, path=str(path))
     if isinstance(place, PairData):
         return read_pairs(place)
+    if isinstance(place, ConversationData):
+        return ConversationCorpus(place).whole()
     return list(read_documents([path])) if isinstance(place, TextData) else list(read_labels(place, str(path)))
 
 
@@ -71,6 +74,14 @@ def test_texts_in_memory(tmp_path: Path) -> None:
     texts = ["one\ntwo", "é\u2028", '{"a": 1}']
     assert read(texts, tmp_path) == texts
     assert read(pandas.DataFrame({"text": texts, "n": [1, 2, 3]}), tmp_path) == texts
+
+
+@pytest.mark.parametrize("form", ["dictionaries", "data frame"])
+def test_conversations_in_memory(form: str, tmp_path: Path) -> None:
+    answered = [[{"role": "user", "content": a}, {"role": "assistant", "content": b}] for a, b in PAIRS]
+    expected = [Conversation(tuple(messages)) for messages in answered]
+    assert read(FORMS[form](PAIRS, ("prompt", "completion")), tmp_path) == expected
+    assert read(FORMS[form]([(messages,) for messages in answered], ("messages",)), tmp_path) == expected
 
 
 def test_numbers_and_tags_in_memory() -> None:

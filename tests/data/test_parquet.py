@@ -1,7 +1,9 @@
-"""Parquet files by name: the same records as in a jsonl file, for texts, pairs, labels and tags."""
+"""Parquet files by name: the same records as in a jsonl file, for texts, pairs, labels and tags; datasets."""
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,15 @@ import pytest
 from pyarrow import Table, parquet
 
 from glassformer import recipes
-from glassformer.config.run import LabelData, PairData, TextData
+from glassformer.config.run import ConversationData, LabelData, PairData, PreferenceData, PromptData, TextData
+from glassformer.data.conversations import Conversation, ConversationCorpus
 from glassformer.data.corpus import Corpus
 from glassformer.data.first_look import look_at
+from glassformer.data.in_memory import place_of
 from glassformer.data.labels import Labelled, read_labels
 from glassformer.data.pairs import Pair, read_pairs
+from glassformer.data.preferences import Preference, PreferenceCorpus
+from glassformer.data.prompts import Prompt, PromptCorpus
 from glassformer.data.recognition import recognise
 from glassformer.data.texts import Counts, read_documents, read_pieces
 from glassformer.errors import UserError
@@ -88,6 +94,42 @@ def test_the_size_of_a_run_follows_from_the_texts_and_not_from_their_compressed_
     jsonl = tmp_path / "large.jsonl"
     jsonl.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert run_for([path])[0].tokenizer == run_for([jsonl])[0].tokenizer
+
+
+ASKED = [[{"role": "user", "content": f"{i}?"}] for i in range(6)]
+ANSWERED = [[{"role": "assistant", "content": f"{i}"}] for i in range(6)]
+ANSWERS: dict[str, tuple[Any, Any, Rows, Sequence[object]]] = {
+    "conversations": (
+        ConversationCorpus,
+        ConversationData(),
+        [{"messages": asked + answered} for asked, answered in zip(ASKED, ANSWERED, strict=True)],
+        [Conversation((*asked, *answered)) for asked, answered in zip(ASKED, ANSWERED, strict=True)],
+    ),
+    "preferences": (
+        PreferenceCorpus,
+        PreferenceData(),
+        [{"prompt": ASKED[0], "chosen": ANSWERED[i], "rejected": ANSWERED[i - 1]} for i in range(6)],
+        [Preference((*ASKED[0],), (*ANSWERED[i],), (*ANSWERED[i - 1],)) for i in range(6)],
+    ),
+    "prompts": (
+        PromptCorpus,
+        PromptData(),
+        [{"prompt": asked, "answer": 7} for asked in ASKED],
+        [Prompt((*asked,), {"prompt": asked, "answer": 7}) for asked in ASKED],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_a_dataset_has_conversations_preferences_or_prompts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its name on the hub, where its validation split is the validation data, and in memory."""
+    corpus, data, rows, expected = ANSWERS[kind]
+    sides = {"train": datasets.Dataset.from_list(rows), "validation": datasets.Dataset.from_list(rows[:1])}
+    monkeypatch.setattr(datasets, "get_dataset_split_names", lambda name: [*sides])
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, split: sides[split])
+    assert corpus(replace(data, path="hf:some/name")).split == (expected[1:], expected[:1])
+    with place_of(sides["train"], data) as place:
+        assert corpus(replace(data, path=str(place))).whole() == expected
 
 
 def test_mistakes_name_the_file_the_row_and_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,11 +42,13 @@ from glassformer.fitting import Fit
 from glassformer.models.build import build_model
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import LossSums
+from glassformer.objectives.preference import PreferenceObjective
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import weights_of
 from glassformer.training import checkpointer, init_from
 from glassformer.training.trainer_state import read_progress
+from preference_runs import policy_run, preference_run, trained_start
 from runs import (
     MODEL,
     Recording,
@@ -97,6 +99,17 @@ RUNS: dict[str, Callable[[Path], Run]] = {
     ),
 }
 
+
+def accumulated(run: Run, **train: Any) -> Run:
+    return replace(run, train=replace(run.train, grad_accumulation=2, **train))
+
+
+COMPARED: dict[str, Callable[[Path], Run]] = {
+    "preferences": lambda folder: accumulated(preference_run(folder, trained_start(folder))),
+    "rewards": lambda folder: accumulated(policy_run(folder, trained_start(folder)), max_steps=4, eval_every=2),
+}
+"""Runs that compare with their start, for which parallel.strategy must be ddp."""
+
 Alone = Callable[[str], tuple[Run, Path]]
 """A function that returns the run of a name, and the folder where one process has trained it."""
 
@@ -108,7 +121,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
     @functools.cache
     def trained(name: str) -> tuple[Run, Path]:
         folder = tmp_path_factory.mktemp("alone")
-        run = RUNS[name](folder)
+        run = (RUNS | COMPARED)[name](folder)
         assert done(lambda: api.train(run, folder / "one")) == 0
         return run, folder / "one"
 
@@ -140,15 +153,46 @@ def require_equal(found: Path, expected: Path, bound: float = 1e-6, step: int = 
 
 @pytest.mark.parametrize(
     ("name", "strategy"),
-    [*itertools.product(RUNS, ("ddp", "fsdp")), *((name, "hybrid") for name in [*RUNS][:2])],
+    [
+        *itertools.product(RUNS, ("ddp", "fsdp")),
+        *((name, "hybrid") for name in [*RUNS][:2]),
+        *((name, "ddp") for name in COMPARED),
+    ],
 )
-def test_two_processes_equal_one(name: str, strategy: Any, alone: Alone, tmp_path: Path) -> None:
+def test_two_processes_equal_one(
+    name: str, strategy: Any, alone: Alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, one = alone(name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # without what the single process kept
     together = replace(run, parallel=ParallelConfig(strategy, shard_size=1 if strategy == "hybrid" else 0, timeout=60))
     assert ranks_done(2, lambda: api.train(together, tmp_path / "two")) == [0, 0]
-    require_equal(tmp_path / "two", one)
+    require_equal(tmp_path / "two", one, step=run.train.max_steps)
     Manifest.read(tmp_path / "two").verify(tmp_path / "two")
     api.load(tmp_path / "two")
+
+
+def test_two_processes_divide_the_values_of_a_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = accumulated(preference_run(tmp_path, trained_start(tmp_path)))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    log_ratios, n_rows = PreferenceObjective.log_ratios, Counter[str]()
+
+    def counted(self: PreferenceObjective, model: Any, batch: Batch) -> torch.Tensor:
+        n_rows["reference"] += batch.n_rows
+        return log_ratios(self, model, batch)
+
+    def computed(*_: Any) -> None:
+        raise UserError("the reference is computed")
+
+    def of_rank() -> None:
+        monkeypatch.setattr(PreferenceObjective, "log_ratios", counted)
+        monkeypatch.setattr("glassformer.tasks.preference.TokenBudget", computed)
+        with pytest.raises(UserError, match="the reference is computed"):
+            api.train(run, tmp_path / "run")
+        (tmp_path / os.environ["RANK"]).write_text(str(n_rows.total()), "utf-8")
+
+    assert ranks_done(2, of_rank) == [0, 0]
+    first, second = (int((tmp_path / rank).read_text("utf-8")) for rank in "01")
+    assert first + second == 60 and min(first, second) >= 10
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Chat: the same answers with and without the cache of earlier turns, drafts, full contexts, interruptions."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from glassformer import api
 from glassformer.config.run import Run
 from glassformer.errors import UserError
 from glassformer.inference.chat import fitting
+from glassformer.inference.drafters import DraftCounts
 from glassformer.model import Model
 from runs import conversation_run
 
@@ -34,6 +36,21 @@ def test_a_cached_conversation_answers_like_one_that_is_read_again(model: Model,
         answer = "".join(chat.answer(*model.chat_settings(**settings)))
         assert answer == model.chat(chat.messages[:-1], **settings)
         assert chat.messages[-1] == {"role": "assistant", "content": answer}
+
+
+def test_a_draft_model_changes_no_answer(model: Model) -> None:
+    """Each turn of a conversation; the draft model has almost the same weights, so its drafts are partly right."""
+    draft, counts = replace(model, network=copy.deepcopy(model.network)), DraftCounts()
+    noise = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in draft.network.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=noise)
+    chat = model.conversation([{"role": "system", "content": "small"}])
+    for question in QUESTIONS:
+        chat.add("user", question)
+        answer = "".join(chat.answer(*model.chat_settings(temperature=0, draft=draft, counts=counts)))
+        assert answer == model.chat(chat.messages[:-1], temperature=0)
+    assert 0 < counts.n_accepted < counts.n_drafted
 
 
 def test_each_turn_reads_only_what_is_new(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

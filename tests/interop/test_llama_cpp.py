@@ -28,6 +28,7 @@ from interop.checkpoints import VOCAB, model_directory  # noqa: E402
 from interop.gguf_files import rewritten  # noqa: E402
 from interop.test_gguf import GPT, ROTARY, turning  # noqa: E402
 from interop.test_gguf_import import TEXTS  # noqa: E402
+from tokenization.test_conversations import MARKED  # noqa: E402
 
 CASES: dict[str, tuple[TransformerConfig, float]] = {
     "learned": (GPT, 5e-3),  # llama.cpp's gelu is a table in float16
@@ -37,13 +38,15 @@ CASES: dict[str, tuple[TransformerConfig, float]] = {
     "yarn": (turning(YarnScaling(4.0, 16)), 1e-4),
 }
 N_NEW = 6
+QUESTION, ANSWER = {"role": "user", "content": " one\n<two> & 'three'"}, {"role": "assistant", "content": "Ja, größer."}
+CONVERSATIONS = ([QUESTION], [{"role": "system", "content": "Be brief."}, QUESTION, ANSWER, QUESTION])
 
 
 def serve(path: Path) -> Any:
     settings = xllamacpp.CommonParams()
     settings.model.path = str(path)
     settings.n_ctx, settings.n_parallel, settings.n_gpu_layers, settings.warmup = 256, 1, 0, False
-    settings.verbosity = -1
+    settings.verbosity, settings.use_jinja = -1, True
     settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = 1
     settings.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     settings.cache_type_k = settings.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
@@ -102,12 +105,32 @@ def test_imported_weights(tmp_path: Path, kind: str, tolerance: float) -> None:
     assert len(differences) > 250 and max(differences) <= tolerance
 
 
+def asked(server: Any, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of an endpoint of llama.cpp's server."""
+    with urlopen(Request(f"{server.listening_address}/{path}", json.dumps(body).encode())) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
 def ids_of(server: Any, text: str) -> list[int]:
     """Return llama.cpp's ids of a text, in which special tokens are ordinary text."""
-    asked = {"content": text, "add_special": True, "parse_special": False}
-    with urlopen(Request(f"{server.listening_address}/tokenize", json.dumps(asked).encode())) as answer:
-        found: list[int] = json.load(answer)["tokens"]
+    body = {"content": text, "add_special": True, "parse_special": False}
+    found: list[int] = asked(server, "tokenize", body)["tokens"]
     return found
+
+
+@pytest.mark.parametrize("name", ["chatml", "llama 3", "zephyr"])
+def test_exported_templates(tmp_path: Path, name: str) -> None:
+    """The server renders the template of a file that was exported after its import."""
+    template = MARKED[name].replace("{% generation %}", "").replace("{% endgeneration %}", "")
+    export(model_directory(GPT, tmp_path / "ours"), tmp_path / "out", "gguf")
+    path = rewritten(tmp_path / "out" / FILE, tmp_path / FILE, {"tokenizer.chat_template": template})
+    import_model(path, tmp_path / "back", log=lambda text: None)
+    export(tmp_path / "back", tmp_path / "again", "gguf")
+    encoder, server = glassformer.load(tmp_path / "back").conversation_encoder, serve(tmp_path / "again" / FILE)
+    for messages in CONVERSATIONS:
+        found = asked(server, "apply-template", {"messages": messages})
+        assert found["prompt"] == encoder.template.render(messages, asks=True)
 
 
 @pytest.mark.parametrize("split", ["gpt-2", "smollm", "qwen2", "llama-bpe", "tekken"])

@@ -1,10 +1,14 @@
 """The facts of a server: health, models, metrics; a process of its own that begins, answers and ends."""
 
 import signal
+import threading
 import urllib.request
 
-from serving.conftest import Serve
-from serving.served import ServerProcesses, ask
+import pytest
+
+from serving.conftest import Run, Serve
+from serving.served import ServerProcesses, ask, send
+from serving.test_safety import blocked, until
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "red dog"}], "temperature": 0}
 
@@ -24,6 +28,23 @@ def test_the_numbers_of_prometheus_count_answers_and_tokens(serve: Serve) -> Non
         text = found.read().decode()
     assert f"glassformer_new_tokens_total {float(answer['usage']['completion_tokens'])}" in text
     assert 'glassformer_answers_total{path="/v1/chat/completions",status="200"} 1.0' in text
+
+
+def test_the_numbers_of_prometheus_have_the_requests_that_wait_for_a_row(
+    running: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = running("chat")
+
+    def is_waiting(n: float) -> bool:
+        text = send(f"{server.address}/metrics")[2].decode()
+        return f'glassformer_waiting_requests{{model="chat"}} {n}\n' in text
+
+    client = threading.Thread(target=ask, args=[f"{server.address}/v1/chat/completions", CHAT])
+    with blocked(monkeypatch):
+        client.start()
+        until(lambda: is_waiting(1.0))
+    client.join()
+    assert is_waiting(0.0)
 
 
 def test_a_process_serves_until_sigterm_and_ends_with_0(processes: ServerProcesses) -> None:

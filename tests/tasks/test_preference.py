@@ -141,12 +141,12 @@ def test_the_reference_is_computed_once(start: Path, tmp_path: Path, monkeypatch
     computed: list[int] = []
     kept_or_computed = preference.kept_ratios
 
-    def counted(run: Run, examples: Any, device: Any, compute: Callable[[], np.ndarray]) -> np.ndarray:
+    def counted(run: Run, examples: Any, device: Any, compute: Callable[[], np.ndarray], *division: Any) -> np.ndarray:
         def computing() -> np.ndarray:
             computed.append(len(examples))
             return compute()
 
-        return kept_or_computed(run, examples, device, computing)
+        return kept_or_computed(run, examples, device, computing, *division)
 
     monkeypatch.setattr(preference, "kept_ratios", counted)
     run = preference_run(tmp_path, start)

@@ -224,6 +224,16 @@ def test_a_template_has_the_functions_of_transformers() -> None:
     assert template.render([{"role": "user", "content": "<é>"}]) == '{"role": "user", "content": "<é>"} 4 <s>'
 
 
+def test_a_template_sees_no_tools_and_no_documents_as_in_transformers(tokenizer: Tokenizer) -> None:
+    source = (
+        "{% if tools is not none %}{{ tools[0] }}{% endif %}{% if documents is none %}[none]{% endif %}"
+        "{% if tools is defined and not documents %}{{ messages[0].content }}{% endif %}"
+    )
+    messages = [{"role": "user", "content": "hi"}]
+    theirs = of_transformers(tokenizer).apply_chat_template(messages, chat_template=source, tokenize=False)
+    assert ChatTemplate(source).render(messages) == theirs == "[none]hi"
+
+
 def test_a_model_without_a_template_is_refused() -> None:
     tokenizer = Tokenizer.train(["ab"], vocab_size=0, scheme="char")
     with pytest.raises(UserError, match="the model has no chat template"):

@@ -26,7 +26,18 @@ from glassformer.errors import Interrupted, UserError
 from glassformer.fitting import Fit
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import read_run
-from runs import Recording, label_run, label_set_run, pair_run, remains, signal_at, text_run_of, tiny_run, write_text
+from runs import (
+    Recording,
+    conversation_run,
+    label_run,
+    label_set_run,
+    pair_run,
+    remains,
+    signal_at,
+    text_run_of,
+    tiny_run,
+    write_text,
+)
 
 RUNS: dict[str, Callable[..., Run]] = {
     "text": lambda folder, **train: tiny_run(write_text(folder), **train),
@@ -35,6 +46,7 @@ RUNS: dict[str, Callable[..., Run]] = {
     "pairs": partial(pair_run, separate=True),
     "classes": label_run,
     "tags": partial(label_run, outputs="tags"),
+    "conversations": conversation_run,
 }
 
 FAST = AdamWConfig(learning_rate=0.01)

@@ -14,6 +14,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         where: dict[str, Any] = {"registry": self.registry, "namespace": "glassformer"}
         self.requests = Gauge("requests", "Requests that are answered or wait", **where)
+        self.waiting = Gauge("waiting_requests", "Requests for texts that wait for a free row", ["model"], **where)
         self.answers = Counter("answers", "Answers by path and status", ["path", "status"], **where)
         self.seconds = Histogram("request_seconds", "Time of a request", ["path"], buckets=SECONDS, **where)
         self.prompt_tokens = Counter("prompt_tokens", "Tokens of prompts", **where)

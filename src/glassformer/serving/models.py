@@ -42,6 +42,7 @@ class Served:
             max_rows=self.limits.max_rows,
             max_bytes=self.limits.prefix_mb << 20,
         )
+        self.metrics.waiting.labels(self.name).set_function(lambda: engine.n_waiting)
         return EngineThread(engine, model.tokenizer, self.worker, self.metrics.step)
 
     @cached_property

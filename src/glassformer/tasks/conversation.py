@@ -188,7 +188,7 @@ class PreparedConversations:
             if not examples:
                 raise UserError(f"no {side} conversation fits model.max_len {run.model.max_len:,}: raise it")
 
-    def training_data(self, network: Network, device: torch.device) -> TrainingData:
+    def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
         run, data = self.run, self.data
         rows = self.train
         if data.packing:

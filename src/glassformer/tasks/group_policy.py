@@ -14,7 +14,7 @@ from glassformer.data.prompts import Prompt, PromptCorpus
 from glassformer.devices import autocast_dtype, evaluation_mode
 from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import metrics
-from glassformer.evaluation.division import Division
+from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.metrics import measure
 from glassformer.evaluation.rewards import Reward, total_reward
 from glassformer.fitting import InParts
@@ -242,7 +242,7 @@ class PreparedPrompts:
                     f"{run.generation.max_new_tokens:,} in model.max_len {run.model.max_len:,}: lower the former"
                 )
 
-    def training_data(self, network: Network, device: torch.device) -> TrainingData:
+    def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
         """Return the data for the loop; `network` has its initial weights, of which the reference is a copy."""
         run = self.run
         require_watched(run, ["prompts"])

@@ -19,6 +19,7 @@ from glassformer.config.run import PreferenceConfig, PreferenceData, Run
 from glassformer.config.schema import to_dict
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
+from glassformer.evaluation.division import ALONE, Division
 from glassformer.store.tensors import read_tensors
 from glassformer.tasks.preparation import user_cache
 from glassformer.tasks.requirements import data_of
@@ -29,17 +30,23 @@ RATIOS, DIGEST = "log_ratios", "sha256"
 
 
 def kept_ratios(
-    run: Run, examples: Sequence[Example], device: torch.device, compute: Callable[[], np.ndarray]
+    run: Run,
+    examples: Sequence[Example],
+    device: torch.device,
+    compute: Callable[[], np.ndarray],
+    division: Division = ALONE,
 ) -> np.ndarray:
     """Return the log ratios of the reference of a run, one per example: the kept ones, or those of `compute`.
 
-    Without `init.digest`, the reference has no name, so nothing is kept.
+    All processes of `division` call `compute` if one of them finds no kept values. Without `init.digest`, the reference
+    has no name, so nothing is kept.
     """
     if run.init.digest is None:
         return compute()
     path = user_cache("references") / f"{_name(run, examples, device)}.safetensors"
     found = _read(path, len(examples))
-    if found is None:
+    [n_without] = division.sum(found is None)
+    if found is None or n_without:
         found = compute()
         files.write_bytes(path, save({RATIOS: torch.from_numpy(found), DIGEST: _digest(path, found)}))
     return found

@@ -200,7 +200,7 @@ class PreparedLabels:
         kinds = f", {len(self.names)} {self.task.names_are}" if self.names else ""
         return f"{len(self.train):,} training texts of {n_tokens:.1f} tokens, {len(self.valid):,} for validation{kinds}"
 
-    def training_data(self, network: Network, device: torch.device) -> TrainingData:
+    def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
         run, data = self.run, data_of(self.run, LabelData)
 
         def sampler_of(examples: Sequence[Example], seed: int) -> TokenBudget:

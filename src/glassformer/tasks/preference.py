@@ -113,13 +113,19 @@ def log_ratios(
 
 
 def with_reference(
-    run: Run, reference: Callable[[], nn.Module], examples: Sequence[Example], device: torch.device
+    run: Run,
+    reference: Callable[[], nn.Module],
+    examples: Sequence[Example],
+    device: torch.device,
+    division: Division = ALONE,
 ) -> list[Example]:
     """Return the examples with the log ratios of the reference as their `label`.
 
-    The reference is computed if its values are not kept.
+    The reference is computed if its values are not kept; several processes divide its batches.
     """
-    found = kept_ratios(run, examples, device, lambda: log_ratios(run, reference(), examples, device))
+    found = kept_ratios(
+        run, examples, device, lambda: log_ratios(run, reference(), examples, device, division), division
+    )
     return [replace(example, label=value) for example, value in zip(examples, found.tolist(), strict=True)]
 
 
@@ -160,12 +166,14 @@ class PreparedPreferences:
             if not examples:
                 raise UserError(f"no {name} preference fits model.max_len {run.model.max_len:,}: raise it")
 
-    def training_data(self, network: Network, device: torch.device) -> TrainingData:
+    def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
         """Return the data for the loop; `network` has its initial weights, so it is the reference here."""
         run, batch_tokens = self.run, data_of(self.run, PreferenceData).batch_tokens
         require_watched(run, ["preferences"])
         with self.reporter.phase("log probabilities of the reference"):
-            train, valid = (with_reference(run, lambda: network, side, device) for side in (self.train, self.valid))
+            train, valid = (
+                with_reference(run, lambda: network, side, device, division) for side in (self.train, self.valid)
+            )
 
         def score(division: Division) -> dict[str, float]:
             found = measure("preferences", margins(run, network, valid, device, division))

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from glassformer.errors import Log, Progress, UserError
+from glassformer.evaluation.division import ALONE, Division
 
 if TYPE_CHECKING:
     import torch
@@ -206,8 +207,8 @@ class PreparedData(Protocol):
     def summary(self) -> str:
         """Size of the data, in words."""
 
-    def training_data(self, network: Network, device: torch.device) -> TrainingData:
-        """Return the data for the training loop."""
+    def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
+        """Return the data for the training loop; the processes of `division` divide what is computed for it."""
 
 
 def wrong_verb(task: Task, model: ModelParts, verb: str) -> UserError:

@@ -16,6 +16,7 @@ from glassformer.data.corpus import Corpus
 from glassformer.data.texts import read_documents
 from glassformer.data.tokens import BpeDropout, TokenCache, TokenFile, TokenSplits, encode_text, prepare
 from glassformer.errors import Log, Progress, UserError
+from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.loss import evaluation_rows
 from glassformer.inference.fill import MaskFiller, WritingFiller
 from glassformer.models.build import Network
@@ -148,7 +149,7 @@ class PreparedText:
             f"{valid.n_bytes / valid.n_tokens:.2f} bytes"
         )
 
-    def training_data(self, network: Network, device: torch.device) -> TrainingData:
+    def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
         """Return the sampler and the evaluations of the run."""
         task, run, tokenizer, splits = self.text.task, self.text.run, self.text.tokenizer, self.splits
         data, text_objective = data_of(run, TextData), task.text_objective(run, tokenizer, context_of(run))

@@ -17,7 +17,7 @@ from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, read_pairs
 from glassformer.data.tokens import BpeDropout, PairFile, PairSplits, TokenCache, encode_pairs, prepare_pairs
 from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import metrics
-from glassformer.evaluation.division import Division
+from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.pairs import PairScores
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.fill import WritingFiller
@@ -176,7 +176,7 @@ class PreparedPairs:
             f"{train.target_lengths.mean():.1f} target tokens, {valid.n_pairs:,} validation pairs"
         )
 
-    def training_data(self, network: Network, device: torch.device) -> TrainingData:
+    def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
         run, data = self.run, data_of(self.run, PairData)
 
         def sampler_of_epoch(seed: int) -> tuple[Sampler, Path]:

@@ -123,6 +123,7 @@ class ChatTemplate:
         """Return the text, and the characters of each block `{% generation %}` as (first, end)."""
         now = datetime.now() if day is None else datetime.combine(day, time())
         names: dict[str, Any] = {"messages": messages, "add_generation_prompt": asks, "strftime_now": now.strftime}
+        names |= {"tools": None, "documents": None}  # as transformers: `{% if tools is not none %}` is false
         pieces, n_characters = [], 0
         try:
             for piece in _compiled(self.source).generate({**self.tokens, **names}):

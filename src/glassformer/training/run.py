@@ -147,7 +147,7 @@ def assemble(
     else:
         network = network.to(host.device)
     # Trainer
-    data = prepared.training_data(network, host.device)
+    data = prepared.training_data(network, host.device, ranks)
     if teacher is not None:
         teacher.network.to(host.device)
         data = replace(data, taught=taught(data.objective, run, teacher, tokenizers, labels))
