@@ -52,6 +52,7 @@ LONG_PAGES = (
     "reference/files",
     "reference/server",
     "reference/generated/endpoints",
+    "reference/generated/mistakes",
     "reference/generated/settings",
     "ecosystem",
     "results",
