@@ -18,7 +18,7 @@ from glassformer.course.workshop.solutions.ch09_gpt import (
 
 CHAPTER = "course/09-gpt"
 WRITE = f"{CHAPTER}#write"
-CACHE = "course/13-at-scale#memory-of-a-model-that-writes"
+CACHE = f"{CHAPTER}#a-context-that-slides"
 LIMITS = "pitfalls#generation"
 SCALE = "course/05-attention#why-the-scores-are-divided-by-d_k"
 MISTAKES = "course/12-classical-mistakes"
