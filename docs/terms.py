@@ -27,7 +27,7 @@ KEPT = (
     r"!?\[[^\]]*\]\([^)]*\)",
     r"<details>.*?</details>",
 )
-"""What stays as it is: code, headings, formulas, links and hidden answers."""
+"""Parts of a chapter without new links: code, headings, formulas, links and hidden answers."""
 
 
 @cache

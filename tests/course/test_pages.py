@@ -1,4 +1,4 @@
-"""What a build adds to the pages of the course: the list of mistakes, reading times, and links to the glossary."""
+"""The mistakes, reading times and links to the glossary that a build adds to the pages of the course."""
 
 import re
 from collections.abc import Iterator
