@@ -19,7 +19,7 @@ chat: runs/smollm2  ## talk with SmolLM2-135M-Instruct, which the package index 
 course: .venv/course  ## the chapters of the course as notebooks in runs/course, opened in Jupyter
 	@$(BIN)/python docs/notebooks.py
 
-notebooks: .venv/docs  ## every chapter of the course as a notebook, alone in an empty folder; some train for minutes
+notebooks: .venv/docs  ## every chapter of the course again, alone in an empty folder, with the cell that installs; some train for minutes
 	@$(BIN)/python docs/notebooks.py --run
 
 quick: .venv/dev  ## lint and the tests of tests/quick.txt: under a minute on two cores
@@ -53,7 +53,7 @@ page: .venv/node  ## types and unit tests of the pages (needs node 20 or newer)
 	@$(BIN)/node_modules/.bin/tsc -p tests/inspector/network/tsconfig.json
 	@node --test --test-reporter dot tests/inspector/page/*.test.mjs tests/serving/page/*.test.mjs
 
-docs: .venv/docs  ## the documentation as a site: docs/_build/html/index.html; the first build runs the course
+docs: .venv/docs  ## the documentation as a site: docs/_build/html/index.html; the first build runs each chapter alone
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build/html
 	@echo "the documentation is in docs/_build/html/index.html"
 

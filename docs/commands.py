@@ -13,6 +13,8 @@ from glassformer.cli.main import VERBS
 DOCS = Path(__file__).parent
 GUIDES = ("tutorials", "how-to")
 """The folders of the pages that a verb's page links to."""
+MORE = {"course": ("course/workshop.md", "reference/generated/mistakes.md")}
+"""Other pages that a verb's page links to."""
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -56,10 +58,11 @@ def section(signature: Signature) -> Iterator[str]:
 
 
 def guides(verb: str) -> Iterator[str]:
-    """Yield the links to the tutorials and guides whose commands use a verb."""
+    """Yield the links to the tutorials and guides whose commands use a verb, and to other pages about it."""
     paths = [path for folder in GUIDES for path in sorted((DOCS / folder).glob("*.md"))]
     used = re.compile(rf"^(\$ )?glassformer {verb}\b", re.MULTILINE)
-    links = [f"- [](../../../{path.parent.name}/{path.name})" for path in paths if used.search(path.read_text("utf-8"))]
+    pages = [f"{path.parent.name}/{path.name}" for path in paths if used.search(path.read_text("utf-8"))]
+    links = [f"- [](../../../{page})" for page in (*pages, *MORE.get(verb, ()))]
     if links:
         yield from ("## Used in", "", *links, "")
 

@@ -11,6 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import generate
 import notebooks
+import terms
+from markup import table
 
 from glassformer import __version__, course
 
@@ -52,11 +54,15 @@ LONG_PAGES = (
     "reference/files",
     "reference/server",
     "reference/generated/endpoints",
+    "reference/generated/mistakes",
     "reference/generated/settings",
     "ecosystem",
     "results",
 )
 """Pages whose sections are listed above the first one. The page of the command line begins with a table of verbs."""
+
+TABLE_OF_CHAPTERS = "<!-- table of the chapters -->"
+"""The place in the index of the course where a build puts the table of the chapters."""
 
 html_theme = "furo"
 html_title = "glassformer"
@@ -90,12 +96,23 @@ def leave_log_out_of_search(app: Sphinx, env: BuildEnvironment) -> None:
     env.metadata["log"]["nosearch"] = True
 
 
-def link_notebook(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put a link to its notebook below the title of each chapter of the course."""
+def complete_chapter(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put reading time and a link to the notebook below the title of a chapter, and link the terms of the glossary."""
     name = page.removeprefix("course/")
     if page.startswith("course/") and name[:1].isdigit():
         link = f'<a href="{name}.ipynb" download>Download this chapter as a Jupyter notebook</a>'
-        source[0] = re.sub(r"^# .+$", lambda title: f"{title[0]}\n\n{link}", source[0], count=1, flags=re.MULTILINE)
+        head = f"{notebooks.reading_time(source[0])} {link}"
+        source[0] = notebooks.below_title(terms.linked(source[0], name.partition("-")[0]), head)
+
+
+def list_chapters(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put a table of the chapters with their reading times into the index of the course."""
+    if page == "course/index":
+        rows = []
+        for chapter in notebooks.chapters():
+            app.env.note_dependency(str(chapter))
+            rows.append((f"[]({chapter.name})", f"{notebooks.reading_minutes(chapter.read_text('utf-8'))} minutes"))
+        source[0] = source[0].replace(TABLE_OF_CHAPTERS, "\n".join(table(("Chapter", "Reading time"), rows)))
 
 
 def list_contents(app: Sphinx, page: str, source: list[str]) -> None:
@@ -113,7 +130,8 @@ def slug(title: str) -> str:
 
 def setup(app: Sphinx) -> None:
     """Write the generated pages of the reference before Sphinx reads any page."""
-    app.connect("source-read", link_notebook)
+    app.connect("source-read", complete_chapter)
+    app.connect("source-read", list_chapters)
     app.connect("source-read", list_contents)
     app.connect("env-updated", leave_log_out_of_search)
     app.connect("autodoc-process-docstring", mark_examples)

@@ -1,4 +1,4 @@
-"""Write the reference pages that the code itself describes: verbs, objects, keys, recipes, presets, source files.
+"""Write the reference pages that the code itself describes: verbs, objects, keys, recipes, mistakes, source files.
 
 `conf.py` calls `write_pages` before each build, so these pages are never older than the code.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import commands
 import endpoints
+import mistakes
 import objects
 import settings
 from markup import escaped, index, table
@@ -176,5 +177,6 @@ PAGES = {
     "recipes": recipe_list,
     "presets": preset_list,
     "endpoints": endpoint_list,
+    "mistakes": mistakes.page,
     "source-files": source_files,
 }

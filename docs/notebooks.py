@@ -1,11 +1,13 @@
 """Convert the chapters of the course to Jupyter notebooks; `make course` opens them, `make notebooks` runs them.
 
-The chapters are MyST Markdown files, so a difference between two versions can be read. `make docs` runs them too, but
-not from an empty folder.
+The chapters are MyST Markdown files, so a difference between two versions can be read. `make docs` also runs each one
+alone in an empty folder, with a kernel of its own, and keeps its results. `make notebooks` keeps no results, and runs
+the first cell too, which installs.
 """
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,8 +27,10 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassf
 RENDERED = ("01",)
 """Chapters that a short build runs: this one has a widget. `tests/course` runs the code of all."""
 WEEK = 7 * 24 * 3600
-ANSWER = "hide-cell"
-"""The tag of a cell with an answer: the site and Jupyter show it after a click."""
+ANSWER, PICTURE = "hide-cell", "hide-input"
+"""The tags of a cell with an answer, and of one whose code makes a picture: the site shows both after a click."""
+WORDS_PER_MINUTE, LINES_PER_MINUTE = 120, 10
+"""The speed of a reader, in prose and in code."""
 INSTALL = """\
 # Install glassformer, if it is missing, from its wheel in this folder.
 import glob
@@ -64,9 +68,32 @@ def not_rendered() -> list[str]:
     return [f"course/{chapter.stem}*" for chapter in chapters() if chapter.name[:2] not in RENDERED]
 
 
+def reading_minutes(chapter: str) -> int:
+    """Return the time to read a chapter, in steps of 5 minutes, without what the site hides."""
+    minutes = 0.0
+    for cell in jupytext.reads(chapter, fmt="md:myst").cells:
+        if cell.cell_type == "markdown":
+            shown = re.sub(r"<details>.*?</details>", "", cell.source, flags=re.DOTALL)
+            minutes += len(shown.split()) / WORDS_PER_MINUTE
+        elif not {ANSWER, PICTURE} & set(cell.metadata.get("tags", [])):
+            minutes += len([line for line in cell.source.splitlines() if line.strip()]) / LINES_PER_MINUTE
+    return 5 * max(1, round(minutes / 5))
+
+
+def below_title(chapter: str, text: str) -> str:
+    """Return a chapter with a paragraph below its title."""
+    return re.sub(r"^# .+$", lambda title: f"{title[0]}\n\n{text}", chapter, count=1, flags=re.MULTILINE)
+
+
+def reading_time(chapter: str) -> str:
+    """Return the sentence that states the time to read a chapter."""
+    return f"Reading time: about {reading_minutes(chapter)} minutes, without the exercises."
+
+
 def notebook(chapter: Path) -> str:
-    """Return a chapter as the text of a Jupyter notebook, with hidden answers."""
-    made = jupytext.read(chapter, fmt="md:myst")
+    """Return a chapter as the text of a Jupyter notebook, with its reading time and hidden answers."""
+    text = chapter.read_text("utf-8")
+    made = jupytext.reads(below_title(text, reading_time(text)), fmt="md:myst")
     for cell in made.cells:
         if ANSWER in cell.metadata.get("tags", []):
             cell.metadata["jupyter"] = {"source_hidden": True, "outputs_hidden": True}

@@ -178,9 +178,20 @@ def test_an_example_imports_what_it_uses_and_is_no_refused_call(site: Path) -> N
     assert "Example, from" not in (folder / "plan.html").read_text("utf-8"), "the docstring has an example"
 
 
+def test_the_course_states_reading_times_and_links_its_words_and_its_mistakes(site: Path) -> None:
+    chapter = (site / "course" / "01-text-to-ids.html").read_text("utf-8")
+    [minutes] = re.findall(r"Reading time: about (\d+) minutes", chapter)
+    assert chapter.count('href="../glossary.html#term-token"') == 1
+    rows = re.findall(r"<tr.*?</tr>", (site / "course" / "index.html").read_text("utf-8"), re.DOTALL)
+    times = [int(number) for row in rows for number in re.findall(r">(\d+) minutes<", row)]
+    assert len(times) == 16 and times[0] == int(minutes)
+    for page in ("course/index", "course/workshop", "pitfalls", "reference/generated/commands/course"):
+        assert 'mistakes.html"' in (site / f"{page}.html").read_text("utf-8"), page
+
+
 def test_long_pages_list_their_sections(site: Path) -> None:
     """Each section has a link; `test_every_internal_link_has_a_target` follows them."""
-    for name in ("reference/generated/python", "reference/generated/endpoints", "reference/json"):
+    for name in ("reference/generated/python", "reference/generated/mistakes", "reference/json"):
         page = (site / f"{name}.html").read_text("utf-8")
         [contents] = re.findall(r"<p><strong>On this page:</strong>(.*?)</p>", page, re.DOTALL)
         assert page.count("<h2>") == contents.count('href="#') > 2

@@ -2,6 +2,8 @@
 
 import math
 import re
+from itertools import chain
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -16,6 +18,7 @@ from glassformer.course.workshop.solutions.ch14_answers import answer_labels
 from glassformer.errors import UserError
 
 SVG = "{http://www.w3.org/2000/svg}"
+CHAPTERS = Path(__file__).parents[2] / "docs" / "course"
 
 
 def texts(name: str) -> list[str]:
@@ -107,6 +110,47 @@ def test_the_labels_of_a_conversation_are_those_of_the_workshop() -> None:
     is_assistant = torch.tensor([[role == "assistant" for role in roles]])
     expected = answer_labels(torch.tensor([[ids[token] for token in text]]), is_assistant)
     assert [ids.get(label, -100) for _, label in pairs] == expected[0].tolist()
+
+
+def test_grouped_heads_share_keys_and_values_with_their_neighbours() -> None:
+    lines = re.findall(r"M(\d+) 71L(\d+) 129", drawing("grouped").svg)
+    for four, n_kv_heads in ((lines[:4], 4), (lines[4:], 2)):
+        places = [int(place) for _, place in four]
+        shared = torch.tensor(sorted(set(places))).repeat_interleave(4 // n_kv_heads)
+        assert places == shared.tolist() and len(set(places)) == n_kv_heads
+    shown = texts("grouped")
+    assert shown.count("k") == shown.count("v") == 4 + 2
+    assert [text for text in shown if "vectors" in text] == ["8 vectors per token", "4 vectors per token"]
+
+
+def test_the_lens_reads_between_two_additions_and_a_patch_comes_before_them() -> None:
+    svg = drawing("evidence").svg
+    first, second = (int(y) for y in re.findall(r'<circle cx="200" cy="(\d+)" r="8"', svg))
+    [lens], [patch] = re.findall(r"M200 (\d+)H306", svg), re.findall(r"M72 (\d+)H190", svg)
+    assert second < int(lens) < first < int(patch)  # the stream goes up
+
+
+def test_the_numbers_of_the_mistakes_are_those_of_the_headings() -> None:
+    chapter = (CHAPTERS / "12-classical-mistakes.md").read_text("utf-8")
+    headings = re.findall(r"^## .+ \(([\d, ]+)\)$", chapter, re.MULTILINE)
+    shown = re.findall(r"\(([\d, ]+)\)", " ".join(texts("mistakes")))
+    assert sorted(shown) == sorted(headings)
+
+
+def test_a_sharded_gpu_keeps_half_of_16_bytes_per_parameter() -> None:
+    shown = texts("state")
+    bytes_kept = [int(text) for text in shown if text.isdigit()]
+    assert bytes_kept == 2 * [4, 4, 8] + 2 * [2, 2, 4]
+    for row in (bytes_kept[:3], bytes_kept[6:9]):
+        assert f"{sum(row)} bytes per parameter on each GPU" in shown
+
+
+def test_every_chapter_has_a_drawing() -> None:
+    used = {
+        path.stem: re.findall(r'course\.drawing\("([\w-]+)"\)', path.read_text("utf-8"))
+        for path in CHAPTERS.glob("[0-9]*.md")
+    }
+    assert all(used.values()) and sorted(chain.from_iterable(used.values())) == names()
 
 
 def test_an_unknown_drawing_is_an_error() -> None:

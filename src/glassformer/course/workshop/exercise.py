@@ -28,6 +28,8 @@ class Mistake:
     """Its replacement."""
     section: str = ""
     """The section of the documentation that explains it; by default that of the exercise."""
+    pitfall: int = 0
+    """Its number in docs/pitfalls.md; 0 if it is not listed there."""
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ EXERCISES = (
                 "(-counts[pair], pair)",
                 "-counts[pair]",
                 "course/12-classical-mistakes",
+                pitfall=26,
             ),
             Mistake(
                 "Of pairs with equal counts you take the last one in alphabetical order; the rule is the first one.",
@@ -127,6 +128,7 @@ EXERCISES = (
                 "Of pairs with equal counts you take the one that was found first: break ties by the alphabet.",
                 "most_frequent_pair(counts)",
                 "max(counts, key=counts.__getitem__)",
+                pitfall=26,
             ),
             Mistake(
                 "A text whose words have one symbol each ends in an error: stop when there are no pairs.",
@@ -138,12 +140,26 @@ EXERCISES = (
     Exercise(
         encode,
         SECTION,
-        lambda: [(word, MERGES) for word in ("newest", "lowest", "banana", "low", "xyz", "", "wow", "nest")],
+        lambda: [(word, MERGES) for word in ("newest", "lowest", "banana", "low", "xyz", "", "wow", "nest", " new")],
         (
             Mistake(
                 "The merges are applied in the wrong order: begin with the one that was learned first.",
                 "for pair in merges:",
                 "for pair in reversed(merges):",
+            ),
+            Mistake(
+                "A character that no merge has is dropped, so the text cannot be restored: keep it as a symbol.",
+                "tuple(word)",
+                "tuple(c for c in word if any(c in pair for pair in merges))",
+                "course/12-classical-mistakes#lost-characters-27",
+                pitfall=27,
+            ),
+            Mistake(
+                "The space before the word is lost: it is a character like the others.",
+                "tuple(word)",
+                "tuple(word.strip())",
+                f"{SECTION}#unknown-characters-and-why-there-is-a-ġ",
+                pitfall=29,
             ),
             Mistake(
                 "You return the word: return its symbols.",

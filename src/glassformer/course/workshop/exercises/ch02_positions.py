@@ -115,18 +115,21 @@ EXERCISES = (
                 "if width % 2:",
                 "if False:",
                 "pitfalls",
+                pitfall=16,
             ),
             Mistake(
                 "An odd width gives a table whose last sine has no cosine: raise ValueError with the width.",
                 'raise ValueError(f"sines and cosines come in pairs, so the width must be even; it is {width}")',
                 "return sinusoids(n_tokens, width + 1)[:, :width]",
                 "pitfalls",
+                pitfall=16,
             ),
             Mistake(
                 "An odd width ends in an error of torch about shapes: raise ValueError with the width before that.",
                 "raise ValueError",
                 "raise RuntimeError",
                 "pitfalls",
+                pitfall=16,
             ),
             Mistake(
                 "The factor 2 of the exponent is there twice: `arange(0, width, 2)` contains it.",
@@ -182,6 +185,15 @@ EXERCISES = (
                 "positions[:, None]",
                 "torch.arange(x.shape[-2])[:, None]",
                 "course/12-classical-mistakes#positions-counted-from-the-first-column-32",
+                pitfall=32,
+            ),
+            Mistake(
+                "The table of angles has one row for each given token, so a later position ends in an error: compute "
+                "the angles from `positions`.",
+                "positions[:, None] * frequencies",
+                "(torch.arange(x.shape[-2])[:, None] * frequencies)[positions]",
+                "pitfalls",
+                pitfall=11,
             ),
             Mistake(
                 "The exponent is -i / K, so the lowest frequency is too high: it is -2i / K.",

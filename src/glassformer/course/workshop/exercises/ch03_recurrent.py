@@ -155,12 +155,14 @@ EXERCISES = (
                 "counts.sum()",
                 "counts.numel()",
                 TARGETS,
+                pitfall=19,
             ),
             Mistake(
                 "Places with the label -100 count as if their label were 0: leave them out.",
                 "nats[counts].sum() / counts.sum()",
                 "nats.mean()",
                 TARGETS,
+                pitfall=19,
             ),
             Mistake(
                 "This is the mean of the means of the rows, so a label in a short row has more weight: divide the sum "
@@ -168,6 +170,7 @@ EXERCISES = (
                 "nats[counts].sum() / counts.sum()",
                 "((nats * counts).sum(1) / counts.sum(1)).mean()",
                 TARGETS,
+                pitfall=19,
             ),
             Mistake("This is the sum: divide it by the number of labels that count.", " / counts.sum()", ""),
             Mistake(
@@ -181,6 +184,7 @@ EXERCISES = (
                 "counts = labels != -100",
                 "logits, labels = logits[:, :-1], labels[:, 1:]\n    counts = labels != -100",
                 "course/12-classical-mistakes#labels-that-are-not-shifted-18",
+                pitfall=18,
             ),
             Mistake(
                 "The softmax is applied twice: the logits are not probabilities, and the loss contains the softmax.",

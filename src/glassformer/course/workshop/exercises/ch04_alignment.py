@@ -153,12 +153,14 @@ EXERCISES = (
                 "The padding of the source gets weight: give its scores -inf before the softmax.",
                 'scores = scores.masked_fill(~allowed, float("-inf")).masked_fill(is_empty, 0.0)',
                 "scores = scores.masked_fill(is_empty, 0.0)",
+                pitfall=9,
             ),
             Mistake(
                 "The polarity is inverted: the tokens are hidden. True means a token.",
                 "allowed = is_token[:, None]",
                 "allowed = ~is_token[:, None]",
                 f"{MISTAKES}#true-means-hidden-6",
+                pitfall=6,
             ),
             Mistake(
                 "The mask is used after the softmax, so the weights of the tokens do not add up to 1: hide the scores "
@@ -180,12 +182,14 @@ EXERCISES = (
                 'scores.masked_fill(~allowed, float("-inf"))',
                 '(scores * allowed).masked_fill(scores * allowed == 0, float("-inf"))',
                 f"{MISTAKES}#score-0-as-a-mask-1",
+                pitfall=1,
             ),
             Mistake(
                 "The scores of padding are a finite number such as -1e9, which very low scores fall below: use -inf.",
                 'float("-inf")',
                 "-1e9",
                 f"{MISTAKES}#a-finite-number-as-a-mask-2",
+                pitfall=2,
             ),
             Mistake(
                 "A source without tokens gives NaN, 0 / 0: give it finite scores before the softmax, and zeros "
@@ -193,18 +197,21 @@ EXERCISES = (
                 ".masked_fill(is_empty, 0.0)\n    weights = scores.softmax(dim=-1).masked_fill(is_empty, 0.0)",
                 "\n    weights = scores.softmax(dim=-1)",
                 "pitfalls",
+                pitfall=5,
             ),
             Mistake(
                 "A source without tokens has equal weights for its padding: they must be zeros.",
                 "softmax(dim=-1).masked_fill(is_empty, 0.0)",
                 "softmax(dim=-1)",
                 "pitfalls",
+                pitfall=5,
             ),
             Mistake(
                 "The padding is that of the queries: the mask is for the axis of the source, the last one.",
                 "    allowed = is_token[:, None]\n    is_empty = ~allowed.any(dim=-1, keepdim=True)",
                 "    allowed = is_token[:, :, None]\n    is_empty = ~allowed",
                 "pitfalls",
+                pitfall=4,
             ),
             Mistake(
                 "Your softmax is over the queries: take the last axis, that of the keys.",
@@ -217,6 +224,7 @@ EXERCISES = (
                 FROM_MASK_TO_WEIGHTS,
                 "weights = scores.masked_fill(~allowed, -1e9).softmax(dim=-1)",
                 f"{MISTAKES}#a-finite-number-as-a-mask-2",
+                pitfall=2,
             ),
             Mistake(
                 f"The scores of padding are set to 0, which is a score like any other: use -inf. {ALSO_EMPTY}",
@@ -229,11 +237,13 @@ EXERCISES = (
                 FROM_MASK_TO_WEIGHTS,
                 'weights = (scores * allowed).masked_fill(scores * allowed == 0, float("-inf")).softmax(dim=-1)',
                 f"{MISTAKES}#score-0-as-a-mask-1",
+                pitfall=1,
             ),
             Mistake(
                 f"The padding of the source gets weight: give its scores -inf before the softmax. {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 "weights = scores.softmax(dim=-1)",
+                pitfall=9,
             ),
             Mistake(
                 f"The softmax is over the queries: the weights of each query add up to 1. {ALSO_EMPTY}",
@@ -245,6 +255,7 @@ EXERCISES = (
                 FROM_MASK_TO_WEIGHTS,
                 'weights = scores.masked_fill(allowed, float("-inf")).softmax(dim=-1)',
                 f"{MISTAKES}#true-means-hidden-6",
+                pitfall=6,
             ),
         ),
         has_gradient=True,

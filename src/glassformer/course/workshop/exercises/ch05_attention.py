@@ -66,7 +66,10 @@ EXERCISES = (
         lambda: [(1,), (5,)],
         (
             Mistake(
-                "The mask has True where a query may NOT attend: here, True means that it may.", ".tril()", ".triu(1)"
+                "The mask has True where a query may NOT attend: here, True means that it may.",
+                ".tril()",
+                ".triu(1)",
+                pitfall=6,
             ),
             Mistake("A token cannot attend to itself: the diagonal is allowed.", ".tril()", ".tril(-1)"),
             Mistake("Each token sees the future: queries are rows, and keys are columns.", ".tril()", ".triu()"),
@@ -83,23 +86,27 @@ EXERCISES = (
                 "causal_mask(n_tokens) & is_token[:, None, None, :]",
                 "is_token[:, None, None, :].expand(-1, 1, n_tokens, -1)",
                 f"{MISTAKES}#a-padding-mask-that-replaces-the-causal-one-3",
+                pitfall=3,
             ),
             Mistake(
                 "Padding is hidden on the axis of the queries: it must be hidden on that of the keys, the last one.",
                 "is_token[:, None, None, :]",
                 "is_token[:, None, :, None]",
+                pitfall=4,
             ),
             Mistake("Joined with |, each mask permits what the other forbids: use &.", ") & is_token", ") | is_token"),
             Mistake(
                 "Padding is forgotten: a query attends to keys that are no tokens.",
                 "causal_mask(n_tokens) & is_token[:, None, None, :]",
                 "causal_mask(n_tokens).expand(len(is_token), 1, -1, -1)",
+                pitfall=9,
             ),
             Mistake(
                 "The mask of padding is inverted: True means a token, which may be attended to.",
                 "is_token[:, None, None, :]",
                 "~is_token[:, None, None, :]",
                 f"{MISTAKES}#true-means-hidden-6",
+                pitfall=6,
             ),
         ),
     ),
@@ -113,6 +120,7 @@ EXERCISES = (
                 'hidden = scores.masked_fill(~allowed, float("-inf"))\n    is_empty = ~allowed.any',
                 'hidden = scores.masked_fill(allowed, float("-inf"))\n    is_empty = allowed.all',
                 f"{MISTAKES}#true-means-hidden-6",
+                pitfall=6,
             ),
             Mistake(
                 "Keys are hidden where the score is 0 after a multiplication by the mask, so a real score of 0 is "
@@ -120,24 +128,28 @@ EXERCISES = (
                 'scores.masked_fill(~allowed, float("-inf"))',
                 '(scores * allowed).masked_fill(scores * allowed == 0, float("-inf"))',
                 f"{MISTAKES}#score-0-as-a-mask-1",
+                pitfall=1,
             ),
             Mistake(
                 "The hidden keys get a finite score such as -1e9, which very low scores fall below: use -inf.",
                 'float("-inf")',
                 "-1e9",
                 f"{MISTAKES}#a-finite-number-as-a-mask-2",
+                pitfall=2,
             ),
             Mistake(
                 "The hidden keys get a finite score such as -1e4, which low scores fall below: use -inf.",
                 'float("-inf")',
                 "-1e4",
                 f"{MISTAKES}#a-finite-number-as-a-mask-2",
+                pitfall=2,
             ),
             Mistake(
                 "A query without any allowed key gives NaN: 0 / 0. Give it finite scores before the softmax, and "
                 "zeros after it.",
                 "hidden.masked_fill(is_empty, 0.0).softmax(dim=-1)\n    return weights.masked_fill(is_empty, 0.0)",
                 "hidden.softmax(dim=-1)\n    return weights",
+                pitfall=5,
             ),
             Mistake(
                 "The weights are right, and the gradient of a query without any allowed key is NaN: replace its scores "
@@ -148,11 +160,13 @@ EXERCISES = (
                 'scores + torch.zeros_like(scores).masked_fill(~allowed, float("-inf"))\n'
                 "    is_empty = ~allowed.any(dim=-1, keepdim=True)\n"
                 "    weights = hidden.softmax(dim=-1)",
+                pitfall=5,
             ),
             Mistake(
                 "A query without any allowed key attends to all keys equally: its weights must be zeros.",
                 "    return weights.masked_fill(is_empty, 0.0)",
                 "    return weights",
+                pitfall=5,
             ),
             Mistake(
                 "The weights of the keys are set to 0 after the softmax, so the others do not add up to 1: hide the "
@@ -179,6 +193,7 @@ EXERCISES = (
                 'hidden = scores.masked_fill(~allowed, float("-inf"))',
                 "hidden = scores",
                 MISTAKES,
+                pitfall=9,
             ),
             Mistake(
                 "The hidden keys get a finite score such as -1e9, which very low scores fall below: use -inf."
@@ -186,12 +201,14 @@ EXERCISES = (
                 FROM_MASK_TO_WEIGHTS,
                 "return scores.masked_fill(~allowed, -1e9).softmax(dim=-1)",
                 f"{MISTAKES}#a-finite-number-as-a-mask-2",
+                pitfall=2,
             ),
             Mistake(
                 f"The hidden keys get a finite score such as -1e4, which low scores fall below: use -inf. {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 "return scores.masked_fill(~allowed, -1e4).softmax(dim=-1)",
                 f"{MISTAKES}#a-finite-number-as-a-mask-2",
+                pitfall=2,
             ),
             Mistake(
                 f"The scores of hidden keys are set to 0, which is a score like any other: use -inf. {ALSO_EMPTY}",
@@ -204,12 +221,14 @@ EXERCISES = (
                 FROM_MASK_TO_WEIGHTS,
                 'return (scores * allowed).masked_fill(scores * allowed == 0, float("-inf")).softmax(dim=-1)',
                 f"{MISTAKES}#score-0-as-a-mask-1",
+                pitfall=1,
             ),
             Mistake(
                 f"The mask is ignored: hide the keys that are not allowed. {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 "return scores.softmax(dim=-1)",
                 MISTAKES,
+                pitfall=9,
             ),
             Mistake(
                 "The softmax is over the queries: the weights of each query add up to 1, along the last axis."
@@ -223,6 +242,7 @@ EXERCISES = (
                 FROM_MASK_TO_WEIGHTS,
                 'return scores.masked_fill(allowed, float("-inf")).softmax(dim=-1)',
                 f"{MISTAKES}#true-means-hidden-6",
+                pitfall=6,
             ),
         ),
         has_gradient=True,
@@ -237,48 +257,65 @@ EXERCISES = (
                 " / math.sqrt(query.shape[-1])",
                 "",
                 SCALE,
+                pitfall=7,
             ),
             Mistake(
                 "The scores are divided by d, the width of a key: take its root.",
                 "math.sqrt(query.shape[-1])",
                 "query.shape[-1]",
+                pitfall=7,
             ),
             Mistake(
                 "The scores are multiplied by √d: divide by it.",
                 "/ math.sqrt(query.shape[-1])",
                 "* math.sqrt(query.shape[-1])",
+                pitfall=7,
             ),
             Mistake(
                 "The scores are divided by the root of the width of the values: take the width of the keys.",
                 "math.sqrt(query.shape[-1])",
                 "math.sqrt(value.shape[-1])",
+                pitfall=7,
             ),
             Mistake(
                 "The scores are divided by the root of the number of keys, which is another axis.",
                 "math.sqrt(query.shape[-1])",
                 "math.sqrt(key.shape[-2])",
+                pitfall=7,
             ),
             Mistake(
                 "The hidden keys get a finite score such as -1e9, which very low scores fall below: use -inf.",
                 "masked_softmax(scores, allowed)",
                 "scores.masked_fill(~allowed, -1e9).softmax(dim=-1)",
                 f"{MISTAKES}#a-finite-number-as-a-mask-2",
+                pitfall=2,
             ),
             Mistake(
                 "The mask is ignored: hide the keys that are not allowed.",
                 "masked_softmax(scores, allowed)",
                 "scores.softmax(dim=-1)",
                 MASKS,
+                pitfall=9,
+            ),
+            Mistake(
+                "Your mask is a causal one, as PyTorch's kernel makes it with is_causal=True: use `allowed`, which may "
+                "hide other keys.",
+                "masked_softmax(scores, allowed) @ value",
+                "torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)",
+                "pitfalls",
+                pitfall=10,
             ),
             Mistake(
                 "A query without any allowed key gives NaN: 0 / 0. Give it zeros, by your masked_softmax.",
                 "masked_softmax(scores, allowed)",
                 'scores.masked_fill(~allowed, float("-inf")).softmax(dim=-1)',
+                pitfall=5,
             ),
             Mistake(
                 "The scores are divided by √T, the root of the number of queries: divide by √d.",
                 "math.sqrt(query.shape[-1])",
                 "math.sqrt(query.shape[-2])",
+                pitfall=7,
             ),
             Mistake(
                 "The division comes after the softmax: divide the scores before it.",
@@ -314,6 +351,7 @@ EXERCISES = (
                 "both numbers before that.",
                 "raise ValueError",
                 "raise RuntimeError",
+                pitfall=16,
             ),
         ),
     ),
@@ -345,6 +383,7 @@ EXERCISES = (
                 "The keys are reshaped with the number of queries: the memory has a length of its own.",
                 'key = split_heads(memory @ w["k"], n_heads)',
                 'key = (memory @ w["k"]).view(len(x), x.shape[1], n_heads, -1).transpose(1, 2)',
+                pitfall=8,
             ),
             Mistake('The last matrix, w["o"], is missing.', ' @ w["o"]', ""),
             Mistake(
@@ -352,6 +391,7 @@ EXERCISES = (
                 'query = split_heads(x @ w["q"], n_heads)',
                 'query = split_heads(x @ w["q"], n_heads) / math.sqrt(n_heads)',
                 SCALE,
+                pitfall=7,
             ),
             Mistake(
                 "All heads share one softmax: there is only one head. Split the width before the scores.",
@@ -363,6 +403,7 @@ EXERCISES = (
                 "(query, key, value, allowed)",
                 "(query, key, value, torch.ones_like(allowed))",
                 MISTAKES,
+                pitfall=9,
             ),
             Mistake(
                 'The matrices are transposed: they are applied as x @ w["q"].',

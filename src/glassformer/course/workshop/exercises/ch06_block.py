@@ -75,18 +75,21 @@ EXERCISES = (
                 "centred.square().mean(dim=-1, keepdim=True)",
                 "x.var(dim=-1, keepdim=True)",
                 PITFALLS,
+                pitfall=13,
             ),
             Mistake(
                 "The number eps is added to the standard deviation: add it to the variance, inside the root.",
                 "(variance + eps).sqrt()",
                 "(variance.sqrt() + eps)",
                 PITFALLS,
+                pitfall=13,
             ),
             Mistake(
                 "The number eps is added to the standard deviation: add it to the variance, inside the root.",
                 "variance = centred.square().mean(dim=-1, keepdim=True)\n    return centred / (variance + eps).sqrt()",
                 "deviation = x.std(dim=-1, keepdim=True, correction=0)\n    return centred / (deviation + eps)",
                 PITFALLS,
+                pitfall=13,
             ),
             Mistake(
                 "The variance is unbiased (divided by D - 1), and eps is added to the standard deviation: divide by D, "
@@ -94,6 +97,7 @@ EXERCISES = (
                 "variance = centred.square().mean(dim=-1, keepdim=True)\n    return centred / (variance + eps).sqrt()",
                 "deviation = x.std(dim=-1, keepdim=True)\n    return centred / (deviation + eps)",
                 PITFALLS,
+                pitfall=13,
             ),
             Mistake(
                 "The number eps is not used, so a token with equal numbers gives 0 / 0, which is NaN.",
@@ -265,6 +269,7 @@ EXERCISES = (
                 BODY,
                 POST_NORM,
                 ORDER,
+                pitfall=12,
             ),
             Mistake("The residual connection around the attention is missing.", "h = x + multi", "h = multi", RESIDUAL),
             Mistake(
@@ -312,6 +317,7 @@ EXERCISES = (
                 "n_heads, allowed)",
                 "n_heads, torch.ones_like(allowed))",
                 PITFALLS,
+                pitfall=9,
             ),
             Mistake(
                 'The last matrix of the attention, w["o"], is missing.',
@@ -324,12 +330,14 @@ EXERCISES = (
                 "n_heads, allowed)",
                 "n_heads, torch.ones_like(allowed).tril())",
                 PITFALLS,
+                pitfall=10,
             ),
             Mistake(
                 "The mask is inverted: True means that a query may attend to a key.",
                 "n_heads, allowed)",
                 "n_heads, ~allowed)",
                 PITFALLS,
+                pitfall=6,
             ),
             Mistake(
                 "The feed-forward layer is added to the normalised stream: add it to h itself.",
@@ -342,6 +350,7 @@ EXERCISES = (
                 BODY,
                 OUTPUT_NORM,
                 ORDER,
+                pitfall=12,
             ),
             Mistake("The feed-forward layer comes first: it comes after the attention.", BODY, FEED_FORWARD_FIRST),
             Mistake(
@@ -368,7 +377,9 @@ EXERCISES = (
                 "(1 - rate)",
                 "keep.float().mean()",
             ),
-            Mistake("Dropout is applied twice.", "x * keep / (1 - rate)", "x * keep / (1 - rate) ** 2", PITFALLS),
+            Mistake(
+                "Dropout is applied twice.", "x * keep / (1 - rate)", "x * keep / (1 - rate) ** 2", PITFALLS, pitfall=14
+            ),
         ),
         has_gradient=True,
     ),

@@ -106,12 +106,14 @@ EXERCISES = (
                 "losses[is_scored].mean()",
                 "losses.masked_fill(~is_scored, 0.0).mean()",
                 f"{MISTAKES}#padding-as-a-target-and-a-mean-of-means-19",
+                pitfall=19,
             ),
             Mistake(
                 "Positions with the label -100 are scored as if their label were 0: leave them out.",
                 "losses[is_scored].mean()",
                 "losses.mean()",
                 f"{MISTAKES}#padding-as-a-target-and-a-mean-of-means-19",
+                pitfall=19,
             ),
             Mistake("The losses are added: divide by the number of scored labels.", ".mean()\n", ".sum()\n"),
             Mistake(
@@ -150,6 +152,7 @@ EXERCISES = (
                 "return losses[is_scored].mean()",
                 "return -(1 - smoothing) * of_label[is_scored].mean() - smoothing * log_p.mean()",
                 f"{MISTAKES}#padding-as-a-target-and-a-mean-of-means-19",
+                pitfall=19,
             ),
             Mistake("Labels with the id 0 are left out: only -100 is not scored.", "labels != -100", "labels > 0"),
             Mistake(
@@ -162,6 +165,7 @@ EXERCISES = (
                 "return losses[is_scored].mean()",
                 "return ((losses * is_scored).sum(dim=-1) / is_scored.sum(dim=-1)).mean()",
                 f"{MISTAKES}#padding-as-a-target-and-a-mean-of-means-19",
+                pitfall=19,
             ),
         ),
         has_gradient=True,
@@ -178,6 +182,7 @@ EXERCISES = (
                 "Only the last id is given to the model: give it all ids, with the start id first.",
                 "[start, *ids]",
                 "[start, *ids][-1:]",
+                pitfall=33,
             ),
             Mistake("The start id is missing in what the model gets.", "[start, *ids]", "ids"),
             Mistake("The search continues after the end token: stop there.", " and end not in ids", ""),
@@ -235,12 +240,14 @@ EXERCISES = (
                 "in chosen if ids[-1] != end",
                 "in chosen",
                 MISTAKES,
+                pitfall=35,
             ),
             Mistake(
                 "The length penalty is applied at every step and again at the end: divide the sum once, for the score.",
                 "log_p + more)",
                 "(log_p + more) / length_penalty(len(ids) + 1, alpha))",
                 MISTAKES,
+                pitfall=35,
             ),
             Mistake(
                 "The length penalty is missing: divide the log-probability by it.",

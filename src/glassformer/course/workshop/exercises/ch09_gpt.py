@@ -18,7 +18,7 @@ from glassformer.course.workshop.solutions.ch09_gpt import (
 
 CHAPTER = "course/09-gpt"
 WRITE = f"{CHAPTER}#write"
-CACHE = "course/13-at-scale#memory-of-a-model-that-writes"
+CACHE = f"{CHAPTER}#a-context-that-slides"
 LIMITS = "pitfalls#generation"
 SCALE = "course/05-attention#why-the-scores-are-divided-by-d_k"
 MISTAKES = "course/12-classical-mistakes"
@@ -48,20 +48,29 @@ EXERCISES = (
                 "ids[:, 1:]",
                 "ids[:, :-1]",
                 SHIFT,
+                pitfall=18,
             ),
             Mistake(
                 "The labels are shifted twice: the label is the next id, and not the one after it.",
                 "ids[:, :-1], ids[:, 1:]",
                 "ids[:, :-2], ids[:, 2:]",
                 SHIFT,
+                pitfall=18,
             ),
             Mistake(
                 "The model predicts the id before: exchange inputs and labels.",
                 "ids[:, :-1], ids[:, 1:]",
                 "ids[:, 1:], ids[:, :-1]",
                 SHIFT,
+                pitfall=18,
             ),
-            Mistake("The shift is along the axis of the texts.", "ids[:, :-1], ids[:, 1:]", "ids[:-1], ids[1:]", SHIFT),
+            Mistake(
+                "The shift is along the axis of the texts.",
+                "ids[:, :-1], ids[:, 1:]",
+                "ids[:-1], ids[1:]",
+                SHIFT,
+                pitfall=18,
+            ),
         ),
     ),
     Exercise(
@@ -75,21 +84,28 @@ EXERCISES = (
                 "nats.sum() / counts.sum()",
                 "(nats / counts).mean()",
                 MEANS,
+                pitfall=19,
             ),
             Mistake(
                 "The sum is divided by the number of micro-batches: divide by the number of all labels.",
                 "nats.sum() / counts.sum()",
                 "nats.mean()",
                 MEANS,
+                pitfall=19,
             ),
             Mistake(
                 "The means of the micro-batches are added, so the loss grows with their number.",
                 "nats.sum() / counts.sum()",
                 "(nats / counts).sum()",
                 MEANS,
+                pitfall=19,
             ),
             Mistake(
-                "This is the sum: divide by the number of all labels.", "nats.sum() / counts.sum()", "nats.sum()", MEANS
+                "This is the sum: divide by the number of all labels.",
+                "nats.sum() / counts.sum()",
+                "nats.sum()",
+                MEANS,
+                pitfall=19,
             ),
         ),
         has_gradient=True,
@@ -104,18 +120,21 @@ EXERCISES = (
                 "sum(nats) / sum(counts)",
                 "sum(x / n for x, n in zip(nats, counts)) / len(nats)",
                 PERPLEXITY,
+                pitfall=20,
             ),
             Mistake(
                 "This is the mean of the batches' perplexities: add nats first, and take exp once.",
                 "math.exp(sum(nats) / sum(counts))",
                 "sum(math.exp(x / n) for x, n in zip(nats, counts)) / len(nats)",
                 PERPLEXITY,
+                pitfall=20,
             ),
             Mistake(
                 "The nats are divided by the number of batches: divide by the number of tokens.",
                 "sum(counts)",
                 "len(counts)",
                 PERPLEXITY,
+                pitfall=20,
             ),
             Mistake("This is the loss in nats: perplexity is its exponential.", "math.exp(", "float("),
             Mistake("The base is 2, but the loss is in nats: use exp.", "math.exp(", "math.pow(2, "),
@@ -125,6 +144,7 @@ EXERCISES = (
                 "math.exp(sum(nats) / sum(counts))",
                 "sum(n * math.exp(x / n) for x, n in zip(nats, counts)) / sum(counts)",
                 PERPLEXITY,
+                pitfall=20,
             ),
         ),
     ),
@@ -138,12 +158,14 @@ EXERCISES = (
                 "    if temperature == 0:",
                 "    if temperature < 0:",
                 LIMITS,
+                pitfall=34,
             ),
             Mistake(
                 "Temperature 0 is treated like 1: the largest logit must have the probability 1.",
                 "torch.zeros_like(logits).scatter(-1, logits.argmax(dim=-1, keepdim=True), 1.0)",
                 "logits.softmax(dim=-1)",
                 LIMITS,
+                pitfall=34,
             ),
             Mistake(
                 "At temperature 0, equal logits share the probability: only the first has it.",
@@ -172,6 +194,7 @@ EXERCISES = (
                 "min(k, logits.shape[-1])",
                 "k",
                 LIMITS,
+                pitfall=34,
             ),
             Mistake(
                 "The others get the logit 0, which is not the probability 0: set them to -inf.",
@@ -211,8 +234,11 @@ EXERCISES = (
                 "before >= p",
                 "probabilities.cumsum(dim=-1) > p",
                 LIMITS,
+                pitfall=34,
             ),
-            Mistake("For p = 0 no token is left: keep at least one.", "    drops[..., 0] = False\n", "", LIMITS),
+            Mistake(
+                "For p = 0 no token is left: keep at least one.", "    drops[..., 0] = False\n", "", LIMITS, pitfall=34
+            ),
             Mistake(
                 "Tokens are removed by their place in the sorted order: undo the sort first.",
                 "torch.zeros_like(drops).scatter(-1, order, drops)",
@@ -278,6 +304,7 @@ EXERCISES = (
                 "(is_token.long().cumsum(dim=1) - 1).clamp(min=0)",
                 "torch.arange(is_token.shape[1]).expand(is_token.shape)",
                 POSITIONS,
+                pitfall=32,
             ),
             Mistake("The positions begin with 1: subtract 1.", "cumsum(dim=1) - 1)", "cumsum(dim=1))"),
             Mistake("Padding gets the position -1, which is not in the table: replace it by 0.", ".clamp(min=0)", ""),
@@ -294,28 +321,33 @@ EXERCISES = (
                 "by their number.",
                 ".tril(n_all - n_new)",
                 ".tril()",
+                pitfall=31,
             ),
             Mistake(
                 "New tokens see the new tokens after them: the mask is causal among them.",
                 ".tril(n_all - n_new)",
                 "",
+                pitfall=31,
             ),
             Mistake(
                 "The new keys and values are put before those of the cache: they come after them.",
                 "torch.cat([cache[0], key], dim=2), torch.cat([cache[1], value], dim=2)",
                 "torch.cat([key, cache[0]], dim=2), torch.cat([value, cache[1]], dim=2)",
+                pitfall=31,
             ),
             Mistake(
                 "The new keys and values are missing in the cache that is returned.",
                 "@ value, (key, value)",
                 "@ value, (cache or (key, value))",
+                pitfall=31,
             ),
             Mistake(
                 "The cache is not used: put the new keys and values after those of the cache.",
                 "if cache is not None:",
                 "if False:",
+                pitfall=31,
             ),
-            Mistake("The scores are not divided by √d.", " / math.sqrt(query.shape[-1])", "", SCALE),
+            Mistake("The scores are not divided by √d.", " / math.sqrt(query.shape[-1])", "", SCALE, pitfall=7),
         ),
         has_gradient=True,
     ),

@@ -45,7 +45,7 @@ EXERCISES = (
                 "is_assistant[:, 1:] | is_assistant[:, :-1]",
                 "is_assistant[:, :-1]",
             ),
-            Mistake("The label is the next id: these are the inputs.", "ids[:, 1:]", "ids[:, :-1]", SHIFT),
+            Mistake("The label is the next id: these are the inputs.", "ids[:, 1:]", "ids[:, :-1]", SHIFT, pitfall=18),
             Mistake(
                 "All tokens are scored, so the model learns to write the messages of the user too.",
                 ".masked_fill(~is_scored, -100)",

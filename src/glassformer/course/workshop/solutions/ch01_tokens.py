@@ -67,7 +67,7 @@ def learn_merges(words: dict[str, int], n_merges: int) -> list[Pair]:
 def encode(word: str, merges: list[Pair]) -> list[str]:
     """Split a word into the symbols of a learned vocabulary.
 
-    Begin with the characters, and apply all merges in the order in which they were learned.
+    Begin with all characters, spaces included, and apply all merges in the order in which they were learned.
     """
     symbols = tuple(word)
     for pair in merges:

@@ -1,0 +1,66 @@
+"""The page of the mistakes that the check of the workshop names.
+
+It also has the pitfalls that no function of the workshop can make.
+"""
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+
+from markup import index, table
+
+from glassformer.course.workshop import exercises
+from glassformer.course.workshop.exercise import Exercise
+from glassformer.course.workshop.registry import every_exercise
+
+PITFALLS = Path(__file__).parent / "pitfalls.md"
+
+IN_NO_FUNCTION = {
+    15: "The functions have no weights of their own. The classes that hold the tables are given.",
+    17: "All sizes are arguments.",
+    21: "No function evaluates a model.",
+    22: "No function divides a text into training and validation data.",
+    23: "No function makes batches or continues a run.",
+    24: "No function exchanges gradients between processes.",
+    25: "`adamw_step` gets one weight and its decay. Which weights have a decay is decided outside of it.",
+    28: "The tokens that a function makes are texts. All ids are arguments.",
+    30: "No function has both a tokenizer and a table of embeddings.",
+    36: "No function turns bytes into text.",
+}
+"""For each pitfall that no function of the workshop can make, the reason."""
+
+
+def page() -> str:
+    """List the known mistakes of all functions, chapter by chapter, and the pitfalls without one."""
+    lines = [
+        "# Mistakes that the workshop names",
+        "",
+        *index(["mistakes", "grader", "course check"]),
+        "`glassformer course check` names these mistakes in the functions of [the workshop](../../course/workshop.md).",
+        "A pitfall is a mistake of [the list of common ones](../../pitfalls.md), and has its number.",
+        "",
+    ]
+    for file, group in groupby(every_exercise().values(), key=lambda exercise: exercise.file):
+        title = (import_module(f"{exercises.__name__}.{file}").__doc__ or "").strip().removesuffix(".")
+        rows = (row for exercise in group for row in mistakes(exercise))
+        lines += [f"## {title}", "", *table(("Function", "Mistake", "Explained in", "Pitfall"), rows)]
+    lines += ["## Pitfalls that no function of the workshop can make", ""]
+    lines += table(("Pitfall", "Why"), ((f"{n}. {titles()[n]}", reason) for n, reason in IN_NO_FUNCTION.items()))
+    return "\n".join(lines)
+
+
+def mistakes(exercise: Exercise) -> Iterator[tuple[str, str, str, str]]:
+    """Yield function, sentence, link and pitfall of each known mistake; one that has several forms is listed once."""
+    known = (exercise.explained(mistake) for mistake in exercise.mistakes)
+    for sentence, section, pitfall in dict.fromkeys((one.sentence, one.section, one.pitfall) for one in known):
+        name, _, anchor = section.partition("#")
+        link = f"[](../../{name}.md#{anchor})" if anchor else f"[](../../{name}.md)"
+        yield f"`{exercise.name}`", sentence, link, str(pitfall or "")
+
+
+def titles() -> dict[int, str]:
+    """Return the title of each pitfall."""
+    found = re.findall(r"^(\d+)\. \*\*(.+?)\.?\*\*", PITFALLS.read_text("utf-8"), re.MULTILINE)
+    return {int(number): title for number, title in found}
