@@ -43,7 +43,7 @@ def language(n_ids: int, of_end: float, seed: int) -> Callable[[list[int]], Tens
 
 
 def table(rows: dict[tuple[int, ...], list[float]]) -> Callable[[list[int]], Tensor]:
-    """Return log-probabilities from rows of probabilities, by the ids after the start; after an end follows an end."""
+    """Return log-probabilities from rows of probabilities, by the ids after the start; an end follows an end."""
 
     def next_log_p(ids: list[int]) -> Tensor:
         row = rows.get(tuple(ids[1:]), [0, 0.5, 0.25, 0.25])
