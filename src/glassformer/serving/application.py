@@ -100,7 +100,7 @@ def _described(served: Served) -> schemas.ServedModel:
 
 
 def _defaults(served: Served) -> dict[str, float]:
-    """Return the settings of a generation that apply where a request has none."""
+    """Return the settings of a generation for a request that does not give them."""
     generation = served.model.generation
     if not isinstance(generation, GenerationConfig):  # a beam search: targets are the most probable tokens
         generation = GenerationConfig(temperature=0.0)
