@@ -50,7 +50,7 @@ def _refuse(body: schemas.ChatRequest) -> None:
     """Raise `ApiError` for a parameter that the server cannot obey."""
     if body.tool_choice not in (None, "none", "auto"):
         raise ApiError(
-            400, "tool_choice: the models cannot call tools; leave it out, or set it to auto", param="tool_choice"
+            400, "tool_choice: models call no tools; leave tool_choice out, or set it to auto", param="tool_choice"
         )
     if body.response_format is not None and body.response_format.get("type") != "text":
         raise ApiError(
