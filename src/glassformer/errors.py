@@ -103,7 +103,7 @@ def did_you_mean(name: object, known: Iterable[str], there_are: str = "known nam
 
 
 def suggestion(near: str | None, otherwise: str = "") -> str:
-    """Return the end of a message that suggests a name; `otherwise` is the end without one."""
+    """Return the end of a message that suggests a name; `otherwise` is the end without a suggestion."""
     return otherwise if near is None else f": did you mean {near}?"
 
 

@@ -105,7 +105,7 @@ def test_other_sites_may_send_requests_only_if_they_are_named(running: Run) -> N
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"host": "0.0.0.0"}, "0.0.0.0 is open to other computers, and there is no key"),
+        ({"host": "0.0.0.0"}, "other computers reach 0.0.0.0, and the server has no key"),
         ({"key": ""}, "one word of printable ASCII"),
         ({"key": "two words"}, "one word of printable ASCII"),
         ({"key": "line\nbreak"}, "one word of printable ASCII"),

@@ -26,7 +26,7 @@ class Wanted:
     n: int | None = setting(None, "Number of lines to print for the query; 5 by default.")
 
     def __post_init__(self) -> None:
-        """Raise `UserError` if nothing is wanted, and for a number of lines without a query."""
+        """Raise `UserError` if no output is requested, and for a number of lines without a query."""
         if self.n is not None and self.query is None:
             raise UserError("--n is the number of lines for a query: give --query TEXT, or remove --n")
         if self.n is not None:

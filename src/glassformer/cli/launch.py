@@ -68,7 +68,7 @@ def main(
 
     Args:
         out: The run folder, which all machines must share.
-        to: The scheduler: sbatch reads the file for slurm, `sky launch` that for skypilot.
+        to: The scheduler: sbatch reads the file for slurm, and `sky launch` the file for skypilot.
 
     Examples:
         glassformer launch openwebtext-gpt2 --out /shared/runs/gpt2 --nodes 2 --gpus 4
@@ -93,7 +93,7 @@ def main(
 
 
 def values(name: str, source: str, out: Path, machines: Machines, keys: dict[str, str]) -> dict[str, object]:
-    """Return what the templates leave open."""
+    """Return the values for the places of the templates."""
     flags = [word for key, value in keys.items() for word in (f"--{key.replace('_', '-')}", value)]
     train = shlex.join(["train", source, "--out", str(out), *flags])
     minutes = round(60 * machines.hours)

@@ -93,7 +93,7 @@ def report(plan: "Plan") -> str:
         "",
         f"parameters           {plan.n_parameters:,}",
         f"  embeddings {count(parts.embeddings)}, layers {count(parts.layers)}, head {count(parts.head)}",
-        *([f"  active {parts.active:,}: a token does not meet the other experts"] if parts.inactive else []),
+        *([f"  active {parts.active:,}: a token does not use the other experts"] if parts.inactive else []),
         f"FLOPs per token      {_flops(plan.forward_per_token)} forward, {_flops(plan.training_per_token)} training"
         + ("", ", blocks recomputed", ", every second block recomputed")[layout.checkpointing],
         f"  layers {_flops(plan.forward.layers / n_read)}, attention {_flops(plan.forward.attention / n_read)}, "

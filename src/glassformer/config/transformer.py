@@ -139,8 +139,8 @@ class RotaryPositions:
     scaling: Scaling | None = setting(None, "frequency scaling for a longer context")
     base_pattern: tuple[float, ...] = setting(
         (),
-        "base of each layer; repeats over the layers; 0 = no rotation; [] = base; only layers with base are scaled: a "
-        "pattern without base leaves base and scaling unused",
+        "base of each layer, repeated over the layers; 0 = no rotation; [] = base; scaling applies only to layers with "
+        "base, so a pattern without base leaves base and scaling unused",
     )
 
     @property
@@ -434,7 +434,7 @@ class TransformerConfig:
         if self.relative_bias is not None and isinstance(positions, RelativePositions | AlibiPositions | NoPositions):
             raise UserError(
                 f"model.relative_bias is added to other positions, and model.positions.kind is {positions.kind}: leave "
-                "out relative_bias; the kind relative is such a bias alone"
+                "out relative_bias; the kind relative has only such a bias"
             )
         wrong = [x for x in getattr(positions, "base_pattern", ()) if not (x > 1 or x == 0)]
         if wrong:

@@ -59,7 +59,7 @@ class Activations:
     """Activation bytes of one micro-batch."""
 
     layers: int
-    """Everything except the loss; of recomputed blocks, their inputs and the one block that takes most at its time."""
+    """All except the loss; for recomputed blocks, their inputs and the block that needs most while it is recomputed."""
     logits: int
     """Bytes that the loss saves, times two: later, the gradient of the logits takes as much. The loss saves a large
     matrix of logits in its own precision (`kernels/cross_entropy.py`), and log-probabilities in fp32 of a small one."""

@@ -104,7 +104,7 @@ def _transformer(config: c.TransformerConfig, shape: Shape) -> Flops:
 
 
 def _ff_matrices(config: c.TransformerConfig, stack: c.Stack) -> int:
-    """Count the weights that a token meets in a feed-forward layer: gate, up, down (of active experts), and router."""
+    """Count the weights that a token uses in a feed-forward layer: gate, up, down (of active experts), and router."""
     of_one = (2 + config.gated_ff) * config.d_model * stack.d_ff
     if config.experts is None:
         return of_one

@@ -39,7 +39,7 @@ class ParameterCounts:
 
     @property
     def active(self) -> int:
-        """Parameters that a token meets."""
+        """Parameters that a token uses."""
         return self.total - self.inactive
 
     @property

@@ -265,7 +265,7 @@ def step_flops(run: Run) -> int:
 
 
 def least_seconds(run: Run, n_processes: int) -> float:
-    """Return a lower bound of the time of the steps on GPUs: that of the fastest known GPU, at the default MFU."""
+    """Return a lower bound of the time of the steps on GPUs: the time on the fastest known GPU, at the default MFU."""
     rate = max(gpu.flops(run.train.precision) for gpu in GPUS.values() if gpu.has_bf16)
     return run.train.max_steps * step_flops(run) / n_processes / (MFU * rate)
 

@@ -57,7 +57,7 @@ def check(name: str, mine: Callable[..., Any]) -> None:
 
 @dataclass(frozen=True)
 class Note:
-    """A paragraph of Markdown as the result of a cell: the way to write a computed number into a sentence.
+    """A paragraph of Markdown as the result of a cell; it can contain computed numbers.
 
     >>> Note(f"The table has **{3815 * 32:,}** numbers.").text
     'The table has **122,080** numbers.'

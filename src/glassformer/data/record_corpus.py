@@ -44,7 +44,7 @@ class RecordCorpus(ABC, Generic[D, R]):
         """Divide records that have no separate validation data, by a hash of each."""
 
     def identity(self, record: R) -> Hashable:
-        """Return what a training record must not share with a validation record."""
+        """Return the value that a training record must not share with a validation record."""
         return self.texts(record)
 
     @cached_property

@@ -14,7 +14,7 @@ do not end stay live. At the limit, all rank by score. A beam of 1 is also greed
 search: "never" (no live hypothesis can still win), "full" (`beam` hypotheses are finished), "estimate" (`beam` are
 finished, and the best live one, divided by the penalty of its present length, is not better than the worst of them).
 
-In the words of fairseq:
+The same with fairseq's names:
 
 | fairseq's `SequenceGenerator`                      | here                                                    |
 |----------------------------------------------------|---------------------------------------------------------|

@@ -22,7 +22,7 @@ Connect = Callable[[Tensor, Sublayer, Norm, Norm, Sublayer], Tensor]
 def pre_norm(x: Tensor, sublayer: Sublayer, norm: Norm, out_norm: Norm, added: Sublayer) -> Tensor:
     """Return x + added(sublayer(norm(x))), `added` is dropout and a factor; `out_norm` normalises the added term.
 
-    Both norms make a sandwich (Ding 2021). Only the norm of the output is that of OLMo 2 (Walsh 2024, section 3.1).
+    Both norms make a sandwich (Ding 2021). OLMo 2 has only the norm of the output (Walsh 2024, section 3.1).
 
     >>> import torch
     >>> pre_norm(torch.ones(2), lambda h: 10 * h, nn.Identity(), None, nn.Identity())

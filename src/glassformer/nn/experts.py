@@ -79,7 +79,7 @@ class Router(nn.Module):
 
 
 def added_to(total: Tensor | None, x: Tensor) -> Tensor:
-    """Return the sum of a total, None at its beginning, and `x`."""
+    """Return `total` + `x`; `total` is None before the first term."""
     return x if total is None else total + x
 
 

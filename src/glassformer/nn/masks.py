@@ -107,7 +107,7 @@ class Mask:
 
 
 def with_rows(x: Tensor, n_dims: int) -> Tensor:
-    """Return `x`; if it is the same for all rows of a batch, and so has fewer dimensions, add a first one of 1."""
+    """Return `x`; if it is the same for all rows of a batch and has fewer dimensions, add a first dimension of 1."""
     return x if x.dim() == n_dims else x[None]
 
 

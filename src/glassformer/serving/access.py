@@ -19,7 +19,7 @@ _NAME = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.I)
 
 @dataclass(frozen=True)
 class Access:
-    """The access to a server; raises `UserError` for one that is not safe, or a name that never matches."""
+    """The access to a server; raises `UserError` if other computers reach it without a key, or a name never matches."""
 
     host: str = "127.0.0.1"
     """The address to listen on. One that other computers reach needs a key."""
@@ -33,7 +33,7 @@ class Access:
     def __post_init__(self) -> None:
         if self.key is None and not is_loopback(self.host):
             raise UserError(
-                f"{self.host} is open to other computers, and there is no key: give --key-file FILE, or set the "
+                f"other computers reach {self.host}, and the server has no key: give --key-file FILE, or set the "
                 f"environment variable {KEY}"
             )
         if self.key is not None and not re.fullmatch(r"[!-~]+", self.key):
@@ -45,7 +45,7 @@ class Access:
 
     @property
     def names(self) -> list[str]:
-        """The names that a request may give as its host, as the header has them; `*.` begins a group of names.
+        """The names that the header `Host` of a request may have; `*.` begins a group of names.
 
         >>> Access("::1").names, Access(hosts=["*.example.org"]).names
         (['[::1]', '127.0.0.1', 'localhost'], ['*.example.org', '127.0.0.1', 'localhost'])
@@ -68,7 +68,7 @@ class Access:
 
 
 def read_key(file: Path | None) -> str | None:
-    """Return the key of a file, or that of the environment variable, or None without both."""
+    """Return the key of a file; without a file that of the environment variable, or None if it is not set."""
     return os.environ.get(KEY) if file is None else files.read_text(file).strip()
 
 

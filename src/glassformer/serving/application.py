@@ -39,7 +39,7 @@ def application(
     app = FastAPI(
         title="glassformer",
         version=version("glassformer"),
-        description="Models of all lineages, by the interface of OpenAI and by endpoints of their own.",
+        description="Models of all lineages, with OpenAI's interface and further endpoints.",
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
@@ -66,7 +66,7 @@ def _add_facts(app: FastAPI) -> None:
 
     @app.get("/health", tags=["server"])
     async def health() -> dict[str, str]:
-        """Answer if the server lives."""
+        """Answer while the server runs."""
         return {"status": "ok"}
 
     @app.get("/metrics", tags=["server"], response_class=PlainTextResponse)
@@ -100,7 +100,7 @@ def _described(served: Served) -> schemas.ServedModel:
 
 
 def _defaults(served: Served) -> dict[str, float]:
-    """Return the settings of texts that a request leaves out."""
+    """Return the settings of a generation for a request that does not give them."""
     generation = served.model.generation
     if not isinstance(generation, GenerationConfig):  # a beam search: targets are the most probable tokens
         generation = GenerationConfig(temperature=0.0)

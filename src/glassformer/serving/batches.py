@@ -1,7 +1,7 @@
 """Batches of inputs from requests that wait at the same time.
 
-The thread of models answers one batch per job, so that other jobs, such as the steps of an engine, come between. A
-batch is bounded in rows and in tokens, which bounds the time that a stream waits for it.
+The thread of models answers one batch per job, so that other jobs, such as the steps of an engine, run between two
+batches. A batch is bounded in rows and in tokens, which bounds the time that a stream waits for it.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Batches:
     async def run(self, operation: Operation[Given, Result], given: Sequence[Given]) -> Answered[Result]:
         """Return the answers to the inputs of a request, or raise the error of one of them.
 
-        If the wait is cancelled, inputs that wait leave the line. Raises `TimeoutError` after the deadline.
+        If the wait is cancelled, the inputs that still wait are removed. Raises `TimeoutError` after the deadline.
         """
         request = object()
         inputs = [_Input(operation, one, request) for one in given]
@@ -103,7 +103,7 @@ class Batches:
         self._go_on()
 
     def _next(self) -> list[_Input]:
-        """Take the first input, and those of equal operations that fit; the rest of their requests goes to the end."""
+        """Take the first input and inputs of equal operations that fit; move the rest of their requests to the end."""
         batch, left = list[_Input](), list[_Input]()
         n_rows = n_tokens = 0
         for one in self._waiting:

@@ -47,10 +47,10 @@ async def chat(body: schemas.ChatRequest, models: TheModels, request: Request) -
 
 
 def _refuse(body: schemas.ChatRequest) -> None:
-    """Raise `ApiError` for what the server cannot do."""
+    """Raise `ApiError` for a parameter that the server cannot obey."""
     if body.tool_choice not in (None, "none", "auto"):
         raise ApiError(
-            400, "tool_choice: the models call no tools: leave tool_choice out, or set it to auto", param="tool_choice"
+            400, "tool_choice: models call no tools; leave tool_choice out, or set it to auto", param="tool_choice"
         )
     if body.response_format is not None and body.response_format.get("type") != "text":
         raise ApiError(
@@ -96,12 +96,12 @@ def job_of(served: Served, body: schemas.ChatRequest) -> tuple[Job, int]:
 
 
 def _begun(messages: list[dict[str, str]]) -> str:
-    """Take the last message away, and return its text, which the answer continues."""
+    """Remove the last message, and return its text, which the answer continues."""
     last = messages.pop()
     if last["role"] != "assistant" or not messages:
         raise ApiError(
             400,
-            "continue_final_message: the last message must be one of the assistant, after another one",
+            "continue_final_message: the last of two or more messages must be one of the assistant",
             param="continue_final_message",
         )
     return last["content"]

@@ -44,9 +44,9 @@ async def completions(body: schemas.CompletionRequest, models: TheModels, reques
     served = models.get(body.model)
     served.require("completions")
     if body.best_of not in (None, body.n):
-        raise ApiError(400, "best_of: the server draws n texts, and chooses none; leave best_of out", param="best_of")
+        raise ApiError(400, "best_of: the server returns all n texts; leave best_of out", param="best_of")
     if body.suffix:
-        raise ApiError(400, "suffix: the server inserts no text before a suffix; leave suffix out", param="suffix")
+        raise ApiError(400, "suffix: the server cannot insert a text before a suffix; leave suffix out", param="suffix")
     if body.max_tokens == 0 and not body.echo:
         raise ApiError(
             400, "max_tokens is 0, so there is nothing to generate: set echo, or a larger number", param="max_tokens"

@@ -1,6 +1,6 @@
 """An engine in the thread of models, for requests of the event loop: pieces of text arrive as they are chosen.
 
-Each step of the engine is one job of the thread, so that other jobs, such as those of other models, come between.
+Each step of the engine is one job of the thread, so that jobs of other models run between two steps.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Piece:
-    """New text of a row: that of one token, or what was held back at the end."""
+    """New text of a row: the text of one token, and at the end also the text that was held back."""
 
     row: int
     """Number of the row: those of the first request come first."""
@@ -53,8 +53,8 @@ class EngineThread:
     ) -> AsyncGenerator[Piece]:
         """Yield the pieces of all rows of some requests, until all have ended.
 
-        Rows that are left when the iteration ends, for example because the client has gone, leave the batch. An error
-        of the model is raised here, and `TimeoutError` after `deadline` seconds.
+        If the iteration ends early, for example because the client disconnects, the other rows leave the batch. An
+        error of the model is raised here, and `TimeoutError` after `deadline` seconds.
         """
         end = time.monotonic() + deadline
         reader, n_rows = _Reader(asyncio.get_running_loop()), sum(len(one.settings.samples) for one in requests)
@@ -75,7 +75,7 @@ class EngineThread:
 
     @contextmanager
     def _failing(self, reader: _Reader) -> Iterator[None]:
-        """Let an error inside the block end the requests of one reader."""
+        """End the requests of one reader if the block raises an error."""
         try:
             yield
         except BaseException as error:
@@ -134,7 +134,7 @@ class EngineThread:
         pieces.setdefault(reader, []).append(piece)
 
     def _fail(self, error: BaseException) -> None:
-        """Let an error of the model end all requests."""
+        """End all requests with an error of the model."""
         self.engine.reset()
         readers = {reader for reader, _, _ in self._rows.values()}
         self._rows.clear()

@@ -27,7 +27,7 @@ TYPES = {
 }
 
 SENTENCES = {
-    404: "there is nothing at this address: see /openapi.json",
+    404: "there is no endpoint at this address: see /openapi.json",
     405: "this address takes another method: see /openapi.json",
 }
 
@@ -85,7 +85,7 @@ def as_api_error(error: BaseException) -> ApiError:
     if isinstance(error, HTTPException):
         message = SENTENCES.get(error.status_code, str(error.detail))
         return ApiError(error.status_code, message, headers=error.headers)
-    # Without its message, which may have a part of a text
+    # The message is not logged, because it may contain a part of a text
     log.error("%s in\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
     # A repetition would fail again
     headers = {"x-should-retry": "false"}
@@ -111,7 +111,7 @@ def _invalid(error: RequestValidationError) -> ApiError:
         place = [str(part) for part in first["loc"][1:]]
     param = ".".join(place)
     if not param:
-        return ApiError(400, "the request has no body, or one that is no JSON object")
+        return ApiError(400, "the request has no body, or its body is not a JSON object")
     if kind == "missing":
         return _wrong(f"the parameter {param!r} is missing", param)
     message = first["msg"]

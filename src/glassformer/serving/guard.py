@@ -30,10 +30,10 @@ log = logging.getLogger("glassformer.serving")
 
 
 class Guard:
-    """Middleware that refuses requests without the key, and bodies that are no JSON, too large or too slow.
+    """Middleware that refuses requests without the key, and bodies that are not JSON, too large or too slow.
 
-    The key is in the header `Authorization: Bearer KEY`, or a cookie made from it (`cookie_of`) that the page has. Each
-    request is answered here: an error of the application, or the end of the server, becomes an error object.
+    The key is in the header `Authorization: Bearer KEY`, or the page has a cookie computed from it (`cookie_of`). An
+    error of the application, or the end of the server, is answered with an error object.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Guard:
                 await refused.response()(scope, receive, exchange.send)
             else:
                 await self.app(scope, exchange.receive, exchange.send)
-        except asyncio.CancelledError:  # uvicorn cancels what runs at the end of its grace
+        except asyncio.CancelledError:  # uvicorn cancels running requests after the grace period
             with contextlib.suppress(asyncio.CancelledError):
                 await exchange.end(ApiError(503, "the server is stopping", code="stopping"))
         except Exception as error:
@@ -71,11 +71,11 @@ class Guard:
                 log.info("%s of %s: %r", what, shown, text.decode("utf-8", "replace"))
 
     def _refused(self, request: Request) -> ApiError | None:
-        """Return the error of a request that reaches no route."""
+        """Return the error of a request that must not reach a route, or None."""
         path = request.scope["path"]
         if not self.access.is_name(request.headers.get("host", "")):
             return ApiError(
-                400, "the header Host has another name than those of the server (--hosts)", code="wrong_host"
+                400, "the header Host is not a name of this server; allow the name with --hosts", code="wrong_host"
             )
         is_open = path in OPEN or path.startswith(OPEN_FOLDER)
         if self.access.key is not None and not is_open and not _knows(self.access.key, request):
@@ -147,7 +147,7 @@ class _Exchange:
 
 
 def cookie_of(key: str) -> str:
-    """Return the value of the page's cookie, from which the key cannot be found.
+    """Return the value of the page's cookie, from which the key cannot be computed.
 
     >>> cookie_of("a") == cookie_of("b")
     False

@@ -14,7 +14,7 @@ class Limits:
     batch_tokens: int = setting(
         1024, "tokens of the texts that are classified, tagged, scored, translated or embedded at a time", "≥ 1"
     )
-    max_n: int = setting(16, "largest number of texts, or of inputs, in one request; not of embeddings", "≥ 1")
+    max_n: int = setting(16, "largest number of texts, or of inputs, in one request, except for embeddings", "≥ 1")
     max_tokens: int = setting(
         4096, "largest number of new tokens per text, and of tokens of a text that is read in parts", "≥ 1"
     )
@@ -24,4 +24,4 @@ class Limits:
         30, "seconds that a client has to send a request, and to read a part of its answer", "≥ 1"
     )
     grace: int = setting(30, "seconds that running requests have to end after SIGTERM", "≥ 1")
-    prefix_mb: int = setting(512, "memory for states after prefixes that requests share, in MB per model", "≥ 0")
+    prefix_mb: int = setting(512, "memory for the states of beginnings that requests share, in MB per model", "≥ 0")

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraint
 from glassformer.serving.schemas import Id, Strict, Text
 
 MAX_INPUTS = 2048
-"""Largest number of inputs of a request for vectors: that of OpenAI."""
+"""Largest number of inputs of a request for vectors: OpenAI's limit."""
 Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
 Ids = Annotated[list[Id], Field(min_length=1)]
 Word = Annotated[Text, StringConstraints(min_length=1)]
@@ -98,11 +98,11 @@ class TranslationRequest(Searching):
     sources: Texts = Field(description="A source text, or several.")
     n_best: int = Field(1, ge=1, description="Number of targets per source; at most the beam.")
     prefix: Text = Field("", description="The beginning of every target.")
-    alignment: bool = Field(False, description="True to give the attention from each target token to the source.")
+    alignment: bool = Field(False, description="True to return the attention from each target token to the source.")
 
 
 class FillRequest(Searching):
-    """Body of `POST /v1/fill-mask`. The settings of a search are those of a model that writes whole texts."""
+    """Body of `POST /v1/fill-mask`. The settings of a search are for a model that writes whole texts."""
 
     model_config = _example(model="bert", text="The [MASK] sat on the mat.", n=3)
 

@@ -176,7 +176,7 @@ def _search(served: Served, body: schemas.Searching) -> dict[str, Any]:
 async def _answered(
     models: Models, request: Request, operation: Operation[Given, Result], given: Sequence[Given]
 ) -> Answered[Result]:
-    """Return the answers to the inputs of a request, unless the client goes."""
+    """Return the answers to the inputs of a request, unless the client disconnects."""
     with models.place():
         return await unless_gone(request, models.batches.run(operation, given))
 

@@ -1,4 +1,4 @@
-"""The models of the server, by name: what each can do, and the thread in which it does it."""
+"""The models of the server by name, with their abilities and the thread that runs them."""
 
 import contextlib
 import time

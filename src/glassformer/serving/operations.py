@@ -1,6 +1,6 @@
 """Uses of models whose inputs are answered in batches: vectors, targets, masks, labels, scores and answers.
 
-An operation calls the method of `Model` that its endpoint has the name of. `n_tokens` raises the errors of an input.
+An operation calls the method of `Model` with the name of its endpoint. `n_tokens` raises the errors of an input.
 """
 
 from collections.abc import Sequence
@@ -119,7 +119,7 @@ class Translate(Use):
 
 @dataclass(frozen=True, kw_only=True)
 class Fill(Use):
-    """Texts with their masks filled: `n` candidates per mask, or what a denoiser writes."""
+    """Texts with their masks filled: `n` candidates per mask, or the text that a denoiser writes."""
 
     n: int
     settings: Settings

@@ -7,10 +7,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class PatientProtocol(H11Protocol):
-    """A connection, with limits for the client. One above the allowed number is closed at once.
+    """A connection, with limits for the client. A connection above the allowed number is closed at once.
 
     A client has `timeout_keep_alive` seconds for the head of a request, from the beginning of the connection or the end
-    of the last answer, and as many to read what fills the buffer of an answer. The limit of the body is the guard's.
+    of the last answer, and as many to read a full buffer of an answer. `guard.py` limits the time of the body.
     """
 
     _timer: asyncio.TimerHandle | None = None

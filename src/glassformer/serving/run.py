@@ -1,4 +1,4 @@
-"""A server of models: a socket, a process, and a clean end."""
+"""A server of models: its socket, its process, and its shutdown."""
 
 import logging
 import signal
@@ -18,7 +18,7 @@ from glassformer.serving.protocol import PatientProtocol
 
 
 def uvicorn_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
-    """Return a server of the application whose connections have limits; it writes no log of its own but warnings."""
+    """Return a server of the application whose connections have limits; uvicorn logs only warnings."""
     config = uvicorn.Config(
         app,
         http=PatientProtocol,
@@ -44,8 +44,8 @@ def serve(
     """Serve a model, or several by name, by the interface of OpenAI, until Ctrl-C or SIGTERM.
 
     Models are loaded ones or folders. A server that other computers reach needs a key:
-    `Access("0.0.0.0", key=…)`. After SIGTERM, the server takes no more requests, and those that run have `limits.grace`
-    seconds to end. `log_texts` adds requests and answers to the log `glassformer.serving`.
+    `Access("0.0.0.0", key=…)`. After SIGTERM, the server accepts no more requests, and the running ones have
+    `limits.grace` seconds to end. `log_texts` adds requests and answers to the log `glassformer.serving`.
     """
     from glassformer import api
 

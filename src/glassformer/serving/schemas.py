@@ -1,7 +1,7 @@
 """Requests and answers of the endpoints of OpenAI's interface, as the document `/openapi.json` describes them.
 
-A parameter that the server does not know is refused. Parameters that change no text are accepted (`_Ignored`), and
-those that the server cannot obey are refused unless they ask for nothing.
+An unknown parameter is refused. Parameters that do not change a text are accepted (`_Ignored`). Parameters that the
+server cannot obey are refused, unless their value has no effect.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Ids = Annotated[list[Id], Field(min_length=1)]
 
 
 def _null_is(default: Any, kind: Any) -> BeforeValidator:
-    """Return the rule that null has the meaning of an absent parameter, as in OpenAI's interface."""
+    """Return a validator by which null means that a parameter is absent, as in OpenAI's interface."""
     return BeforeValidator(lambda value: default if value is None else value, json_schema_input_type=kind | None)
 
 
@@ -119,7 +119,7 @@ class Sampling(_Ignored):
     min_p: float | None = Field(None, ge=0, le=1, description="Not in OpenAI's interface.")
     repetition_penalty: float | None = Field(None, gt=0, le=100, description="Not in OpenAI's interface.")
     n: Number = Field(1, description="Number of texts; limited by the server.")
-    seed: int | None = Field(None, ge=0, lt=2**63, description="Equal seeds give equal texts; absent: another text.")
+    seed: int | None = Field(None, ge=0, lt=2**63, description="Equal seeds give equal texts; absent: a new seed.")
     stop: Stops | None = Field(None, description="Texts that end the output, which does not contain them.")
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
@@ -133,10 +133,10 @@ class CompletionRequest(Sampling):
 
     prompt: Prompts = Field(description="A text, ids, or a list of them; the source for an encoder-decoder.")
     max_tokens: NewTokens = Field(16, description="Largest number of new tokens; 0 with `echo` only scores the prompt.")
-    logprobs: int | None = Field(None, ge=0, le=20, description="Number of most probable tokens that are given.")
-    echo: Flag = Field(False, description="True to give the prompt, too.")
+    logprobs: int | None = Field(None, ge=0, le=20, description="Number of most probable tokens to return.")
+    echo: Flag = Field(False, description="True to return the prompt, too.")
     best_of: int | None = Field(None, description="Refused unless it is `n`.")
-    suffix: str | None = Field(None, description="Refused: the server inserts no text.")
+    suffix: str | None = Field(None, description="Refused: the server cannot insert a text.")
 
 
 class TextPart(Strict):
@@ -155,7 +155,7 @@ class ChatMessage(Strict):
         _choice(_text_or_list, "a text, or a list of parts"),
     ]
     name: str | None = Field(None, description="Accepted, and not used.")
-    refusal: None = Field(None, description="Accepted, because answers have it.")
+    refusal: None = Field(None, description="Accepted, because answers contain it.")
 
     @property
     def text(self) -> str:
@@ -325,7 +325,7 @@ class ServedModel(BaseModel):
     max_len: int = Field(description="The context in tokens.")
     learned: str
     n_parameters: int
-    defaults: dict[str, float] = Field(description="The settings of texts that a request leaves out.")
+    defaults: dict[str, float] = Field(description="The settings of a generation for a request that does not give them.")
     special_tokens: list[str]
 
 
@@ -337,7 +337,7 @@ class ServedModels(BaseModel):
 
 
 class ErrorDetail(BaseModel):
-    """The mistake, and the parameter that has it."""
+    """The mistake, and its parameter."""
 
     message: str
     type: str

@@ -1,4 +1,4 @@
-"""The page to talk to the models: its files, its session, the ids that a model reads, and the inspector of each model.
+"""The page for conversations with the models: files, session, the ids that a model reads, and each model's inspector.
 
 The address `/page/FOLDER/FILE` is the file in the folder of this package, so that the page imports modules of the
 inspector by the same relative paths as on the disk.

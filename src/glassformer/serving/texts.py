@@ -1,4 +1,4 @@
-"""The common parts of completions and chats: settings, rows, and an answer as a whole or a stream."""
+"""The common parts of completions and chats: settings, rows, and an answer as a whole or as a stream."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 def sampling_of(body: Sampling, n_new: int) -> dict[str, Any]:
-    """Return the settings of a generation that a request gives; the others are those of the model."""
+    """Return the settings of a generation that a request gives; the model has defaults for the others."""
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     settings = {name: value for name in names if (value := getattr(body, name)) is not None}
     settings["seed"] = secrets.randbits(32) if body.seed is None else body.seed
@@ -140,7 +140,7 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
 
 
 def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
-    """Return the bytes of a token; none for an id without a token."""
+    """Return the bytes of a token; no bytes for an id without a token."""
     return tokenizer.pieces[token] if token < len(tokenizer.pieces) else b""
 
 
@@ -153,13 +153,13 @@ def tops(one: Likely, tokenizer: Tokenizer) -> dict[str, float]:
 
 
 async def unless_gone(request: HttpRequest, answer: Awaitable[Result]) -> Result:
-    """Wait for an answer; cancel it when the client has gone."""
+    """Wait for an answer; cancel it when the client disconnects."""
     task = asyncio.ensure_future(answer)
     gone = asyncio.ensure_future(_gone(request))
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise ApiError(499, "the client has gone")
+            raise ApiError(499, "the client disconnected")
         return task.result()
     finally:
         for one in (task, gone):
@@ -185,7 +185,7 @@ class _Events(StreamingResponse):
         self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Also a client that has gone before the first line ends the request
+        # The request also ends if the client disconnects before the first line
         async with aclosing(self._parts):
             await super().__call__(scope, receive, send)
 

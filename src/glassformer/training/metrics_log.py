@@ -86,7 +86,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def follow(folder: str | Path, seconds: float = 1.0) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a run's `metrics.jsonl` as they are written, until the run ends; look every `seconds`.
+    """Yield the lines of a run's `metrics.jsonl` as they are written, until the run ends; check every `seconds`.
 
     The lines of a run that has ended come at once. After a rollback the lines of the repeated steps come again. Raises
     `UserError` if nothing was written in the folder and no process trains in it.

@@ -19,7 +19,7 @@ def profiling(n_steps: int, folder: Path, device: torch.device, log: Log) -> Ite
     """Yield the function to call after each step; write the trace of `n_steps` steps of this process into the folder.
 
     The first `UNPROFILED` steps are not in the trace. A run that ends earlier writes the steps up to its end. If it has
-    no step after the first ones, `log` receives this.
+    no step after the first ones, `log` receives a note.
     """
     if not n_steps:
         yield lambda: None

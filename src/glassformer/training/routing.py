@@ -17,8 +17,8 @@ class Routing:
 
     The auxiliary losses are means over tokens. Each is multiplied by the number of targets of its forward pass and
     added to the loss of the objective, so that all sums are divided once. A balance loss is a product of two means:
-    that of several micro-batches is the mean of their losses, weighted by targets, and not the loss of one large batch.
-    Loads are counts, so they are those of the large batch, and so are the biases that follow from them.
+    for several micro-batches, it is the mean of their losses, weighted by targets, not the loss of one large batch.
+    Loads are counts, so they equal the loads of the large batch, and so do the biases that follow from them.
     """
 
     def __init__(self, network: nn.Module, ranks: Ranks) -> None:
@@ -27,7 +27,7 @@ class Routing:
         self.begin()
 
     def begin(self) -> None:
-        """Forget the loads and losses of the step before."""
+        """Reset the loads and losses of the previous step."""
         self.loads: Tensor | None = None  # of the experts of all routers, in one row
         self.loss: Tensor | None = None  # times targets
 

@@ -42,8 +42,8 @@ class StepResult:
 class Pending:
     """A step whose numbers the device may still be computing.
 
-    `numbers` are those of `names`, for the log; then the nats of each micro-batch of this process, the nats of all
-    processes, and the gradient norm.
+    `numbers` begin with the numbers for the log, called `names`. Then come the nats of each micro-batch of this
+    process, the nats of all processes, and the gradient norm.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class Assembled(NamedTuple):
 
     path: Path
     borrowed: list[str]
-    """Functions that are those of the solutions."""
+    """Functions that are taken from the solutions."""
     left_out: list[str]
     """Statements of the reader's files that define nothing, such as a call, with their places."""
 
@@ -72,7 +72,7 @@ class Definition:
 
     @property
     def is_stub(self) -> bool:
-        """True for a function that is not written yet: its body is the error of a stub, after a docstring or none."""
+        """True for a function that is not written yet: its body is the error of a stub, after an optional docstring."""
         if not isinstance(self.node, ast.FunctionDef):
             return False
         body = self.node.body[ast.get_docstring(self.node) is not None :]
@@ -82,7 +82,7 @@ class Definition:
 def definitions(text: str, is_borrowed: bool = False) -> dict[str, list[Definition]]:
     """Return the statements of a file by the names that they define or change; those that define nothing have "".
 
-    Docstrings, and what only a program runs, are left out.
+    Docstrings, and the block that only a program runs, are left out.
     """
     found: dict[str, list[Definition]] = {}
     lines = text.split("\n")  # as `ast` counts them: splitlines() also splits at a form feed

@@ -15,7 +15,7 @@ from glassformer.course.workshop.exercise import UNWRITTEN, Exercise, Function
 
 State = Literal["right", "slow", "mistake", "wrong", "endless", "empty"]
 SLOW_RATIO, SLOW_SECONDS = 20, 1.0
-"""A right function is slow if its tests take this many times as long as with the solution, and this long at least."""
+"""A right function is slow if its tests take this many times as long as the solution, and at least these seconds."""
 LIMIT_SECONDS = 30.0
 
 

@@ -101,7 +101,7 @@ def stubs(module_source: str) -> str:
 
 
 def unreadable(path: Path, error: SyntaxError | ValueError) -> str:
-    """Return where a file is no Python code, and why; the place may be in a file that it imports."""
+    """Return where a file is not valid Python, and why; the place may be in a file that it imports."""
     if not isinstance(error, SyntaxError) or not error.lineno:
         return f"{path.name}: {error}"
     imported = Path(error.filename or "")

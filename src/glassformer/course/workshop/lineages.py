@@ -194,7 +194,7 @@ class FeedForward(nn.Module):
 
 
 class PostNormBlock(nn.Module):
-    """Attention to the own text, in a decoder also to the source, and a feed-forward layer, each before a norm."""
+    """Self-attention, in a decoder also attention to the source, and a feed-forward layer, each before a norm."""
 
     def __init__(self, sizes: Sizes, *, is_2017: bool = False, has_source: bool = False) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ def draw_weights(model: nn.Module) -> None:
 
 
 class Transformer(nn.Module):
-    """The Transformer of Vaswani et al. (2017), or BART (Lewis et al. 2020) if `is_2017` is False; it has one table."""
+    """The Transformer of Vaswani et al. (2017), or BART (Lewis et al. 2020) if `is_2017` is False; one token table."""
 
     def __init__(self, sizes: Sizes, *, is_2017: bool = True) -> None:
         super().__init__()

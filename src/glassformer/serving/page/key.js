@@ -26,7 +26,7 @@ export function keyForm(done) {
     }
   } },
   h("h2", {}, "This server needs a key"),
-  h("p", { class: "about" }, "The browser keeps a cookie in its place, and no other site can use it."),
+  h("p", { class: "about" }, "The browser keeps a cookie in place of the key, and no other site can use it."),
   h("label", { class: "field wide" }, h("span", {}, "key"), input), note, submit);
   requestAnimationFrame(() => input.focus());
   return form;

@@ -26,7 +26,7 @@ EXERCISES = (
                 "counts.get(pair, 0) + 1",
             ),
             Mistake(
-                "A pair that occurs twice in a word counts once: go over the places, and not over a set of pairs.",
+                "A pair that occurs twice in a word counts once: go over the places, not over a set of pairs.",
                 "in pairwise(word)",
                 "in set(pairwise(word))",
             ),
@@ -57,13 +57,13 @@ EXERCISES = (
                 pitfall=26,
             ),
             Mistake(
-                "Of pairs with equal counts you take the last one in alphabetical order; the rule is the first one.",
+                "Of pairs with equal counts you take the last one in alphabetical order: take the first one.",
                 "min(counts, key=lambda pair: (-counts[pair], pair))",
                 "max(counts, key=lambda pair: (counts[pair], pair))",
             ),
             Mistake("This is the pair with the smallest count: change the sign.", "-counts[pair]", "counts[pair]"),
             Mistake(
-                "Equal counts are decided by the joined texts: compare the pairs, first symbol by first symbol.",
+                "For equal counts you compare the joined texts: compare the pairs, first symbol by first symbol.",
                 "(-counts[pair], pair)",
                 '(-counts[pair], "".join(pair))',
             ),
@@ -120,7 +120,7 @@ EXERCISES = (
                 "pass",
             ),
             Mistake(
-                "Words are counted once each: keep the numbers of their occurrences.",
+                "Each word is counted once: keep the numbers of occurrences.",
                 "{tuple(word): n for word, n in words.items()}",
                 "{tuple(word): 1 for word in words}",
             ),
@@ -167,8 +167,7 @@ EXERCISES = (
                 "return [word]",
             ),
             Mistake(
-                "This is the longest match from the left, not a replay of the merges: apply the merges in the order in "
-                "which they were learned.",
+                "This takes the longest match from the left: apply the merges in the order in which they were learned.",
                 "    symbols = tuple(word)\n    for pair in merges:\n        symbols = merge_pair(symbols, pair)\n"
                 "    return list(symbols)\n",
                 '    vocabulary, symbols = {*word, *map("".join, merges)}, []\n    while word:\n'

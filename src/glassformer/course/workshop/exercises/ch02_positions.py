@@ -35,7 +35,7 @@ EXERCISES = (
                 "exponentials.sum()",
             ),
             Mistake(
-                "The softmax is over another axis: the weights along the last axis add up to 1.",
+                "The softmax is over another axis: the weights along the last axis must add up to 1.",
                 "amax(dim=-1, keepdim=True)).exp()\n    return exponentials / exponentials.sum(dim=-1, keepdim=True)",
                 "amax(dim=-2, keepdim=True)).exp()\n    return exponentials / exponentials.sum(dim=-2, keepdim=True)",
             ),
@@ -50,12 +50,12 @@ EXERCISES = (
                 "scores.mean(dim=-1, keepdim=True)",
             ),
             Mistake(
-                "The softmax is over the first axis: the weights along the last axis add up to 1.",
+                "The softmax is over the first axis: the weights along the last axis must add up to 1.",
                 "amax(dim=-1, keepdim=True)).exp()\n    return exponentials / exponentials.sum(dim=-1, keepdim=True)",
                 "amax(dim=0, keepdim=True)).exp()\n    return exponentials / exponentials.sum(dim=0, keepdim=True)",
             ),
             Mistake(
-                "The sum is over another axis: divide by that over the last one.",
+                "The sum is over another axis: divide by the sum over the last axis.",
                 "exponentials.sum(dim=-1,",
                 "exponentials.sum(dim=-2,",
             ),
@@ -78,7 +78,7 @@ EXERCISES = (
         lambda: [(5, 6), (40, 16), (1, 2), (3, 5)],
         (
             Mistake(
-                "All sines come before all cosines: here, each sine is followed by the cosine of the same angle.",
+                "All sines come before all cosines: put each cosine directly after the sine of the same angle.",
                 "torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)",
                 "torch.cat((angles.sin(), angles.cos()), dim=-1)",
             ),
@@ -88,13 +88,13 @@ EXERCISES = (
                 "(angles.cos(), angles.sin())",
             ),
             Mistake(
-                "The exponent is -i / D, so the lowest frequency is too high: it is -2i / D.",
+                "The exponent is -i / D, so the lowest frequency is too high: use -2i / D.",
                 "torch.arange(0, width, 2) / width",
                 "torch.arange(width // 2) / width",
             ),
             Mistake(
-                "The number of the column is used as i: columns 2i and 2i + 1 have the same frequency, with 2i in the "
-                "exponent.",
+                "The number of the column is used as i: columns 2i and 2i + 1 must have the same frequency, with 2i in "
+                "the exponent.",
                 "frequencies = 10000.0 ** (-torch.arange(0, width, 2) / width)\n"
                 "    angles = torch.arange(n_tokens)[:, None] * frequencies\n"
                 "    return torch.stack((angles.sin(), angles.cos()), dim=-1)",
@@ -103,12 +103,14 @@ EXERCISES = (
                 "    return torch.stack((angles[:, ::2].sin(), angles[:, 1::2].cos()), dim=-1)",
             ),
             Mistake(
-                "The frequencies increase: the exponent of 10000 is negative.",
+                "The frequencies increase: make the exponent of 10000 negative.",
                 "(-torch.arange(0, width, 2) / width)",
                 "(torch.arange(0, width, 2) / width)",
             ),
             Mistake(
-                "Positions begin with 1: the first one is 0.", "torch.arange(n_tokens)", "torch.arange(1, n_tokens + 1)"
+                "Positions begin with 1: the first one must be 0.",
+                "torch.arange(n_tokens)",
+                "torch.arange(1, n_tokens + 1)",
             ),
             Mistake(
                 "An odd width gives a table of another width: raise ValueError with the width.",
@@ -132,13 +134,15 @@ EXERCISES = (
                 pitfall=16,
             ),
             Mistake(
-                "The factor 2 of the exponent is there twice: `arange(0, width, 2)` contains it.",
+                "The exponent has the factor 2 twice: `arange(0, width, 2)` contains it already.",
                 "(-torch.arange(0, width, 2) / width)",
                 "(-2 * torch.arange(0, width, 2) / width)",
             ),
-            Mistake("Both numbers of a pair are sines: the second one is a cosine.", "angles.cos()", "angles.sin()"),
             Mistake(
-                "The cosine has a frequency of its own: it has that of the sine before it.",
+                "Both numbers of a pair are sines: the second one must be a cosine.", "angles.cos()", "angles.sin()"
+            ),
+            Mistake(
+                "The cosine has another frequency: use the frequency of the sine before it.",
                 "angles = torch.arange(n_tokens)[:, None] * frequencies\n"
                 "    return torch.stack((angles.sin(), angles.cos()), dim=-1)",
                 "places = torch.arange(n_tokens)[:, None]\n"
@@ -146,7 +150,7 @@ EXERCISES = (
                 "    return torch.stack(((places * frequencies).sin(), (places * shifted).cos()), dim=-1)",
             ),
             Mistake(
-                "The frequencies increase: the exponent of 10000 is negative.",
+                "The frequencies increase: make the exponent of 10000 negative.",
                 "10000.0 ** (-torch.arange(0, width, 2) / width)",
                 "torch.tensor([10000.0 ** (i / width) for i in range(0, width, 2)])",
             ),
@@ -162,25 +166,25 @@ EXERCISES = (
         ],
         (
             Mistake(
-                "A point is made of the neighbours 2i and 2i + 1, as in the paper: here, it is made of the numbers i "
-                "and i + K / 2.",
+                "A point consists of the neighbours 2i and 2i + 1, as in the paper: here, take the numbers i and "
+                "i + K / 2.",
                 "a, b = x.chunk(2, dim=-1)\n    return torch.cat((a * angles.cos() - b * angles.sin(), "
                 "a * angles.sin() + b * angles.cos()), dim=-1)",
                 "a, b = x[..., ::2], x[..., 1::2]\n    return torch.stack((a * angles.cos() - b * angles.sin(), "
                 "a * angles.sin() + b * angles.cos()), dim=-1).flatten(-2)",
             ),
             Mistake(
-                "The points are rotated in the other direction: the signs of the two sines are exchanged.",
+                "The points are rotated in the wrong direction: exchange the signs of the two sines.",
                 "angles = positions",
                 "angles = -positions",
             ),
             Mistake(
-                "Both sines have the same sign, which is no rotation: the first one is subtracted.",
+                "Both sines have the same sign, which is not a rotation: subtract the first one.",
                 "angles.cos() - b",
                 "angles.cos() + b",
             ),
             Mistake(
-                "Positions are counted from 0: use those that are given in `positions`. With a cache, or padding at "
+                "Positions are counted from 0: use the given `positions`. With a cache, or padding at "
                 "the left, the first token has another position.",
                 "positions[:, None]",
                 "torch.arange(x.shape[-2])[:, None]",
@@ -196,7 +200,7 @@ EXERCISES = (
                 pitfall=11,
             ),
             Mistake(
-                "The exponent is -i / K, so the lowest frequency is too high: it is -2i / K.",
+                "The exponent is -i / K, so the lowest frequency is too high: use -2i / K.",
                 "torch.arange(0, width, 2) / width",
                 "torch.arange(width // 2) / width",
             ),
@@ -211,32 +215,32 @@ EXERCISES = (
                 "return x + torch.cat((angles.sin(), angles.cos()), dim=-1)",
             ),
             Mistake(
-                "The factor 2 of the exponent is there twice: `arange(0, width, 2)` contains it.",
+                "The exponent has the factor 2 twice: `arange(0, width, 2)` contains it already.",
                 "(-torch.arange(0, width, 2) / width)",
                 "(-2 * torch.arange(0, width, 2) / width)",
             ),
             Mistake(
-                "The frequencies increase: the exponent of 10000 is negative.",
+                "The frequencies increase: make the exponent of 10000 negative.",
                 "(-torch.arange(0, width, 2) / width)",
                 "(torch.arange(0, width, 2) / width)",
             ),
             Mistake(
-                "All points have the same frequency: that of point i is 10000^(-2i / K).",
+                "All points have the same frequency: point i must have 10000^(-2i / K).",
                 "positions[:, None] * frequencies",
                 "positions[:, None] * torch.ones_like(frequencies)",
             ),
             Mistake(
-                "Sine and cosine are exchanged: at position 0, the angle is 0, and a point must stay.",
+                "Sine and cosine are exchanged: at position 0, the angle is 0, and a point must not move.",
                 "angles = positions[:, None] * frequencies",
                 "angles = torch.pi / 2 - positions[:, None] * frequencies",
             ),
             Mistake(
-                "The second number uses the new a: keep the old one until both are computed.",
+                "The second number uses the new a: keep the old a until both numbers are computed.",
                 "a * angles.sin() + b * angles.cos())",
                 "(a * angles.cos() - b * angles.sin()) * angles.sin() + b * angles.cos())",
             ),
             Mistake(
-                "Points are read as neighbours, and written in two halves: use numbers i and i + K / 2 for both.",
+                "Points are read from neighbours, and written to two halves: use the numbers i and i + K / 2 for both.",
                 "x.chunk(2, dim=-1)",
                 "(x[..., ::2], x[..., 1::2])",
             ),
@@ -249,13 +253,14 @@ EXERCISES = (
         lambda: [(normal(5), 2), (normal(3, seed=1), 0), (LARGE[0], 1)],
         (
             Mistake(
-                "The sign is inverted: the gradient of the label's logit is negative, because a larger logit makes the "
+                "The sign is wrong: the gradient of the label's logit must be negative, because a larger logit makes "
+                "the "
                 "loss smaller.",
                 "return gradient",
                 "return -gradient",
             ),
             Mistake(
-                "These are the probabilities: subtract 1 from that of the label.",
+                "These are the probabilities: subtract 1 from the probability of the label.",
                 "    gradient[label] -= 1.0\n",
                 "",
             ),

@@ -104,29 +104,29 @@ EXERCISES = (
         lambda: [(normal(2, 3, seed=7), normal(2, 4, seed=8), normal(2, 4, seed=9), cell(4))],
         (
             Mistake(
-                "The rows are taken in the order i, f, o, g: here, g comes before o.",
+                "The rows are taken in the order i, f, o, g: g must come before o.",
                 "write, keep, new, read",
                 "write, keep, read, new",
             ),
             Mistake(
-                "The gates i and f are exchanged: i multiplies the proposal, and f the old cell.",
+                "The gates i and f are exchanged: i must multiply the proposal, and f the old cell.",
                 "write, keep, new, read",
                 "keep, write, new, read",
             ),
             Mistake(
-                "The old cell is multiplied by 1 - f: here, f = 1 keeps it.",
+                "The old cell is multiplied by 1 - f: multiply it by f.",
                 "keep.sigmoid() * c",
                 "(1 - keep.sigmoid()) * c",
             ),
             Mistake(
-                "The state is that of the old cell: it shows the new one, c'.",
+                "The state is computed from the old cell: use the new one, c'.",
                 "read.sigmoid() * cell.tanh()",
                 "read.sigmoid() * c.tanh()",
             ),
-            Mistake("The state shows tanh(c'), and not c' itself.", "cell.tanh()", "cell"),
-            Mistake("The proposal g is a tanh, and not a σ: it can be negative.", "new.tanh()", "new.sigmoid()"),
+            Mistake("The state has c' itself: use tanh(c').", "cell.tanh()", "cell"),
+            Mistake("The proposal g is a σ: use a tanh, which can be negative.", "new.tanh()", "new.sigmoid()"),
             Mistake(
-                "State and cell are returned in the other order: first h', then c'.",
+                "State and cell are returned in the wrong order: return h' first, then c'.",
                 "return read.sigmoid() * cell.tanh(), cell",
                 "return cell, read.sigmoid() * cell.tanh()",
             ),
@@ -134,7 +134,9 @@ EXERCISES = (
             Mistake("The bias of the input's part is missing.", ' + w["bias_ih"]', ""),
             Mistake("The proposal g needs a tanh.", "new.tanh()", "new"),
             Mistake(
-                "The gate f multiplies the old cell, and not the old state.", "keep.sigmoid() * c", "keep.sigmoid() * h"
+                "The gate f multiplies the old state: it must multiply the old cell.",
+                "keep.sigmoid() * c",
+                "keep.sigmoid() * h",
             ),
             Mistake("The old cell is not multiplied by the gate f.", "keep.sigmoid() * c", "c"),
         ),
@@ -174,20 +176,20 @@ EXERCISES = (
             ),
             Mistake("This is the sum: divide it by the number of labels that count.", " / counts.sum()", ""),
             Mistake(
-                "This is in bits: in nats, the logarithm is the natural one.",
+                "This is in bits: use the natural logarithm for nats.",
                 "return nats[counts].sum()",
                 "return nats[counts].sum() / math.log(2)",
             ),
             Mistake(
-                "The labels are shifted: here, they are those of the logits at the same place. Shift once, where the "
-                "labels are made.",
+                "The labels are shifted here too: a label belongs to the logits at the same place. Shift once, where "
+                "the labels are made.",
                 "counts = labels != -100",
                 "logits, labels = logits[:, :-1], labels[:, 1:]\n    counts = labels != -100",
                 "course/12-classical-mistakes#labels-that-are-not-shifted-18",
                 pitfall=18,
             ),
             Mistake(
-                "The softmax is applied twice: the logits are not probabilities, and the loss contains the softmax.",
+                "The softmax is applied twice: the loss contains it, so do not apply it before.",
                 "counts = labels != -100",
                 "logits = logits.softmax(dim=-1)\n    counts = labels != -100",
             ),
@@ -196,23 +198,23 @@ EXERCISES = (
                 "logits.logsumexp(dim=-1, keepdim=True)",
                 "logits.exp().sum(dim=-1, keepdim=True).log()",
             ),
-            Mistake("The sign is inverted: a loss is positive.", "nats = -log", "nats = log"),
+            Mistake("The sign is wrong: a loss must be positive.", "nats = -log", "nats = log"),
             Mistake(
                 "The sum is divided by the number of texts: divide by the number of labels that count.",
                 "/ counts.sum()",
                 "/ len(labels)",
             ),
             Mistake(
-                "The softmax is over the tokens of a text: it is over the vocabulary, the last axis.",
+                "The softmax is over the tokens of a text: take it over the vocabulary, the last axis.",
                 "logits.logsumexp(dim=-1,",
                 "logits.logsumexp(dim=1,",
             ),
             Mistake(
-                "This is the perplexity: the loss is its logarithm.",
+                "This is the perplexity: return its logarithm, the loss.",
                 "return nats[counts].sum() / counts.sum()",
                 "return (nats[counts].sum() / counts.sum()).exp()",
             ),
-            Mistake("Labels with the id 0 are left out: only -100 does not count.", "labels != -100", "labels > 0"),
+            Mistake("Labels with the id 0 are left out: leave out only -100.", "labels != -100", "labels > 0"),
             Mistake(
                 "A small number is added to the probability, which hides large losses: use logsumexp.",
                 "logits - logits.logsumexp(dim=-1, keepdim=True)",
@@ -229,7 +231,7 @@ EXERCISES = (
                 "(logits.exp() / logits.exp().sum(dim=-1, keepdim=True)).log()",
             ),
             Mistake(
-                "The id 0 is taken for padding: here, the label -100 does not count, and 0 does.",
+                "The id 0 is treated as padding: leave out the label -100, and count 0.",
                 "labels != -100",
                 "labels != 0",
             ),
@@ -242,8 +244,8 @@ EXERCISES = (
         clip_cases,
         (
             Mistake(
-                "Each tensor is shortened on its own, which changes the direction of the step: use one length, that of "
-                "all tensors together.",
+                "Each tensor is shortened on its own, which changes the direction of the step: use the one length "
+                "of all tensors together.",
                 "    norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))\n",
                 "    if len(gradients) > 1:\n"
                 "        return [clip_gradients([gradient], max_norm)[0] for gradient in gradients]\n"
@@ -256,13 +258,13 @@ EXERCISES = (
                 "gradient.clamp(-max_norm, max_norm)",
             ),
             Mistake(
-                "A short gradient is made longer, and one of length 0 becomes NaN: change only those that are too "
-                "long.",
+                "A short gradient is made longer, and one of length 0 becomes NaN: change only gradients that "
+                "are too long.",
                 "if norm <= max_norm:",
                 "if False:",
             ),
             Mistake(
-                "A short gradient is made longer: change only those that are too long.",
+                "A short gradient is made longer: change only gradients that are too long.",
                 "if norm <= max_norm:",
                 "if norm == 0:",
             ),
@@ -282,13 +284,13 @@ EXERCISES = (
                 "(1 / norm)",
             ),
             Mistake(
-                "A short gradient is made longer, and one of length 0 becomes NaN: change only those that are too "
-                "long.",
+                "A short gradient is made longer, and one of length 0 becomes NaN: change only gradients that "
+                "are too long.",
                 "math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))\n    if norm <= max_norm:",
                 "sum(gradient.square().sum() for gradient in gradients).sqrt()\n    if False:",
             ),
             Mistake(
-                "The length is that of the last tensor only: add the squares of all of them.",
+                "The length is that of the last tensor only: add the squares of all tensors.",
                 "sum(float(gradient.square().sum()) for gradient in gradients)",
                 "float(gradients[-1].square().sum())",
             ),
@@ -297,7 +299,7 @@ EXERCISES = (
                 "math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))",
                 "max(float(gradient.abs().max()) for gradient in gradients)",
             ),
-            Mistake("The factor is inverted: it is max_norm / norm.", "(max_norm / norm)", "(norm / max_norm)"),
+            Mistake("The factor is inverted: use max_norm / norm.", "(max_norm / norm)", "(norm / max_norm)"),
         ),
     ),
     Exercise(
@@ -316,8 +318,8 @@ EXERCISES = (
                 "mean, square = first, second",
             ),
             Mistake(
-                "The corrected moments are returned, so they are corrected again in the next step: keep them without "
-                "it.",
+                "The corrected moments are returned, so they are corrected again in the next step: return them "
+                "without the correction.",
                 "(first, second)",
                 "(mean, square)",
             ),
@@ -333,21 +335,21 @@ EXERCISES = (
                 "(square + 1e-8).sqrt()",
             ),
             Mistake("The step divides by v: divide by its root.", "(square.sqrt() + 1e-8)", "(square + 1e-8)"),
-            Mistake("The weight climbs: subtract the step.", "decayed - rate", "decayed + rate"),
+            Mistake("The step is added: subtract it.", "decayed - rate", "decayed + rate"),
             Mistake(
-                "Steps are counted from 0 in the correction: `step` is 1 at the first step already.",
+                "The correction uses `step` + 1: `step` is 1 at the first step already.",
                 "mean = first / (1 - 0.9**step)\n    square = second / (1 - 0.999**step)",
                 "mean = first / (1 - 0.9 ** (step + 1))\n    square = second / (1 - 0.999 ** (step + 1))",
             ),
             Mistake("Only m is corrected for its start at 0: correct v too.", "second / (1 - 0.999**step)", "second"),
             Mistake("Only v is corrected for its start at 0: correct m too.", "first / (1 - 0.9**step)", "first"),
             Mistake(
-                "Steps are counted from 0 in the correction, which divides by 0 at the first one: `step` is 1 there.",
+                "The correction uses `step` - 1, and divides by 0 at the first step: `step` is 1 there.",
                 "mean = first / (1 - 0.9**step)\n    square = second / (1 - 0.999**step)",
                 "mean = first / (1 - 0.9 ** (step - 1))\n    square = second / (1 - 0.999 ** (step - 1))",
             ),
             Mistake(
-                "The decay is that of the weight after the step: take the weight before it.",
+                "The decay uses the weight after the step: use the weight before it.",
                 "decayed = weight - rate * decay * weight\n"
                 "    return decayed - rate * mean / (square.sqrt() + 1e-8), (first, second)",
                 "moved = weight - rate * mean / (square.sqrt() + 1e-8)\n"
@@ -357,18 +359,18 @@ EXERCISES = (
                 "The decay makes the weight larger: subtract it.", "weight - rate * decay", "weight + rate * decay"
             ),
             Mistake(
-                "The step has the gradient itself: it has the mean m of the last gradients.",
+                "The step uses the gradient itself: use the mean m of the last gradients.",
                 "rate * mean /",
                 "rate * gradient /",
             ),
             Mistake(
-                "The squares in v are those of m: take the squares of the gradient.",
+                "The squares in v are the squares of m: take the squares of the gradient.",
                 "gradient.square()",
                 "first.square()",
             ),
             Mistake("The gradient in v is not squared.", "gradient.square()", "gradient"),
             Mistake(
-                "The factors of m are exchanged: the old one counts 0.9, the gradient 0.1.",
+                "The factors of m are exchanged: multiply the old m by 0.9, and the gradient by 0.1.",
                 "0.9 * first + 0.1 * gradient",
                 "0.1 * first + 0.9 * gradient",
             ),
@@ -391,23 +393,23 @@ EXERCISES = (
                 "return peak * (step / warmup if step <= warmup else 1 / math.sqrt(step))",
             ),
             Mistake(
-                "There is no warm-up: the rate begins near 0.",
+                "There is no warm-up: the rate must begin near 0.",
                 "min(step / warmup, math.sqrt(warmup / step))",
                 "min(1.0, math.sqrt(warmup / step))",
             ),
             Mistake(
-                "The rate stays at its peak: after the warm-up, it falls.",
+                "The rate stays at its peak: after the warm-up, it must fall.",
                 "min(step / warmup, math.sqrt(warmup / step))",
                 "min(step / warmup, 1.0)",
             ),
-            Mistake("This is the larger one of the two parts: take the smaller one.", "* min(", "* max("),
+            Mistake("This is the larger of the two parts: take the smaller one.", "* min(", "* max("),
             Mistake(
-                "The rate falls as 1 / step: it falls as 1 / √step.",
+                "The rate falls as 1 / step: it must fall as 1 / √step.",
                 "math.sqrt(warmup / step)",
                 "warmup / step",
             ),
             Mistake(
-                "The first step has the rate 0: steps are counted from 1.",
+                "The first step has the rate 0: count steps from 1.",
                 "return peak * min(step / warmup, math.sqrt(warmup / step))",
                 "return peak * min((step - 1) / warmup, math.sqrt(warmup / max(1, step - 1)))",
             ),
@@ -427,17 +429,18 @@ EXERCISES = (
                 "return peak * ((step + 1) / warmup if step <= warmup else math.sqrt(warmup / step))",
             ),
             Mistake(
-                "The root is that of the steps since the warm-up: take all steps.",
+                "The root is of the steps since the warm-up: take all steps.",
                 "return peak * min(step / warmup, math.sqrt(warmup / step))",
                 "return peak * (step / warmup if step <= warmup else 1 / math.sqrt(step - warmup + 1))",
             ),
             Mistake(
-                "The rate grows after the warm-up: the root is that of warmup / step.",
+                "The rate grows after the warm-up: use the root of warmup / step.",
                 "return peak * min(step / warmup, math.sqrt(warmup / step))",
                 "return peak * (step / warmup if step <= warmup else math.sqrt(step / warmup))",
             ),
             Mistake(
-                "This is the factor of the paper's formula: multiply it by √warmup, so that step `warmup` has `peak`.",
+                "This is the factor of the paper's formula: multiply it by √warmup, so that step `warmup` has the rate "
+                "`peak`.",
                 "return peak * min(",
                 "return peak / math.sqrt(warmup) * min(",
             ),

@@ -44,7 +44,7 @@ EXERCISES = (
         ],
         (
             Mistake(
-                "The scores have one row for each source state: the rows are the queries.",
+                "The scores have one row for each source state: they must have one row for each query.",
                 "query @ memory.transpose(1, 2)",
                 "memory @ query.transpose(1, 2)",
             ),
@@ -83,14 +83,14 @@ EXERCISES = (
         ],
         (
             Mistake(
-                "The matrix is transposed: its rows belong to the query, its columns to the memory.",
+                "The matrix is transposed: use it so that its rows belong to the query, its columns to the memory.",
                 "query @ w @",
                 "query @ w.T @",
             ),
             Mistake("The matrix is not used.", "query @ w @", "query @"),
-            Mistake("There is no tanh in this score.", "query @ w @", "(query @ w).tanh() @"),
+            Mistake("This score must not have a tanh.", "query @ w @", "(query @ w).tanh() @"),
             Mistake(
-                "The scores have one row for each source state: the rows are the queries.",
+                "The scores have one row for each source state: they must have one row for each query.",
                 "query @ w @ memory.transpose(1, 2)",
                 "(query @ w @ memory.transpose(1, 2)).transpose(1, 2)",
             ),
@@ -117,22 +117,22 @@ EXERCISES = (
                 "hidden",
             ),
             Mistake(
-                "The tanh is of the score: it is of the sum inside, before the product with v.",
+                "The tanh is applied to the score: apply it to the sum inside, before the product with v.",
                 'hidden.tanh() @ w["vector"]',
                 '(hidden @ w["vector"]).tanh()',
             ),
             Mistake(
-                "The tanh is applied to both parts on their own: it is of their sum.",
+                "The tanh is applied to both parts separately: apply it to their sum.",
                 '(query @ w["query"])[:, :, None] + (memory @ w["memory"])[:, None]\n    return hidden.tanh()',
                 '(query @ w["query"]).tanh()[:, :, None] + (memory @ w["memory"]).tanh()[:, None]\n    return hidden',
             ),
             Mistake(
-                "The two parts are multiplied: they are added.",
+                "The two parts are multiplied: add them.",
                 "[:, :, None] + (memory",
                 "[:, :, None] * (memory",
             ),
             Mistake(
-                "The scores have one row for each source state: the rows are the queries.",
+                "The scores have one row for each source state: they must have one row for each query.",
                 '(query @ w["query"])[:, :, None] + (memory @ w["memory"])[:, None]',
                 '(query @ w["query"])[:, None] + (memory @ w["memory"])[:, :, None]',
             ),
@@ -156,14 +156,15 @@ EXERCISES = (
                 pitfall=9,
             ),
             Mistake(
-                "The polarity is inverted: the tokens are hidden. True means a token.",
+                "The mask is inverted: the tokens are hidden. True means a token.",
                 "allowed = is_token[:, None]",
                 "allowed = ~is_token[:, None]",
                 f"{MISTAKES}#true-means-hidden-6",
                 pitfall=6,
             ),
             Mistake(
-                "The mask is used after the softmax, so the weights of the tokens do not add up to 1: hide the scores "
+                "The mask is applied after the softmax, so the weights of the tokens do not add up to 1: hide the "
+                "scores "
                 "before it.",
                 'scores = scores.masked_fill(~allowed, float("-inf")).masked_fill(is_empty, 0.0)\n'
                 "    weights = scores.softmax(dim=-1).masked_fill(is_empty, 0.0)",
@@ -171,7 +172,7 @@ EXERCISES = (
                 f"{MISTAKES}#zero-after-the-softmax",
             ),
             Mistake(
-                "The scores of padding are set to 0, which is a score like any other: use -inf.",
+                "The scores of padding are set to 0, which is an ordinary score: use -inf.",
                 'float("-inf")',
                 "0.0",
                 f"{MISTAKES}#zero-after-the-softmax",
@@ -185,7 +186,7 @@ EXERCISES = (
                 pitfall=1,
             ),
             Mistake(
-                "The scores of padding are a finite number such as -1e9, which very low scores fall below: use -inf.",
+                "The scores of padding are a finite number such as -1e9, and real scores can be lower: use -inf.",
                 'float("-inf")',
                 "-1e9",
                 f"{MISTAKES}#a-finite-number-as-a-mask-2",
@@ -207,7 +208,7 @@ EXERCISES = (
                 pitfall=5,
             ),
             Mistake(
-                "The padding is that of the queries: the mask is for the axis of the source, the last one.",
+                "The mask hides queries: use it for the axis of the source, the last one.",
                 "    allowed = is_token[:, None]\n    is_empty = ~allowed.any(dim=-1, keepdim=True)",
                 "    allowed = is_token[:, :, None]\n    is_empty = ~allowed",
                 "pitfalls",
@@ -219,7 +220,7 @@ EXERCISES = (
                 "softmax(dim=1)",
             ),
             Mistake(
-                "The scores of padding are a finite number such as -1e9, which very low scores fall below: use -inf."
+                "The scores of padding are a finite number such as -1e9, and real scores can be lower: use -inf."
                 f" {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 "weights = scores.masked_fill(~allowed, -1e9).softmax(dim=-1)",
@@ -227,7 +228,7 @@ EXERCISES = (
                 pitfall=2,
             ),
             Mistake(
-                f"The scores of padding are set to 0, which is a score like any other: use -inf. {ALSO_EMPTY}",
+                f"The scores of padding are set to 0, which is an ordinary score: use -inf. {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 "weights = scores.masked_fill(~allowed, 0.0).softmax(dim=-1)",
                 f"{MISTAKES}#zero-after-the-softmax",
@@ -246,12 +247,12 @@ EXERCISES = (
                 pitfall=9,
             ),
             Mistake(
-                f"The softmax is over the queries: the weights of each query add up to 1. {ALSO_EMPTY}",
+                f"The softmax is over the queries: the weights of each query must add up to 1. {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 'weights = scores.masked_fill(~allowed, float("-inf")).softmax(dim=1)',
             ),
             Mistake(
-                f"The polarity is inverted: the tokens are hidden. True means a token. {ALSO_EMPTY}",
+                f"The mask is inverted: the tokens are hidden. True means a token. {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 'weights = scores.masked_fill(allowed, float("-inf")).softmax(dim=-1)',
                 f"{MISTAKES}#true-means-hidden-6",

@@ -71,9 +71,11 @@ EXERCISES = (
                 ".triu(1)",
                 pitfall=6,
             ),
-            Mistake("A token cannot attend to itself: the diagonal is allowed.", ".tril()", ".tril(-1)"),
-            Mistake("Each token sees the future: queries are rows, and keys are columns.", ".tril()", ".triu()"),
-            Mistake("Each token sees the next one: the last allowed key is the token itself.", ".tril()", ".tril(1)"),
+            Mistake("A token cannot attend to itself: the diagonal must be allowed.", ".tril()", ".tril(-1)"),
+            Mistake("Each token sees the future: rows must be queries, and columns keys.", ".tril()", ".triu()"),
+            Mistake(
+                "Each token sees the next one: the last allowed key must be the token itself.", ".tril()", ".tril(1)"
+            ),
         ),
     ),
     Exercise(
@@ -89,14 +91,14 @@ EXERCISES = (
                 pitfall=3,
             ),
             Mistake(
-                "Padding is hidden on the axis of the queries: it must be hidden on that of the keys, the last one.",
+                "Padding is hidden on the axis of the queries: hide it on the axis of the keys, the last one.",
                 "is_token[:, None, None, :]",
                 "is_token[:, None, :, None]",
                 pitfall=4,
             ),
             Mistake("Joined with |, each mask permits what the other forbids: use &.", ") & is_token", ") | is_token"),
             Mistake(
-                "Padding is forgotten: a query attends to keys that are no tokens.",
+                "Padding is not hidden: a query must not attend to keys that are padding.",
                 "causal_mask(n_tokens) & is_token[:, None, None, :]",
                 "causal_mask(n_tokens).expand(len(is_token), 1, -1, -1)",
                 pitfall=9,
@@ -116,7 +118,7 @@ EXERCISES = (
         softmax_cases,
         (
             Mistake(
-                "The polarity is inverted: the allowed keys are hidden. True means that a query may attend.",
+                "The mask is inverted: the allowed keys are hidden. True means that a query may attend.",
                 'hidden = scores.masked_fill(~allowed, float("-inf"))\n    is_empty = ~allowed.any',
                 'hidden = scores.masked_fill(allowed, float("-inf"))\n    is_empty = allowed.all',
                 f"{MISTAKES}#true-means-hidden-6",
@@ -131,14 +133,14 @@ EXERCISES = (
                 pitfall=1,
             ),
             Mistake(
-                "The hidden keys get a finite score such as -1e9, which very low scores fall below: use -inf.",
+                "The hidden keys get a finite score such as -1e9, and real scores can be lower: use -inf.",
                 'float("-inf")',
                 "-1e9",
                 f"{MISTAKES}#a-finite-number-as-a-mask-2",
                 pitfall=2,
             ),
             Mistake(
-                "The hidden keys get a finite score such as -1e4, which low scores fall below: use -inf.",
+                "The hidden keys get a finite score such as -1e4, and real scores can be lower: use -inf.",
                 'float("-inf")',
                 "-1e4",
                 f"{MISTAKES}#a-finite-number-as-a-mask-2",
@@ -169,8 +171,8 @@ EXERCISES = (
                 pitfall=5,
             ),
             Mistake(
-                "The weights of the keys are set to 0 after the softmax, so the others do not add up to 1: hide the "
-                "scores before the softmax.",
+                "The weights of the keys are set to 0 after the softmax, so the other weights do not add up to 1: "
+                "hide the scores before the softmax.",
                 'hidden = scores.masked_fill(~allowed, float("-inf"))\n'
                 "    is_empty = ~allowed.any(dim=-1, keepdim=True)\n"
                 "    weights = hidden.masked_fill(is_empty, 0.0).softmax(dim=-1)\n"
@@ -178,12 +180,12 @@ EXERCISES = (
                 "return scores.softmax(dim=-1).masked_fill(~allowed, 0.0)",
             ),
             Mistake(
-                "The softmax is over the queries: the weights of each query add up to 1, along the last axis.",
+                "The softmax is over the queries: the weights of each query must add up to 1, along the last axis.",
                 "softmax(dim=-1)",
                 "softmax(dim=-2)",
             ),
             Mistake(
-                "The scores of hidden keys are set to 0, which is a score like any other: use -inf.",
+                "The scores of hidden keys are set to 0, which is an ordinary score: use -inf.",
                 'float("-inf")',
                 "0.0",
                 f"{MISTAKES}#zero-after-the-softmax",
@@ -196,7 +198,7 @@ EXERCISES = (
                 pitfall=9,
             ),
             Mistake(
-                "The hidden keys get a finite score such as -1e9, which very low scores fall below: use -inf."
+                "The hidden keys get a finite score such as -1e9, and real scores can be lower: use -inf."
                 f" {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 "return scores.masked_fill(~allowed, -1e9).softmax(dim=-1)",
@@ -204,14 +206,15 @@ EXERCISES = (
                 pitfall=2,
             ),
             Mistake(
-                f"The hidden keys get a finite score such as -1e4, which low scores fall below: use -inf. {ALSO_EMPTY}",
+                f"The hidden keys get a finite score such as -1e4, and real scores can be lower: use -inf. "
+                f"{ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 "return scores.masked_fill(~allowed, -1e4).softmax(dim=-1)",
                 f"{MISTAKES}#a-finite-number-as-a-mask-2",
                 pitfall=2,
             ),
             Mistake(
-                f"The scores of hidden keys are set to 0, which is a score like any other: use -inf. {ALSO_EMPTY}",
+                f"The scores of hidden keys are set to 0, which is an ordinary score: use -inf. {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 "return scores.masked_fill(~allowed, 0.0).softmax(dim=-1)",
                 f"{MISTAKES}#zero-after-the-softmax",
@@ -231,14 +234,13 @@ EXERCISES = (
                 pitfall=9,
             ),
             Mistake(
-                "The softmax is over the queries: the weights of each query add up to 1, along the last axis."
+                "The softmax is over the queries: the weights of each query must add up to 1, along the last axis."
                 f" {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 'return scores.masked_fill(~allowed, float("-inf")).softmax(dim=-2)',
             ),
             Mistake(
-                "The polarity is inverted: the allowed keys are hidden. True means that a query may attend."
-                f" {ALSO_EMPTY}",
+                f"The mask is inverted: the allowed keys are hidden. True means that a query may attend. {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 'return scores.masked_fill(allowed, float("-inf")).softmax(dim=-1)',
                 f"{MISTAKES}#true-means-hidden-6",
@@ -278,13 +280,14 @@ EXERCISES = (
                 pitfall=7,
             ),
             Mistake(
-                "The scores are divided by the root of the number of keys, which is another axis.",
+                "The scores are divided by the root of the number of keys, which is another axis: take the width of "
+                "the keys.",
                 "math.sqrt(query.shape[-1])",
                 "math.sqrt(key.shape[-2])",
                 pitfall=7,
             ),
             Mistake(
-                "The hidden keys get a finite score such as -1e9, which very low scores fall below: use -inf.",
+                "The hidden keys get a finite score such as -1e9, and real scores can be lower: use -inf.",
                 "masked_softmax(scores, allowed)",
                 "scores.masked_fill(~allowed, -1e9).softmax(dim=-1)",
                 f"{MISTAKES}#a-finite-number-as-a-mask-2",
@@ -337,12 +340,12 @@ EXERCISES = (
                 "x.view(n_rows, n_heads, n_tokens, width // n_heads)",
             ),
             Mistake(
-                "The numbers of a head must be neighbours: head 0 has the first K numbers, and not every H-th.",
+                "Each head gets every H-th number: head 0 must get the first K numbers.",
                 "x.view(n_rows, n_tokens, n_heads, width // n_heads).transpose(1, 2)",
                 "x.view(n_rows, n_tokens, width // n_heads, n_heads).permute(0, 3, 1, 2)",
             ),
             Mistake(
-                "The heads must come before the tokens: exchange axes 1 and 2.",
+                "The tokens come before the heads: exchange axes 1 and 2.",
                 ".transpose(1, 2)",
                 "",
             ),
@@ -373,28 +376,28 @@ EXERCISES = (
         heads_cases,
         (
             Mistake(
-                "Keys and values come from the queries' text: in cross-attention, they come from the memory.",
+                "Keys and values come from the text of the queries: take them from the memory.",
                 'key = split_heads(memory @ w["k"], n_heads)\n'
                 '    value = split_heads(memory @ w["v"], n_heads)\n'
                 "    return",
                 'key = split_heads(x @ w["k"], n_heads)\n    value = split_heads(x @ w["v"], n_heads)\n    return',
             ),
             Mistake(
-                "The keys are reshaped with the number of queries: the memory has a length of its own.",
+                "The keys are reshaped with the number of queries: use the length of the memory.",
                 'key = split_heads(memory @ w["k"], n_heads)',
                 'key = (memory @ w["k"]).view(len(x), x.shape[1], n_heads, -1).transpose(1, 2)',
                 pitfall=8,
             ),
             Mistake('The last matrix, w["o"], is missing.', ' @ w["o"]', ""),
             Mistake(
-                "The scores are divided by the root of the width of the model: each head has its own, smaller width.",
+                "The scores are divided by the root of the width of the model: take the smaller width of a head.",
                 'query = split_heads(x @ w["q"], n_heads)',
                 'query = split_heads(x @ w["q"], n_heads) / math.sqrt(n_heads)',
                 SCALE,
                 pitfall=7,
             ),
             Mistake(
-                "All heads share one softmax: there is only one head. Split the width before the scores.",
+                "All heads share one softmax, so there is only one head: split the width before the scores.",
                 "join_heads(attention(query, key, value, allowed))",
                 "join_heads(attention(*(join_heads(y)[:, None] for y in (query, key, value)), allowed))",
             ),
@@ -406,7 +409,7 @@ EXERCISES = (
                 pitfall=9,
             ),
             Mistake(
-                'The matrices are transposed: they are applied as x @ w["q"].',
+                'The matrices are transposed: apply them as x @ w["q"].',
                 "    query = split_heads",
                 "    w = {name: matrix.T for name, matrix in w.items()}\n    query = split_heads",
             ),

@@ -71,7 +71,7 @@ EXERCISES = (
         norm_cases,
         (
             Mistake(
-                "The variance is the unbiased one, divided by D - 1: divide by D. In torch, `var` needs correction=0.",
+                "The variance is unbiased (divided by D - 1): divide by D. In torch, `var` needs correction=0.",
                 "centred.square().mean(dim=-1, keepdim=True)",
                 "x.var(dim=-1, keepdim=True)",
                 PITFALLS,
@@ -105,12 +105,12 @@ EXERCISES = (
                 "centred / variance",
             ),
             Mistake(
-                "The mean and the variance are those of a number over all tokens: take them over the last axis.",
+                "The mean and the variance are over all tokens: take them over the last axis.",
                 "x.mean(dim=-1, keepdim=True)\n    variance = centred.square().mean(dim=-1, keepdim=True)",
                 "x.mean(dim=-2, keepdim=True)\n    variance = centred.square().mean(dim=-2, keepdim=True)",
             ),
             Mistake(
-                "The mean and the variance are those of all tokens together: take them over the last axis.",
+                "The mean and the variance are over tokens and width together: take them over the last axis.",
                 "x.mean(dim=-1, keepdim=True)\n    variance = centred.square().mean(dim=-1, keepdim=True)",
                 "x.mean(dim=(-2, -1), keepdim=True)\n    variance = centred.square().mean(dim=(-2, -1), keepdim=True)",
             ),
@@ -124,17 +124,17 @@ EXERCISES = (
             Mistake("The weight is missing.", " * weight", ""),
             Mistake("The mean is not subtracted in the numerator.", "return centred /", "return x /"),
             Mistake(
-                "The variance is the mean of x²: take that of the squared differences from the mean.",
+                "The variance is the mean of x²: take the mean of the squared differences from the mean.",
                 "centred.square()",
                 "x.square()",
             ),
             Mistake(
-                "The mean and the variance are those over the texts: take them over the last axis.",
+                "The mean and the variance are over the texts: take them over the last axis.",
                 "x.mean(dim=-1, keepdim=True)\n    variance = centred.square().mean(dim=-1, keepdim=True)",
                 "x.mean(dim=0, keepdim=True)\n    variance = centred.square().mean(dim=0, keepdim=True)",
             ),
             Mistake(
-                "The bias is added before the weight multiplies: add it at the end.",
+                "The bias is added before the multiplication by the weight: add it at the end.",
                 "centred / (variance + eps).sqrt() * weight + bias",
                 "(centred / (variance + eps).sqrt() + bias) * weight",
             ),
@@ -150,7 +150,7 @@ EXERCISES = (
         rms_cases,
         (
             Mistake(
-                "The mean is subtracted, as in LayerNorm: RMSNorm only divides by the size.",
+                "The mean is subtracted, as in LayerNorm: RMSNorm only divides.",
                 "return x / (x.square()",
                 "x = x - x.mean(dim=-1, keepdim=True)\n    return x / (x.square()",
             ),
@@ -170,7 +170,7 @@ EXERCISES = (
                 "keepdim=True)",
             ),
             Mistake("The root is missing.", ".sqrt()", ""),
-            Mistake("The mean is that of a number over all tokens: take it over the last axis.", "dim=-1", "dim=-2"),
+            Mistake("The mean is over all tokens: take it over the last axis.", "dim=-1", "dim=-2"),
             Mistake("The weight is missing.", " * weight\n", "\n"),
             Mistake(
                 "The weight is added to 1, as in Gemma: multiply by the weight itself.", "* weight", "* (1 + weight)"
@@ -232,26 +232,30 @@ EXERCISES = (
                 '(x @ w["up"] + w["up_bias"])',
             ),
             Mistake(
-                "The activation comes at the end: it is between the two matrices.",
+                "The activation comes at the end: apply it between the two matrices.",
                 'gelu(x @ w["up"] + w["up_bias"]) @ w["down"] + w["down_bias"]',
                 'gelu((x @ w["up"] + w["up_bias"]) @ w["down"] + w["down_bias"])',
             ),
             Mistake(
-                "The first bias is added after the activation: it is inside.",
+                "The first bias is added after the activation: add it before.",
                 'gelu(x @ w["up"] + w["up_bias"])',
                 '(gelu(x @ w["up"]) + w["up_bias"])',
             ),
-            Mistake("The activation is ReLU: here, it is GELU.", "return gelu(", "return torch.relu("),
+            Mistake("The activation is ReLU: use GELU.", "return gelu(", "return torch.relu("),
             Mistake("The second bias is missing.", ' + w["down_bias"]', ""),
             Mistake("The first bias is missing.", ' + w["up_bias"]', ""),
             Mistake(
-                "The activation comes also at the end: it is between the two matrices only.",
+                "The activation comes also at the end: apply it only between the two matrices.",
                 'return gelu(x @ w["up"] + w["up_bias"]) @ w["down"] + w["down_bias"]',
                 'return gelu(gelu(x @ w["up"] + w["up_bias"]) @ w["down"] + w["down_bias"])',
             ),
-            Mistake("The residual connection is in this layer: the block adds x.", "return gelu(", "return x + gelu("),
             Mistake(
-                "The activation is GELU with a tanh: here, it is the exact one.",
+                "The residual connection is in this layer: leave it out, because the block adds x.",
+                "return gelu(",
+                "return x + gelu(",
+            ),
+            Mistake(
+                "The activation is GELU with a tanh: use the exact GELU.",
                 'gelu(x @ w["up"] + w["up_bias"])',
                 'torch.nn.functional.gelu(x @ w["up"] + w["up_bias"], approximate="tanh")',
             ),
@@ -264,8 +268,7 @@ EXERCISES = (
         block_cases,
         (
             Mistake(
-                "This is post-norm, as in the first Transformer: here, the norms act before attention and "
-                "feed-forward.",
+                "This is post-norm, as in the first Transformer: apply the norms before attention and feed-forward.",
                 BODY,
                 POST_NORM,
                 ORDER,
@@ -291,7 +294,7 @@ EXERCISES = (
                 RESIDUAL,
             ),
             Mistake(
-                "The feed-forward layer reads x, side by side with the attention: it reads h.",
+                "The feed-forward layer reads x, side by side with the attention: it must read h.",
                 "feed_forward(layer_norm(h,",
                 "feed_forward(layer_norm(x,",
             ),
@@ -324,9 +327,9 @@ EXERCISES = (
                 "normed, w, n_heads",
                 'normed, w | {"o": torch.eye(x.shape[-1])}, n_heads',
             ),
-            Mistake("All heads are one: use `n_heads`.", "n_heads, allowed)", "1, allowed)"),
+            Mistake("There is only one head: use `n_heads`.", "n_heads, allowed)", "1, allowed)"),
             Mistake(
-                "Your mask is a causal one: use `allowed`, which may hide other keys.",
+                "Your mask is causal: use `allowed`, which may hide other keys.",
                 "n_heads, allowed)",
                 "n_heads, torch.ones_like(allowed).tril())",
                 PITFALLS,
@@ -346,15 +349,15 @@ EXERCISES = (
                 ORDER,
             ),
             Mistake(
-                "The norms are at the outputs of attention and feed-forward: here, they are at the inputs.",
+                "The norms are at the outputs of attention and feed-forward: move them to the inputs.",
                 BODY,
                 OUTPUT_NORM,
                 ORDER,
                 pitfall=12,
             ),
-            Mistake("The feed-forward layer comes first: it comes after the attention.", BODY, FEED_FORWARD_FIRST),
+            Mistake("The feed-forward layer comes first: it must come after the attention.", BODY, FEED_FORWARD_FIRST),
             Mistake(
-                "Each norm has the weights of the other one: norm_1 is that before the attention.", BODY, OTHER_NORMS
+                "Each norm has the weights of the other one: norm_1 must be before the attention.", BODY, OTHER_NORMS
             ),
         ),
         has_gradient=True,
@@ -369,11 +372,14 @@ EXERCISES = (
                 " / (1 - rate)",
                 "",
             ),
-            Mistake("They are multiplied by 1 - rate: divide by it.", "/ (1 - rate)", "* (1 - rate)"),
-            Mistake("They are divided by the rate: divide by 1 - rate.", "(1 - rate)", "rate"),
+            Mistake(
+                "The numbers that are kept are multiplied by 1 - rate: divide by it.", "/ (1 - rate)", "* (1 - rate)"
+            ),
+            Mistake("The numbers that are kept are divided by the rate: divide by 1 - rate.", "(1 - rate)", "rate"),
             Mistake("The mask is inverted: True keeps a number.", "x * keep", "x * ~keep"),
             Mistake(
-                "They are divided by the share that was kept in this draw: divide by its expected value, 1 - rate.",
+                "The numbers are divided by the share that was kept in this draw: divide by its expected value, 1 - "
+                "rate.",
                 "(1 - rate)",
                 "keep.float().mean()",
             ),

@@ -43,7 +43,7 @@ def language(n_ids: int, of_end: float, seed: int) -> Callable[[list[int]], Tens
 
 
 def table(rows: dict[tuple[int, ...], list[float]]) -> Callable[[list[int]], Tensor]:
-    """Return log-probabilities from rows of probabilities, by the ids after the start; after an end follows an end."""
+    """Return log-probabilities from rows of probabilities, by the ids after the start; an end follows an end."""
 
     def next_log_p(ids: list[int]) -> Tensor:
         row = rows.get(tuple(ids[1:]), [0, 0.5, 0.25, 0.25])
@@ -102,7 +102,7 @@ EXERCISES = (
         smoothing_cases,
         (
             Mistake(
-                "The mean is over all positions, also those that are not scored: divide by the number of labels.",
+                "The mean is over all positions, also unscored ones: divide by the number of scored labels.",
                 "losses[is_scored].mean()",
                 "losses.masked_fill(~is_scored, 0.0).mean()",
                 f"{MISTAKES}#padding-as-a-target-and-a-mean-of-means-19",
@@ -117,12 +117,12 @@ EXERCISES = (
             ),
             Mistake("The losses are added: divide by the number of scored labels.", ".mean()\n", ".sum()\n"),
             Mistake(
-                "The probabilities of the target add up to 1 + ε: the label has 1 - ε.",
+                "The probabilities of the target add up to 1 + ε: the label must have 1 - ε.",
                 "-(1 - smoothing) * of_label",
                 "-of_label",
             ),
             Mistake(
-                "Each token gets ε: it must be divided by the number of tokens, V.",
+                "Each token gets ε: divide it by the number of tokens, V.",
                 "log_p.mean(dim=-1)",
                 "log_p.sum(dim=-1)",
             ),
@@ -132,12 +132,12 @@ EXERCISES = (
                 "(log_p.sum(dim=-1) - of_label) / (logits.shape[-1] - 1)",
             ),
             Mistake(
-                "The label has 1 - ε alone: ε is spread over all V, so it gets ε / V too.",
+                "The label has only 1 - ε: spread ε over all V tokens, so that the label gets ε / V too.",
                 "smoothing * log_p.mean(dim=-1)",
                 "smoothing * (log_p.mean(dim=-1) - of_label / logits.shape[-1])",
             ),
             Mistake(
-                "There is no smoothing: ε of the target is spread over all tokens.",
+                "There is no smoothing: spread ε of the target over all tokens.",
                 "-(1 - smoothing) * of_label - smoothing * log_p.mean(dim=-1)",
                 "-of_label",
             ),
@@ -146,15 +146,15 @@ EXERCISES = (
                 "-(1 - smoothing) * of_label - smoothing * log_p.mean(dim=-1)",
                 "-smoothing * of_label - (1 - smoothing) * log_p.mean(dim=-1)",
             ),
-            Mistake("The sign is inverted: a loss is positive.", "return losses", "return -losses"),
+            Mistake("The sign is wrong: a loss must be positive.", "return losses", "return -losses"),
             Mistake(
-                "The part of ε is also that of positions which are not scored: leave them out of both parts.",
+                "The part of ε includes unscored positions: leave them out of both parts.",
                 "return losses[is_scored].mean()",
                 "return -(1 - smoothing) * of_label[is_scored].mean() - smoothing * log_p.mean()",
                 f"{MISTAKES}#padding-as-a-target-and-a-mean-of-means-19",
                 pitfall=19,
             ),
-            Mistake("Labels with the id 0 are left out: only -100 is not scored.", "labels != -100", "labels > 0"),
+            Mistake("Labels with the id 0 are left out: leave out only -100.", "labels != -100", "labels > 0"),
             Mistake(
                 "The logarithm of a softmax that underflows is -inf: use log_softmax.",
                 "logits.log_softmax(dim=-1)",
@@ -184,7 +184,7 @@ EXERCISES = (
                 "[start, *ids][-1:]",
                 pitfall=33,
             ),
-            Mistake("The start id is missing in what the model gets.", "[start, *ids]", "ids"),
+            Mistake("The model gets the ids without the start id.", "[start, *ids]", "ids"),
             Mistake("The search continues after the end token: stop there.", " and end not in ids", ""),
             Mistake("The start id is returned: return the ids after it.", "return ids", "return [start, *ids]"),
             Mistake(
@@ -192,14 +192,14 @@ EXERCISES = (
                 "return ids",
                 "return [i for i in ids if i != end]",
             ),
-            Mistake("There is one id more than `max_len`.", "len(ids) < max_len", "len(ids) <= max_len"),
+            Mistake("The result has one id more than `max_len`.", "len(ids) < max_len", "len(ids) <= max_len"),
             Mistake(
-                "Of equal probabilities, the largest id is taken: take the smallest.",
+                "Of several ids with the largest probability, the largest id is taken: take the smallest.",
                 "int(next_log_p([start, *ids]).argmax())",
                 "len(log_p := next_log_p([start, *ids])) - 1 - int(log_p.flip(0).argmax())",
             ),
             Mistake("This is the least probable id: take the most probable one.", ".argmax()", ".argmin()"),
-            Mistake("There is one id less than `max_len`.", "len(ids) < max_len", "len(ids) < max_len - 1"),
+            Mistake("The result has one id less than `max_len`.", "len(ids) < max_len", "len(ids) < max_len - 1"),
             Mistake(
                 "The end token is added, although it was not reached.",
                 "return ids",
@@ -220,14 +220,18 @@ EXERCISES = (
             Mistake("This is n to the power of α: take (5 + n) / 6 instead of n.", "(5 + length) / 6", "length"),
             Mistake("α is a power, and not a factor.", ") ** alpha", ") * alpha"),
             Mistake(
-                "The division by 6 is missing, so a hypothesis of 1 id is divided too.",
+                "The division by 6 is missing, so the penalty of 1 id is not 1.",
                 "((5 + length) / 6)",
                 "(5 + length)",
             ),
-            Mistake("The division leaves out the remainder: use / and not //.", "length) / 6", "length) // 6"),
+            Mistake("The division drops the remainder: use /, not //.", "length) / 6", "length) // 6"),
             Mistake("The 5 is missing.", "(5 + length)", "length"),
             Mistake("Only n is divided by 6: divide 5 + n.", "(5 + length) / 6", "5 + length / 6"),
-            Mistake("This is the inverse: it is a divisor, which grows with the length.", "** alpha", "** -alpha"),
+            Mistake(
+                "This is the inverse: the penalty is a divisor, so it must grow with the length.",
+                "** alpha",
+                "** -alpha",
+            ),
         ),
     ),
     Exercise(
@@ -243,7 +247,8 @@ EXERCISES = (
                 pitfall=35,
             ),
             Mistake(
-                "The length penalty is applied at every step and again at the end: divide the sum once, for the score.",
+                "The length penalty is applied at every step and again at the end: divide the sum only once, for the "
+                "score.",
                 "log_p + more)",
                 "(log_p + more) / length_penalty(len(ids) + 1, alpha))",
                 MISTAKES,
@@ -262,7 +267,7 @@ EXERCISES = (
                 f"{CHAPTER}#length-penalty",
             ),
             Mistake(
-                "The end token is not counted in the length: the penalty is that of all ids after the start.",
+                "The end token is not counted in the length: count all ids after the start.",
                 "length_penalty(len(ids), alpha)",
                 "length_penalty(len(ids) - 1, alpha)",
                 f"{CHAPTER}#length-penalty",
@@ -278,7 +283,8 @@ EXERCISES = (
                 "finished = [",
             ),
             Mistake(
-                "The place of a finished hypothesis is given to another: choose `beam` less the finished ones.",
+                "Another hypothesis takes the place of a finished one: choose `beam` minus the number of finished "
+                "hypotheses.",
                 "[: beam - len(finished)]",
                 "[:beam]",
             ),
@@ -288,7 +294,7 @@ EXERCISES = (
                 "in chosen if ids[-1] != end and not finished",
             ),
             Mistake(
-                "A live hypothesis is chosen, although there is a finished one, which comes first.",
+                "A live hypothesis is returned although there is a finished one: prefer finished hypotheses.",
                 "in finished or live",
                 "in finished + live",
             ),
@@ -311,7 +317,7 @@ EXERCISES = (
                 "    return ids, score * length_penalty(len(ids), alpha)",
             ),
             Mistake(
-                "The start id is counted in the length: the penalty is that of the ids after it.",
+                "The start id is counted in the length: count the ids after it.",
                 "length_penalty(len(ids), alpha)",
                 "length_penalty(len(ids) + 1, alpha)",
             ),
@@ -333,20 +339,20 @@ EXERCISES = (
             Mistake(
                 "The worst hypothesis is returned: take the one with the largest score.", "return max(", "return min("
             ),
-            Mistake("There is one step less than `max_len`.", "range(max_len)", "range(max_len - 1)"),
+            Mistake("The search ends one step before `max_len`.", "range(max_len)", "range(max_len - 1)"),
             Mistake(
                 "`beam` hypotheses stay live until as many are finished: a finished one keeps its place among them.",
                 "chosen = continuations[: beam - len(finished)]",
                 "chosen = continuations[:beam] if len(finished) < beam else []",
             ),
             Mistake(
-                "Of equal continuations, the wrong one is chosen: first that of the better live hypothesis, then the "
+                "Of equal continuations, the wrong one is chosen: prefer the better live hypothesis, and then the "
                 "smaller id.",
                 "continuations.sort(key=lambda one: -one[1])",
                 "continuations.reverse()\n        continuations.sort(key=lambda one: -one[1])",
             ),
             Mistake(
-                "Of equal continuations, the wrong one is chosen: first that of the better live hypothesis, then the "
+                "Of equal continuations, the wrong one is chosen: prefer the better live hypothesis, and then the "
                 "smaller id.",
                 "key=lambda one: -one[1])",
                 "key=lambda one: (-one[1], one[0]))",
@@ -375,12 +381,12 @@ EXERCISES = (
                 "Counter({tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)})",
             ),
             Mistake(
-                "Your n-grams do not overlap: begin one at every token.",
+                "Your n-grams do not overlap: begin an n-gram at every token.",
                 "range(len(tokens) - n + 1)",
                 "range(0, len(tokens) - n + 1, n)",
             ),
             Mistake(
-                "An n-gram is a text: it is a tuple of tokens.",
+                "The n-grams are texts: return tuples of tokens.",
                 "tuple(tokens[i : i + n])",
                 "' '.join(tokens[i : i + n])",
             ),
@@ -390,7 +396,7 @@ EXERCISES = (
                 "tuple(sorted(tokens[i : i + n]))",
             ),
             Mistake(
-                "An n-gram of one token is the token itself: it is a tuple too.",
+                "The n-grams of one token are the tokens themselves: return tuples here too.",
                 "tuple(tokens[i : i + n])",
                 "tokens[i] if n == 1 else tuple(tokens[i : i + n])",
             ),
@@ -423,12 +429,12 @@ EXERCISES = (
                 "    matches, totals = [0] * 4, [0] * 4\n",
             ),
             Mistake(
-                "The brevity penalty is missing, so a hypothesis may leave out what it does not know.",
+                "The brevity penalty is missing, so a short hypothesis gets a score that is too high.",
                 " + min(0.0, 1 - r / c)",
                 "",
             ),
             Mistake(
-                "Longer texts than the references get a reward: the factor is at most 1.",
+                "The score of texts longer than the references rises: limit the factor to 1.",
                 "min(0.0, 1 - r / c)",
                 "1 - r / c",
             ),
@@ -438,7 +444,7 @@ EXERCISES = (
                 "min(0.0, 1 - c / r)",
             ),
             Mistake(
-                "The brevity penalty is r / c without the exponential: it is exp(1 - r / c).",
+                "The brevity penalty has no exponential: use exp(1 - r / c).",
                 "math.exp(mean + min(0.0, 1 - r / c))",
                 "math.exp(mean) * min(1.0, c / r)",
             ),
@@ -448,21 +454,23 @@ EXERCISES = (
                 "    mean = math.log(sum(m / total for m, total in zip(matches, totals, strict=True)) / 4)\n",
             ),
             Mistake(
-                "This is the recall: divide by the number of n-grams of the hypotheses, and not of the references.",
+                "This is the recall: divide by the number of n-grams of the hypotheses, not of the references.",
                 "found.total()",
                 "wanted.total()",
             ),
-            Mistake("BLEU is printed from 0 to 100: multiply by 100.", "100 * math.exp", "math.exp"),
+            Mistake("BLEU is between 0 and 1 here: multiply by 100.", "100 * math.exp", "math.exp"),
             Mistake(
-                "The precisions go to n = 3 only: take n from 1 to 4.",
+                "The precisions end at n = 3: take n from 1 to 4.",
                 "    mean = sum(math.log(m / total) for m, total in zip(matches, totals, strict=True)) / 4\n",
                 "    mean = sum(math.log(m / total) for m, total in zip(matches[:3], totals[:3], strict=True)) / 3\n",
             ),
             Mistake(
-                "The product of the precisions has no root: take the fourth one.", "strict=True)) / 4", "strict=True))"
+                "The root of the product of the precisions is missing: take the fourth root.",
+                "strict=True)) / 4",
+                "strict=True))",
             ),
             Mistake(
-                "A precision of 0 is left out, and the others count: BLEU is 0.",
+                "A precision of 0 is left out: BLEU must then be 0.",
                 "    if 0 in matches:\n        return 0.0\n"
                 "    c, r = sum(map(len, hypotheses)), sum(map(len, references))\n"
                 "    mean = sum(math.log(m / total) for m, total in zip(matches, totals, strict=True)) / 4\n",
@@ -470,7 +478,7 @@ EXERCISES = (
                 "    mean = sum(math.log(m / total) for m, total in zip(matches, totals, strict=True) if m) / 4\n",
             ),
             Mistake(
-                "An n-gram that the reference has counts once: count as many as the reference has.",
+                "An n-gram of the reference counts only once: count it as often as the reference contains it.",
                 "(found & wanted).total()",
                 "len(found & wanted)",
             ),
@@ -481,7 +489,8 @@ EXERCISES = (
                 "    matches, totals = [0] * 4, [0] * 4\n",
             ),
             Mistake(
-                "The brevity penalty is the mean of those of the texts: take one, from the lengths of all together.",
+                "The brevity penalty is a mean over the texts: compute one penalty from the lengths of all texts "
+                "together.",
                 "100 * math.exp(mean + min(0.0, 1 - r / c))",
                 "100 * math.exp(mean) * sum(\n"
                 "        math.exp(min(0.0, 1 - len(b) / len(a))) for a, b in zip(hypotheses, references, "
@@ -493,7 +502,7 @@ EXERCISES = (
                 "math.log((m + 1) / (total + 1))",
             ),
             Mistake(
-                "The fraction of the brevity penalty is inverted: it is r / c.",
+                "The fraction of the brevity penalty is inverted: use r / c.",
                 "min(0.0, 1 - r / c)",
                 "(1 - c / r if c < r else 0.0)",
             ),

@@ -29,27 +29,28 @@ EXERCISES = (
         masking_cases,
         (
             Mistake(
-                "Every chosen token becomes the mask: of them, 10 % become a random token, and 10 % stay.",
+                "Every chosen token becomes the mask: 10 % must become a random token, and 10 % must stay.",
                 "is_chosen & (kind < 0.8)",
                 "is_chosen",
             ),
             Mistake(
-                "The tokens that stay unchanged have no label: every chosen token is scored.",
+                "The tokens that stay unchanged have no label: every chosen token must have one.",
                 "return inputs, labels",
                 "return inputs, labels.masked_fill(kind >= 0.9, -100)",
             ),
             Mistake(
-                "Only the tokens that became the mask are scored: every chosen token has a label.",
+                "Only the tokens that became the mask have a label: every chosen token must have one.",
                 "return inputs, labels",
                 "return inputs, labels.masked_fill(inputs != mask_id, -100)",
             ),
             Mistake(
-                "All positions are scored, so the model learns to copy: the label is -100 where no token was chosen.",
+                "All positions are scored, so the model learns to copy: set the label to -100 where no token was "
+                "chosen.",
                 "ids.masked_fill(~is_chosen, -100)",
                 "ids.clone()",
             ),
             Mistake(
-                "The labels are the changed ids: take the ids before the change.",
+                "The labels are the ids after the change: take the ids before it.",
                 "return inputs, labels",
                 "return inputs, inputs.masked_fill(~is_chosen, -100)",
             ),
@@ -59,7 +60,8 @@ EXERCISES = (
                 "choice < rate",
             ),
             Mistake(
-                "A random token replaces all chosen tokens that are not masked: only those from 0.8 to below 0.9.",
+                "A random token replaces all chosen tokens that are not masked: replace only those from 0.8 to below "
+                "0.9.",
                 " & (kind < 0.9), random_ids",
                 ", random_ids",
             ),
@@ -69,33 +71,33 @@ EXERCISES = (
                 "torch.where((kind >= 0.8)",
             ),
             Mistake(
-                "One draw is used twice: the second number decides the kind of the change, and not the first.",
+                "One draw is used twice: use the second number for the kind of the change.",
                 "choice, kind = draws",
                 "choice, kind = draws[0], draws[0]",
             ),
             Mistake(
-                "Every chosen token becomes the mask: of them, 10 % become a random token, and 10 % stay.",
+                "Every chosen token becomes the mask: 10 % must become a random token, and 10 % must stay.",
                 "inputs = ids.masked_fill(is_chosen & (kind < 0.8), mask_id)\n"
                 "    inputs = torch.where(is_chosen & (kind >= 0.8) & (kind < 0.9), random_ids, inputs)",
                 "inputs = ids.masked_fill(is_chosen, mask_id)",
             ),
             Mistake(
-                "The random and the unchanged tokens are exchanged: random are those from 0.8 to below 0.9.",
+                "The random and the unchanged tokens are exchanged: those from 0.8 to below 0.9 must be random.",
                 "& (kind >= 0.8) & (kind < 0.9)",
                 "& (kind >= 0.9)",
             ),
             Mistake(
-                "All tokens below 0.9 become random, also those that were masked: only those from 0.8.",
+                "All chosen tokens below 0.9 become random, also those below 0.8: these must be the mask.",
                 "(kind >= 0.8) & (kind < 0.9)",
                 "(kind < 0.9)",
             ),
             Mistake(
-                "The two draws are exchanged: the first one is for the choice.",
+                "The two draws are exchanged: use the first one for the choice.",
                 "choice, kind = draws",
                 "kind, choice = draws",
             ),
             Mistake(
-                "The other labels are 0, which is an id: they are -100.",
+                "The other labels are 0, which is an id: use -100.",
                 "ids.masked_fill(~is_chosen, -100)",
                 "ids.masked_fill(~is_chosen, 0)",
             ),
@@ -114,7 +116,7 @@ EXERCISES = (
                 "Tokens become the mask although they were not chosen.", "is_chosen & (kind < 0.8)", "(kind < 0.8)"
             ),
             Mistake(
-                "The random ids are taken in a row: take the one at the place of the token.",
+                "The random ids are taken one after another: take the one at the place of the token.",
                 "torch.where(is_chosen & (kind >= 0.8) & (kind < 0.9), random_ids, inputs)",
                 "inputs.masked_scatter(is_chosen & (kind >= 0.8) & (kind < 0.9), random_ids)",
             ),
@@ -126,13 +128,13 @@ EXERCISES = (
         lambda: [([7, 8, 9], [10, 11], 1, 2), ([7], [], 1, 2), ([], [7, 7], 3, 4)],
         (
             Mistake(
-                "The first [SEP] belongs to the first text: its segment is 0.",
+                "The first [SEP] has the segment 1: it belongs to the first text, so its segment must be 0.",
                 "[0] * (len(first) + 2) + [1] * (len(second) + 1)",
                 "[0] * (len(first) + 1) + [1] * (len(second) + 2)",
             ),
             Mistake("The last [SEP] is missing.", "*second, sep_id]\n", "*second]\n"),
             Mistake(
-                "The segments are 1 and 2: they begin with 0.",
+                "The segments are 1 and 2: use 0 and 1.",
                 "[0] * (len(first) + 2) + [1] * (len(second) + 1)",
                 "[1] * (len(first) + 2) + [2] * (len(second) + 1)",
             ),
@@ -152,7 +154,7 @@ EXERCISES = (
                 "*second]\n    return ids, [0] * (len(first) + 2) + [1] * len(second)",
             ),
             Mistake(
-                "There are two [SEP] between the texts, as in RoBERTa: here, there is one.",
+                "There are two [SEP] between the texts, as in RoBERTa: write one.",
                 "*first, sep_id, *second, sep_id]\n    return ids, [0] * (len(first) + 2)",
                 "*first, sep_id, sep_id, *second, sep_id]\n    return ids, [0] * (len(first) + 3)",
             ),
@@ -167,7 +169,7 @@ EXERCISES = (
                 "[0] * (len(first) + 1)",
             ),
             Mistake(
-                "All segments are 0: those of the second text are 1.",
+                "All segments are 0: use 1 for the second text.",
                 "[1] * (len(second) + 1)",
                 "[0] * (len(second) + 1)",
             ),
@@ -182,7 +184,7 @@ EXERCISES = (
         ],
         (
             Mistake(
-                "Padding is part of the mean: leave out the positions that are no tokens.",
+                "Padding is part of the mean: leave it out.",
                 "(states * weights).sum(dim=1) / weights.sum(dim=1)",
                 "states.mean(dim=1)",
             ),
@@ -193,17 +195,17 @@ EXERCISES = (
             ),
             Mistake("The states are added: divide by the number of tokens.", " / weights.sum(dim=1)", ""),
             Mistake(
-                "The mean is over all texts and tokens: each text has its own.",
+                "The mean is over all texts and tokens: take the mean of each text.",
                 "return (states * weights).sum(dim=1) / weights.sum(dim=1)",
                 "return states[is_token].mean(dim=0).expand(len(states), -1)",
             ),
             Mistake(
-                "The mean is that of the padding: `is_token` is True for tokens.",
+                "This is the mean of the padding: `is_token` is True for tokens.",
                 "is_token[..., None]",
                 "(~is_token)[..., None]",
             ),
             Mistake(
-                "The sum of a text is divided by the number of all tokens: divide by that of its own.",
+                "The sum of a text is divided by the number of tokens of all texts: divide by the number of its own.",
                 "/ weights.sum(dim=1)",
                 "/ weights.sum()",
             ),
@@ -223,7 +225,8 @@ EXERCISES = (
                 "return states[:, -1]",
             ),
             Mistake(
-                "The first states are taken, as many as there are tokens: the padding may be on the left.",
+                "The first states are taken, as many as there are tokens: use the mask, because the padding may be on "
+                "the left.",
                 "is_token[..., None].to(states.dtype)",
                 "is_token.sort(dim=1, descending=True).values[..., None].to(states.dtype)",
             ),

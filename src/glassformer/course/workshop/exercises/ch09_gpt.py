@@ -44,14 +44,14 @@ EXERCISES = (
         lambda: [(torch.arange(2, 12).view(2, 5),), (torch.tensor([[3, 7]]),)],
         (
             Mistake(
-                "Labels equal the inputs, so the model learns to copy: the label is the next id.",
+                "Labels equal the inputs, so the model learns to copy: take the next id.",
                 "ids[:, 1:]",
                 "ids[:, :-1]",
                 SHIFT,
                 pitfall=18,
             ),
             Mistake(
-                "The labels are shifted twice: the label is the next id, and not the one after it.",
+                "The labels are shifted twice: take the next id, not the one after it.",
                 "ids[:, :-1], ids[:, 1:]",
                 "ids[:, :-2], ids[:, 2:]",
                 SHIFT,
@@ -136,11 +136,10 @@ EXERCISES = (
                 PERPLEXITY,
                 pitfall=20,
             ),
-            Mistake("This is the loss in nats: perplexity is its exponential.", "math.exp(", "float("),
+            Mistake("This is the loss in nats: return its exponential.", "math.exp(", "float("),
             Mistake("The base is 2, but the loss is in nats: use exp.", "math.exp(", "math.pow(2, "),
             Mistake(
-                "This is the mean of the batches' perplexities, by their numbers of tokens: add nats first, and "
-                "take exp once.",
+                "This is the weighted mean of the batches' perplexities: add nats first, and take exp once.",
                 "math.exp(sum(nats) / sum(counts))",
                 "sum(n * math.exp(x / n) for x, n in zip(nats, counts)) / sum(counts)",
                 PERPLEXITY,
@@ -168,7 +167,7 @@ EXERCISES = (
                 pitfall=34,
             ),
             Mistake(
-                "At temperature 0, equal logits share the probability: only the first has it.",
+                "At temperature 0, equal logits share the probability: give it all to the first.",
                 "torch.zeros_like(logits).scatter(-1, logits.argmax(dim=-1, keepdim=True), 1.0)",
                 "(logits / 1e-8).softmax(dim=-1)",
             ),
@@ -190,7 +189,7 @@ EXERCISES = (
         lambda: [(normal(2, 6), 2), (normal(2, 6), 6), (normal(2, 6), 9), (torch.tensor([2.0, 1.0, 2.0, 3.0]), 2)],
         (
             Mistake(
-                "A k that is larger than the vocabulary fails: it keeps all.",
+                "A k that is larger than the vocabulary fails: keep all tokens then.",
                 "min(k, logits.shape[-1])",
                 "k",
                 LIMITS,
@@ -202,16 +201,16 @@ EXERCISES = (
                 "0.0",
             ),
             Mistake(
-                "Of the logits that equal the k-th, only some are kept, by their order: keep all of them.",
+                "Of the logits that equal the k-th, only some are kept: keep all of them.",
                 "kth = logits.topk(min(k, logits.shape[-1]), dim=-1).values[..., -1:]\n"
                 '    return logits.masked_fill(logits < kth, float("-inf"))',
                 "kept = logits.topk(min(k, logits.shape[-1]), dim=-1)\n"
                 '    return torch.full_like(logits, float("-inf")).scatter(-1, kept.indices, kept.values)',
             ),
-            Mistake("Only k - 1 tokens are kept: the k-th belongs to them.", "logits < kth", "logits <= kth"),
+            Mistake("Only k - 1 tokens are kept: keep the k-th too.", "logits < kth", "logits <= kth"),
             Mistake("The largest logits are removed: keep them.", "logits < kth", "logits >= kth"),
             Mistake(
-                "The k largest logits of all rows are kept: each row has its own.",
+                "The k largest logits of all rows are kept: keep the k largest of each row.",
                 "logits < kth",
                 "logits < kth.max()",
             ),
@@ -229,8 +228,7 @@ EXERCISES = (
         ],
         (
             Mistake(
-                "The token with which the sum reaches p is removed, so a sure model keeps nothing or too little: keep "
-                "it.",
+                "The token with which the sum reaches p is removed, so too few tokens are left, or none: keep it.",
                 "before >= p",
                 "probabilities.cumsum(dim=-1) > p",
                 LIMITS,
@@ -245,12 +243,12 @@ EXERCISES = (
                 "drops",
             ),
             Mistake(
-                "The least probable tokens are kept: sort from the largest probability.",
+                "The least probable tokens are kept: begin the sorted order with the largest probability.",
                 "descending=True",
                 "descending=False",
             ),
             Mistake(
-                "Each token with a probability below p is removed: the sum of the more probable ones decides.",
+                "Each token with a probability below p is removed: compare the sum of the more probable tokens with p.",
                 "before >= p",
                 "probabilities < p",
             ),
@@ -273,12 +271,12 @@ EXERCISES = (
         ),
         (
             Mistake(
-                "An id with the probability 0 can be drawn: the cumulative sum must be larger than u, and not equal.",
+                "An id with the probability 0 can be drawn: the cumulative sum must be larger than u, not equal.",
                 "<= u",
                 "< u",
             ),
             Mistake(
-                "The most probable id is returned for every u: u decides.",
+                "The most probable id is returned for every u: choose the id by u.",
                 "min(int((probabilities.cumsum(dim=0) <= u).sum()), len(probabilities) - 1)",
                 "int(probabilities.argmax())",
             ),
@@ -308,7 +306,9 @@ EXERCISES = (
             ),
             Mistake("The positions begin with 1: subtract 1.", "cumsum(dim=1) - 1)", "cumsum(dim=1))"),
             Mistake("Padding gets the position -1, which is not in the table: replace it by 0.", ".clamp(min=0)", ""),
-            Mistake("Tokens are counted over the texts: count along the axis of the tokens.", "dim=1", "dim=0"),
+            Mistake(
+                "Tokens are counted along the axis of the texts: count along the axis of the tokens.", "dim=1", "dim=0"
+            ),
         ),
     ),
     Exercise(
@@ -324,13 +324,13 @@ EXERCISES = (
                 pitfall=31,
             ),
             Mistake(
-                "New tokens see the new tokens after them: the mask is causal among them.",
+                "New tokens see the new tokens after them: make the mask causal among the new tokens.",
                 ".tril(n_all - n_new)",
                 "",
                 pitfall=31,
             ),
             Mistake(
-                "The new keys and values are put before those of the cache: they come after them.",
+                "The new keys and values come before those of the cache: put them after those.",
                 "torch.cat([cache[0], key], dim=2), torch.cat([cache[1], value], dim=2)",
                 "torch.cat([key, cache[0]], dim=2), torch.cat([value, cache[1]], dim=2)",
                 pitfall=31,

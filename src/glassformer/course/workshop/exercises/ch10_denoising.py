@@ -8,10 +8,7 @@ from glassformer.course.workshop.solutions.ch10_denoising import infill, relativ
 CHAPTER = "course/10-bart-and-t5"
 T5 = f"{CHAPTER}#t5-damage-and-write-only-what-is-missing"
 BART = f"{CHAPTER}#bart-damage-and-write-the-whole-text-again"
-MOVED = (
-    "The places of the spans are those in `ids`, but your list changes with each span, so later places move: "
-    "build a new list."
-)
+MOVED = "Your list changes with each span, so the places of later spans move: build a new list."
 IDS = [11, 12, 13, 14, 15, 16, 17]
 
 EXERCISES = (
@@ -21,7 +18,8 @@ EXERCISES = (
         lambda: [(IDS, spans, 90) for spans in ([(1, 3), (5, 6)], [(0, 2), (4, 7)], [(2, 3)], [])],
         (
             Mistake(
-                "All spans have the same sentinel, so the place of the ids of the target is unknown: count the spans.",
+                "All spans have the same sentinel, so the model cannot know the places of the removed ids: give each "
+                "span its own.",
                 "in enumerate(spans, first_sentinel)",
                 "in ((first_sentinel, span) for span in spans)",
             ),
@@ -31,12 +29,12 @@ EXERCISES = (
                 "ids[begin:end]",
             ),
             Mistake(
-                "In the target, a sentinel comes before its span, and not after it.",
+                "In the target, each sentinel comes after its span: write it before the span.",
                 "[sentinel, *ids[begin:end]]",
                 "[*ids[begin:end], sentinel]",
             ),
             Mistake(
-                "Each removed id has a sentinel of its own in the input: a span has one.",
+                "Each removed id has its own sentinel in the input: write one per span.",
                 "[*ids[place:begin], sentinel]",
                 "[*ids[place:begin], *[sentinel] * (end - begin)]",
             ),
@@ -46,7 +44,7 @@ EXERCISES = (
                 "return inputs, targets",
             ),
             Mistake(
-                "The target ends with one more sentinel, as in the paper; here it does not.",
+                "The target ends with one more sentinel, as in the paper: here, leave it out.",
                 "return inputs + ids[place:], targets",
                 "return inputs + ids[place:], [*targets, first_sentinel + len(spans)]",
             ),
@@ -56,7 +54,7 @@ EXERCISES = (
                 "return inputs + ids[place:], ids",
             ),
             Mistake(
-                "The numbers of the sentinels fall, as in T5's own vocabulary: here, they rise.",
+                "The numbers of the sentinels fall, as in T5's own vocabulary: here, they must rise.",
                 "enumerate(spans, first_sentinel)",
                 "((first_sentinel - i, span) for i, span in enumerate(spans))",
             ),
@@ -66,17 +64,17 @@ EXERCISES = (
                 "enumerate(spans, first_sentinel + 1)",
             ),
             Mistake(
-                "A span is read as its first place and its length: the second number is the place after its last id.",
+                "The second number of a span is used as its length: it is the place after the last id.",
                 "in enumerate(spans, first_sentinel)",
                 "in enumerate(((b, b + e) for b, e in spans), first_sentinel)",
             ),
             Mistake(
-                "The id after each span is removed with it: the second number is the place after the last one.",
+                "The id after each span is removed too: the second number is the place after the last id.",
                 "*ids[begin:end]]\n        place = end",
                 "*ids[begin : end + 1]]\n        place = end + 1",
             ),
             Mistake(
-                "The id after each span is in the target too: the second number is the place after the last one.",
+                "The id after each span is in the target too: the second number is the place after the last id.",
                 "*ids[begin:end]]",
                 "*ids[begin : end + 1]]",
             ),
@@ -100,12 +98,13 @@ EXERCISES = (
         lambda: [(IDS, spans, 5) for spans in ([(1, 3), (5, 6)], [(0, 2), (4, 4)], [(7, 7)], [(3, 7)], [])],
         (
             Mistake(
-                "Each removed id becomes a mask: a span has one, so the model must find out how many ids are missing.",
+                "Each removed id becomes a mask: write one mask per span, so that the model must find out how many ids "
+                "are missing.",
                 "[*ids[place:begin], mask_id]",
                 "[*ids[place:begin], *[mask_id] * (end - begin)]",
             ),
             Mistake(
-                "A span of length 0 is left out: it inserts a mask.",
+                "A span of length 0 is left out: insert a mask for it.",
                 "[*ids[place:begin], mask_id]",
                 "[*ids[place:begin], *[mask_id] * (end > begin)]",
             ),
@@ -115,23 +114,23 @@ EXERCISES = (
                 "[i for begin, end in spans for i in ids[begin:end]]\n",
             ),
             Mistake(
-                "The target is the damaged text: it is the text before the damage.",
+                "The target is the damaged text: return the text before the damage.",
                 "list(ids)\n",
                 "inputs + ids[place:]\n",
             ),
             Mistake("The ids after the last span are missing in the input.", "inputs + ids[place:]", "inputs"),
             Mistake(
-                "Each span has a mask of its own, as the sentinels of T5: BART has one.",
+                "Each span has another mask id, as the sentinels of T5: BART has one mask id for all.",
                 "for begin, end in spans:",
                 "for mask_id, (begin, end) in enumerate(spans, mask_id):",
             ),
             Mistake(
-                "A span is read as its first place and its length: the second number is the place after its last id.",
+                "The second number of a span is used as its length: it is the place after the last id.",
                 "in spans:",
                 "in ((b, b + e) for b, e in spans):",
             ),
             Mistake(
-                "The id after each span is removed with it: the second number is the place after the last one.",
+                "The id after each span is removed too: the second number is the place after the last id.",
                 "place = end",
                 "place = end + 1",
             ),
@@ -160,39 +159,40 @@ EXERCISES = (
         lambda: [(torch.arange(-140, 141), 32, 128), (torch.arange(-9, 10).view(1, 19), 8, 20)],
         (
             Mistake(
-                "Keys on the right have the buckets of keys on the left: distances above 0 begin with H.",
+                "Keys on the right have the buckets of keys on the left: the buckets of distances above 0 must begin "
+                "with H.",
                 " + half * (distance > 0)",
                 "",
             ),
             Mistake(
-                "The directions are exchanged: distances above 0 have the second half of the buckets.",
+                "The directions are exchanged: distances above 0 must have the second half of the buckets.",
                 "(distance > 0)",
                 "(distance < 0)",
             ),
             Mistake(
-                "Distance 0 belongs to the first half of the buckets, and not to the second.",
+                "Distance 0 has a bucket of the second half: it belongs to the first half.",
                 "(distance > 0)",
                 "(distance >= 0)",
             ),
             Mistake(
-                "Every distance has a bucket of its own up to the last one: only the first half does, the others grow "
-                "with the logarithm.",
+                "Every distance has its own bucket, up to the last one: use the logarithm for distances of E and "
+                "above.",
                 "torch.where(d < n_exact, d, far)",
                 "d.clamp(max=half - 1)",
             ),
             Mistake(
-                "Distances above the maximum get buckets that do not exist: the last one of the half is for all of "
-                "them.",
+                "Distances above the maximum get buckets that do not exist: use the last bucket of the half for all "
+                "of them.",
                 ".clamp(max=half - 1)",
                 "",
             ),
             Mistake(
-                "All buckets are used for one direction: each direction has half of them.",
+                "All buckets are used for one direction: each direction must have half of them.",
                 "half = n_buckets // 2",
                 "half = n_buckets",
             ),
             Mistake(
-                "The logarithm is divided by log(max_distance): d and max_distance are both divided by E.",
+                "The logarithm is divided by log(max_distance): divide both d and max_distance by E.",
                 "math.log(max_distance / n_exact)",
                 "math.log(max_distance)",
             ),
@@ -212,7 +212,7 @@ EXERCISES = (
                 "d.clamp(min=1).log() / math.log(max_distance)",
             ),
             Mistake(
-                "The logarithm is multiplied by H: it is shared among the H - E buckets that are left.",
+                "The logarithm is multiplied by H: multiply it by H - E, the number of buckets that are left.",
                 "(growth * (half - n_exact))",
                 "(growth * half)",
             ),
@@ -222,8 +222,7 @@ EXERCISES = (
                 "(growth * (half - n_exact)).long()",
             ),
             Mistake(
-                "The sign of the distance stays, so keys on the left all have the same bucket: take the distance "
-                "without it.",
+                "The sign of the distance stays, so all keys on the left have the same bucket: remove the sign.",
                 "distance.abs()",
                 "distance",
             ),

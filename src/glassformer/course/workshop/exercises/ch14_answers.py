@@ -41,11 +41,11 @@ EXERCISES = (
                 "is_assistant[:, 1:]",
             ),
             Mistake(
-                "The mask is that of the inputs, so the first token of an answer is not scored: shift it like the ids.",
+                "The mask belongs to the inputs, so the first token of an answer is not scored: shift it like the ids.",
                 "is_assistant[:, 1:] | is_assistant[:, :-1]",
                 "is_assistant[:, :-1]",
             ),
-            Mistake("The label is the next id: these are the inputs.", "ids[:, 1:]", "ids[:, :-1]", SHIFT, pitfall=18),
+            Mistake("These are the inputs: the label must be the next id.", "ids[:, 1:]", "ids[:, :-1]", SHIFT, pitfall=18),
             Mistake(
                 "All tokens are scored, so the model learns to write the messages of the user too.",
                 ".masked_fill(~is_scored, -100)",
@@ -56,7 +56,7 @@ EXERCISES = (
                 "masked_fill(~is_scored",
                 "masked_fill(is_scored",
             ),
-            Mistake("What is not scored has the label 0, which is an id: use -100.", ", -100)", ", 0)"),
+            Mistake("Tokens that are not scored have the label 0, which is an id: use -100.", ", -100)", ", 0)"),
         ),
     ),
     Exercise(
@@ -99,7 +99,7 @@ EXERCISES = (
         lambda: [(*log_p(1.0), 0.1), (*log_p(3.0), 0.5), (*log_p(400.0), 1.0)],
         (
             Mistake(
-                "The reference is ignored: subtract its difference of the log-probabilities.",
+                "The reference is ignored: subtract the difference of its log-probabilities.",
                 " - (reference_chosen - reference_rejected)",
                 "",
             ),
@@ -109,7 +109,7 @@ EXERCISES = (
                 "-F.logsigmoid(-beta * h)",
             ),
             Mistake(
-                "The difference of the reference is added: subtract it.",
+                "The difference of the reference's log-probabilities is added: subtract it.",
                 ") - (reference_chosen",
                 ") + (reference_chosen",
             ),

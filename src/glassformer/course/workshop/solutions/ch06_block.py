@@ -28,7 +28,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Return x · Φ(x) for each number, with the distribution function Φ(x) = (1 + erf(x / √2)) / 2 of the normal one.
+    """Return x · Φ(x) for each number, where Φ(x) = (1 + erf(x / √2)) / 2 is the normal distribution function.
 
     This is the exact function; torch has `torch.erf`.
     """

@@ -41,7 +41,7 @@ def dpo_loss(
     """Return the mean loss of direct preference optimization, -log σ(β h), a tensor without axes.
 
     The arguments are log-probabilities (B,) of whole answers: of the chosen one and of the rejected one, by the model
-    that is trained (the policy) and by the reference. h is log p(chosen) - log p(rejected) of the policy, less that of
+    that is trained (the policy) and by the reference. h is log p(chosen) - log p(rejected) of the policy, minus that of
     the reference. The loss is finite for large h of both signs.
     """
     h = (policy_chosen - policy_rejected) - (reference_chosen - reference_rejected)
@@ -49,7 +49,7 @@ def dpo_loss(
 
 
 def group_advantages(rewards: Tensor) -> Tensor:
-    """Return the advantage of each answer in its group: the reward less the mean, divided by the standard deviation.
+    """Return the advantage of each answer in its group: the reward minus the mean, divided by the standard deviation.
 
     `rewards` (P, G) are of G answers to each of P prompts; a row is a group. The squared differences are divided by
     G - 1 in the standard deviation, and 0.0001 is added to it, so that equal rewards have the advantage 0.
