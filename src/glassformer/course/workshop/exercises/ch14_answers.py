@@ -45,7 +45,9 @@ EXERCISES = (
                 "is_assistant[:, 1:] | is_assistant[:, :-1]",
                 "is_assistant[:, :-1]",
             ),
-            Mistake("These are the inputs: the label must be the next id.", "ids[:, 1:]", "ids[:, :-1]", SHIFT, pitfall=18),
+            Mistake(
+                "These are the inputs: the label must be the next id.", "ids[:, 1:]", "ids[:, :-1]", SHIFT, pitfall=18
+            ),
             Mistake(
                 "All tokens are scored, so the model learns to write the messages of the user too.",
                 ".masked_fill(~is_scored, -100)",
