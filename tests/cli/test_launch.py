@@ -5,9 +5,11 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
 from .conftest import Glassformer
+from .test_bad_input import require_one_sentence
 
 STAND_INS = {
     "scontrol": 'test "$*" = "show hostnames node[0-1]" && echo node0 && echo node1',
@@ -53,7 +55,7 @@ def require_train_and_resume(script: str, folder: Path, torchrun: list[str]) -> 
 
 def test_a_job_of_slurm_trains_and_then_resumes(tmp_path: Path, glassformer: Glassformer) -> None:
     script = glassformer(*LAUNCH, "--nodes", "2", *KEYS).out
-    assert "--nodes=2 " in script and "--gpus-per-node=8 " in script and "--time=01:30:00 " in script
+    assert "--nodes=2 " in script and "--gpus-per-node=8\n" in script and "--time=01:30:00 " in script
     torchrun = ["--nnodes", "2", "--nproc-per-node", "8", "--rdzv-backend", "c10d"]
     torchrun += ["--rdzv-endpoint", "node0:29500", "--rdzv-id", "7"]
     require_train_and_resume(script, tmp_path, torchrun)
@@ -67,8 +69,12 @@ def test_the_task_of_a_machine_has_cpus_for_all_its_gpus(glassformer: Glassforme
         assert f" --ntasks-per-node=1 --cpus-per-task={n} " in asked
         (started,) = [line for line in lines if line.startswith("srun")]
         assert started.startswith('srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun ')
-    refused = glassformer(*LAUNCH, "--cpus-per-gpu", "0")
-    assert refused.code == 2 and "--cpus-per-gpu is 0 and must be at least 1" in refused.err
+
+
+@pytest.mark.parametrize("name", ["nodes", "gpus", "cpus-per-gpu"])
+def test_a_job_without_machines_is_refused(name: str, glassformer: Glassformer) -> None:
+    words = f"{name.replace('-', '_')} is 0 and must be at least 1"
+    require_one_sentence(glassformer(*LAUNCH, *KEYS, f"--{name}", "0"), words)
 
 
 def test_a_job_of_skypilot_trains_and_then_resumes(tmp_path: Path, glassformer: Glassformer) -> None:

@@ -33,7 +33,7 @@ SIZES: dict[str, Any] = {
     "eos_token_id": 3,
 }
 """The settings of falcon-rw-1b, with small sizes."""
-ONE_KEY = {"multi_query": True, "num_kv_heads": 1}
+PARALLEL, ONE_KEY = {"parallel_attn": True}, {"multi_query": True, "num_kv_heads": 1}
 CONFIG = CONFIGS["alibi_rounded"]
 
 
@@ -51,7 +51,7 @@ def test_every_class_with_alibi_comes_back(name: str, tmp_path: Path) -> None:
     both.assert_comes_back(tmp_path / "back")
 
 
-@pytest.mark.parametrize("keys", [{"parallel_attn": True}, ONE_KEY, {"new_decoder_architecture": True}])
+@pytest.mark.parametrize("keys", [PARALLEL, ONE_KEY, PARALLEL | {"new_decoder_architecture": True}])
 def test_alibi_is_read_with_every_block(keys: dict[str, Any], tmp_path: Path) -> None:
     both = imported_class("ForCausalLM", tmp_path, **keys)
     both.assert_same(mask=True)

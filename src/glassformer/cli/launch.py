@@ -2,13 +2,12 @@
 
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from glassformer import recipes
 from glassformer.cli.train import run_for
-from glassformer.config.schema import setting
+from glassformer.config.schema import checked, setting
 from glassformer.errors import UserError
 
 MARGIN = 600
@@ -43,10 +42,11 @@ run: |
 """
 
 
-@dataclass(frozen=True)
+@checked
 class Machines:
     """Machines of the job."""
 
+    section: ClassVar[str] = ""
     is_usual: ClassVar[bool] = True
     nodes: int = setting(1, "Number of machines.", "≥ 1")
     gpus: int = setting(8, "GPUs of each machine.", "≥ 1")
