@@ -325,7 +325,7 @@ class ServedModel(BaseModel):
     max_len: int = Field(description="The context in tokens.")
     learned: str
     n_parameters: int
-    defaults: dict[str, float] = Field(description="The settings of a generation for a request that does not give them.")
+    defaults: dict[str, float] = Field(description="Settings of a generation for a request that does not give them.")
     special_tokens: list[str]
 
 
