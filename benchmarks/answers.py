@@ -32,7 +32,7 @@ eggs? How old is the Earth? What is a loop? Why do we sleep? What is tea? How do
 a computer? How do magnets work? Who was Mozart? What is a map? What is a triangle? Is exercise healthy? What is a
 letter? What is law? What is glass? How do birds fly? What is an atom? How do I cook rice? What is the capital of
 France? What is jam? What is an island? Who was Gandhi? What is a vowel? Why do we laugh? What is a bridge?"""
-SECOND = ("Why?", "Say it in one sentence.", "Give me 2 examples.", "Are you sure?", "Explain it to a child.")
+SECOND = ("Why?", "Write it in one sentence.", "Give me 2 examples.", "Are you sure?", "Explain it to a child.")
 ASKED = [(f"{' '.join(one.split())}?", SECOND[i % len(SECOND)]) for i, one in enumerate(FIRST.split("?")[:-1])]
 COLUMNS = ("ids of the prompt", "ids of the answer", "text of the answer", "text of the server", "end of the server")
 
