@@ -118,14 +118,14 @@ def test_fault_26_weights_are_checked_before_memory_is_allocated(
 ) -> None:
     from glassformer.models import build
 
-    devices: list[Any] = []
-    real = build.build_model
+    devices: list[str] = []
+    real = build.undrawn_model
 
-    def recorded(config: ModelConfig, device: str) -> Network:
-        devices.append(device)
-        return real(config, device)
+    def recorded(config: ModelConfig) -> Network:
+        devices.append(torch.get_default_device().type)
+        return real(config)
 
-    monkeypatch.setattr(build, "build_model", recorded)
+    monkeypatch.setattr(build, "undrawn_model", recorded)
     read_model(directory)
     assert devices == ["meta", "cpu"]
     devices.clear()
