@@ -151,8 +151,8 @@ def test_a_program_without_these_settings_refuses_the_model(target: Any, tmp_pat
 
 def test_onnx_computes_the_model(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    heads = {"tokens": CONFIG.head, "classes": CONFIGS["classifier_norm"].head}
-    heads |= {"tags": PositionHead(3, transform=True), "answers": SpanHead(transform=True)}
+    """Each export takes 12 s of processor time: heads at every position share their code, and so do token heads."""
+    heads = {"classes": CONFIGS["classifier_norm"].head, "tags": PositionHead(3, transform=True)}
     for name, head in heads.items():
         folder = model_directory(replace(CONFIG, head=head), tmp_path / name)
         export(folder, tmp_path / f"{name}-onnx", "onnx")  # compares the logits

@@ -1,5 +1,6 @@
 """Requests of the tests, servers in a thread, and `glassformer serve` as a process of its own."""
 
+import gc
 import http.client
 import json
 import os
@@ -10,6 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,9 +78,15 @@ class RunningServer:
         return models
 
     def stop(self) -> None:
-        """End the server, after the requests that run."""
+        """End the server, after the requests that run.
+
+        A browser may connect while the server ends. Its socket is then closed with the event loop's objects, which
+        warns: here, and not in the test during which they are collected.
+        """
         self._server.should_exit = True
         self._thread.join()
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+            gc.collect()
 
 
 @dataclass
