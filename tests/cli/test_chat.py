@@ -64,6 +64,7 @@ def test_the_commands_of_a_terminal(glassformer: Glassformer, folder: Path, monk
         "there is nothing to look at",
     ):
         assert sentence in found.err
+    assert found.err.count("a new conversation begins") == 2
     assert "/system TEXT" in found.out
 
 

@@ -93,8 +93,8 @@ class Talk:
         self._begin(system)
         self._commands: dict[str, Callable[[str], None]] = {
             "/help": lambda _: print(HELP),
-            "/system": self._begin,
-            "/reset": lambda _: self._begin(self._system),
+            "/system": self._begin_again,
+            "/reset": lambda _: self._begin_again(self._system),
             "/retry": lambda _: self._retry(),
             "/save": self.save,
             "/look": lambda _: self._look(),
@@ -112,6 +112,10 @@ class Talk:
         if system:
             messages.append({"role": "system", "content": system})
         self.chat = self.model.conversation(messages, log=err)
+
+    def _begin_again(self, system: str | None) -> None:
+        self._begin(system)
+        err("a new conversation begins")
 
     def turn(self, line: str) -> None:
         """Run a command, or answer a message."""
