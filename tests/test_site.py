@@ -191,8 +191,8 @@ def test_the_course_states_reading_times_and_links_its_words_and_its_mistakes(si
 
 def test_long_pages_list_their_sections(site: Path) -> None:
     """Each section has a link; `test_every_internal_link_has_a_target` follows them."""
-    for name in ("reference/generated/python", "reference/generated/mistakes", "reference/json"):
-        page = (site / f"{name}.html").read_text("utf-8")
+    for name in ("generated/python", "generated/endpoints", "generated/mistakes", "json"):
+        page = (site / "reference" / f"{name}.html").read_text("utf-8")
         [contents] = re.findall(r"<p><strong>On this page:</strong>(.*?)</p>", page, re.DOTALL)
         assert page.count("<h2>") == contents.count('href="#') > 2
 

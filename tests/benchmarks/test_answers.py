@@ -15,7 +15,7 @@ from runs import conversation_run
 from serving.served import RunningServer
 
 
-def test_equal_answers_differ_from_those_of_another_model(tmp_path: Path) -> None:
+def test_answers_of_one_model_are_equal_and_those_of_another_are_not(tmp_path: Path) -> None:
     run = conversation_run(tmp_path, max_steps=40, eval_every=40)
     run = replace(run, model=replace(FAMILY_CONFIGS["Llama"], max_len=128, vocab_size=0))
     model, answers, limits = api.train(run, tmp_path / "run").model, load("answers"), Limits(grace=1)

@@ -576,7 +576,7 @@ ACTIVE = {
     "Mixtral-8x22B-v0.1": 39_152_031_744,  # 39 B
     "Qwen3-30B-A3B": 3_353_032_704,  # 3.3 B
 }
-"""Name → number of parameters that a token meets."""
+"""Name → number of parameters that a token uses."""
 
 REFUSED: dict[str, tuple[Table, str]] = {
     "opt-350m": (
@@ -670,7 +670,7 @@ def test_a_published_configuration_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ACTIVE)
-def test_the_active_parameters_are_those_of_the_experts_that_a_token_meets(name: str) -> None:
+def test_the_active_parameters_are_those_of_the_experts_that_a_token_uses(name: str) -> None:
     table, _, n_parameters = READ[name]
     given = folder(table)
     config, _ = read_config(given, *find_family(given, log=lambda text: None), log=lambda text: None)

@@ -80,8 +80,8 @@ class RunningServer:
     def stop(self) -> None:
         """End the server, after the requests that run.
 
-        A browser may connect while the server ends. Its socket is then closed with the event loop's objects, which
-        warns: here, and not in the test during which they are collected.
+        A browser may connect while the server ends. Python then closes the socket, with a warning, when it collects the
+        objects of the event loop. This collects them here, without the warning, and not during a later test.
         """
         self._server.should_exit = True
         self._thread.join()

@@ -306,7 +306,8 @@ def _head(config: c.TransformerConfig, shape: Shape, kernels: Kernels) -> int:
         return shape.n_rows * (_INT64 + kernels.read(d))
     labels = _INT64 * shape.n_rows * shape.n_tokens
     a_token = kernels.read(d)
-    width, has_transform = (e if isinstance(head, c.TokenHead) else d), getattr(head, "transform", False)
+    width = e if isinstance(head, c.TokenHead) else d
+    has_transform = getattr(head, "transform", False)
     if has_transform:
         a_token += (config.activation != "relu") * width * kernels.product + _norm(config, width, kernels)
     if has_transform or width != d:

@@ -168,12 +168,14 @@ def decoder_heads(prefix: str, *, has_tags: bool = True) -> dict[str, Head]:
     }
 
 
-def labels_name(config: TransformerConfig) -> str:
-    """Return the module of the logits over labels in a decoder whose class for tags has its own name for it.
+def output_name(config: TransformerConfig, of_tokens: str = "lm_head") -> str:
+    """Return the module of the logits in a decoder; `of_tokens` is the name if they are over tokens.
 
-    >>> labels_name(TransformerConfig(decoder=Stack(), head=PositionHead()))
+    >>> output_name(TransformerConfig(decoder=Stack(), head=PositionHead()))
     'classifier'
     """
+    if isinstance(config.head, TokenHead):
+        return of_tokens
     return "classifier" if isinstance(config.head, PositionHead) else "score"
 
 

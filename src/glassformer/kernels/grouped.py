@@ -1,7 +1,7 @@
 """Products of rows in groups, each group with a matrix of its own: the fast path of experts.
 
 On a GPU of compute capability 9, `torch.nn.functional.grouped_mm` multiplies all groups in bfloat16 in one kernel,
-which reads the sizes of the groups on the GPU. On a CPU and on other GPUs, it is a loop over the groups too, so
+which reads the sizes of the groups on the GPU. On a CPU and on other GPUs, `grouped_mm` is a loop over the groups, so
 `grouped_linear` has its own loop there, with the products of `linear`.
 """
 
@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from glassformer.kernels.linear import is_transformed, linear
 
 ALIGNED_BYTES = 16
-"""The kernel reads rows and matrices that begin at multiples of so many bytes."""
+"""The kernel requires that rows and matrices begin at multiples of this number of bytes."""
 MAX_GROUPS = 1023
-"""The number of groups up to which the kernel works."""
+"""Largest number of groups of the kernel."""
 
 
 class Groups:

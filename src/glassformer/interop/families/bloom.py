@@ -3,11 +3,10 @@
 from glassformer.config.transformer import (
     AlibiPositions,
     NormalInit,
-    TokenHead,
     TransformerConfig,
 )
 from glassformer.interop.equivalent import with_scales_and_biases
-from glassformer.interop.family import Family, Rule, decoder_heads, labels_name, lines, rule
+from glassformer.interop.family import Family, Rule, decoder_heads, lines, output_name, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 
 SETTINGS = inside("decoder", settings(int, n_layers="n_layer", n_heads="n_head"))
@@ -40,7 +39,7 @@ def table_bloom(config: TransformerConfig) -> list[Rule]:
         *table_heads("transformer.h.{i}.self_attention.", config),
         *lines("decoder.blocks.{i}.", "transformer.h.{i}.", BLOCK),
         rule("decoder.final_norm", "transformer.ln_f"),
-        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else labels_name(config)),
+        rule("output.proj", output_name(config)),
     ]
 
 

@@ -6,11 +6,11 @@ The models trained on RefinedWeb alone (`falcon-rw`, Penedo 2023) have sublayers
 
 from typing import Any
 
-from glassformer.config.transformer import AlibiPositions, NormalInit, Positions, TokenHead, TransformerConfig
+from glassformer.config.transformer import AlibiPositions, NormalInit, Positions, TransformerConfig
 from glassformer.interop.equivalent import Recast, Weights, with_equal_biases, with_norm_scales, with_zero_biases
 from glassformer.interop.families import bloom
 from glassformer.interop.families.rotary import read_rotary, write_rotary
-from glassformer.interop.family import Family, Rule, decoder_heads, labels_name, lines, rule
+from glassformer.interop.family import Family, Rule, decoder_heads, lines, output_name, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 
 SETTINGS = inside("decoder", settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads"))
@@ -63,7 +63,7 @@ def table_falcon(config: TransformerConfig) -> list[Rule]:
         *lines("decoder.", "transformer.", {"embeddings.tokens": "word_embeddings", "final_norm": "ln_f"}),
         *bloom.table_heads(f"{theirs}self_attention.", config),
         *lines(ours, theirs, bloom.BLOCK | norms),
-        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else labels_name(config)),
+        rule("output.proj", output_name(config)),
     ]
 
 

@@ -13,7 +13,7 @@ from glassformer.config.transformer import (
     VectorHead,
 )
 from glassformer.interop.equivalent import with_scales_and_biases
-from glassformer.interop.family import Family, Rule, labels_name, lines, rule
+from glassformer.interop.family import Family, Rule, lines, output_name, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 from glassformer.interop.vocabulary_files import byte_level
 
@@ -54,7 +54,7 @@ def table_gpt2(config: TransformerConfig) -> list[Rule]:
         rule(tuple(f"{ours}self_attn.{name}_proj" for name in "qkv"), f"{theirs}attn.c_attn", transposed=True),
         *lines(ours, theirs, matrices, transposed=True),
         rule("decoder.final_norm", "transformer.ln_f"),
-        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else labels_name(config)),
+        rule("output.proj", output_name(config)),
     ]
 
 

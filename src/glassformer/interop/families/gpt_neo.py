@@ -7,13 +7,12 @@ from glassformer.config.transformer import (
     MAX_LAYERS,
     LearnedPositions,
     NormalInit,
-    TokenHead,
     TransformerConfig,
 )
 from glassformer.interop.equivalent import Recast, Weights, with_norm_scales, with_zero_biases
 from glassformer.interop.families.gpt2 import GPT2
 from glassformer.interop.families.windows import shortest, windows_of
-from glassformer.interop.family import QKV_OUT, Rule, attention, decoder_heads, labels_name, lines, rule
+from glassformer.interop.family import QKV_OUT, Rule, attention, decoder_heads, lines, output_name, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 
 SETTINGS = inside("decoder", settings(int, n_layers="num_layers", n_heads="num_heads"))
@@ -69,7 +68,7 @@ def table_neo(config: TransformerConfig) -> list[Rule]:
         *lines("decoder.embeddings.", "transformer.", {"tokens": "wte", "positions.table": "wpe"}),
         *lines("decoder.blocks.{i}.", "transformer.h.{i}.", block),
         rule("decoder.final_norm", "transformer.ln_f"),
-        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else labels_name(config)),
+        rule("output.proj", output_name(config)),
     ]
 
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from glassformer.config.transformer import NormalInit, TokenHead, TransformerConfig
+from glassformer.config.transformer import NormalInit, TransformerConfig
 from glassformer.interop.equivalent import Recast, Weights, with_equal_biases, with_norm_scales, with_zero_biases
 from glassformer.interop.families import bloom
 from glassformer.interop.families.rotary import read_rotary, write_rotary
-from glassformer.interop.family import Family, Rule, decoder_heads, labels_name, lines, rule
+from glassformer.interop.family import Family, Rule, decoder_heads, lines, output_name, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 
 SIZES = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="intermediate_size")
@@ -45,7 +45,7 @@ def table_neox(config: TransformerConfig) -> list[Rule]:
         *lines("decoder.", "gpt_neox.", {"embeddings.tokens": "embed_in", "final_norm": "final_layer_norm"}),
         *bloom.table_heads("gpt_neox.layers.{i}.attention.", config),
         *lines("decoder.blocks.{i}.", "gpt_neox.layers.{i}.", bloom.BLOCK),
-        rule("output.proj", "embed_out" if isinstance(config.head, TokenHead) else labels_name(config)),
+        rule("output.proj", output_name(config, "embed_out")),
     ]
 
 

@@ -26,7 +26,7 @@ EXERCISES = (
                 "counts.get(pair, 0) + 1",
             ),
             Mistake(
-                "A pair that occurs twice in a word counts once: go over the places, not over a set of pairs.",
+                "You count a pair only once per word: go over the places, not over a set of pairs.",
                 "in pairwise(word)",
                 "in set(pairwise(word))",
             ),
