@@ -2,6 +2,7 @@
 
 import ast
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 import glassformer
 from configs import CONFIGS, random_ids, random_inputs, random_model
@@ -36,8 +38,9 @@ def model(name: str = "gpt") -> tuple[Transformer, Run]:
 
 
 def save(folder: Path, step: int = 5, name: str = "gpt", state: TrainingState = STATE) -> Transformer:
-    """Write a run folder with one checkpoint."""
+    """Write a run folder with one checkpoint; each step has other weights."""
     network, run = model(name)
+    next(network.parameters()).data.add_(step)
     checkpoint.save(
         folder,
         step,
@@ -339,6 +342,45 @@ def test_an_interrupted_publication_is_detected_and_repaired(directory: Path, mo
     publish(checkpoint.path_of(directory, 10), directory, 10)
     assert model_directory.is_published(directory, 10)
     assert read_model(directory).manifest.step == 10
+
+
+@pytest.mark.parametrize("until", ["the weights are replaced", "the end"])
+def test_a_model_published_during_a_read_is_read_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, until: str
+) -> None:
+    """The weights are newer than the verified manifest; the manifest itself may still be the older one."""
+    save(directory, 10)
+    newer = checkpoint.path_of(directory, 10)
+    expected = weights_of(read_model(newer).network)
+    older = weights_of(read_model(directory).network)
+    assert not all(torch.equal(tensor, older[name]) for name, tensor in expected.items())
+    calls: list[Path] = []
+
+    def load(network: nn.Module, path: Path) -> None:
+        if not calls and until == "the end":
+            publish(newer, directory, 10)
+        elif not calls:
+            shutil.copyfile(newer / path.name, directory / "copy")
+            (directory / "copy").replace(path)
+        calls.append(path)
+        load_weights(network, path)
+        if len(calls) == 1:
+            publish(newer, directory, 10)
+
+    monkeypatch.setattr(model_directory, "load_weights", load)
+    stored = read_model(directory)
+    assert stored.manifest.step == 10 and len(calls) == 2
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights_of(stored.network).items())
+
+
+def test_a_folder_that_is_always_replaced_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(network: nn.Module, path: Path) -> None:
+        load_weights(network, path)
+        publish(checkpoint.path_of(directory, 5), directory, 5)
+
+    monkeypatch.setattr(model_directory, "load_weights", load)
+    with pytest.raises(UserError, match="was replaced during each of 5 reads"):
+        read_model(directory)
 
 
 def test_no_code_reads_or_writes_pickles() -> None:

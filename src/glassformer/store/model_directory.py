@@ -204,8 +204,29 @@ def has_weights_of(folder: Path, other: Path) -> bool:
 def read_model(folder: Path, *, reads_weights: bool = True) -> StoredModel:
     """Read a model directory after verifying its manifest; raise `UserError` with the reason if this fails.
 
-    Without `reads_weights`, the network is on the meta device.
+    Without `reads_weights`, the network is on the meta device. The folder is read again if a trainer published a newer
+    step during the read: the weights are always those of the manifest.
     """
+    for _ in range(5):
+        before = _versions(folder)
+        try:
+            stored = _read(folder, reads_weights)
+        except UserError:
+            if _versions(folder) == before:
+                raise
+        else:
+            if _versions(folder) == before:
+                return stored
+    raise UserError(f"{folder} was replaced during each of 5 reads: read one of its checkpoints, or wait for the run")
+
+
+def _versions(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return what changes when a file of a model directory is replaced: its inode and its time."""
+    paths = (folder / name for name in [*MODEL_FILES, *SOME_FILES, MANIFEST])
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths if path.exists()}
+
+
+def _read(folder: Path, reads_weights: bool) -> StoredModel:
     from glassformer.store.tensors import require_fit
 
     manifest = read_manifest(folder)
