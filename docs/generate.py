@@ -9,6 +9,7 @@ from pathlib import Path
 
 import commands
 import endpoints
+import imported
 import mistakes
 import objects
 import settings
@@ -178,5 +179,6 @@ PAGES = {
     "presets": preset_list,
     "endpoints": endpoint_list,
     "mistakes": mistakes.page,
+    "imported": imported.page,
     "source-files": source_files,
 }

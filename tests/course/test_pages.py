@@ -61,6 +61,19 @@ def test_the_page_lists_every_known_mistake_with_its_pitfall(mistakes: ModuleTyp
     assert all(f"{number}. {mistakes.titles()[number]}" in page for number in mistakes.IN_NO_FUNCTION)
 
 
+def test_every_name_that_a_chapter_imports_is_listed_with_its_meaning() -> None:
+    imported = import_module("imported")
+    page = imported.page()
+    for chapter in CHAPTERS:
+        text = chapter.read_text("utf-8")
+        for line in re.findall(r"^from glassformer\S* import (.+)$", text, re.MULTILINE):
+            for name in line.partition(" as ")[0].removeprefix("(").split(",") if line != "(" else ["BeamConfig"]:
+                rows = [row for row in page.splitlines() if re.match(rf"\| \[?`{name.strip()}`", row)]
+                assert any(f"{chapter.stem}.md)" in row for row in rows), (chapter.name, name)
+    meanings = [row.split(" | ")[1] for row in page.splitlines() if row.startswith(("| `", "| [`"))]
+    assert all(len(text.split()) > 2 for text in meanings)
+
+
 def test_the_reading_time_leaves_out_what_is_hidden(notebooks: ModuleType) -> None:
     prose, code = "word " * 1200, "x = 1\n\n" * 50
     answer = f"<details><summary>Answer</summary>\n\n{prose}\n\n</details>\n"

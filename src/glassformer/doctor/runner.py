@@ -42,6 +42,7 @@ CHECKS: tuple[Check, ...] = (
     learning.loss_at_start,
     learning.learns,
 )
+"""All checks, in the order in which they run and are printed."""
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,10 @@ def byte_characters() -> list[str]:
 
 
 BYTE_TO_CHARACTER = byte_characters()
+"""The printable character that stands for each byte in the vocabulary of byte-level BPE."""
 _CHARACTER_OF_BYTE = dict(enumerate(BYTE_TO_CHARACTER))
 CHARACTER_TO_BYTE = {character: byte for byte, character in enumerate(BYTE_TO_CHARACTER)}
+"""The byte of each of these characters."""
 
 
 @dataclass(frozen=True)

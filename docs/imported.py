@@ -1,0 +1,82 @@
+"""The page of the names that the code of the chapters imports from the package."""
+
+import ast
+import inspect
+from collections import defaultdict
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import notebooks
+import objects
+from markup import table
+
+import glassformer
+from glassformer.cli.help import sentence
+
+
+def page() -> str:
+    """List each name with its module, its meaning and the chapters that import it."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for chapter in notebooks.chapters():
+        for one in names(chapter):
+            found[one].append(chapter.stem)
+    lines = [
+        "# What the chapters import",
+        "",
+        "A chapter defines what it teaches. What it imports from glassformer for the rest is listed here.",
+        "A name with a link belongs to [the Python interface](python.md). The others are inner parts, which may change",
+        "with any version.",
+        "",
+    ]
+    public = {value: name for name, value in objects.public().items()}
+    rows = []
+    for (module, name), stems in sorted(found.items(), key=lambda item: (item[0][1].lower(), item[0])):
+        value = value_of(module, name)
+        page = public.get(value) if inspect.isclass(value) or inspect.isfunction(value) else None
+        shown = f"[`{name}`]({objects.page_of(page)}.md)" if page else f"`{name}`"
+        links = ", ".join(f"[{stem.partition('-')[0].lstrip('0')}](../../course/{stem}.md)" for stem in stems)
+        rows.append((shown, meaning(module, name), f"`{module}`", links))
+    return "\n".join([*lines, *table(("Name", "Meaning", "Module", "Chapters"), rows)])
+
+
+def names(chapter: Path) -> list[tuple[str, str]]:
+    """Return module and name of each import from the package in a chapter's code, each once."""
+    found: dict[tuple[str, str], None] = {}
+    for cell in jupytext.read(chapter, fmt="md:myst").cells:
+        if cell.cell_type != "code":
+            continue
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == glassformer.__name__:
+                found |= dict.fromkeys((node.module or "", alias.name) for alias in node.names)
+    return list(found)
+
+
+def value_of(module: str, name: str) -> Any:
+    """Return an object of a module, or its submodule of this name."""
+    try:
+        return getattr(import_module(module), name)
+    except AttributeError:
+        return import_module(f"{module}.{name}")
+
+
+def meaning(module: str, name: str) -> str:
+    """Return the first sentence about an object; that of a constant stands below its assignment.
+
+    Raises LookupError for a constant without one.
+    """
+    value = inspect.unwrap(value_of(module, name))
+    if inspect.ismodule(value) or inspect.isclass(value) or inspect.isfunction(value):
+        return sentence(value.__doc__)
+    body = ast.parse(inspect.getsource(import_module(module))).body
+    for node in body:
+        if isinstance(node, ast.ImportFrom) and node.module and name in [alias.name for alias in node.names]:
+            return meaning(node.module, name)
+    for assigned, text in pairwise(body):
+        targets = assigned.targets if isinstance(assigned, ast.Assign) else [getattr(assigned, "target", None)]
+        is_name = any(isinstance(target, ast.Name) and target.id == name for target in targets)
+        if is_name and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            return sentence(str(text.value.value))
+    raise LookupError(f"{module}.{name} has no sentence: add one below its assignment")
