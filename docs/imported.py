@@ -63,7 +63,7 @@ def value_of(module: str, name: str) -> Any:
 
 
 def meaning(module: str, name: str) -> str:
-    """Return the first sentence about an object; that of a constant stands below its assignment.
+    """Return the first sentence about an object; that of a constant is below its assignment.
 
     Raises LookupError for a constant without one.
     """
