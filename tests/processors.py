@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 AMD, INTEL = "AuthenticAMD", "GenuineIntel"
-NO_ONEDNN = {"has_onednn": False, "packs_bfloat16": False, "bfloat16": ()}
+NO_ONEDNN = {"has_onednn": False, "packs_bfloat16": False, "packs_float16": False, "bfloat16": ()}
 KINDS: dict[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "amd-avx2": (AVX2, {"vendor": AMD, "family": 25, "bfloat16": ()}),
     "amd-zen5": ({}, {"vendor": AMD, "family": 26, "bfloat16": ("avx512_bf16",)}),
@@ -36,6 +36,8 @@ def of_kind(kind: str, real: "Processor") -> "Processor":
     choices = processor.choose((changed.vendor, changed.family, instructions, *changed.bfloat16))
     if not real.packs_bfloat16:
         choices = replace(choices, packs_bfloat16=False)
+    if not real.packs_float16:
+        choices = replace(choices, packs_float16=False)
     if not real.has_onednn:
         choices = processor.PLAIN
     return replace(changed, choices=choices)

@@ -22,8 +22,19 @@ CAN = processor.detect()
 pytestmark = pytest.mark.skipif(not CAN.has_onednn, reason="this build of PyTorch has no oneDNN")
 
 
-EVERYTHING = replace(Choices(**{field.name: True for field in fields(Choices)}), packs_bfloat16=CAN.packs_bfloat16)
+EVERYTHING = replace(
+    Choices(**{field.name: True for field in fields(Choices)}),
+    packs_bfloat16=CAN.packs_bfloat16,
+    packs_float16=CAN.packs_float16,
+)
 """Every fast path, also one that is added later; `packed_rows` True is 1."""
+
+CLOSE: dict[torch.dtype, dict[str, float]] = {
+    torch.float32: {},
+    torch.bfloat16: {},
+    torch.float16: {"rtol": 2e-3, "atol": 2e-3},
+}
+"""Tolerances; PyTorch's product in float16 adds in float16 or in fp32, depending on the processor."""
 
 
 @pytest.fixture
@@ -141,22 +152,31 @@ def test_gradients_of_gradients_of_a_wide_layer(dtype: torch.dtype, monkeypatch:
 
 
 @pytest.mark.usefixtures("everywhere")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_packed_weights_give_the_products_of_the_layer(dtype: torch.dtype) -> None:
-    one, x = layer(dtype), torch.randn(5, 24).to(dtype)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(24,), (5, 24), (2, 3, 24)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_packed_weights_give_the_products_of_the_layer(dtype: torch.dtype, shape: tuple[int, ...], bias: bool) -> None:
+    one, x = layer(dtype, bias), torch.randn(shape).to(dtype)
     with torch.no_grad():
         expected = F.linear(x, one.weight, one.bias)
     with PackedWeights(), torch.no_grad():
-        torch.testing.assert_close(one(x), expected)
-    assert (one in packed_weights._packed) == (dtype == torch.float32 or CAN.packs_bfloat16)
+        found = one(x)
+        torch.testing.assert_close(found, expected, **CLOSE[dtype])
+        assert found.dtype == dtype
+    packs = {torch.float32: True, torch.bfloat16: CAN.packs_bfloat16, torch.float16: CAN.packs_float16}
+    assert (one in packed_weights._packed) == packs[dtype]
     assert one(x).requires_grad, "gradients need the plain layer"
-    assert set(one.state_dict()) == {"weight", "bias"} and copy.deepcopy(one) not in packed_weights._packed
+    assert (
+        set(one.state_dict()) == {"weight", *(["bias"] if bias else [])}
+        and copy.deepcopy(one) not in packed_weights._packed
+    )
 
 
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("change", ["in place", "data", "rows", "columns", "load", "new"])
-def test_a_changed_weight_is_packed_again(change: str) -> None:
-    one, x, packed = layer(), torch.randn(5, 24), PackedWeights()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_changed_weight_is_packed_again(change: str, dtype: torch.dtype) -> None:
+    one, x, packed = layer(dtype), torch.randn(5, 24).to(dtype), PackedWeights()
     with packed, torch.no_grad():
         before = one(x)
     if change == "in place":
@@ -174,7 +194,7 @@ def test_a_changed_weight_is_packed_again(change: str) -> None:
         one.weight = nn.Parameter(2 * one.weight.detach())
     with PackedWeights(), torch.no_grad():
         after = one(x)
-        torch.testing.assert_close(after, F.linear(x, one.weight, one.bias))
+        torch.testing.assert_close(after, F.linear(x, one.weight, one.bias), **CLOSE[dtype])
     assert not torch.allclose(before, after)
 
 
@@ -275,7 +295,7 @@ def test_bfloat16_weights_are_not_packed_by_a_processor_that_cannot(monkeypatch:
     assert torch.equal(found, F.linear(x, large.weight, large.bias))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("shape", [(1, 512), (2, 512), (33, 512)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_gives_the_same_products_as_on_every_kind_of_processor(
@@ -285,9 +305,9 @@ def test_a_layer_gives_the_same_products_as_on_every_kind_of_processor(
     monkeypatch.setattr(processor, "this", of_kind(kind, CAN))
     one, x = Linear(512, 512).to(dtype), torch.randn(shape).to(dtype)
     expected = F.linear(x, one.weight, one.bias)
-    torch.testing.assert_close(one(x), expected)
+    torch.testing.assert_close(one(x), expected, **CLOSE[dtype])
     with PackedWeights(), torch.inference_mode():
-        torch.testing.assert_close(one(x), expected)
+        torch.testing.assert_close(one(x), expected, **CLOSE[dtype])
 
 
 @pytest.mark.usefixtures("everywhere")

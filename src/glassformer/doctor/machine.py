@@ -102,6 +102,7 @@ def _everything(here: processor.Processor) -> Choices:
     return Choices(
         packed_rows=1,
         packs_bfloat16=here.packs_bfloat16,
+        packs_float16=here.packs_float16,
         blocked_attention=in_bfloat16,
         wide_bfloat16=in_bfloat16,
         onednn_fp32=True,

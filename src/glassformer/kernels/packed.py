@@ -1,7 +1,8 @@
-"""Packed weights: copies of weights in the layout of oneDNN's kernels, for generation on a CPU.
+"""Packed weights: copies of weights in the layout of the kernels of oneDNN or FBGEMM, for generation on a CPU.
 
-A product with few rows is limited by the memory: oneDNN reads weights two to three times faster in its own layout.
-The result equals `F.linear(x, layer.weight, layer.bias)` up to rounding, so that a reader may stop there.
+A product with few rows is limited by the memory. oneDNN reads weights in fp32 and bfloat16 two to three times faster in
+its own layout. FBGEMM reads packed weights in float16 and computes in fp32, without converting the whole weight. The
+result equals `F.linear(x, layer.weight, layer.bias)` up to rounding, so that a reader may stop there.
 """
 
 import threading
@@ -21,6 +22,10 @@ MAX_PACKED_BYTES = 2 << 30
 """Packed weights are copies: of a larger network, only the first layers are packed."""
 
 
+PackedWeight = Tensor | torch.ScriptObject
+"""A weight in oneDNN's layout, or an object of FBGEMM."""
+
+
 class _Here(threading.local):
     """The block that is open in this thread."""
 
@@ -36,9 +41,15 @@ _lock = threading.Lock()
 def linear_layer(layer: nn.Linear, x: Tensor) -> Tensor:
     """Return x Wᵀ + b of a layer: by packed weights in a block of `PackedWeights`, otherwise by `linear`."""
     block = _here.block
-    if block is not None and (packed := block.of(layer, x)) is not None:
+    packed = block.of(layer, x) if block is not None else None
+    if packed is None:
+        return linear(x, layer.weight, layer.bias)
+    if isinstance(packed, Tensor):
         return onednn_product(x, packed, layer.bias)
-    return linear(x, layer.weight, layer.bias)
+    rows = x.reshape(-1, layer.in_features).float()
+    product: Tensor = torch.ops.quantized.linear_dynamic_fp16(rows, packed).to(x.dtype)
+    product = product.view(*x.shape[:-1], layer.out_features)
+    return product if layer.bias is None else product + layer.bias
 
 
 class PackedWeights:
@@ -54,7 +65,7 @@ class PackedWeights:
     """
 
     def __init__(self) -> None:
-        self._checked: dict[int, Tensor | None] = {}
+        self._checked: dict[int, PackedWeight | None] = {}
         self._before: list[PackedWeights | None] = []
 
     def __enter__(self) -> Self:
@@ -67,20 +78,19 @@ class PackedWeights:
     ) -> None:
         _here.block = self._before.pop()
 
-    def of(self, layer: nn.Linear, x: Tensor) -> Tensor | None:
+    def of(self, layer: nn.Linear, x: Tensor) -> PackedWeight | None:
         """Return the packed weight of a layer; None if it is not to be used for `x`."""
         if torch.is_grad_enabled() or is_transformed() or torch.is_autocast_enabled("cpu"):
             return None
         if x.dtype == torch.float32 and x.numel() < (processor.this.choices.packed_rows or 1) * layer.in_features:
             return None
+        if x.dtype != layer.weight.dtype or not x.is_cpu or type(x) is not Tensor or not x.numel():
+            return None
         if id(layer) not in self._checked:
-            if x.dtype != layer.weight.dtype or not is_plain(x, layer.weight):
+            if not is_plain(x, layer.weight):
                 return None
             self._checked[id(layer)] = _pack(layer)
-        packed = self._checked[id(layer)]
-        if packed is None or x.dtype != packed.dtype or not x.is_cpu or type(x) is not Tensor or not x.numel():
-            return None
-        return packed
+        return self._checked[id(layer)]
 
 
 def forget_packed(network: nn.Module) -> None:
@@ -95,10 +105,10 @@ def forget_packed(network: nn.Module) -> None:
 
 
 class _Packed(NamedTuple):
-    """A copy of a weight in the layout of oneDNN, and what identifies the values that were copied."""
+    """A copy of a weight, and what identifies the values that were copied."""
 
     identity: tuple[Any, ...]
-    tensor: Tensor
+    weight: PackedWeight
     n_bytes: int
 
 
@@ -112,7 +122,7 @@ def _identity(weight: Tensor) -> tuple[Any, ...]:
     return weight.data_ptr(), weight.dtype, *(int((x * torch.arange(1, len(x) + 1)).sum()) for x in sums)
 
 
-def _pack(layer: nn.Linear) -> Tensor | None:
+def _pack(layer: nn.Linear) -> PackedWeight | None:
     """Return the packed weight; None for a weight that is not packed, and beyond `MAX_PACKED_BYTES`."""
     if not _can_pack(layer):
         return None
@@ -121,17 +131,20 @@ def _pack(layer: nn.Linear) -> Tensor | None:
     with _lock:
         packed, identity = _packed.get(layer), _identity(weight)
         if packed is not None and packed.identity == identity:
-            return packed.tensor
+            return packed.weight
         _packed.pop(layer, None)
         if sum(one.n_bytes for one in _packed.values()) + n_bytes > MAX_PACKED_BYTES:
             return None
-        copied = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
+        if weight.dtype == torch.float16:
+            copied = torch.ops.quantized.linear_prepack_fp16(weight.detach().float(), None)
+        else:
+            copied = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
         _packed[layer] = _Packed(identity, copied, n_bytes)
-        return _packed[layer].tensor
+        return _packed[layer].weight
 
 
 def _can_pack(layer: nn.Linear) -> bool:
-    """Return True for a large weight whose layout `_identity` can read and whose type oneDNN packs."""
+    """Return True for a large weight whose layout `_identity` can read and whose type is packed here."""
     weight, choices = layer.weight, processor.this.choices
     if weight.numel() < MIN_PACKED or not weight.is_contiguous():
         return False
@@ -140,4 +153,6 @@ def _can_pack(layer: nn.Linear) -> bool:
         return False
     if weight.dtype == torch.float32:
         return choices.packed_rows is not None
+    if weight.dtype == torch.float16:
+        return choices.packs_float16
     return weight.dtype == torch.bfloat16 and choices.packs_bfloat16

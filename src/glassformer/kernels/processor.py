@@ -7,7 +7,7 @@ replaces this one object (`tests/processors.py`). `glassformer doctor --machine`
 import os
 import platform
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ class Choices:
     """Rows of a product in fp32 from which generation reads packed weights (`kernels/packed.py`); None = never."""
     packs_bfloat16: bool = False
     """True if generation reads packed weights in bfloat16."""
+    packs_float16: bool = False
+    """True if generation reads packed weights in float16, and computes in fp32."""
     blocked_attention: bool = False
     """True if attention in bfloat16 is computed by blocks (`kernels/blocked_attention.py`)."""
     wide_bfloat16: bool = False
@@ -43,7 +45,7 @@ _AVX512, _AMX = ("AVX512", "avx512_bf16"), ("AVX512", "avx512_bf16", "amx_bf16")
 MEASURED = {
     # AMD: families 25 (Zen 3 and 4; the row of AVX2 is from a Zen 4 with hidden instructions) and 26 (Zen 5; the
     # processor of its measurement had twice the rate of Zen 4, and its family was not recorded)
-    (_AMD, 25, "AVX2"): Choices(packed_rows=1, wide_fp32=True, half_by_fp32=True),
+    (_AMD, 25, "AVX2"): Choices(packed_rows=1, packs_float16=True, wide_fp32=True, half_by_fp32=True),
     (_AMD, 25, *_AVX512): Choices(packed_rows=1, wide_fp32=True, half_by_fp32=True, **_BFLOAT16),
     (_AMD, 26, *_AVX512): Choices(packed_rows=1, onednn_fp32=True, **_BFLOAT16),
     # Intel: Sapphire Rapids and newer
@@ -66,6 +68,8 @@ class Processor:
     """Instruction sets that multiply in bfloat16; without one, PyTorch emulates these products slowly."""
     packs_bfloat16: bool
     """True if oneDNN packs weights and computes LSTMs in bfloat16: with AVX-512 or AVX-NE-CONVERT, not without."""
+    packs_float16: bool
+    """True if PyTorch has FBGEMM, which packs weights in float16."""
     has_onednn: bool
     """True if PyTorch has oneDNN's linear layer, on the architecture where it was measured."""
     choices: Choices = field(default=PLAIN)
@@ -110,6 +114,8 @@ def detect() -> Processor:
     is_x86 = platform.machine().lower() in ("x86_64", "amd64")
     has_onednn = is_x86 and torch.backends.mkldnn.is_available() and hasattr(onednn, "_linear_pointwise")
     packs_bfloat16 = hasattr(onednn, "_is_mkldnn_bf16_supported") and bool(onednn._is_mkldnn_bf16_supported())
+    has_fbgemm = is_x86 and "fbgemm" in torch.backends.quantized.supported_engines
+    packs_float16 = has_fbgemm and hasattr(torch.ops.quantized, "linear_prepack_fp16")
     can: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing in older releases of torch
     multiplies = tuple(name for name in ("avx512_bf16", "amx_bf16") if can.get(name) and packs_bfloat16)
     instructions = torch.backends.cpu.get_cpu_capability()
@@ -117,12 +123,14 @@ def detect() -> Processor:
     choices = PLAIN
     if has_onednn:
         choices = choose((vendor, family, instructions, *multiplies), os.environ.get(VARIABLE, "auto"))
+        choices = replace(choices, packs_float16=choices.packs_float16 and packs_float16)
     return Processor(
         vendor=vendor,
         family=family,
         name=" ".join([platform.machine(), *model.split(), instructions]),
         bfloat16=multiplies,
         packs_bfloat16=packs_bfloat16,
+        packs_float16=packs_float16,
         has_onednn=has_onednn,
         choices=choices,
     )
