@@ -282,6 +282,11 @@ EXERCISES = (
                 "    weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-13)",
                 f"{MISTAKES}#zero-after-the-softmax",
             ),
+            Mistake(
+                "The mask is multiplied by -inf, and 0 · -inf is NaN: write -inf only where the mask hides.",
+                FROM_MASK_TO_WEIGHTS,
+                'weights = (scores + ~allowed * float("-inf")).softmax(dim=-1)',
+            ),
         ),
         has_gradient=True,
     ),

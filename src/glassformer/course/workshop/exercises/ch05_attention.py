@@ -306,6 +306,11 @@ EXERCISES = (
                 "    return weights / (weights.sum(dim=-1, keepdim=True) + 1e-13)",
                 f"{MISTAKES}#zero-after-the-softmax",
             ),
+            Mistake(
+                "The mask is multiplied by -inf, and 0 · -inf is NaN: write -inf only where the mask hides.",
+                FROM_MASK_TO_WEIGHTS,
+                'return (scores + ~allowed * float("-inf")).softmax(dim=-1)',
+            ),
         ),
         has_gradient=True,
     ),
@@ -423,6 +428,12 @@ EXERCISES = (
                 "The softmax is over the queries: the weights of each query must add up to 1, along the last axis.",
                 "masked_softmax(scores, allowed)",
                 "masked_softmax(scores.mT, allowed.mT).mT",
+            ),
+            Mistake(
+                "The mask is multiplied by -inf, and 0 · -inf is NaN: write -inf only where the mask hides.",
+                "masked_softmax(scores, allowed)",
+                '(scores + ~allowed * float("-inf")).softmax(dim=-1)',
+                MASKS,
             ),
         ),
         has_gradient=True,
@@ -543,6 +554,13 @@ EXERCISES = (
                 "The heads are joined without an exchange of H and T, so the numbers of different tokens are mixed.",
                 "join_heads(attention(query, key, value, allowed))",
                 "attention(query, key, value, allowed).reshape(x.shape)",
+            ),
+            Mistake(
+                "Heads are split and joined by a view alone, so a head mixes numbers of several tokens: exchange T and "
+                "H.",
+                "join_heads(attention(query, key, value, allowed))",
+                "attention(*(y.transpose(1, 2).reshape(y.shape) for y in (query, key, value)), "
+                "allowed).reshape(x.shape)",
             ),
         ),
         has_gradient=True,

@@ -83,6 +83,11 @@ EXERCISES = (
                 "ids[:, :-1], ids[:, 1:]",
                 "ids, torch.nn.functional.pad(ids[:, 1:], (0, 1), value=-100)",
             ),
+            Mistake(
+                "The ids are rolled, so the last label is the first id of the text: cut off the last input.",
+                "ids[:, :-1], ids[:, 1:]",
+                "ids, ids.roll(-1, 1)",
+            ),
         ),
     ),
     Exercise(
