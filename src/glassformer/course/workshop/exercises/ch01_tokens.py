@@ -10,6 +10,7 @@ from glassformer.course.workshop.solutions.ch01_tokens import (
 )
 
 SECTION = "course/01-text-to-ids"
+END_MARK = "You add an end mark to each word: take the words as they are given."
 TEXT = {"low": 5, "lower": 2, "newest": 6, "widest": 3, "banana": 4, "aaa": 1}
 TIES = {"ba": 2, "ab": 2, "bb": 2, "cc": 1}
 MERGES = [("e", "s"), ("es", "t"), ("l", "o"), ("lo", "w"), ("n", "e"), ("ne", "w"), ("a", "n"), ("an", "an")]
@@ -135,6 +136,27 @@ EXERCISES = (
                 "        if not counts:\n            break\n",
                 "",
             ),
+            Mistake(
+                "Learning stops when the best pair occurs only once, as with min_frequency=2 in libraries: merge until "
+                "no word has two symbols.",
+                "if not counts:",
+                "if not counts or max(counts.values()) < 2:",
+            ),
+            Mistake(
+                END_MARK,
+                "{tuple(word): n for word, n in words.items()}",
+                '{(*word, "</w>"): n for word, n in words.items()}',
+            ),
+            Mistake(
+                END_MARK,
+                "{tuple(word): n for word, n in words.items()}",
+                '{(*word[:-1], word[-1] + "</w>"): n for word, n in words.items()}',
+            ),
+            Mistake(
+                "The words are joined to one text, so merges cross their borders: count the pairs inside each word.",
+                "{tuple(word): n for word, n in words.items()}",
+                '{tuple("".join(word * n for word, n in words.items())): 1}',
+            ),
         ),
     ),
     Exercise(
@@ -173,6 +195,13 @@ EXERCISES = (
                 '    vocabulary, symbols = {*word, *map("".join, merges)}, []\n    while word:\n'
                 "        symbols.append(max((symbol for symbol in vocabulary if word.startswith(symbol)), key=len))\n"
                 "        word = word[len(symbols[-1]) :]\n    return symbols\n",
+            ),
+            Mistake(END_MARK, "tuple(word)", '(*word, "</w>")'),
+            Mistake(
+                "Only the first occurrence of each pair is merged: merge all of them.",
+                "        symbols = merge_pair(symbols, pair)\n",
+                "        i = next((i for i in range(len(symbols)) if symbols[i : i + 2] == pair), len(symbols))\n"
+                "        symbols = (*symbols[:i], *merge_pair(symbols[i : i + 2], pair), *symbols[i + 2 :])\n",
             ),
         ),
     ),

@@ -154,6 +154,11 @@ EXERCISES = (
                 "10000.0 ** (-torch.arange(0, width, 2) / width)",
                 "torch.tensor([10000.0 ** (i / width) for i in range(0, width, 2)])",
             ),
+            Mistake(
+                "The exponent is -i / (D / 2 - 1), as in fairseq and tensor2tensor: the paper has -2i / D.",
+                "(-torch.arange(0, width, 2) / width)",
+                "(-torch.arange(width // 2) * (1 / (width // 2 - 1)))",
+            ),
         ),
     ),
     Exercise(
@@ -243,6 +248,21 @@ EXERCISES = (
                 "Points are read from neighbours, and written to two halves: use the numbers i and i + K / 2 for both.",
                 "x.chunk(2, dim=-1)",
                 "(x[..., ::2], x[..., 1::2])",
+            ),
+            Mistake(
+                "Points are two halves, and each angle is repeated for two neighbours: the numbers i and i + K / 2 "
+                "must have the same angle.",
+                "return torch.cat((a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()), dim=-1)",
+                "angles = angles.repeat_interleave(2, dim=-1)\n"
+                "    return x * angles.cos() + torch.cat((-b, a), dim=-1) * angles.sin()",
+            ),
+            Mistake(
+                "Points are neighbours, and the angles are repeated for two halves: use the numbers i and i + K / 2 "
+                "for both.",
+                "return torch.cat((a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()), dim=-1)",
+                "angles = torch.cat((angles, angles), dim=-1)\n"
+                "    turned = torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)\n"
+                "    return x * angles.cos() + turned * angles.sin()",
             ),
         ),
         has_gradient=True,

@@ -258,6 +258,35 @@ EXERCISES = (
                 f"{MISTAKES}#true-means-hidden-6",
                 pitfall=6,
             ),
+            Mistake(
+                "A mask of 0 and -10000 is added, as in the first BERT, and real scores can be lower: use -inf. "
+                f"{ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                "weights = (scores - 10000.0 * ~allowed).softmax(dim=-1)",
+                f"{MISTAKES}#a-finite-number-as-a-mask-2",
+                pitfall=2,
+            ),
+            Mistake(
+                "The scores of padding are a finite number such as -1e9, and real scores can be lower: use -inf. "
+                f"{ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                "weights = (scores - 1e9 * ~allowed).softmax(dim=-1)",
+                f"{MISTAKES}#a-finite-number-as-a-mask-2",
+                pitfall=2,
+            ),
+            Mistake(
+                "The weights are set to 0 after the softmax and divided by their sum, which is 0 if a score of padding "
+                "is much larger: hide the scores before the softmax.",
+                FROM_MASK_TO_WEIGHTS,
+                "weights = scores.softmax(dim=-1) * allowed\n"
+                "    weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-13)",
+                f"{MISTAKES}#zero-after-the-softmax",
+            ),
+            Mistake(
+                "The mask is multiplied by -inf, and 0 · -inf is NaN: write -inf only where the mask hides.",
+                FROM_MASK_TO_WEIGHTS,
+                'weights = (scores + ~allowed * float("-inf")).softmax(dim=-1)',
+            ),
         ),
         has_gradient=True,
     ),

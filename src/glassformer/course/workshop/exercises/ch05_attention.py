@@ -21,6 +21,8 @@ MASKS = f"{SECTION}#masks"
 HEADS = f"{SECTION}#many-heads"
 MISTAKES = "course/12-classical-mistakes"
 ALSO_EMPTY = "A query without any allowed key needs zeros too."
+AS_IN_MODULE = "The mask is inverted, as for nn.MultiheadAttention: here, True means that a query may attend."
+FIRST_BERT = "A mask of 0 and -10000 is added, as in the first BERT, and real scores can be lower: use -inf."
 FROM_MASK_TO_WEIGHTS = """hidden = scores.masked_fill(~allowed, float("-inf"))
     is_empty = ~allowed.any(dim=-1, keepdim=True)
     weights = hidden.masked_fill(is_empty, 0.0).softmax(dim=-1)
@@ -36,8 +38,8 @@ def softmax_cases() -> list[tuple[torch.Tensor, torch.Tensor]]:
     scores, allowed = normal(2, 4, 5), mask(2, 4, 5, seed=1)
     allowed[0, 2] = False
     scores[1, 1] = 0.0
-    low = torch.tensor([[-1e12, -2e12, 0.0], [-3e4, -3e4, 1.0]])
-    return [(scores, allowed), (low, torch.tensor([[True, True, False], [True, True, False]]))]
+    low = torch.tensor([[-1e12, -2e12, 0.0], [-3e4, -3e4, 1.0], [-500.0, -501.0, 1.0]])
+    return [(scores, allowed), (low, torch.tensor([[True, True, False]] * 3))]
 
 
 def attention_cases() -> list[tuple[torch.Tensor, ...]]:
@@ -76,6 +78,14 @@ EXERCISES = (
             Mistake(
                 "Each token sees the next one: the last allowed key must be the token itself.", ".tril()", ".tril(1)"
             ),
+            Mistake("The mask has the numbers 1 and 0: make it of bool, True and False.", ".tril()", ".tril().float()"),
+            Mistake(
+                "This mask of 0 and -inf is for adding to scores, as in fairseq: return bool, True if a query may "
+                "attend.",
+                "torch.ones(n_tokens, n_tokens, dtype=torch.bool).tril()",
+                'torch.full((n_tokens, n_tokens), float("-inf")).triu(1)',
+                pitfall=6,
+            ),
         ),
     ),
     Exercise(
@@ -109,6 +119,27 @@ EXERCISES = (
                 "~is_token[:, None, None, :]",
                 f"{MISTAKES}#true-means-hidden-6",
                 pitfall=6,
+            ),
+            Mistake(
+                AS_IN_MODULE,
+                "causal_mask(n_tokens) & is_token[:, None, None, :]",
+                "~(causal_mask(n_tokens) & is_token[:, None, None, :])",
+                f"{MISTAKES}#true-means-hidden-6",
+                pitfall=6,
+            ),
+            Mistake(
+                "Padding is hidden on the axis of the queries too, which leaves queries without any key: hide it on "
+                "the axis of the keys only.",
+                "is_token[:, None, None, :]",
+                "is_token[:, None, None, :] & is_token[:, None, :, None]",
+                pitfall=4,
+            ),
+            Mistake(
+                "Padding may attend to itself, so that each query has a key: hide it, because `masked_softmax` gives "
+                "zeros to a query without keys.",
+                "causal_mask(n_tokens) & is_token[:, None, None, :]",
+                "causal_mask(n_tokens) & is_token[:, None, None, :] | torch.eye(n_tokens, dtype=torch.bool)",
+                pitfall=5,
             ),
         ),
     ),
@@ -246,6 +277,40 @@ EXERCISES = (
                 f"{MISTAKES}#true-means-hidden-6",
                 pitfall=6,
             ),
+            Mistake(
+                f"{FIRST_BERT} {ALSO_EMPTY}",
+                FROM_MASK_TO_WEIGHTS,
+                "return (scores - 10000.0 * ~allowed).softmax(dim=-1)",
+                f"{MISTAKES}#a-finite-number-as-a-mask-2",
+                pitfall=2,
+            ),
+            Mistake(
+                "The hidden keys get a finite score such as -1e9, and real scores can be lower: use -inf.",
+                FROM_MASK_TO_WEIGHTS,
+                "return scores.masked_fill(~allowed, -1e9).softmax(dim=-1) * allowed",
+                f"{MISTAKES}#a-finite-number-as-a-mask-2",
+                pitfall=2,
+            ),
+            Mistake(
+                "The hidden keys get a finite score such as -1e4, and real scores can be lower: use -inf.",
+                FROM_MASK_TO_WEIGHTS,
+                "return scores.masked_fill(~allowed, -1e4).softmax(dim=-1) * allowed",
+                f"{MISTAKES}#a-finite-number-as-a-mask-2",
+                pitfall=2,
+            ),
+            Mistake(
+                "The weights are set to 0 after the softmax and divided by their sum, which is 0 if a hidden score is "
+                "much larger: hide the scores before the softmax.",
+                FROM_MASK_TO_WEIGHTS,
+                "weights = scores.softmax(dim=-1) * allowed\n"
+                "    return weights / (weights.sum(dim=-1, keepdim=True) + 1e-13)",
+                f"{MISTAKES}#zero-after-the-softmax",
+            ),
+            Mistake(
+                "The mask is multiplied by -inf, and 0 · -inf is NaN: write -inf only where the mask hides.",
+                FROM_MASK_TO_WEIGHTS,
+                'return (scores + ~allowed * float("-inf")).softmax(dim=-1)',
+            ),
         ),
         has_gradient=True,
     ),
@@ -325,6 +390,51 @@ EXERCISES = (
                 " / math.sqrt(query.shape[-1])\n    return masked_softmax(scores, allowed)",
                 "\n    return masked_softmax(scores, allowed) / math.sqrt(query.shape[-1])",
             ),
+            Mistake(
+                AS_IN_MODULE,
+                "masked_softmax(scores, allowed)",
+                "masked_softmax(scores, ~allowed)",
+                f"{MISTAKES}#true-means-hidden-6",
+                pitfall=6,
+            ),
+            Mistake(
+                "The weights are set to 0 after the softmax, so the others do not add up to 1: hide the scores before "
+                "it.",
+                "masked_softmax(scores, allowed)",
+                "scores.softmax(dim=-1).masked_fill(~allowed, 0.0)",
+                f"{MISTAKES}#zero-after-the-softmax",
+            ),
+            Mistake(
+                "The mask is added to the scores as 1 and 0, as PyTorch's kernel adds a mask of numbers: give it bool.",
+                "masked_softmax(scores, allowed)",
+                "(scores + allowed).softmax(dim=-1)",
+                MASKS,
+            ),
+            Mistake(
+                "A query without any allowed key gets the mean of all values: give it zeros, by your masked_softmax.",
+                "masked_softmax(scores, allowed)",
+                "scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=-1)",
+                MASKS,
+                pitfall=5,
+            ),
+            Mistake(
+                FIRST_BERT,
+                "masked_softmax(scores, allowed)",
+                "(scores - 10000.0 * ~allowed).softmax(dim=-1)",
+                f"{MISTAKES}#a-finite-number-as-a-mask-2",
+                pitfall=2,
+            ),
+            Mistake(
+                "The softmax is over the queries: the weights of each query must add up to 1, along the last axis.",
+                "masked_softmax(scores, allowed)",
+                "masked_softmax(scores.mT, allowed.mT).mT",
+            ),
+            Mistake(
+                "The mask is multiplied by -inf, and 0 · -inf is NaN: write -inf only where the mask hides.",
+                "masked_softmax(scores, allowed)",
+                '(scores + ~allowed * float("-inf")).softmax(dim=-1)',
+                MASKS,
+            ),
         ),
         has_gradient=True,
     ),
@@ -367,6 +477,11 @@ EXERCISES = (
                 "Without an exchange of H and T, the numbers of different tokens are mixed.",
                 "x.transpose(1, 2).reshape",
                 "x.reshape",
+            ),
+            Mistake(
+                "The numbers of the heads alternate: put all numbers of head 0 first.",
+                "x.transpose(1, 2).reshape",
+                "x.permute(0, 2, 3, 1).reshape",
             ),
         ),
     ),
@@ -414,6 +529,39 @@ EXERCISES = (
                 "    w = {name: matrix.T for name, matrix in w.items()}\n    query = split_heads",
             ),
             Mistake("Keys and values are exchanged.", "(query, key, value, allowed)", "(query, value, key, allowed)"),
+            Mistake(
+                AS_IN_MODULE,
+                "(query, key, value, allowed)",
+                "(query, key, value, ~allowed)",
+                f"{MISTAKES}#true-means-hidden-6",
+                pitfall=6,
+            ),
+            Mistake(
+                "The scores are not divided by √d, the root of the width of a head.",
+                'query = split_heads(x @ w["q"], n_heads)',
+                'query = split_heads(x @ w["q"], n_heads) * math.sqrt(x.shape[-1] / n_heads)',
+                SCALE,
+                pitfall=7,
+            ),
+            Mistake(
+                "Each head gets every H-th number: head 0 must get the first K numbers.",
+                "query = split_heads",
+                "order = torch.arange(x.shape[-1]).view(-1, n_heads).T.flatten()\n"
+                '    w = {name: w[name][:, order] for name in "qkv"} | {"o": w["o"][order]}\n'
+                "    query = split_heads",
+            ),
+            Mistake(
+                "The heads are joined without an exchange of H and T, so the numbers of different tokens are mixed.",
+                "join_heads(attention(query, key, value, allowed))",
+                "attention(query, key, value, allowed).reshape(x.shape)",
+            ),
+            Mistake(
+                "Heads are split and joined by a view alone, so a head mixes numbers of several tokens: exchange T and "
+                "H.",
+                "join_heads(attention(query, key, value, allowed))",
+                "attention(*(y.transpose(1, 2).reshape(y.shape) for y in (query, key, value)), "
+                "allowed).reshape(x.shape)",
+            ),
         ),
         has_gradient=True,
     ),

@@ -180,6 +180,11 @@ EXERCISES = (
                 "x.square().mean(dim=-1, keepdim=True)",
                 "x.mean(dim=-1, keepdim=True).square()",
             ),
+            Mistake(
+                "The number eps is that of the type, as in torch's rms_norm without eps: use the argument.",
+                "keepdim=True) + eps",
+                "keepdim=True) + torch.finfo(x.dtype).eps",
+            ),
         ),
         has_gradient=True,
     ),

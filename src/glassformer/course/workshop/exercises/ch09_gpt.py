@@ -71,6 +71,23 @@ EXERCISES = (
                 SHIFT,
                 pitfall=18,
             ),
+            Mistake(
+                "Inputs and labels are the same ids, as for Hugging Face's models, which shift inside: shift here.",
+                "ids[:, :-1], ids[:, 1:]",
+                "ids, ids",
+                SHIFT,
+                pitfall=18,
+            ),
+            Mistake(
+                "The last id has no label: leave it out of the inputs, in place of the label -100.",
+                "ids[:, :-1], ids[:, 1:]",
+                "ids, torch.nn.functional.pad(ids[:, 1:], (0, 1), value=-100)",
+            ),
+            Mistake(
+                "The ids are rolled, so the last label is the first id of the text: cut off the last input.",
+                "ids[:, :-1], ids[:, 1:]",
+                "ids, ids.roll(-1, 1)",
+            ),
         ),
     ),
     Exercise(
@@ -225,6 +242,7 @@ EXERCISES = (
             (normal(3, 8), 0.0),
             (normal(3, 8), 1.1),
             (torch.zeros(2), 0.5),
+            (torch.tensor([0.4, 0.2, 0.2, 0.2]).log(), 0.5),
         ],
         (
             Mistake(
@@ -259,6 +277,17 @@ EXERCISES = (
                 "A token is kept after the sum has reached p exactly: keep as few as possible.",
                 "before >= p",
                 "before > p",
+            ),
+            Mistake(
+                "Of equal logits, the last is kept first, as after Hugging Face's rising sort: sort in falling order, "
+                "with stable=True.",
+                "logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)",
+                "(x.flip(-1) for x in logits.softmax(dim=-1).sort(dim=-1, stable=True))",
+            ),
+            Mistake(
+                "All logits that equal the last kept one are kept: of equal logits, keep only the first ones.",
+                "torch.zeros_like(drops).scatter(-1, order, drops)",
+                'logits < logits.gather(-1, order).masked_fill(drops, float("inf")).amin(dim=-1, keepdim=True)',
             ),
         ),
     ),
@@ -309,6 +338,16 @@ EXERCISES = (
             Mistake(
                 "Tokens are counted along the axis of the texts: count along the axis of the tokens.", "dim=1", "dim=0"
             ),
+            Mistake(
+                "Padding gets the position 1, as in Hugging Face's generation: its position is 0.",
+                ".clamp(min=0)",
+                ".masked_fill(~is_token, 1)",
+            ),
+            Mistake(
+                "The positions begin with 2, and that of padding is 1, as in fairseq: begin with 0, also for padding.",
+                "(is_token.long().cumsum(dim=1) - 1).clamp(min=0)",
+                "is_token.long().cumsum(dim=1) * is_token + 1",
+            ),
         ),
     ),
     Exercise(
@@ -348,6 +387,44 @@ EXERCISES = (
                 pitfall=31,
             ),
             Mistake("The scores are not divided by √d.", " / math.sqrt(query.shape[-1])", "", SCALE, pitfall=7),
+            Mistake(
+                "Several new tokens see only the first keys, as with is_causal=True, whose triangle begins at the top "
+                "left: shift its diagonal by the number of tokens in the cache.",
+                ".tril(n_all - n_new)",
+                ".tril(0 if n_new > 1 else n_all)",
+                pitfall=31,
+            ),
+            Mistake(
+                "New tokens see the new tokens after them: make the mask causal among the new tokens.",
+                ".tril(n_all - n_new)",
+                ".tril(0 if cache is None else n_all)",
+                pitfall=31,
+            ),
+            Mistake(
+                "A new token does not see itself: the last allowed key must be the token itself.",
+                ".tril(n_all - n_new)",
+                ".tril(n_all - n_new - 1)",
+                pitfall=31,
+            ),
+            Mistake(
+                "A new token sees the one after it: the last allowed key must be the token itself.",
+                ".tril(n_all - n_new)",
+                ".tril(n_all - n_new + 1)",
+                pitfall=31,
+            ),
+            Mistake(
+                "The cache that is returned has only the new tokens: return those before them too.",
+                "@ value, (key, value)",
+                "@ value, (key[:, :, -n_new:], value[:, :, -n_new:])",
+                pitfall=31,
+            ),
+            Mistake(
+                "The scores are divided by the root of the width of the model: take the smaller width of a head.",
+                "math.sqrt(query.shape[-1])",
+                "math.sqrt(query.shape[1] * query.shape[-1])",
+                SCALE,
+                pitfall=7,
+            ),
         ),
         has_gradient=True,
     ),
