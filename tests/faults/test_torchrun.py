@@ -20,11 +20,11 @@ from glassformer.config.schema import to_dict, to_toml
 from glassformer.store import checkpoint
 from runs import MODEL, tiny_run, write_text
 
-N_STEPS = 45
-TIMES = {"max_steps": N_STEPS, "eval_every": N_STEPS, "checkpoint_every": 15, "grad_accumulation": 2}
+N_STEPS = 9
+TIMES = {"max_steps": N_STEPS, "eval_every": N_STEPS, "checkpoint_every": 3, "grad_accumulation": 2}
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts"]
 HELD = str(Path(__file__).parents[1] / "held.py")
-HELD_AT = 25
+HELD_AT = 5
 """The step after which a run waits until it is stopped."""
 
 
