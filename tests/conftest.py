@@ -34,6 +34,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if kind := config.getoption("processor"):
         processors.become(kind)
+    from glassformer.tasks import conversation, language_modeling
+
+    # The text that each evaluation shows: in full length, it would take a third of the time of a tiny run.
+    language_modeling.SAMPLE_LENGTH = conversation.LENGTH_OF_SAMPLE = 4
 
 
 @pytest.hookimpl(tryfirst=True)

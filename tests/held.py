@@ -6,6 +6,8 @@ not depend on how long the run takes.
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,7 +17,9 @@ from glassformer.training.loop import Trainer
 from glassformer.training.signals import StopRequest
 
 
-def hold(step: int, file: Path, words: list[str]) -> None:
+@contextmanager
+def holding(step: int, file: Path) -> Iterator[None]:
+    """Hold the runs of the block in this way."""
     after_step = Trainer._after_step
 
     def wait(trainer: Trainer, stop: StopRequest, *others: Any) -> Any:
@@ -24,8 +28,9 @@ def hold(step: int, file: Path, words: list[str]) -> None:
         return after_step(trainer, stop, *others)
 
     with mock.patch.object(Trainer, "_after_step", wait):
-        main(words)
+        yield
 
 
 if __name__ == "__main__":
-    hold(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    with holding(int(sys.argv[1]), Path(sys.argv[2])):
+        main(sys.argv[3:])

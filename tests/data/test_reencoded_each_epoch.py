@@ -1,8 +1,11 @@
 """BPE-dropout is drawn again for each epoch: the tokens change, the text does not, and a resumed run is equal."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,13 +140,14 @@ def test_ranks_that_encode_at_the_same_time_share_the_processors(
     """Rank 0 alone encodes the first epoch, and the others wait; all ranks of a machine encode the later epochs."""
     started = []
 
-    class Counted(processes._Workers):
-        def __init__(self, function: Callable[[object], object], n_workers: int) -> None:
-            started.append(n_workers)
-            super().__init__(function, n_workers)
+    @contextmanager
+    def counted(function: Callable[[Any], Any], n_workers: int) -> Iterator[Any]:
+        """Encode here in place of workers; `tests/tokenization/test_processes.py` starts them."""
+        started.append(n_workers)
+        yield SimpleNamespace(map=lambda items, size: map(function, items))
 
     run = dropped(RUNS[name](tmp_path))
-    monkeypatch.setattr(processes, "_Workers", Counted)
+    monkeypatch.setattr(processes, "_Workers", counted)
     monkeypatch.setattr(processes, "n_processors", lambda: 4)
     monkeypatch.setattr("glassformer.data.texts.PIECE_CHARACTERS", 50)
     monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 100)

@@ -237,10 +237,10 @@ def test_several_processes_write_the_files_of_one(
     tokenizer = Tokenizer.train([prose], vocab_size=600, scheme=scheme, learner="tokenizers")
     corpus = Corpus([write("a.txt", prose), write("b.jsonl", jsonl(prose[:9000].split("\n")))])
     found = []
-    for n in (1, 2, 3):
+    for n in (1, 2):
         in_processes(n)
         found.append(files_of(prepare(corpus, tokenizer, TokenCache(tmp_path / str(n)), start_id=tokenizer.eos_id)))
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("name", ["bert", "llama-2", "t5"])

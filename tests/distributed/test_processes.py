@@ -62,8 +62,7 @@ from runs import (
     write_text,
 )
 
-STRATEGIES = ["ddp", "fsdp", "hybrid"]
-N_STEPS = 8
+N_STEPS = 4
 TIMES = {"max_steps": N_STEPS, "eval_every": N_STEPS // 2, "log_every": 2, "grad_accumulation": 2}
 RECURRENT = RecurrentConfig(
     cell="gru", d_embedding=12, d_encoder=10, d_decoder=14, attention=AttendBefore(), max_len=32, output_dropout=0.1
@@ -155,7 +154,7 @@ def require_equal(found: Path, expected: Path, bound: float = 1e-6, step: int = 
     ("name", "strategy"),
     [
         *itertools.product(RUNS, ("ddp", "fsdp")),
-        *((name, "hybrid") for name in [*RUNS][:2]),
+        (next(iter(RUNS)), "hybrid"),
         *((name, "ddp") for name in COMPARED),
     ],
 )
@@ -195,9 +194,7 @@ def test_two_processes_divide_the_values_of_a_reference(tmp_path: Path, monkeypa
     assert first + second == 60 and min(first, second) >= 10
 
 
-@pytest.mark.parametrize(
-    ("name", "strategy"), [*((next(iter(RUNS)), one) for one in ("ddp", "hybrid")), ("pairs", "fsdp")]
-)
+@pytest.mark.parametrize(("name", "strategy"), [(next(iter(RUNS)), "ddp"), ("pairs", "fsdp")])
 def test_two_processes_compute_micro_batches_in_parts_like_one(
     name: str, strategy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +203,7 @@ def test_two_processes_compute_micro_batches_in_parts_like_one(
     monkeypatch.setattr("glassformer.training.run.way_that_fits", lambda *_: ways[int(os.environ.get("RANK", 0))])
     run = RUNS[name](tmp_path)
     assert done(lambda: api.train(run, tmp_path / "one")) == 0
-    together = replace(run, parallel=ParallelConfig(strategy, shard_size=1 if strategy == "hybrid" else 0, timeout=60))
+    together = replace(run, parallel=ParallelConfig(strategy, timeout=60))
     assert ranks_done(2, lambda: api.train(together, tmp_path / "two")) == [0, 0]
     require_equal(tmp_path / "two", tmp_path / "one")
     assert read_progress(checkpoint.path_of(tmp_path / "two", N_STEPS)).fit == Fit(2, recomputes=True)
@@ -231,11 +228,11 @@ def test_a_step_that_fits_in_one_process_only_ends_both(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize(("strategy", "in_training"), [("ddp", True), ("fsdp", True), ("fsdp", False)])
 def test_a_process_without_memory_ends_the_run_with_one_sentence(
-    strategy: Any, in_training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    strategy: Any, in_training: bool, alone: Alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the forward of a step of process 1, or in its evaluation. A resumed run ends like one without the error."""
-    run = replace(padded_text(tmp_path), parallel=ParallelConfig(strategy, timeout=60))
-    run = replace(run, train=replace(run.train, max_steps=6, eval_every=2))
+    run, whole = alone(next(iter(RUNS)))
+    run = replace(run, parallel=ParallelConfig(strategy, timeout=60))
     loss, n_calls = CausalObjective.loss, Counter[bool]()
 
     def full(self: CausalObjective, model: Any, batch: Batch) -> LossSums:
@@ -255,9 +252,8 @@ def test_a_process_without_memory_ends_the_run_with_one_sentence(
             api.train(run, tmp_path / "run")
 
     assert ranks_done(2, refused) == [0, 0]
-    assert ranks_done(2, lambda: api.resume(tmp_path / "run")) == [0, 0]
-    assert ranks_done(2, lambda: api.train(run, tmp_path / "whole")) == [0, 0]
-    require_equal(tmp_path / "run", tmp_path / "whole", step=6)
+    assert done(lambda: api.resume(tmp_path / "run")) == 0
+    require_equal(tmp_path / "run", whole)
 
 
 @pytest.mark.parametrize(("strategy", "adapts"), [("fsdp", False), ("hybrid", False), ("fsdp", True)])
@@ -322,7 +318,7 @@ def test_only_process_0_has_the_whole_weights_at_the_start(tmp_path: Path, monke
     assert ranks_done(2, measured) == [0, 0]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_2_then_1_then_2_processes_resume_one_run(strategy: Any, alone: Alone, tmp_path: Path) -> None:
     run, whole = alone(next(iter(RUNS)))
     parts = replace(run, parallel=ParallelConfig(strategy, timeout=60), train=replace(run.train, max_time=1e-9))
@@ -353,7 +349,7 @@ def test_only_rank_0_decides_logs_and_publishes(tmp_path: Path) -> None:
     settings = {
         "schedule": PlateauSchedule(patience=0),
         "select": "average",
-        "eval_every": 2,
+        "log_every": 1,
         "optimizer": AdamConfig(),
     }
     run = replace(run, train=replace(run.train, **settings))  # type: ignore[arg-type]
@@ -402,9 +398,9 @@ def test_flags_of_a_plan_are_accepted(n: int, tmp_path: Path, monkeypatch: pytes
         process_group, "init_device_mesh", lambda *args, **options: SimpleNamespace(get_all_groups=list)
     )
     network, path, offered = build_model(replace(MODEL, vocab_size=290)), tmp_path / "run.toml", set()
-    for grad_accumulation, optimizer, shard_size in itertools.product(
-        (1, 3, 40), (AdamWConfig(), MuonConfig(adamw=AdamWConfig())), (0, 3, 4)
-    ):
+    optimizers = itertools.cycle([AdamWConfig(), MuonConfig(adamw=AdamWConfig())])  # each with each number
+    for grad_accumulation, shard_size in itertools.product((1, 3, 40), (0, 3, 4)):
+        optimizer = next(optimizers)
         run = tiny_run(write_text(tmp_path), grad_accumulation=grad_accumulation, optimizer=optimizer)
         run = replace(run, parallel=ParallelConfig(shard_size=shard_size))
         path.write_text(to_toml(to_dict(run)))
@@ -455,13 +451,13 @@ def test_13_all_processes_skip_a_nan_of_one_process(tmp_path: Path, monkeypatch:
     record(13, 1, 1, "in one of two processes")
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_13_several_processes_roll_back_together(
     strategy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = replace(padded_text(tmp_path), parallel=ParallelConfig(strategy, timeout=60))
     run = replace(run, train=replace(run.train, on_nonfinite="rollback"))
-    bad = {3}
+    bad = {1}
 
     def one_is_bad() -> None:
         if os.environ["RANK"] == "1":
@@ -496,7 +492,7 @@ def test_processes_that_find_different_checkpoints_are_refused(tmp_path: Path, m
     def stale() -> None:
         if os.environ["RANK"] == "1":
             monkeypatch.setattr(checkpoint, "newest", lambda folder, log: checkpoint.path_of(folder, N_STEPS // 2))
-        with pytest.raises(UserError, match=r"finds .*step-4, but process 0 finds step 8|1 of 2 processes"):
+        with pytest.raises(UserError, match=r"finds .*step-2, but process 0 finds step 4|1 of 2 processes"):
             api.resume(tmp_path / "run")
 
     assert ranks_done(2, stale) == [0, 0]
@@ -560,6 +556,6 @@ def test_18_a_failed_write_of_one_process_commits_nothing(tmp_path: Path, monkey
     assert ranks_done(2, work) == [0, 0]
     assert checkpoint.steps(tmp_path / "run") == [N_STEPS // 2]
     monkeypatch.undo()
-    assert ranks_done(2, lambda: api.resume(tmp_path / "run")) == [0, 0]
+    assert done(lambda: api.resume(tmp_path / "run")) == 0
     assert not list((tmp_path / "run").rglob("*.tmp*"))
     record(18, 1, 1, "-")

@@ -29,8 +29,14 @@ import torch._dynamo  # noqa: F401
 from safetensors import SafetensorError
 
 import glassformer.terminal
+import glassformer.training.optimizers.adam
+import glassformer.training.optimizers.muon
 import glassformer.training.run  # noqa: F401
 from glassformer.store import checkpoint, tensors
+from glassformer.tasks.registry import kinds, task_of_kind
+
+for kind in kinds():
+    task_of_kind(kind)  # a task's module is imported when it is first used
 
 CALLS = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
 """Functions of `os` that change the disk; opening and writing files are counted too."""

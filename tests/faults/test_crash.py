@@ -25,19 +25,21 @@ from glassformer.store.lock import locked
 from glassformer.tasks.registry import trainable_task
 from runs import MODEL, label_run, pair_run, remains, tiny_run, write_text
 
-TIMES = {"max_steps": 12, "eval_every": 4, "checkpoint_every": 2, "log_every": 1}
+N_STEPS = 6
+TIMES = {"max_steps": N_STEPS, "eval_every": 3, "checkpoint_every": 1, "log_every": 1}
 
 
 def dropout_run(folder: Path, **train: Any) -> Run:
     model = replace(MODEL, residual_dropout=0.2, embedding_dropout=0.1)
-    return tiny_run(write_text(folder), model=model, ema_decay=0.9, grad_accumulation=2, **(TIMES | train))
+    return tiny_run(write_text(folder, 30), model=model, ema_decay=0.9, grad_accumulation=2, **(TIMES | train))
 
 
+LARGE = {"batch_tokens": 400}  # an epoch ends within a run
 KINDS = {
     "text": dropout_run,
-    "pairs": lambda folder: pair_run(folder, **TIMES),
+    "pairs": lambda folder: pair_run(folder, data=LARGE, **TIMES),
     "labels": lambda folder: label_run(
-        folder, **TIMES, early_stopping=EarlyStopping("accuracy", patience=50, higher_is_better=True)
+        folder, data=LARGE, **TIMES, early_stopping=EarlyStopping("accuracy", patience=50, higher_is_better=True)
     ),
 }
 
@@ -99,7 +101,7 @@ def test_1_and_19_a_run_survives_sigkill_during_a_save(
     with injected(19 if background else 1, "save0 and on") as tally:
         for number, rng in enumerate(cases("save", 5 * n)):
             folder = tmp_path / str(number)
-            half_written = f".step-{2 * rng.randrange(1, 6)}.tmp-*"
+            half_written = f".step-{rng.randrange(1, N_STEPS)}.tmp-*"
 
             def is_saving(folder: Path = folder, half_written: str = half_written) -> bool:
                 return any((folder / "checkpoints").glob(half_written))
@@ -127,7 +129,7 @@ def test_2_a_run_survives_several_sigkills_at_random_steps(whole: tuple[Run, dic
             begins = []
             for kill in range(times):
                 begins.append(max(checkpoint.steps(folder), default=0))
-                counting, n_steps = Counting(tmp_path / f"{number}.{kill}"), rng.randrange(1, 4)
+                counting, n_steps = Counting(tmp_path / f"{number}.{kill}"), rng.randrange(1, 3)
 
                 def is_further(
                     folder: Path = folder,
@@ -165,9 +167,8 @@ def test_3_and_4_the_process_dies_between_any_two_disk_accesses(
     rmdir."""
     run, expected = whole
     run = replace(run, train=replace(run.train, background_saving=background))
-    api.train(run, tmp_path / "cached")  # so that only accesses of the run are counted, not of the preparation
     with at_touch(10**9, die) as touches:
-        api.train(run, tmp_path / "counted")
+        api.train(run, tmp_path / "counted")  # the whole run has prepared the tokens, so this one only reads them
     every, every_deletion = count(199, 6), count(24, 2)
     kind = ["tiny", "pairs", "labels"].index(run.name)
     first = 1 + (2 * kind + background) * every // 6  # each with different places, together all places
@@ -198,7 +199,7 @@ def test_5_signals_save_and_exit_with_their_code(whole: tuple[Run, dict[str, Any
     with injected(5, "signal0 and on") as tally:
         for number, rng in enumerate(cases("signal", 3 * n)):
             folder, which = tmp_path / str(number), (signal.SIGTERM, signal.SIGINT)[number % 2]
-            counting, n_steps = Counting(tmp_path / f"{number}.steps"), rng.randrange(1, 9)
+            counting, n_steps = Counting(tmp_path / f"{number}.steps"), rng.randrange(1, N_STEPS - 1)
 
             def work(folder: Path = folder, counting: Counting = counting) -> None:
                 try:
@@ -222,10 +223,12 @@ def test_5_the_end_of_max_time_stops_like_a_signal(whole: tuple[Run, dict[str, A
     run, expected = whole
     short = replace(run, train=replace(run.train, max_time=1e-9))
     with injected(5, "-", n=2) as tally:
-        with pytest.raises(Interrupted, match=r"train\.max_time: saved at step 1 of 12; continue with") as caught:
+        with pytest.raises(
+            Interrupted, match=rf"train\.max_time: saved at step 1 of {N_STEPS}; continue with"
+        ) as caught:
             api.train(short, tmp_path / "run")
         assert caught.value.exit_code == 75
-        with pytest.raises(Interrupted, match="step 2 of 12"):
+        with pytest.raises(Interrupted, match=f"step 2 of {N_STEPS}"):
             api.resume(tmp_path / "run")
         assert done(lambda: api.resume(tmp_path / "run", flags={"train.max-time": "0"})) == 0
         assert same(remains(tmp_path / "run"), expected)

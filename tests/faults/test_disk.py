@@ -1,6 +1,7 @@
 """Faults 9 to 12: errors of the disk in written files and during writes."""
 
 import errno
+import itertools
 import os
 import random
 import resource
@@ -37,8 +38,11 @@ FILES = [
 ]
 
 
+N_STEPS = 4
+
+
 def small_run(folder: Path, **train: Any) -> Run:
-    times = {"max_steps": 8, "eval_every": 4, "checkpoint_every": 2, "log_every": 1}
+    times = {"max_steps": N_STEPS, "eval_every": 2, "checkpoint_every": 1, "log_every": 1}
     return tiny_run(write_text(folder), ema_decay=0.9, **(times | train))
 
 
@@ -88,7 +92,7 @@ def flipped(rng: random.Random) -> Callable[[bytes], bytes]:
 def test_9_every_flipped_bit_is_detected(run_folder: Path, file: str) -> None:
     rng, n = random.Random(file), count(60, 300)
     with injected(9, "the file's name", n) as tally:
-        tally.survived = damaged_in_turn(checkpoint.path_of(run_folder, 8), file, [flipped(rng)] * n)
+        tally.survived = damaged_in_turn(checkpoint.path_of(run_folder, N_STEPS), file, [flipped(rng)] * n)
     assert tally.survived == n
 
 
@@ -98,17 +102,17 @@ def test_10_truncated_empty_and_longer_files_are_detected(run_folder: Path, file
     damages: list[Callable[[bytes], bytes]] = [lambda data: data[: rng.randrange(len(data))]] * n
     damages += [lambda data: b"", lambda data: data + b"\0"]
     with injected(10, "the file's name", len(damages)) as tally:
-        tally.survived = damaged_in_turn(checkpoint.path_of(run_folder, 8), file, damages)
+        tally.survived = damaged_in_turn(checkpoint.path_of(run_folder, N_STEPS), file, damages)
     assert tally.survived == len(damages)
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_10_a_missing_file_is_detected_and_an_extra_file_is_not_read(run_folder: Path, file: str) -> None:
-    folder = checkpoint.path_of(run_folder, 8)
+    folder = checkpoint.path_of(run_folder, N_STEPS)
     with injected(10, "-", n=2) as tally:
         (folder / f"{file}.bak").write_bytes(b"\x80\x04 not ours")
         assert not is_seen(folder)
-        assert read_model(folder).manifest.step == 8
+        assert read_model(folder).manifest.step == N_STEPS
         tally.survived += 1
         (folder / file).unlink()
         assert is_seen(folder)
@@ -118,12 +122,12 @@ def test_10_a_missing_file_is_detected_and_an_extra_file_is_not_read(run_folder:
 @pytest.mark.parametrize("file", FILES)
 def test_11_the_newest_intact_checkpoint_is_resumed(run_folder: Path, finished: Path, file: str) -> None:
     before = remains(finished)
-    path = checkpoint.path_of(run_folder, 8) / file
+    path = checkpoint.path_of(run_folder, N_STEPS) / file
     path.write_bytes(flipped(random.Random(file))(path.read_bytes()))
     reporter = Recording()
     with injected(11, "the file's name", n=1) as tally:
         api.resume(run_folder, reporter)
-        assert any("step-8" in line and "trying the previous checkpoint" in line for line in reporter.messages)
+        assert any(f"step-{N_STEPS}" in line and "trying the previous checkpoint" in line for line in reporter.messages)
         assert remains(run_folder) == before
         tally.survived = 1
 
@@ -150,10 +154,22 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("background", [True, False])
-@pytest.mark.parametrize("refusal", REFUSALS)
+@pytest.fixture(scope="module")
+def n_touches(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, int]:
+    """The number of accesses to the disk of a run that saves in the background, and of one that does not."""
+    found = {}
+    for background in (True, False):
+        with at_touch(10**9, lambda: None) as touches:
+            api.train(small_run(finished.parent, background_saving=background), tmp_path_factory.mktemp("n") / "run")
+        found[background] = touches.n
+    return found
+
+
+@pytest.mark.parametrize(
+    ("refusal", "background"), [*zip(REFUSALS, itertools.cycle([True, False]), strict=False), ("EIO once", False)]
+)
 def test_12_a_disk_error_at_any_access_loses_no_state(
-    refusal: str, background: bool, finished: Path, tmp_path: Path
+    refusal: str, background: bool, n_touches: dict[bool, int], finished: Path, tmp_path: Path
 ) -> None:
     """The run continues or ends with one sentence; the old state is kept, and resuming ends with equal weights."""
     code, once = REFUSALS[refusal]
@@ -163,12 +179,11 @@ def test_12_a_disk_error_at_any_access_loses_no_state(
     def refuse() -> None:
         raise OSError(code, os.strerror(code))
 
-    with at_touch(10**9, refuse) as touches:
-        api.train(run, tmp_path / "counted")
+    n = n_touches[background]
     every = count(169, 5)
     first = 1 + list(REFUSALS).index(refusal) * every // len(REFUSALS)  # each with different places
-    with injected(12, f"every {every}. of {touches.n} touches") as tally:
-        for k in range(first, touches.n + 1, every):
+    with injected(12, f"every {every}. of {n} touches") as tally:
+        for k in range(first, n + 1, every):
             folder = tmp_path / str(k) / "run"
             folder.parent.mkdir()
             tally.injected += 1
@@ -217,7 +232,7 @@ def test_12_a_run_folder_that_disappears_is_named(
     saved = checkpoint.save
 
     def gone(folder: Path, step: int, *args: Any) -> Path:
-        if step == 4:
+        if step == 2:
             shutil.rmtree(folder)
             folder.write_text("a file in its place")
         return saved(folder, step, *args)
@@ -244,10 +259,11 @@ class FullDisk:
         monkeypatch.setattr(shutil, "copyfile", copied)
 
 
-@pytest.mark.parametrize("background", [True, False])
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "run.toml"])
+@pytest.mark.parametrize(
+    ("name", "background"), [("config.json", True), ("model.safetensors", False), ("run.toml", True)]
+)
 def test_12_a_full_disk_during_publication_loses_nothing(
-    background: bool, name: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, background: bool, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoint is kept, no partly written file is left, and the run resumes with its best step."""
     run, folder = small_run(finished.parent, background_saving=background), tmp_path / "run"
@@ -255,7 +271,7 @@ def test_12_a_full_disk_during_publication_loses_nothing(
         FullDisk(patch, name)
         with pytest.raises(UserError, match=r"cannot write .*: No space left on device"):
             api.train(run, folder)
-        assert checkpoint.steps(folder) == [2] and not list(folder.rglob("*.tmp*"))
+        assert checkpoint.steps(folder) == [1] and not list(folder.rglob("*.tmp*"))
         reporter = Recording()
         with pytest.raises(UserError, match=r"cannot write .*: No space left on device"):
             api.resume(folder, reporter)
@@ -268,14 +284,14 @@ def test_12_a_full_disk_during_publication_loses_nothing(
 
 
 def test_12_a_lost_best_checkpoint_is_reported(finished: Path, run_folder: Path) -> None:
-    best = read_progress(checkpoint.path_of(run_folder, 8)).best_step
+    best = read_progress(checkpoint.path_of(run_folder, N_STEPS)).best_step
     (run_folder / NAME).unlink()
-    assert best == 8
-    state = checkpoint.path_of(run_folder, 8) / checkpoint.STATE
-    state.write_text(state.read_text().replace('"best_step": 8', '"best_step": 4'))
-    names = list(Manifest.read(checkpoint.path_of(run_folder, 8)).entries)
-    Manifest.of(state.parents[1], "checkpoint", 8, names).write(state.parents[1])
+    assert best == N_STEPS
+    state = checkpoint.path_of(run_folder, N_STEPS) / checkpoint.STATE
+    state.write_text(state.read_text().replace('"best_step": 4', '"best_step": 2'))
+    names = list(Manifest.read(checkpoint.path_of(run_folder, N_STEPS)).entries)
+    Manifest.of(state.parents[1], "checkpoint", N_STEPS, names).write(state.parents[1])
     reporter = Recording()
     api.resume(run_folder, reporter)
     assert [line for line in reporter.messages if "the search for the best step restarts" in line]
-    assert Manifest.read(run_folder).step == 8
+    assert Manifest.read(run_folder).step == N_STEPS

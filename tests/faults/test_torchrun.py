@@ -6,25 +6,28 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from distributed.test_processes import require_equal
-from faults.children import done, ranks_done
+from faults.children import done, fork, ranks_done, wait
 from faults.tally import count, record
 from glassformer import api
 from glassformer.cli.main import run as run_command
 from glassformer.config.schema import to_dict, to_toml
 from glassformer.store import checkpoint
+from held import holding
 from runs import MODEL, tiny_run, write_text
 
-N_STEPS = 45
-TIMES = {"max_steps": N_STEPS, "eval_every": N_STEPS, "checkpoint_every": 15, "grad_accumulation": 2}
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts"]
+N_STEPS = 9
+TIMES = {"max_steps": N_STEPS, "eval_every": N_STEPS, "checkpoint_every": 3, "grad_accumulation": 2}
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 HELD = str(Path(__file__).parents[1] / "held.py")
-HELD_AT = 25
+HELD_AT = 5
 """The step after which a run waits until it is stopped."""
 
 
@@ -33,7 +36,14 @@ def children_of(process: int) -> list[int]:
     return [int(word) for word in found.stdout.split()]
 
 
-def test_15_a_run_recovers_from_a_killed_process(tmp_path: Path, environment: dict[str, str]) -> None:
+def launched(work: Callable[[], object]) -> None:
+    """Do the work in two processes that torchrun's own agent forks, and starts once more if one is lost."""
+    place = {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "run_id": str(os.getpid())}
+    config = LaunchConfig(1, 1, 2, max_restarts=1, start_method="fork", monitor_interval=0.1, **place)
+    elastic_launch(config, work)()
+
+
+def test_15_a_run_recovers_from_a_killed_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = replace(MODEL, residual_dropout=0.1)
     run = tiny_run(write_text(tmp_path), model=model, **TIMES)
     assert done(lambda: api.train(run, tmp_path / "whole")) == 0
@@ -44,20 +54,22 @@ def test_15_a_run_recovers_from_a_killed_process(tmp_path: Path, environment: di
         strategy = ("fsdp", "ddp")[seed % 2]
         held = tmp_path / f"{seed}.held"
         held.touch()
-        words = [*TORCHRUN, "1", HELD, str(HELD_AT), str(held)]
-        words += ["train", str(tmp_path / "run.toml"), "--out", str(folder)]
+        words = ["train", str(tmp_path / "run.toml"), "--out", str(folder)]
         words += ["--parallel.strategy", strategy, "--parallel.timeout", "60"]
-        with subprocess.Popen([sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True) as torchrun:
-            while not checkpoint.steps(folder):
-                assert torchrun.poll() is None, torchrun.communicate()
-                time.sleep(0.01)
-            time.sleep(rng.random() * 0.2)
-            victims = children_of(torchrun.pid)
-            os.kill(victims[rng.randrange(len(victims))], signal.SIGKILL)
-            held.unlink()
-            _, err = torchrun.communicate(timeout=300)
-        assert torchrun.returncode == 0, err
-        assert "resumed at step" in err
+
+        def train(words: list[str] = words, held: Path = held) -> None:
+            with holding(HELD_AT, held):
+                assert run_command(words) == 0
+
+        agent = fork(lambda train=train: launched(train))  # type: ignore[misc]
+        while not checkpoint.steps(folder):
+            time.sleep(0.01)
+        time.sleep(rng.random() * 0.2)
+        victims = children_of(agent)
+        os.kill(victims[rng.randrange(len(victims))], signal.SIGKILL)
+        held.unlink()
+        assert wait(agent) == 0
+        assert "resumed at step" in capfd.readouterr().err
         require_equal(folder, tmp_path / "whole", bound=1e-5, step=N_STEPS)
         survived += 1
     record(15, n, survived, f"0 to {n - 1}, fsdp and ddp in turn")
@@ -72,7 +84,7 @@ def test_sigterm_to_torchrun_saves_the_run(
     assert done(lambda: api.train(run, tmp_path / "whole")) == 0
     recipe, folder = tmp_path / "run.toml", tmp_path / "run"
     recipe.write_text(to_toml(to_dict(run)))
-    words = [*TORCHRUN, "0", HELD, str(HELD_AT), str(recipe), "train", str(recipe), "--out", str(folder)]
+    words = [*TORCHRUN, HELD, str(HELD_AT), str(recipe), "train", str(recipe), "--out", str(folder)]
     words += ["--parallel.strategy", "ddp"]
     with subprocess.Popen([sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True) as torchrun:
         while not checkpoint.steps(folder):

@@ -119,13 +119,13 @@ def tagged(rng: np.random.Generator, n: int, longest: int, padded: bool) -> list
 CAUSAL, PAIRS = CausalObjective(), Seq2SeqObjective(1, Frame(after=(2,)), Frame(after=(2,)), label_smoothing=0.1)
 TEACHER = random_model(GPT, seed=5, dtype=torch.float32).requires_grad_(False)
 CASES: dict[str, Case] = {
-    "gpt with a teacher": Case(GPT, Distillation(CAUSAL, TEACHER), plain),
+    "alibi, low rank, with a teacher": Case(
+        replace(GPT, positions=AlibiPositions()), Distillation(CAUSAL, TEACHER), plain, lora=True
+    ),
     "gpt, dropout, recomputed": Case(replace(GPT, **DROPOUTS), CAUSAL, plain, recompute=True),
     "llama, groups, windows": Case(
         replace(LLAMA, decoder=replace(LLAMA.decoder, window_pattern=(3, 0))), CAUSAL, plain
     ),
-    "llama, packed": Case(LLAMA, CAUSAL, packed),
-    "alibi, low rank": Case(replace(GPT, positions=AlibiPositions()), CAUSAL, plain, lora=True),
     "bert, scored": Case(replace(BERT, n_token_types=0), ScoredObjective(), plain),
     "t5 bias, tags": Case(
         replace(BERT, positions=RelativePositions(8, 12), head=PositionHead(5)), TaggingObjective(), tagged
@@ -137,6 +137,7 @@ CASES: dict[str, Case] = {
     "t5, recomputed": Case(CONFIGS["t5"], PAIRS, pairs, recompute="half"),
     "bart, learned positions": Case(replace(CONFIGS["bart"], positions=LearnedPositions(2)), PAIRS, pairs),
 }
+PACKED = Case(LLAMA, CAUSAL, packed)
 
 
 def one_layer(config: TransformerConfig) -> TransformerConfig:
@@ -181,8 +182,7 @@ def test_a_run_of_bucketed_lengths_is_one_graph(name: str, graphs: Callable[[], 
     compiled, eager = step_on(case, compiled=True), step_on(case, compiled=False)
     made = batches(case)
     masks = {(b.attention_mask is None, b.source_ids is None or b.source_attention_mask is None) for b in made}
-    packed = all(batch.document_ids is not None for batch in made)
-    assert len(masks) == (1 if packed else 2), "some batches have no padding; documents need no mask for it"
+    assert len(masks) == 2, "some batches have no padding"
     with torch._dynamo.config.patch(error_on_recompile=True):
         found = [compiled([batch], [7]) for batch in made]
     assert graphs() == 1
@@ -205,8 +205,8 @@ def test_forward_and_backward_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> 
     torch._dynamo.reset()
     counters.clear()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager", fullgraph=True))
-    case = Case(one_layer(LLAMA), CAUSAL, packed)
-    compiled, eager, made = step_on(case, compiled=True), step_on(case, compiled=False), batches(case)
+    compiled, eager, made = step_on(PACKED, compiled=True), step_on(PACKED, compiled=False), batches(PACKED)
+    assert all(batch.attention_mask is None for batch in made), "documents need no mask for padding"
     with torch._dynamo.config.patch(error_on_recompile=True):
         assert [compiled([batch]).nats for batch in made] == pytest.approx([eager([b]).nats for b in made], rel=1e-5)
     assert counters["stats"]["unique_graphs"] == 1
@@ -271,10 +271,9 @@ def test_several_processes_trace_the_network_once(monkeypatch: pytest.MonkeyPatc
         store = dist.FileStore(str(tmp_path / "store"), 1)
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
-            case = CASES["llama, packed"]
-            step = step_on(case, compiled=True, ranks=Replicated(ParallelConfig(), torch.device("cpu")))
-            eager = step_on(case, compiled=False)
-            made = batches(case)
+            step = step_on(PACKED, compiled=True, ranks=Replicated(ParallelConfig(), torch.device("cpu")))
+            eager = step_on(PACKED, compiled=False)
+            made = batches(PACKED)
             results = [step(made[:2])]
             n_graphs = counters["stats"]["unique_graphs"]
             with torch._dynamo.config.patch(error_on_recompile=True):
@@ -333,7 +332,7 @@ def test_a_missing_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
 
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=without_compiler))
-    case = CASES["alibi, low rank"]
+    case = Case(GPT, CAUSAL, plain)
     with pytest.raises(
         UserError,
         match=r"torch\.compile failed: .*no C\+\+ compiler found; correct the cause, or leave train\.compile out",

@@ -107,7 +107,7 @@ def checked(cls: type[T]) -> type[T]:
             kind = hints[name]
             if dataclasses.is_dataclass(value) and any(isinstance(value, of(kind)) for of in (own_members, members)):
                 return value  # search other packages only if no member of this one matches
-            return _Reader("", []).value(kind, value, f"{cls.__name__}.{name}")
+            return _Reader("").value(kind, value, f"{cls.__name__}.{name}")
 
         placed = [typed(name, value) for name, value in zip(names, values, strict=False)]
         surplus = values[len(names) :]  # Python itself raises TypeError for them
@@ -195,7 +195,7 @@ def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     Traceback (most recent call last):
     glassformer.errors.UserError: unknown key n_layer: did you mean n_layers?
     """
-    built: T = _Reader(where, known_keys(cls)).dataclass(cls, table, "")
+    built: T = _Reader(where, (cls,)).dataclass(cls, table, "")
     return built
 
 
@@ -206,7 +206,7 @@ def from_union(kind: Any, table: Mapping[str, Any], where: str = "") -> Any:
     >>> from_union(ModelConfig, {"kind": "recurrent", "cell": "gru"}).cell
     'gru'
     """
-    reader = _Reader(where, list(dict.fromkeys(key for member in members(kind) for key in known_keys(member))))
+    reader = _Reader(where, members(kind))
     if not isinstance(table, Mapping):
         raise reader.error(f"the configuration must be a table, not {table!r:.{_SHOWN}}")
     return reader.dataclass(reader.choose(list(members(kind)), table, ""), table, "")
@@ -222,7 +222,7 @@ def to_dict(value: Any) -> Any:
 
 def known_keys(cls: type) -> list[str]:
     """Return every dotted key that a configuration of this class can have, over all members of its unions."""
-    return list(dict.fromkeys(entry.key for entry in describe(cls)))
+    return list(dict.fromkeys(key for key, *_ in _settings(cls)))
 
 
 @dataclass(frozen=True)
@@ -239,21 +239,32 @@ class Entry:
     """The dataclasses to choose from, for a key `kind`."""
 
 
-def describe(cls: type, prefix: str = "", of_kind: str = "") -> Iterator[Entry]:
+def describe(cls: type) -> Iterator[Entry]:
     """Yield every key of a configuration class in order; a union yields its `kind`, then each member's keys."""
+    for key, field, kind, of_kind, tagged in _settings(cls):
+        doc = setting_doc(field)
+        if tagged:
+            default = getattr(field.default, "kind", None)
+            yield Entry(key, " | ".join(member.kind for member in tagged), default, doc, of_kind, tagged)
+        else:
+            yield Entry(key, type_text(kind), to_dict(field.default), doc, of_kind)
+
+
+def _settings(
+    cls: type, prefix: str = "", of_kind: str = ""
+) -> Iterator[tuple[str, "dataclasses.Field[Any]", Any, str, tuple[Any, ...]]]:
+    """Yield each key of `describe`, its field, type and `Entry.kind`, and the members of a union to choose from."""
     hints = _hints(cls)
-    for field in dataclasses.fields(cls):
+    for field in dataclasses.fields(cast(Any, cls)):
         key, kind = f"{prefix}{field.name}", hints[field.name]
         tables = [m for m in members(kind) if dataclasses.is_dataclass(m)]
-        doc = setting_doc(field)
         if not tables:
-            yield Entry(key, type_text(kind), to_dict(field.default), doc, of_kind)
+            yield key, field, kind, of_kind, ()
             continue
-        if tagged := [cast(Any, m) for m in tables if hasattr(m, "kind")]:
-            default = getattr(field.default, "kind", None)
-            yield Entry(f"{key}.kind", " | ".join(m.kind for m in tagged), default, doc, of_kind, tuple(tagged))
+        if tagged := tuple(m for m in tables if hasattr(m, "kind")):
+            yield f"{key}.kind", field, kind, of_kind, tagged
         for member in tables:
-            yield from describe(cast(type, member), f"{key}.", getattr(member, "kind", of_kind))
+            yield from _settings(cast(type, member), f"{key}.", getattr(member, "kind", of_kind))
 
 
 def apply_flags(value: T, flags: Mapping[str, str], where: str = "the command line") -> T:
@@ -307,6 +318,8 @@ def whole_keys(
     >>> whole_keys(Run(), {"max_steps": 5, "optimizer": {"learning_rate": 0.1}, "train.batch-size": 8})
     {'train.max_steps': 5, 'train.optimizer.learning_rate': 0.1, 'train.batch_size': 8}
     """
+    if not changes:
+        return {}
     known = _with_tables([*known_keys(type(value)), *others])
     own = _with_tables(_dotted(to_dict(value)))
     whole: dict[str, Any] = {}
@@ -432,8 +445,13 @@ class _Reader:
     """Converter of plain values to typed ones, with the source of the values for error messages."""
 
     where: str
-    known: list[str]
-    """Every dotted key, for suggestions; empty for a value given in Python, which has no key."""
+    classes: tuple[type, ...] = ()
+    """The classes that the whole configuration can have; none for a value given in Python, which has no key."""
+
+    @functools.cached_property
+    def known(self) -> list[str]:
+        """Every dotted key, for the suggestion of an error: to find them takes longer than to read the values."""
+        return list(dict.fromkeys(key for cls in self.classes for key in known_keys(cls)))
 
     def error(self, message: str) -> UserError:
         return UserError(f"{message} (in {self.where})" if self.where else message)
@@ -487,7 +505,7 @@ class _Reader:
             except UserError as error:
                 raise self.error(str(error)) from None
             return typed
-        is_tagged = self.known and any(hasattr(member, "kind") for member in tables)
+        is_tagged = self.classes and any(hasattr(member, "kind") for member in tables)
         hint = f"; give its kind as {key}.kind" if is_tagged else ""
         raise self.error(f"{key} must be {type_text(kind)}, not {value!r:.{_SHOWN}}{hint}")
 
