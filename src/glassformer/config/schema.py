@@ -105,9 +105,11 @@ def checked(cls: type[T]) -> type[T]:
 
         def typed(name: str, value: Any) -> Any:
             kind = hints[name]
+            if _is_typed(kind, value):
+                return value
             if dataclasses.is_dataclass(value) and any(isinstance(value, of(kind)) for of in (own_members, members)):
                 return value  # search other packages only if no member of this one matches
-            return _Reader("", []).value(kind, value, f"{cls.__name__}.{name}")
+            return _Reader("").value(kind, value, f"{cls.__name__}.{name}")
 
         placed = [typed(name, value) for name, value in zip(names, values, strict=False)]
         surplus = values[len(names) :]  # Python itself raises TypeError for them
@@ -123,6 +125,33 @@ def checked(cls: type[T]) -> type[T]:
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
+
+
+def _is_typed(kind: Any, value: Any) -> bool:
+    """Return True for None, a number or a text that `_Reader.value` would return unchanged, which takes it longer."""
+    plain, is_optional = _plain(kind)
+    if value is None:
+        return is_optional
+    if type(value) is str:
+        return value != "none" and (str in plain or value in plain)
+    if type(value) is int:
+        return int in plain and abs(value) <= MAX_INT
+    return type(value) in (bool, float) and type(value) in plain and value == value  # not NaN
+
+
+@functools.cache
+def _plain(kind: Any) -> tuple[tuple[Any, ...], bool]:
+    """Return the scalar type of a field, or the texts of its `Literal`, if it has no other type; and if None is valid.
+
+    >>> _plain(int | None), _plain(Literal["a", "b"]), _plain(int | str)
+    (((<class 'int'>,), True), (('a', 'b'), False), ((), False))
+    """
+    options = [option for option in own_members(kind) if option is not type(None)]
+    is_optional = len(options) < len(own_members(kind))
+    if len(options) == 1 and options[0] in (bool, int, float, str):
+        return (options[0],), is_optional
+    texts = typing.get_args(options[0]) if len(options) == 1 and typing.get_origin(options[0]) is Literal else ()
+    return (texts if all(isinstance(text, str) for text in texts) else ()), is_optional
 
 
 def _nearest_field(cls: type, name: str) -> str:
@@ -195,7 +224,7 @@ def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     Traceback (most recent call last):
     glassformer.errors.UserError: unknown key n_layer: did you mean n_layers?
     """
-    built: T = _Reader(where, known_keys(cls)).dataclass(cls, table, "")
+    built: T = _Reader(where, (cls,)).dataclass(cls, table, "")
     return built
 
 
@@ -206,7 +235,7 @@ def from_union(kind: Any, table: Mapping[str, Any], where: str = "") -> Any:
     >>> from_union(ModelConfig, {"kind": "recurrent", "cell": "gru"}).cell
     'gru'
     """
-    reader = _Reader(where, list(dict.fromkeys(key for member in members(kind) for key in known_keys(member))))
+    reader = _Reader(where, members(kind))
     if not isinstance(table, Mapping):
         raise reader.error(f"the configuration must be a table, not {table!r:.{_SHOWN}}")
     return reader.dataclass(reader.choose(list(members(kind)), table, ""), table, "")
@@ -432,8 +461,13 @@ class _Reader:
     """Converter of plain values to typed ones, with the source of the values for error messages."""
 
     where: str
-    known: list[str]
-    """Every dotted key, for suggestions; empty for a value given in Python, which has no key."""
+    classes: tuple[Any, ...] = ()
+    """The possible classes of the whole configuration; empty for a value given in Python, which has no key."""
+
+    @functools.cached_property
+    def known(self) -> list[str]:
+        """Every dotted key, for suggestions."""
+        return list(dict.fromkeys(key for cls in self.classes for key in known_keys(cls)))
 
     def error(self, message: str) -> UserError:
         return UserError(f"{message} (in {self.where})" if self.where else message)
@@ -487,7 +521,7 @@ class _Reader:
             except UserError as error:
                 raise self.error(str(error)) from None
             return typed
-        is_tagged = self.known and any(hasattr(member, "kind") for member in tables)
+        is_tagged = self.classes and any(hasattr(member, "kind") for member in tables)
         hint = f"; give its kind as {key}.kind" if is_tagged else ""
         raise self.error(f"{key} must be {type_text(kind)}, not {value!r:.{_SHOWN}}{hint}")
 
