@@ -91,6 +91,7 @@ def run_card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the code of the card in the folder of an export."""
     text = (folder / "README.md").read_text("utf-8")
     code = text.split("## How to run it\n\n```")[1].split("```")[0]
+    assert all(path.name in code for path in folder.glob("*.onnx"))
     if file := next(folder.glob("*.gguf"), None):
         assert code == f'shell\nllama-cli -m {file.name} -p "…"\n'
         return
