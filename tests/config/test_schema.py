@@ -1,5 +1,6 @@
 """Reading and writing configurations: unknown keys and wrong types are refused, and no value is lost."""
 
+import math
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -272,6 +273,8 @@ def test_every_configuration_checks_the_types_of_its_values(cls: type) -> None:
         (lambda: TransformerConfig(decoder=Stack(), gated_ff=1), "gated_ff must be true | false, not 1"),
         (lambda: Stack(True), "Stack.n_layers must be integer, not True"),
         (lambda: replace(Stack(), n_heads=None), "Stack.n_heads must be integer, not None"),
+        (lambda: RotaryPositions(base=math.nan), "RotaryPositions.base must be number, not nan"),
+        (lambda: Stack(n_layers=1 << 63), r"Stack.n_layers is 9223372036854775808 and must have at most 64 bits"),
         (lambda: TrainConfig(max_stesp=5), "TrainConfig has no field max_stesp: did you mean max_steps"),
     ],
 )
@@ -285,3 +288,4 @@ def test_equivalent_values_are_converted() -> None:
     meant = TransformerConfig(decoder=Stack(n_layers=2, window_pattern=(4, 0)), norm_eps=1.0)
     assert given == meant and hash(given) == hash(meant) and type(given.norm_eps) is float
     assert TextData(path=Path("a/b")).path == str(Path("a/b"))  # type: ignore[arg-type]
+    assert TextData(path="none").path is None

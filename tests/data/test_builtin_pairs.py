@@ -52,7 +52,7 @@ def test_pronunciations_exist_with_and_without_stress() -> None:
     assert plain["hello"] == ["HH AH L OW", "HH EH L OW"] and len(plain) > 120_000
     assert not any(re.search(r"\d", phonemes) for of_word in plain.values() for phonemes in of_word)
     assert all(len(set(of_word)) == len(of_word) for of_word in plain.values())
-    assert ("hello", "HH AH0 L OW1") in set(rows("builtin:cmudict-stress", "pairs"))
+    assert ("hello", "HH AH0 L OW1") in rows("builtin:cmudict-stress", "pairs")
 
 
 @pytest.mark.parametrize("name", ["reverse", "dates", "number-words"])

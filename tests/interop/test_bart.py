@@ -41,12 +41,11 @@ def bart(kind: str = "BartForConditionalGeneration", **changes: Any) -> Any:
     return getattr(transformers, kind)(transformers.BartConfig(**given))
 
 
-@pytest.mark.parametrize("mask", [False, True])
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("case", CASES)
-def test_import_equals_transformers_and_exports_back(tmp_path: Path, case: str, seed: int, mask: bool) -> None:
+def test_import_equals_transformers_and_exports_back(tmp_path: Path, case: str) -> None:
     both = imported(bart(**CASES[case]), tmp_path)
-    both.assert_same(mask, seed)
+    both.assert_same()
+    both.assert_same(mask=True, seed=1)
     if case == "untied":  # the export writes the encoder's table as the unused shared table
         stored = tensors(both.hf)
         stored["model.shared.weight"] = stored["model.encoder.embed_tokens.weight"].clone()

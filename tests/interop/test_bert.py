@@ -68,9 +68,8 @@ def theirs(name: str, changes: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("case", CASES)
 def test_import_equals_transformers_and_exports_back(tmp_path: Path, case: str) -> None:
     both = imported(theirs(*CASES[case]), tmp_path, after=one_bias)
-    for seed in range(3):
-        both.assert_same(mask=False, seed=seed)
-        both.assert_same(mask=True, seed=seed)
+    both.assert_same()
+    both.assert_same(mask=True, seed=1)
     both.assert_comes_back(tmp_path / "back")
 
 

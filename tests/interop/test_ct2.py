@@ -166,7 +166,9 @@ def test_beam_search_equals_glassformer(tmp_path: Path, config: TransformerConfi
     translator, end = ctranslate2.Translator(str(out), intra_threads=1), stored.tokenizers.target.eos_id
     assert isinstance(network, Transformer) and end is not None
     # CTranslate2 treats a source of only special tokens as empty, with an empty target.
-    rows = [torch.randint(7, VOCAB, (1, 1 + n % 15), generator=torch.Generator().manual_seed(n)) for n in range(20)]
+    rows = [
+        torch.randint(7, VOCAB, (1, 1 + n % 15), generator=torch.Generator().manual_seed(n)) for n in range(0, 20, 2)
+    ]
     found = translator.translate_batch(
         [[names[i] for i in row[0]] for row in rows],
         beam_size=4,

@@ -101,8 +101,3 @@ def test_a_program_without_these_positions_refuses_the_model(target: Any, tmp_pa
     words = {"ct2": "expected alibi with scaled false", "gguf": "positions", "web": "positions.scaled"}
     with pytest.raises(UserError, match=words[target]):
         export(model_directory(CONFIG, tmp_path / "ours"), tmp_path / "out.html", target)
-
-
-def test_onnx_computes_the_model(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    export(model_directory(CONFIG, tmp_path / "ours"), tmp_path / "onnx", "onnx")  # compares the logits

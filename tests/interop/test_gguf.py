@@ -30,8 +30,7 @@ from glassformer.interop.runtimes.gguf import FILE, require_same_ids, tokenizer_
 from glassformer.models.transformer import Transformer  # noqa: E402
 from glassformer.store.model_directory import read_model  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers  # noqa: E402
-from interop.checkpoints import TEXT, VOCAB, imported, model_directory, tiny_tokenizer  # noqa: E402
-from interop.test_gpt2 import gpt2  # noqa: E402
+from interop.checkpoints import TEXT, VOCAB, model_directory, tiny_tokenizer  # noqa: E402
 from interop.test_llama import llama  # noqa: E402
 from tokenization import families  # noqa: E402
 
@@ -158,44 +157,6 @@ def test_half_precision_matrices(tmp_path: Path, dtype: Any) -> None:
     assert torch.equal(
         found, network.state_dict()["decoder.embeddings.tokens.weight"].to(getattr(torch, dtype)).float()
     )
-
-
-MODELS: dict[str, tuple[Any, dict[str, int]]] = {  # settings that transformers does not read from the file
-    "gpt2": (lambda: gpt2(n_inner=64), {"n_positions": 24}),
-    "gpt2_untied": (lambda: gpt2(n_inner=64, tie_word_embeddings=False), {"n_positions": 24}),
-    "llama": (llama, {}),
-    "llama_odd": (lambda: llama(hidden_size=20, num_attention_heads=5, num_key_value_heads=1, head_dim=6), {}),
-    "qwen2": (lambda: llama("Qwen2"), {}),
-    "qwen3": (lambda: llama("Qwen3"), {"head_dim": 6}),
-}
-
-
-def read_by_transformers(folder: Path, not_read: dict[str, int]) -> Any:
-    """Do the same as `from_pretrained(folder, gguf_file=…)`, which also needs the package accelerate."""
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
-
-    config = transformers.AutoConfig.from_pretrained(folder, gguf_file=FILE, **not_read)
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    read = load_gguf_checkpoint(str(folder / FILE), return_tensors=True, model_to_load=model)["tensors"]
-    wrong = model.load_state_dict(read, strict=False)
-    tied = ["lm_head.weight"] if config.tie_word_embeddings else []
-    assert wrong.missing_keys == tied and not wrong.unexpected_keys
-    return model
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_transformers_reads_the_file(tmp_path: Path, name: str) -> None:
-    make, not_read = MODELS[name]
-    both = imported(make(), tmp_path)
-    export(both.folder, tmp_path / "out", "gguf")
-    theirs = read_by_transformers(tmp_path / "out", not_read)
-    ids = torch.randint(VOCAB, (2, 11), generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        ours, found = both.network(token_ids=ids), theirs(input_ids=ids).logits
-    assert float((ours - found).abs().max()) <= 1e-5 * max(1.0, float(ours.abs().max()))
-    reader = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", gguf_file=FILE)
-    for text in (TEXT, "  two  spaces\n\nand lines\t ü 日本 🙂 don't"):
-        assert reader.encode(text, add_special_tokens=False) == both.ours.tokenizer.encode(text)
 
 
 @pytest.mark.parametrize(

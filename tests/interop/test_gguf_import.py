@@ -32,9 +32,10 @@ from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.interop.runtimes.gguf import FILE  # noqa: E402
 from glassformer.model import Model  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
-from interop.checkpoints import TEXT, VOCAB, imported, model_directory, save, tiny_tokenizer  # noqa: E402
+from interop.checkpoints import TEXT, VOCAB, imported, model_directory, tiny_tokenizer  # noqa: E402
 from interop.gguf_files import rewritten  # noqa: E402
-from interop.test_gguf import MODELS, ROTARY, read_by_transformers, turning  # noqa: E402
+from interop.test_gguf import ROTARY, turning  # noqa: E402
+from interop.test_gpt2 import gpt2  # noqa: E402
 from interop.test_llama import llama  # noqa: E402
 
 TEXTS = (
@@ -69,16 +70,37 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "out" / FILE
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+MODELS: dict[str, tuple[Any, dict[str, int]]] = {  # settings that transformers does not read from the file
+    "gpt2": (lambda: gpt2(n_inner=64), {"n_positions": 24}),
+    "gpt2_untied": (lambda: gpt2(n_inner=64, tie_word_embeddings=False), {"n_positions": 24}),
+    "llama": (llama, {}),
+    "llama_odd": (lambda: llama(hidden_size=20, num_attention_heads=5, num_key_value_heads=1, head_dim=6), {}),
+    "qwen2": (lambda: llama("Qwen2"), {}),
+    "qwen3": (lambda: llama("Qwen3"), {"head_dim": 6}),
+}
+
+
+def read_by_transformers(folder: Path, not_read: dict[str, int]) -> Any:
+    """Do the same as `from_pretrained(folder, gguf_file=…)`, which also needs the package accelerate."""
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    config = transformers.AutoConfig.from_pretrained(folder, gguf_file=FILE, **not_read)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    read = load_gguf_checkpoint(str(folder / FILE), return_tensors=True, model_to_load=model)["tensors"]
+    wrong = model.load_state_dict(read, strict=False)
+    tied = ["lm_head.weight"] if config.tie_word_embeddings else []
+    assert wrong.missing_keys == tied and not wrong.unexpected_keys
+    return model
+
+
 @pytest.mark.parametrize("name", MODELS)
-def test_every_architecture(tmp_path: Path, name: str, dtype: Any) -> None:
+def test_every_architecture(tmp_path: Path, name: str) -> None:
     make, not_read = MODELS[name]
     both = imported(make(), tmp_path)
-    export(both.folder, tmp_path / "out", "gguf", dtype=dtype)
+    export(both.folder, tmp_path / "out", "gguf")
     model = read(tmp_path / "out" / FILE, tmp_path / "back")
-    if dtype == "float32":
-        assert torch.equal(logits(model), logits(both.ours))
-        assert model.config.positions == both.ours.config.positions and model.config.norm_eps == 1e-5
+    assert torch.equal(logits(model), logits(both.ours))
+    assert model.config.positions == both.ours.config.positions and model.config.norm_eps == 1e-5
     with torch.inference_mode():
         assert_close(logits(model), read_by_transformers(tmp_path / "out", not_read)(input_ids=IDS).logits)
     reader = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", gguf_file=FILE)
@@ -91,17 +113,34 @@ def test_every_architecture(tmp_path: Path, name: str, dtype: Any) -> None:
     export(tmp_path / "back", tmp_path / "again", "gguf")
 
 
-@pytest.mark.parametrize("kind", [kind for kind, n_values, _ in TYPES.values() if n_values > 1])
-def test_quantised_tensors(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_half_precision(tmp_path: Path, name: str, dtype: Any) -> None:
+    make, not_read = MODELS[name]
+    both = imported(make(), tmp_path)
+    export(both.folder, tmp_path / "out", "gguf", dtype=dtype)
+    found = logits(read(tmp_path / "out" / FILE, tmp_path / "back"))
+    with torch.inference_mode():
+        assert_close(found, read_by_transformers(tmp_path / "out", not_read)(input_ids=IDS).logits)
+    assert not torch.equal(found, logits(both.ours))
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file whose rows are whole blocks of every tensor type."""
+    place = tmp_path_factory.mktemp("wide")
     sizes = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1}
-    hf = save(llama(**sizes).eval(), tmp_path / "hf")
-    import_model(hf, tmp_path / "ours", log=lambda text: None)
-    export(tmp_path / "ours", tmp_path / "out", "gguf")
-    rewritten(tmp_path / "out" / FILE, tmp_path / "new.gguf", {}, kind)
-    (tmp_path / "new.gguf").replace(tmp_path / "out" / FILE)
-    assert {place.kind for place in read_header(tmp_path / "out" / FILE).tensors.values()} == {"F32", kind}
-    model = read(tmp_path / "out" / FILE, tmp_path / "back")
-    theirs = read_by_transformers(tmp_path / "out", {})
+    imported(llama(**sizes), place)
+    export(place / "ours", place / "out", "gguf")
+    return place / "out" / FILE
+
+
+@pytest.mark.parametrize("kind", [kind for kind, n_values, _ in TYPES.values() if n_values > 1])
+def test_quantised_tensors(tmp_path: Path, wide: Path, kind: str) -> None:
+    path = rewritten(wide, tmp_path / FILE, {}, kind)
+    assert {place.kind for place in read_header(path).tensors.values()} == {"F32", kind}
+    model = read(path, tmp_path / "back")
+    theirs = read_by_transformers(tmp_path, {})
     tables = theirs.model.embed_tokens.weight, model.network.state_dict()["decoder.embeddings.tokens.weight"]
     assert torch.equal(*tables)
     with torch.inference_mode():

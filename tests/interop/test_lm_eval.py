@@ -44,6 +44,12 @@ REQUESTS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def no_description_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness adds one to its results, and starts `pip list` and others for it: 3 s of processor time."""
+    monkeypatch.setattr("torch.utils.collect_env.get_pretty_env_info", str)
+
+
 @pytest.fixture(scope="session")
 def hf(twins: Twins) -> Any:
     """The harness's own model class. It imports accelerate, which it needs only to load a model by name."""
@@ -144,8 +150,8 @@ CHATS = [
 ]
 
 
-@pytest.fixture(params=TEMPLATES)
-def chatting(hf: Any, tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Any, Any]:
+@pytest.fixture(scope="module", params=TEMPLATES)
+def chatting(hf: Any, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[Any, Any]:
     """The harness's own model and glassformer's, with a chat template and two end tokens.
 
     The second end token has a higher logit than the token that the model generates most.
@@ -172,12 +178,13 @@ def chatting(hf: Any, tmp_path: Path, request: pytest.FixtureRequest) -> tuple[A
     with torch.no_grad():
         theirs.lm_head.weight[end] = 1.01 * theirs.lm_head.weight[often]
     theirs.generation_config.eos_token_id = [fast.eos_token_id, end]
-    theirs.save_pretrained(tmp_path / "hf")
-    fast.save_pretrained(tmp_path / "hf")
-    import_model(tmp_path / "hf", tmp_path / "ours", log=lambda text: None)
-    assert read_model(tmp_path / "ours").generation.end_ids == (end,)
+    folder = tmp_path_factory.mktemp("chatting")
+    theirs.save_pretrained(folder / "hf")
+    fast.save_pretrained(folder / "hf")
+    import_model(folder / "hf", folder / "ours", log=lambda text: None)
+    assert read_model(folder / "ours").generation.end_ids == (end,)
     other = type(hf)(pretrained=theirs, tokenizer=fast, batch_size=1)
-    return other, GlassformerLM(str(tmp_path / "ours"), device="cpu", batch_size=3)
+    return other, GlassformerLM(str(folder / "ours"), device="cpu", batch_size=3)
 
 
 def test_conversations_equal_hf(chatting: tuple[Any, Any]) -> None:

@@ -37,7 +37,7 @@ def phi3(draw: Random, **keys: Any) -> Any:
     return transformers.Phi3ForCausalLM(transformers.Phi3Config(**sizes | ids | keys))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [2, 4, 5])  # each fraction, and each value of the other sizes
 def test_short_texts_equal_those_of_transformers(seed: int, tmp_path: Path) -> None:
     both = imported(phi3(Random(seed)), tmp_path)
     assert both.network.config.max_len == ORIGINAL

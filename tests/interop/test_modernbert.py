@@ -147,12 +147,3 @@ def test_a_program_without_these_settings_refuses_the_model(target: Any, tmp_pat
     config = replace(CONFIG, positions=CONFIGS["bert"].positions, head_bias=True)
     with pytest.raises(UserError, match=words[target]):
         export(model_directory(config, tmp_path / "ours"), tmp_path / "out.html", target)
-
-
-def test_onnx_computes_the_model(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    """Each export takes 12 s of processor time: heads at every position share their code, and so do token heads."""
-    heads = {"classes": CONFIGS["classifier_norm"].head, "tags": PositionHead(3, transform=True)}
-    for name, head in heads.items():
-        folder = model_directory(replace(CONFIG, head=head), tmp_path / name)
-        export(folder, tmp_path / f"{name}-onnx", "onnx")  # compares the logits

@@ -11,19 +11,22 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
+from torch import Tensor
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 import glassformer
-from configs import BERT, CONFIGS, GPT, LLAMA, ONE_WAY, PAPER, TINY, random_inputs, random_model
+from configs import BERT, CONFIGS, GPT, LLAMA, ONE_WAY, PAPER, RECURRENT, TINY, random_inputs, random_model
 from glassformer.config import transformer as c
-from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, NoAttention
+from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig
 from glassformer.config.run import GenerationConfig, Run
 from glassformer.config.schema import to_dict
 from glassformer.errors import UserError
-from glassformer.interop.runtimes import onnx
+from glassformer.interop.export import export
+from glassformer.interop.runtimes import onnx, recurrent_scan
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import StoredModel
+from glassformer.store.model_directory import StoredModel, read_model
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+from interop.checkpoints import model_directory
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -32,43 +35,54 @@ TOKENIZER = Tokenizer.train(["to be, or not to be"], vocab_size=0, scheme="char"
 OTHER_TOKENIZER = Tokenizer.train(["sein oder nicht sein"], vocab_size=0, scheme="char")
 
 ONE_LAYER = c.Stack(1, 4, d_ff=24)  # an export takes seconds per layer
-GPT_1, BERT_1 = replace(GPT, decoder=ONE_LAYER), replace(BERT, encoder=ONE_LAYER)
-SMALLEST = replace(GPT, decoder=replace(ONE_LAYER, d_ff=0), positions=c.NoPositions())
-YARN = c.RotaryPositions(scaling=c.YarnScaling(4.0, 16))
+ATTENTION = replace(ONE_LAYER, d_ff=0)  # and a second for the feed-forward, which other cases have
+BERT_1 = replace(BERT, encoder=ONE_LAYER)
+SMALLEST = replace(GPT, decoder=ATTENTION, positions=c.NoPositions())
 CASES: dict[str, ModelConfig] = {
-    "learned": GPT_1,
+    "alibi_rounded": replace(CONFIGS["alibi_rounded"], decoder=c.Stack(1, 12, d_head=2, d_ff=0)),
     "rotary_grouped_window": replace(
-        LLAMA, decoder=c.Stack(1, 4, n_kv_heads=2, d_head=6, d_ff=20, window_pattern=(3,)), positions=YARN, qk_norm=True
+        LLAMA,
+        decoder=c.Stack(1, 4, n_kv_heads=2, d_head=6, d_ff=20, window_pattern=(3,)),
+        positions=c.RotaryPositions(scaling=c.YarnScaling(4.0, 16)),
+        qk_norm=True,
     ),
-    "classifier_last": replace(GPT_1, positions=c.SinusoidalPositions(), head=c.SequenceHead(3, "last", "relu")),
-    "masked_relative": replace(BERT_1, positions=c.RelativePositions(n_buckets=8, max_distance=12)),
-    "tagger_alibi_window": replace(
-        BERT,
-        positions=c.AlibiPositions(),
-        encoder=replace(ONE_LAYER, window_pattern=(4,)),
-        n_token_types=0,
-        head=c.PositionHead(5),
+    "classifier_last": replace(SMALLEST, positions=c.SinusoidalPositions(), head=c.SequenceHead(3, "last", "relu")),
+    "masked_relative": replace(
+        BERT, encoder=ATTENTION, positions=c.RelativePositions(n_buckets=8, max_distance=12), n_token_types=0
+    ),
+    "modernbert_tagger": replace(
+        CONFIGS["modernbert"], encoder=c.Stack(2, 4, d_ff=24, window_pattern=(0, 3)), head=c.PositionHead(5, True)
     ),
     "answers": replace(BERT_1, head=c.SpanHead()),
-    "vectors": replace(BERT_1, head=c.VectorHead("mean", normalize=True)),
+    "vectors_alibi_window": replace(
+        SMALLEST,
+        decoder=None,
+        encoder=replace(ATTENTION, window_pattern=(4,)),
+        positions=c.AlibiPositions(),
+        head=c.VectorHead("mean", normalize=True),
+    ),
+    "numbers_mean": replace(
+        SMALLEST,
+        decoder=None,
+        encoder=ATTENTION,
+        head=c.SequenceHead(1, "mean", "gelu", 2.0, 3.0, pooler_norm=True),
+    ),
     "text_read_twice": replace(
         CONFIGS["bart"],
-        encoder=ONE_LAYER,
+        encoder=ATTENTION,
         decoder=ONE_LAYER,
         head=c.SequenceHead(3, "last", "tanh"),
         decoder_start_id=1,
     ),
-    "numbers_mean": replace(BERT_1, head=c.SequenceHead(1, "mean", mean=2.0, std=3.0)),
     "cross_two_vocabularies": replace(
         PAPER,
         encoder=ONE_LAYER,
-        decoder=replace(ONE_LAYER, n_kv_heads=2),
+        decoder=replace(ATTENTION, n_kv_heads=2),
         positions=c.LearnedPositions(),
         share_embeddings=False,
         source_vocab_size=13,
         source_max_len=14,
     ),
-    "elman_layers": replace(TINY, cell="rnn", n_layers=2, attention=NoAttention()),
     "bahdanau_one_way": replace(TINY, cell="gru", bidirectional=False, attention=AttendBefore(deep_output=True)),
     "luong_reversed": replace(ONE_WAY, attention=AttendAfter(), reverse_source=True, source_vocab_size=13),
 }
@@ -143,45 +157,89 @@ def test_the_graph_gives_the_same_logits(name: str, tmp_path: Path, capfd: pytes
         if name == "answers":
             found = {"logits": torch.stack([found["start_logits"], found["end_logits"]], dim=-1)}
         (logits,) = found.values()
-        assert set(found) == {"sentence_embedding" if name == "vectors" else "logits"}
+        assert set(found) == {"sentence_embedding" if name == "vectors_alibi_window" else "logits"}
         by_token = wanted.dim() == 3
         torch.testing.assert_close(logits[real] if by_token else logits, wanted[real] if by_token else wanted)
 
 
-def test_contents_of_the_folder(tmp_path: Path) -> None:
-    """The tokenizer gives equal ids; the folder has names of labels; the graph has its configuration and no paths."""
-    config = replace(SMALLEST, max_len=2, eos_id=3, head=c.SequenceHead(2, "last"))  # only one length can be traced
-    lines = onnx.write_onnx(stored(config, labels=("no", "yes")), tmp_path)
-    tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert tokenizer.encode("to be", add_special_tokens=False).ids == TOKENIZER.encode("to be")
-    assert json.loads((tmp_path / "labels.json").read_text("utf-8")) == ["no", "yes"]
-    assert not (tmp_path / "config.json").exists() and any(line.startswith("no config.json") for line in lines)
+def looped(step: Any, state: Any, inputs: tuple[Tensor, ...], reverse: bool = False) -> Any:
+    """The definition of `scan`, without a graph."""
+    order = range(len(inputs[0]))
+    outputs = {}
+    for i in reversed(order) if reverse else order:
+        state, outputs[i] = step(state, tuple(x[i] for x in inputs))
+    parts = [outputs[i] for i in order]
+    if isinstance(parts[0], Tensor):
+        return state, torch.stack(parts)
+    return state, tuple(map(torch.stack, zip(*parts, strict=True)))
 
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    assert json.loads(session.get_modelmeta().custom_metadata_map["config"]) == json.loads(json.dumps(to_dict(config)))
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_recurrent_network_of_scans_gives_the_same_outputs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All cells, layers, directions and attentions; the graphs of two of them are compared above."""
+    monkeypatch.setattr(recurrent_scan, "scan", looped)
+    network = random_model(name)
+    scanned = recurrent_scan.ScannedRecurrent(network)
+    inputs = random_inputs(network, 4, 13, 10)
+    real, real_source = torch.rand(4, 13) < 0.7, torch.rand(4, 10) < 0.7
+    real[:, 0], real_source[:, 1] = True, True
+    feeds = inputs.others | {"source_attention_mask": real_source}
+    with torch.no_grad():
+        hidden = scanned.hidden(inputs.token_ids, real, **feeds)
+        wanted = network(inputs.token_ids, real, **feeds)
+        torch.testing.assert_close(hidden[real], network.hidden(inputs.token_ids, real, **feeds)[real])
+    torch.testing.assert_close(scanned.head(hidden, real)[real], wanted[real])
+
+
+def test_an_export_and_a_graph_with_other_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokenizer gives equal ids; the folder has names of labels; the graph has its configuration and no paths.
+
+    A second export, of other weights, gets this graph, and refuses it.
+    """
+    from interop.test_card_and_push import run_card  # skips without transformers
+
+    config = replace(SMALLEST, max_len=2, head=c.SequenceHead(2, "last"))  # only one length can be traced
+    ours, out, exported, programs = tmp_path / "ours", tmp_path / "out", onnx._exported, list[Any]()
+
+    def first_exported(graph: onnx.Graph) -> Any:
+        programs.append(programs[0] if programs else exported(graph))
+        return programs[0]
+
+    monkeypatch.setattr(onnx, "_exported", first_exported)
+    lines = export(model_directory(config, ours), out, "onnx").said
+    model, text = read_model(ours), "to be"
+    tokenizer = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
+    assert tokenizer.encode(text, add_special_tokens=False).ids == model.tokenizers.target.encode(text)
+    assert json.loads((out / "labels.json").read_text("utf-8")) == ["label0", "label1"]
+    assert not (out / "config.json").exists() and any(line.startswith("no config.json") for line in lines)
+
+    session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
+    stated = json.loads(session.get_modelmeta().custom_metadata_map["config"])
+    assert stated == json.loads(json.dumps(to_dict(model.config)))
     shapes = {x.name: x.shape for x in [*session.get_inputs(), *session.get_outputs()]}
     row = ["batch_size", "sequence_length"]
     inputs, outputs = dict.fromkeys(("input_ids", "attention_mask"), row), {"logits": ["batch_size", 2]}
     assert shapes == inputs | outputs | {"last_hidden_state": [*row, 16]}
-    assert str(Path(glassformer.__file__).parent).encode() not in (tmp_path / "model.onnx").read_bytes()
+    assert str(Path(glassformer.__file__).parent).encode() not in (out / "model.onnx").read_bytes()
+    run_card(out, monkeypatch)
+
+    (tmp_path / "other").mkdir()
+    other = replace(model, network=random_model(model.config, seed=1, dtype=torch.float32))
+    with pytest.raises(UserError, match=r"the logits of onnxruntime \S+ differ by .*nothing was exported"):
+        onnx.write_onnx(other, tmp_path / "other")
+    assert len(programs) == 2
 
 
 def test_transformers_reads_the_files_beside_the_graphs(tmp_path: Path) -> None:
+    """Its tokenizer writes the inputs of the graph."""
     transformers = pytest.importorskip("transformers")
-    config = replace(BERT_1, pad_id=0, head=c.SequenceHead(2, pooler="tanh"))
-    onnx.write_onnx(stored(config, labels=("no", "yes")), tmp_path)
+    model = stored(replace(BERT_1, pad_id=0, head=c.SequenceHead(2, pooler="tanh")), labels=("no", "yes"))
+    onnx._write_settings(model, tmp_path)
     read = transformers.AutoConfig.from_pretrained(tmp_path)
     assert type(read).__name__ == "BertConfig" and read.id2label == {0: "no", 1: "yes"}
     encoded = transformers.AutoTokenizer.from_pretrained(tmp_path)(["to be", "not"], padding=True, return_tensors="np")
-    (session,) = sessions_of(tmp_path).values()
-    assert session.run(["logits"], dict(encoded))[0].shape == (2, 2)
-
-
-def test_a_graph_with_other_logits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, other = onnx._Forward, random_model(SMALLEST, seed=1, dtype=torch.float32)
-    monkeypatch.setattr(onnx, "_Forward", lambda network: real(other))
-    with pytest.raises(UserError, match=r"the logits of onnxruntime \S+ differ by .*nothing was exported"):
-        onnx.write_onnx(stored(SMALLEST), tmp_path)
+    (graph,) = onnx.graphs_of(model.network)
+    assert encoded.keys() == graph.inputs.keys() and {x.dtype.name for x in encoded.values()} == {"int64"}
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,8 @@ def test_trained_weights_survive_export_and_import(minilm: tuple[Path, Path], tm
     before, after = tensors(hf), tensors(tmp_path / "back")
     del before["embeddings.position_ids"]  # a buffer of old versions
     assert before.keys() == after.keys() and all(torch.equal(x, after[name]) for name, x in before.items())
-    assert np.abs(their_vectors(hf, TEXTS) - their_vectors(tmp_path / "back", TEXTS)).max() == 0
+    texts = TEXTS[:4]
+    assert np.abs(their_vectors(hf, texts) - their_vectors(tmp_path / "back", texts)).max() == 0
     import_model(tmp_path / "back", tmp_path / "again", log=lambda text: None)
     again = glassformer.load(tmp_path / "again", device="cpu")
     assert again.network.config == glassformer.load(ours, device="cpu").network.config

@@ -1,13 +1,12 @@
-"""The facts of a server: health, models, metrics; a process of its own that begins, answers and ends."""
+"""The facts of a server: models and metrics."""
 
-import signal
 import threading
 import urllib.request
 
 import pytest
 
 from serving.conftest import Run, Serve
-from serving.served import ServerProcesses, ask, send
+from serving.served import ask, send
 from serving.test_safety import blocked, until
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "red dog"}], "temperature": 0}
@@ -45,12 +44,3 @@ def test_the_numbers_of_prometheus_have_the_requests_that_wait_for_a_row(
         until(lambda: is_waiting(1.0))
     client.join()
     assert is_waiting(0.0)
-
-
-def test_a_process_serves_until_sigterm_and_ends_with_0(processes: ServerProcesses) -> None:
-    server = processes.start("chat", "encoder-decoder")
-    status, answer = ask(f"{server.address}/v1/chat/completions", CHAT)
-    assert status == 200 and answer["choices"][0]["message"]["role"] == "assistant"
-    server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(60) == 0
-    assert "Traceback" not in server.log.read_text("utf-8")

@@ -1,6 +1,9 @@
-"""The official `openai` client: against a process of the server, and its retries against one in this process."""
+"""A process of the server with the official `openai` client, and its retries against a server in this process."""
 
 import asyncio
+import json
+import signal
+import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -13,7 +16,7 @@ import pytest
 from glassformer.model import Model
 from glassformer.serving.application import application
 from glassformer.serving.limits import Limits
-from serving.served import RunningServer, ServerProcess, ServerProcesses
+from serving.served import RunningServer, ServerProcess, ServerProcesses, ask
 
 KEY = "a-key-of-the-tests"
 USER: Any = {"role": "user", "content": "red dog"}
@@ -22,11 +25,11 @@ GREEDY: Any = {"temperature": 0, "max_tokens": 10}
 
 @pytest.fixture
 def server(processes: ServerProcesses) -> ServerProcess:
-    return processes.start("chat", "decoder", GLASSFORMER_API_KEY=KEY)
+    return processes.start("chat", "decoder", host="::1", GLASSFORMER_API_KEY=KEY)
 
 
 def test_the_client_against_a_process(server: ServerProcess, models: dict[str, Model]) -> None:
-    """One process, because its start takes seconds."""
+    """One process on an address of IPv6, because its start takes seconds."""
     address = f"{server.address}/v1"
     with openai.OpenAI(base_url=address, api_key=KEY, timeout=120) as client:
         lists_models(client)
@@ -36,6 +39,8 @@ def test_the_client_against_a_process(server: ServerProcess, models: dict[str, M
         raises_errors(client, address)
         leaves(client, server)
     asyncio.run(writes_at_the_same_time(address, models))
+    never_shows_its_key(server)
+    ends_with_0(server)
 
 
 def lists_models(client: openai.OpenAI) -> None:
@@ -139,6 +144,21 @@ async def writes_at_the_same_time(address: str, models: dict[str, Model]) -> Non
         answers = await asyncio.gather(*whole)
         assert [answer.choices[0].text for answer in answers] == expected
         assert await asyncio.gather(*map(streamed, prompts)) == expected
+
+
+def never_shows_its_key(server: ServerProcess) -> None:
+    """Neither in answers, nor in the list of processes, nor in its log."""
+    assert ask(f"{server.address}/v1/models")[0] == 401 and ask(f"{server.address}/v1/models", key=KEY)[0] == 200
+    answers = [json.dumps(ask(f"{server.address}{path}", key=KEY)[1]) for path in ("/openapi.json", "/v1/none")]
+    listed = subprocess.run(["ps", "-o", "args=", "-p", str(server.process.pid)], capture_output=True, check=True)
+    for text in (*answers, listed.stdout.decode(), server.log.read_text("utf-8")):
+        assert text and KEY not in text
+
+
+def ends_with_0(server: ServerProcess) -> None:
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(60) == 0
+    assert "Traceback" not in server.log.read_text("utf-8")
 
 
 @pytest.fixture

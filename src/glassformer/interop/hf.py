@@ -21,7 +21,7 @@ from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family, matches
 from glassformer.interop.generation import token_ids, write_generation
 from glassformer.interop.importing import MULTI_LABEL, find_family, read_config, read_weights
-from glassformer.models.build import build_model
+from glassformer.models.build import undrawn_model
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import StoredModel, weights_of
 
@@ -178,10 +178,9 @@ def compare_weights_read(config: TransformerConfig, weights: Mapping[str, Tensor
 @torch.no_grad()
 def filled(config: TransformerConfig, weights: Mapping[str, Tensor]) -> Transformer:
     """Return a network with these weights."""
-    network = build_model(config).eval()
-    parameters = weights_of(network)
-    for name, x in weights.items():
-        parameters[name].copy_(x)
+    network = undrawn_model(config).eval()
+    for name, x in weights_of(network).items():
+        x.copy_(weights[name])
     return network
 
 
