@@ -48,6 +48,9 @@ RUNS: dict[str, Callable[[Path], Run]] = {
     "conversations": conversation_run,
 }
 
+OF_EACH_NETWORK = {"causal", "masked", "pairs", "classes", "sentence-pairs", "decoder-classes", "tags"}
+"""Kinds whose networks have all structures of `RUNS`; the doctor does not see how a network was trained."""
+
 
 @pytest.mark.parametrize("kind", RUNS)
 def test_every_tool_takes_a_model_of_every_kind(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +62,9 @@ def test_every_tool_takes_a_model_of_every_kind(kind: str, tmp_path: Path, monke
     assert api.load(checkpoint.path_of(outcome.folder, 20)).evaluate(log=print) == outcome.reports["valid"]
     scores = model.scores(log=print)
     assert set(scores) >= SCORES[kind] and bool(scores) == bool(SCORES[kind])
-    report = check_model(model.network)
-    assert report.ok, str(report)
+    if kind in OF_EACH_NETWORK:
+        report = check_model(model.network)
+        assert report.ok, str(report)
     plot.curves(outcome.folder)
     plot.schedule(model.run)
     with monkeypatch.context() as patch:
