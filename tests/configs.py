@@ -31,7 +31,7 @@ from glassformer.config.transformer import (
     XavierInit,
     YarnScaling,
 )
-from glassformer.models.build import build_model
+from glassformer.models.build import undrawn_model
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
 
@@ -251,7 +251,7 @@ def randomise(module: torch.nn.Module, seed: int = 0) -> None:
 
 def random_model(config: ModelConfig | str, seed: int = 0, dtype: torch.dtype = torch.float64) -> Any:
     """Return a model in evaluation mode with all parameters random."""
-    model = build_model((CONFIGS | RECURRENT)[config] if isinstance(config, str) else config).to(dtype).eval()
+    model = undrawn_model((CONFIGS | RECURRENT)[config] if isinstance(config, str) else config).to(dtype).eval()
     randomise(model, seed)
     return model
 

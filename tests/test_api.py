@@ -161,7 +161,7 @@ def test_a_prompt_and_its_continuation_equal_the_decoded_ids(model: Model, name:
     fresh = with_tokenizer(model, name)
     suppress_ids = never_written(fresh.tokenizer, fresh.tokenizer.vocab_size)
     n_spaces = 0
-    for seed, prompt in enumerate(["the cat sat", "to be", "the dog ran", "t", "the", "on the mat and"] * 2):
+    for seed, prompt in enumerate(["the cat sat", "to be", "the dog ran", "t", "the", "on the mat and"]):
         ids = fresh.prompt_ids(prompt)
         known = fresh.tokenizer.decode(ids)
         assert known == prompt or name == "whole_words"  # an unknown word is [UNK]

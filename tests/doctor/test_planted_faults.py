@@ -65,7 +65,7 @@ SOUND: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", SOUND)
 def test_a_correct_model_passes_every_check(name: str, seed: int) -> None:
     build, arguments = SOUND[name]
@@ -112,7 +112,7 @@ FAULTS: list[tuple[Callable[[], nn.Module], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("build", "arguments", "name"), FAULTS)
 def test_a_planted_fault_is_found(build: Callable[[], nn.Module], arguments: dict[str, Any], name: str) -> None:
-    for seed in range(3):
+    for seed in range(1 if name == "learns" else 2):  # a training takes as long as all other checks
         torch.manual_seed(seed)
         report = check(build(), vocab_size=V, max_len=LEN, checks=[name], seed=seed, **arguments)
         assert report.failed == (name,), str(report)

@@ -1,5 +1,6 @@
 """Batched beam search equals the readable reference for one sentence, hypothesis by hypothesis."""
 
+import functools
 import itertools
 import math
 from collections import Counter
@@ -20,7 +21,7 @@ from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.score import forced_scores
 
-MODELS = pytest.mark.parametrize("name", SEQ2SEQ)
+NUMBERED = pytest.mark.parametrize(("number", "name"), list(enumerate(SEQ2SEQ)))
 START, MAX_LEN, NOBODY, END = 1, 24, 999, 2
 SOURCES = [[3, 1, 4, 9], [5], [9, 2, 6, 5, 3, 5, 8], [8, 9]]
 PENALTIES = [(a, n) for a in (0.0, 0.6, 1.0, -0.5) for n in ("gnmt", "average")]
@@ -46,7 +47,7 @@ def searched(
 
 
 def by_reference(
-    model: Any,
+    forward: Any,
     sources: Sequence[Sequence[int]],
     config: BeamConfig,
     end: int,
@@ -55,7 +56,7 @@ def by_reference(
 ) -> list[list[Hypothesis]]:
     search = Search(config, START, end, **{"max_len": MAX_LEN} | options)
     return [
-        beam_search_reference(model, torch.tensor(source), search, prefix)
+        beam_search_reference(forward, torch.tensor(source), search, prefix)
         for source, prefix in zip(sources, prefixes or [()] * len(sources), strict=True)
     ]
 
@@ -67,50 +68,69 @@ def same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> Non
         assert ours.score == pytest.approx(theirs.score, abs=1e-9)
 
 
-def an_end(model: Any) -> int:
-    """Return the id whose first position varies most: as the end token it gives hypotheses of many lengths."""
+class Remembered:
+    """The forward of a model, which computes each pair of a source and a target once; references need many again."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.logits = model, dict[tuple[tuple[int, ...], ...], Tensor]()
+
+    def __call__(self, token_ids: Tensor, source_ids: Tensor) -> Tensor:
+        key = tuple(token_ids[0].tolist()), tuple(source_ids[0].tolist())
+        if key not in self.logits:
+            self.logits[key] = self.model(token_ids, source_ids=source_ids)
+        return self.logits[key]
+
+
+@functools.cache
+def with_an_end(name: str) -> tuple[Any, Remembered, int]:
+    """Return a model, its forward, and the id whose first position varies most.
+
+    As the end token, this id gives hypotheses of many lengths.
+    """
+    model = random_model(SEQ2SEQ[name])
     found = searched(model, SOURCES, BeamConfig(5, 0.0, max_new_tokens=9), NOBODY, n_best=5)
     first = {(token, h.ids.index(token)) for row in found for h in row for token in h.ids}
-    return Counter(token for token, _ in first).most_common(1)[0][0]
+    return model, Remembered(model), Counter(token for token, _ in first).most_common(1)[0][0]
 
 
-@MODELS
-def test_batched_equals_the_reference(name: str) -> None:
+@NUMBERED
+def test_batched_equals_the_reference(number: int, name: str) -> None:
     """Vary beam, penalty, n-best and limits; hypotheses end at several lengths."""
-    model = random_model(SEQ2SEQ[name])
-    end = an_end(model)
+    model, forward, end = with_an_end(name)
     seen: list[Hypothesis] = []
-    for number, (beam, (penalty, length_penalty_type)) in enumerate(itertools.product((1, 2, 3, 5), PENALTIES)):
-        if (number - list(SEQ2SEQ).index(name)) % 7 != 1:  # each setting has two models or three
-            continue
-        config = BeamConfig(beam, penalty, length_penalty_type, max_new_tokens=3 + number % 5)  # type: ignore[arg-type]
-        n_best = 1 + number % beam
+    settings = list(enumerate(itertools.product((1, 2, 3, 5), PENALTIES)))
+    for i, (beam, (penalty, length_penalty_type)) in settings[(number + 4) % 9 :: 9]:  # each has two or three models
+        config = BeamConfig(beam, penalty, length_penalty_type, max_new_tokens=4 + i % 5)  # type: ignore[arg-type]
+        n_best = 1 + i % beam
         for early_stopping in ("shrink", "never", "full", "estimate"):
-            config = replace(config, early_stopping=early_stopping, end_ids=(end + 1,) * (number % 2))  # type: ignore[arg-type]
+            config = replace(config, early_stopping=early_stopping, end_ids=(end + 1,) * (i % 2))  # type: ignore[arg-type]
             found = searched(model, SOURCES, config, end, n_best=n_best)
-            same(found, by_reference(model, SOURCES, config, end, n_best=n_best))
+            same(found, by_reference(forward, SOURCES, config, end, n_best=n_best))
             seen += itertools.chain(*found)
     assert len({len(h.ids) for h in seen if h.ended}) > 2
 
 
-@MODELS
-def test_prefixes_limits_and_banned_ids(name: str) -> None:
-    model = random_model(SEQ2SEQ[name])
-    end = an_end(model)
+LIMITS = (
+    (BeamConfig(4, 1.0, max_new_tokens=8), 24),
+    (BeamConfig(4, 1.0, early_stopping="never", max_new_tokens=8), 24),
+    (BeamConfig(3, 0.6, "average", max_new_tokens=30), 6),  # the context ends first
+    (BeamConfig(2, 0.0, max_new_tokens=30, max_ratio=0.5), 24),  # 12, 10, 13 and 11 ids
+    (BeamConfig(4, 1.0, max_new_tokens=5), 24),  # a prefix as long as the output
+    (BeamConfig(4, 1.0, "average", early_stopping="never", max_new_tokens=8), 24),
+)
+"""Settings with the context of the model; each model has two of them."""
+
+
+@NUMBERED
+def test_prefixes_limits_and_banned_ids(number: int, name: str) -> None:
+    model, forward, end = with_an_end(name)
     prefixes = [[4, 4], [], [6, 2, 8, 3, 0], [5]]
-    prefixes = [[token for token in prefix if token != end] for prefix in prefixes]
+    prefixes = [[token if token != end else 9 for token in prefix] for prefix in prefixes]
     suppress_ids = [token for token in (0, 3, 11, 12) if token != end]
-    for config, max_len in (
-        (BeamConfig(4, 1.0, max_new_tokens=8), 24),
-        (BeamConfig(4, 1.0, early_stopping="never", max_new_tokens=8), 24),
-        (BeamConfig(3, 0.6, "average", max_new_tokens=30), 6),  # the context ends first
-        (BeamConfig(2, 0.0, max_new_tokens=30, max_ratio=0.5), 24),  # 12, 10, 13 and 11 ids
-        (BeamConfig(4, 1.0, max_new_tokens=max(map(len, prefixes))), 24),  # a prefix as long as the output
-        (BeamConfig(4, 1.0, "average", early_stopping="never", max_new_tokens=8), 24),
-    ):
+    for config, max_len in LIMITS[number % 3 :: 3]:
         options = {"prefixes": prefixes, "suppress_ids": suppress_ids, "max_len": max_len, "n_best": 2}
         found = searched(model, SOURCES, config, end, **options)
-        same(found, by_reference(model, SOURCES, config, end, **options))
+        same(found, by_reference(forward, SOURCES, config, end, **options))
         for source, prefix, row in zip(SOURCES, prefixes, found, strict=True):
             for h in row:
                 assert h.ids[: len(prefix)] == prefix and not set(h.ids[len(prefix) :]) & set(suppress_ids)
@@ -118,17 +138,16 @@ def test_prefixes_limits_and_banned_ids(name: str) -> None:
                 assert h.ended == (h.ids[-1:] == [end])
 
 
-@MODELS
-def test_beam_one_is_greedy_for_every_penalty(name: str) -> None:
-    model = random_model(SEQ2SEQ[name])
-    end = an_end(model)
+@NUMBERED
+def test_beam_one_is_greedy_for_every_penalty(number: int, name: str) -> None:
+    model, _, end = with_an_end(name)
     greedy = GenerationConfig(max_new_tokens=12, temperature=0.0)
     prompts = [[START], [START, 4 if end != 4 else 5], [START], [START]]
     rows = [prompt[1:] for prompt in prompts]
     for step in Generation(model, prompts, Settings(greedy, 9, [end], [3]), sources=SOURCES):
         for row, token in step.items():
             rows[row].append(token)
-    for penalty, length_penalty_type in PENALTIES:
+    for penalty, length_penalty_type in PENALTIES[number % 4 :: 4]:
         early_stopping = "never" if penalty else "shrink"
         config = BeamConfig(1, penalty, length_penalty_type, early_stopping, max_new_tokens=12)  # type: ignore[arg-type]
         prefixes = [prompt[1:] for prompt in prompts]
@@ -136,10 +155,9 @@ def test_beam_one_is_greedy_for_every_penalty(name: str) -> None:
         assert [row[0].ids for row in found] == rows
 
 
-@MODELS
+@pytest.mark.parametrize("name", SEQ2SEQ)
 def test_a_batch_equals_single_searches_and_forced_scores(name: str) -> None:
-    model = random_model(SEQ2SEQ[name])
-    end = an_end(model)
+    model, _, end = with_an_end(name)
     config = BeamConfig(4, 1.0, max_new_tokens=10)
     found = searched(model, SOURCES, config, end, n_best=3)
     same(found, [searched(model, [source], config, end, n_best=3)[0] for source in SOURCES])
@@ -209,12 +227,11 @@ def test_the_search_is_exact_for_every_vocabulary_size(n_ids: int, n_levels: int
         same(found, by_reference(model, SOURCES, config, 5, n_best=beam, suppress_ids=suppress_ids))
 
 
-def test_finished_sentences_and_hypotheses_are_not_computed() -> None:
-    model = random_model(SEQ2SEQ["paper"])
-    end = an_end(model)
+def test_finished_sentences_and_hypotheses_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _, end = with_an_end("paper")
     rows: list[int] = []
     step = model.step
-    model.step = lambda ids, *rest: (rows.append(len(ids)), step(ids, *rest))[1]  # type: ignore[method-assign]
+    monkeypatch.setattr(model, "step", lambda ids, *rest: (rows.append(len(ids)), step(ids, *rest))[1])
     found = searched(model, SOURCES, BeamConfig(4, 0.0, max_new_tokens=20), end, n_best=4)
     lengths = [[len(h.ids) for h in row] for row in found]
     # one row per sentence, then one row per unfinished hypothesis

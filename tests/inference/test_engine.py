@@ -121,9 +121,8 @@ class Schedule:
         )
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("name", DECODERS + WITH_SOURCE)
-def test_a_row_has_the_ids_that_it_has_alone(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("seed", "name"), list(enumerate(DECODERS + WITH_SOURCE)))
+def test_a_row_has_the_ids_that_it_has_alone(seed: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests join at random steps; random rows are ended; prompts are read in parts and share beginnings."""
     model, schedule = random_model(name), Schedule(seed, has_source=name in WITH_SOURCE)
     requests = [schedule.request() for _ in range(9)]
@@ -215,8 +214,7 @@ def test_penalties_change_the_ids() -> None:
         assert ids_of(model, request_of([3, 1], GREEDY, penalties=penalties)) != plain
 
 
-@pytest.mark.parametrize("config", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-@pytest.mark.parametrize("name", DECODERS + WITH_SOURCE)
+@pytest.mark.parametrize(("name", "config"), list(zip(DECODERS + WITH_SOURCE, [GREEDY, DRAWN] * 4, strict=True)))
 def test_ids_equal_those_of_a_generation(name: str, config: GenerationConfig) -> None:
     """Also at the end of the context, whose last id is chosen after all others are read."""
     model, config = random_model(name), replace(config, max_new_tokens=30)

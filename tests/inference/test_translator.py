@@ -15,21 +15,19 @@ from glassformer.inference.beam_reference import beam_search_reference
 SOURCES = [[int(i * j) % 13 for j in range(1, 2 + (5 * i) % 7)] for i in range(1, 12)]
 
 
-@pytest.mark.parametrize("max_tokens", [1, 24, 60, 10_000])
 @pytest.mark.parametrize("name", SEQ2SEQ)
-def test_batches_keep_the_order_and_change_no_result(
-    name: str, max_tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(beam, "MAX_TOKENS", max_tokens)
+def test_batches_keep_the_order_and_change_no_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(SEQ2SEQ[name])
     config = BeamConfig(3, 0.6, max_new_tokens=6, max_ratio=1.0)
     search = Search(config, 1, 2, 24, n_best=2, suppress_ids=[5])
     sources = SOURCES if name == "paper" else SOURCES[:4]
-    found = decode_sorted(model, sources, search, prefix=[4])
-    for source, row in zip(sources, found, strict=True):
-        expected = beam_search_reference(model, torch.tensor(source), search, prefix=[4])
-        assert [(h.ids, h.ended) for h in row] == [(h.ids, h.ended) for h in expected]
-        assert [h.log_prob for h in row] == pytest.approx([h.log_prob for h in expected], abs=1e-9)
+    expected = [beam_search_reference(model, torch.tensor(source), search, prefix=[4]) for source in sources]
+    for max_tokens in (1, 24, 60, 10_000) if name == "paper" else (60,):
+        monkeypatch.setattr(beam, "MAX_TOKENS", max_tokens)
+        found = decode_sorted(model, sources, search, prefix=[4])
+        assert [[(h.ids, h.ended) for h in row] for row in found] == [[(h.ids, h.ended) for h in x] for x in expected]
+        for ours, theirs in zip(found, expected, strict=True):
+            assert [h.log_prob for h in ours] == pytest.approx([h.log_prob for h in theirs], abs=1e-9)
 
 
 def test_progress_counts_sources_up_to_their_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ ROW = ComparedModel("a", "GRU", 1_000_000, 600.0, 1, 1.0, "bleu", 20.0, 10.0)
 
 def drawn(figure: Figure) -> Figure:
     """Return the figure after layout; check that every text is inside the picture."""
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     box = figure.get_tightbbox()
     size = figure.get_size_inches()
     assert box.x0 > -0.02 and box.y0 > -0.02 and box.x1 < size[0] + 0.02 and box.y1 < size[1] + 0.02, "clipped"
@@ -59,7 +59,7 @@ def test_a_heat_map_shows_the_weights_and_the_tokens() -> None:
     assert figure.get_suptitle() == "cost: $5 and $6"
 
 
-@pytest.mark.parametrize(("n", "n_rows", "n_columns"), [(1, 1, 1), (8, 14, 14), (12, 3, 30), (5, 30, 4), (2, 300, 300)])
+@pytest.mark.parametrize(("n", "n_rows", "n_columns"), [(1, 1, 1), (5, 14, 14), (7, 3, 30), (2, 30, 4), (2, 300, 300)])
 def test_many_heads_on_one_scale(n: int, n_rows: int, n_columns: int) -> None:
     weights = torch.rand(n, n_rows, n_columns)
     tokens = [f" token{i}" for i in range(max(n_rows, n_columns))]
@@ -101,7 +101,7 @@ def test_special_characters_in_tokens_can_be_drawn(token: str, shown: str) -> No
     assert label(token) == shown
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a missing glyph is a warning
-        drawn(heat_map(torch.ones(1, 1), [token], [token], plain(token)))
+        drawn(heat_map(torch.ones(1, 1), [token], [token], plain(token))).canvas.draw()
 
 
 def test_files_are_complete_and_reproducible(tmp_path: Path) -> None:
@@ -186,13 +186,19 @@ def test_positions_that_cannot_be_drawn_are_refused() -> None:
             plot_positions(build_model(config), stack)
 
 
-@pytest.mark.parametrize("name", recipes.names())
-def test_the_schedule_of_every_recipe(name: str) -> None:
-    run = recipes.load(name)
-    axes = drawn(plot.schedule(run)).axes[0]
-    x, y = axes.lines[0].get_data()
-    assert x[0] == 0 and x[-1] == run.train.max_steps - 1
-    assert max(y) == pytest.approx(run.train.optimizer.learning_rate, rel=0.02)
+def test_the_schedule_of_every_recipe() -> None:
+    """Only the longest title and the first legend are drawn."""
+    titles, with_legends = {}, []
+    for name in recipes.names():
+        run = recipes.load(name)
+        figure = plot.schedule(run)
+        x, y = figure.axes[0].lines[0].get_data()
+        assert x[0] == 0 and x[-1] == run.train.max_steps - 1
+        assert max(y) == pytest.approx(run.train.optimizer.learning_rate, rel=0.02)
+        titles[figure.axes[0].get_title(loc="left")] = figure
+        with_legends += [figure] if figure.axes[0].get_legend() else []
+    drawn(titles[max(titles, key=len)])
+    drawn(with_legends[0])
 
 
 def test_a_schedule_of_one_step() -> None:

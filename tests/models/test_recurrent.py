@@ -222,16 +222,16 @@ def test_a_hidden_state_that_a_tap_replaces_is_used(name: str) -> None:
         assert not zeroed.any()  # the head has no bias
 
 
-@EVERY
-@pytest.mark.parametrize("autocast", [False, True])
-def test_training_fits_one_batch_and_changes_every_parameter(name: str, autocast: bool) -> None:
+@pytest.mark.parametrize(("number", "name"), list(enumerate(RECURRENT)))
+def test_training_fits_one_batch_and_changes_every_parameter(number: int, name: str) -> None:
     torch.manual_seed(0)
+    autocast = number % 2 == 1
     model = build_model(replace(RECURRENT[name], layer_dropout=0.01, embedding_dropout=0.01, output_dropout=0.01))
     inputs = random_inputs(model, B, T, S)
     begin = [p.detach().clone() for p in model.parameters()]
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     losses = []
-    for _ in range(40):
+    for _ in range(28):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             logits = model(inputs.token_ids[:, :-1], MASK[:, :-1], **inputs.others, source_attention_mask=SOURCE_MASK)
             loss = F.cross_entropy(logits[MASK[:, :-1]].float(), inputs.token_ids[:, 1:][MASK[:, :-1]])

@@ -102,10 +102,9 @@ def test_prompts_of_unequal_length(name: str, side: str) -> None:
     story.each_its_own(state, 4)
 
 
-@GENERATED
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_uneven_additions_to_a_filled_state(name: str, side: str) -> None:
-    story = Story(name)
+@pytest.mark.parametrize(("number", "name"), list(enumerate(GENERATORS)))
+def test_uneven_additions_to_a_filled_state(number: int, name: str) -> None:
+    story, side = Story(name), ("left", "right")[number % 2]
     state = story.step(story.start(), 0, 4)
     state = story.feed(state, (2, 5, 1), side, past=4)
     story.each_its_own(state, 3)

@@ -48,23 +48,27 @@ RUNS: dict[str, Callable[[Path], Run]] = {
     "conversations": conversation_run,
 }
 
+OF_EACH_NETWORK = {"causal", "masked", "pairs", "classes", "sentence-pairs", "decoder-classes", "tags"}
+"""Kinds whose networks have all structures of `RUNS`; the doctor does not see how a network was trained."""
+
 
 @pytest.mark.parametrize("kind", RUNS)
 def test_every_tool_takes_a_model_of_every_kind(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RUNS[kind](tmp_path)
-    run = replace(run, train=replace(run.train, select="last"))
+    run = replace(run, train=replace(run.train, select="last", max_steps=12, eval_every=6))
     outcome = api.train(run, tmp_path / "whole")
     model = api.load(outcome.folder)
     assert model.evaluate(log=print) == outcome.reports["valid"], "the trainer's loss, computed again"
-    assert api.load(checkpoint.path_of(outcome.folder, 20)).evaluate(log=print) == outcome.reports["valid"]
+    assert api.load(checkpoint.path_of(outcome.folder, 12)).evaluate(log=print) == outcome.reports["valid"]
     scores = model.scores(log=print)
     assert set(scores) >= SCORES[kind] and bool(scores) == bool(SCORES[kind])
-    report = check_model(model.network)
-    assert report.ok, str(report)
+    if kind in OF_EACH_NETWORK:
+        report = check_model(model.network)
+        assert report.ok, str(report)
     plot.curves(outcome.folder)
     plot.schedule(model.run)
     with monkeypatch.context() as patch:
-        signal_at(patch, 7, signal.SIGTERM)
+        signal_at(patch, 4, signal.SIGTERM)
         with pytest.raises(Interrupted):
             api.train(run, tmp_path / "stopped")
     api.resume(tmp_path / "stopped")

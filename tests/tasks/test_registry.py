@@ -85,20 +85,6 @@ def test_a_task_of_imported_models_cannot_be_trained(kind: str, tmp_path: Path) 
             refused()
 
 
-def test_a_task_is_imported_at_first_use() -> None:
-    program = (
-        "import sys, glassformer.model\n"
-        "from glassformer.config.run import Run\n"
-        "from glassformer.tasks.registry import task_of\n"
-        "from glassformer.tasks.requirements import BUILT_IN\n"
-        "homes = {'glassformer.tasks.' + facts.home.split(':')[0] for facts in BUILT_IN.values()}\n"
-        "assert not homes & set(sys.modules), homes & set(sys.modules)\n"
-        "task_of(Run())\n"
-        "assert homes & set(sys.modules) == {'glassformer.tasks.language_modeling'}\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
-
-
 FOREIGN = '''
 from dataclasses import dataclass
 from typing import ClassVar
@@ -142,8 +128,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return site
 
 
-def test_another_package_adds_a_task(package: Path, tmp_path: Path) -> None:
-    """In a separate process, like the command line: recipe, flags, help, training, and use of the model."""
+def test_a_task_is_imported_at_first_use_and_another_package_adds_one(package: Path, tmp_path: Path) -> None:
+    """In a separate process, like the command line: imports, recipe, flags, help, training, and use of the model."""
     text = write_text(tmp_path)
     recipe = tmp_path / "foreign.toml"
     recipe.write_text(
@@ -153,12 +139,18 @@ def test_another_package_adds_a_task(package: Path, tmp_path: Path) -> None:
         "utf-8",
     )
     program = f"""
-import sys
-sys.path.insert(0, {str(package)!r})
-from glassformer import api, recipes
+import sys, glassformer.model
 from glassformer.config.run import Run
+from glassformer.tasks.registry import kinds, task_of
+from glassformer.tasks.requirements import BUILT_IN
+homes = {{"glassformer.tasks." + facts.home.split(":")[0] for facts in BUILT_IN.values()}}
+assert not homes & set(sys.modules), homes & set(sys.modules)
+task_of(Run())
+assert homes & set(sys.modules) == {{"glassformer.tasks.language_modeling"}}
+
+sys.path.insert(0, {str(package)!r})
+from glassformer import api
 from glassformer.cli.main import run
-from glassformer.tasks.registry import kinds
 assert "every-other" in kinds()
 run(["train", "--help", "all"])
 out = {str(tmp_path / "run")!r}

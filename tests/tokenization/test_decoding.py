@@ -26,7 +26,8 @@ def test_pitfall_27_bytes_are_lossless(only_bytes: Tokenizer, text: str) -> None
 
 def test_pitfall_27_bytes_are_lossless_on_mixed_lines(tokenizers_by_scheme: Trained, mixed_lines: list[str]) -> None:
     tokenizer = tokenizers_by_scheme["byte"]
-    assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(mixed_lines)] == mixed_lines
+    lines = mixed_lines[:4000]
+    assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(lines)] == lines
     sampled = "".join(chr(i) for i in range(0, 0x110000, 61) if not 0xD800 <= i < 0xE000)
     assert tokenizer.decode(tokenizer.encode(sampled)) == sampled
 

@@ -102,8 +102,8 @@ def test_the_byte_alphabet_equals_the_tokenizers_library() -> None:
 def test_ids_equal_the_readable_encoder_on_mixed_lines(
     scheme: Scheme, tokenizers_by_scheme: dict[Scheme, Tokenizer], mixed_lines: list[str]
 ) -> None:
-    tokenizer = tokenizers_by_scheme[scheme]
-    for line, ids in zip(mixed_lines, tokenizer.encode_batch(mixed_lines), strict=True):
+    tokenizer, lines = tokenizers_by_scheme[scheme], mixed_lines[:2500]
+    for line, ids in zip(lines, tokenizer.encode_batch(lines), strict=True):
         assert ids == tokenizer.reference.encode(line), repr(line)
 
 
@@ -114,11 +114,11 @@ def test_transformers_reads_the_file_with_equal_ids_and_text(
     mixed_lines: list[str],
     hf_tokenizers: Any,
 ) -> None:
-    ours, theirs = tokenizers_by_scheme[scheme], hf_tokenizers[scheme]
+    ours, theirs, lines = tokenizers_by_scheme[scheme], hf_tokenizers[scheme], mixed_lines[:2500]
     assert len(theirs) == ours.vocab_size
     # The only difference: transformers reads special tokens in a text, so they are allowed here too.
-    ids = ours.encode_batch(mixed_lines, allow_special=ours.special_tokens)
-    assert theirs(mixed_lines, add_special_tokens=False)["input_ids"] == ids
+    ids = ours.encode_batch(lines, allow_special=ours.special_tokens)
+    assert theirs(lines, add_special_tokens=False)["input_ids"] == ids
     for row in ids[::5]:
         text = theirs.decode(row, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert ours.decode(row, skip_special=False) == text
