@@ -12,7 +12,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -152,22 +152,27 @@ def with_modules(changed: set[Path]) -> set[Path]:
     return found
 
 
-def touched(changed: set[Path]) -> list[Path]:
-    """Return the test files, and the source files with doctests, that depend on changed files."""
-    all_files = sorted(TESTS.rglob("test_*.py"))
-    all_files += [path for path in sorted(SOURCE.rglob("*.py")) if ">>>" in path.read_text("utf-8")]
+@cache
+def all_tests() -> tuple[Path, ...]:
+    """Return the test files, and the source files with doctests."""
+    doctests = [path for path in sorted(SOURCE.rglob("*.py")) if ">>>" in path.read_text("utf-8")]
+    return (*sorted(TESTS.rglob("test_*.py")), *doctests)
+
+
+def touched(changed: set[Path], tests: Sequence[Path]) -> Sequence[Path]:
+    """Return the files of tests that depend on changed files."""
     if changed & FOR_ALL:
-        return all_files
+        return tests
     files = with_modules(changed)
     outside = {path.relative_to(ROOT).parts[0] for path in changed if not path.is_relative_to(SOURCE)} - {"tests"}
     named = re.compile("|".join(map(re.escape, outside)) or "(?!)")
-    return [path for path in all_files if needs(path) & files or named.search(path.read_text("utf-8"))]
+    return [path for path in tests if needs(path) & files or named.search(path.read_text("utf-8"))]
 
 
 def main(options: list[str]) -> int:
     """Run the tests that depend on changed files; return the exit code of pytest."""
     changed = changed_files()
-    files = touched(changed)
+    files = touched(changed, all_tests())
     print(f"{len(changed)} files differ from main; {len(files)} files have tests that depend on them", flush=True)
     return int(pytest.main([*options, *map(str, files)])) if files else 0
 

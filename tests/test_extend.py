@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 
-from faults.children import done
+from faults.children import done, forget
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs" / "extend").glob("*.md"))
@@ -42,8 +42,7 @@ def printed(program: str, folder: Path, source: Path | None = None) -> str:
 
     def work() -> None:
         if source is not None:
-            for name in [name for name in sys.modules if name.partition(".")[0] in ("glassformer", "configs", "cost")]:
-                del sys.modules[name]
+            forget("glassformer", "configs", "cost")
             sys.path.insert(0, str(source))
         main = sys.modules["__main__"] = ModuleType("__main__")
         os.chdir(folder)

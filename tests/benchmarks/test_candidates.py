@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmark_files import load
+from glassformer.cli.main import run
 from glassformer.kernels import processor
 
 GPT = {"n_layers": 1, "n_heads": 2, "d_model": 16, "vocab_size": 50, "context": 16, "batch": 2}
@@ -98,10 +99,13 @@ def test_only_training_steps_of_glassformer_keep_freed_memory() -> None:
             assert candidate.keeps_memory == (trains and candidate.name == "glassformer"), candidate.label
 
 
-def test_the_commands_of_start_run(tmp_path: Path) -> None:
+def test_the_commands_of_start_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is trained in this process, the commands that are measured run in their own."""
     benchmark, worker = load("catalogue").start(), load("worker")
     make, _ = benchmark.prepare
-    function(make)(folder=str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(load("start"), "_run", lambda words: run(words[3:]))
+        function(make)(folder=str(tmp_path))
     help_, generate = benchmark.candidates[1:]
     for candidate in (help_, generate):
         task = function(candidate.make)(**{**candidate.arguments, "folder": str(tmp_path)})

@@ -67,10 +67,11 @@ def test_the_command_runs_a_benchmark_and_writes_json(
         turns.Candidate(name, "text:learn", {"learner": name, **arguments}) for name in ("glassformer", "rescanning")
     ]
     monkeypatch.setitem(run.BENCHMARKS, "learn", lambda: catalogue.Benchmark("A title", made, rounds=9))
+    monkeypatch.setattr(run, "machine", lambda device: ("2 cores", True))
     path = tmp_path / "results.json"
     run.main(["learn", "multi30k", "--rounds", "2", "--json", str(path)])
     said = capsys.readouterr().out
-    assert "learn: A title" in said and "2 rounds" in said
+    assert "learn: A title" in said and "2 rounds" in said and "2 cores" in said
     assert "multi30k skipped: give the folder of train.en and train.de with --data FOLDER" in said
     [(name, found)] = load("results").read(path).items()
     assert name == "learn" and [len(row.seconds) for row in found.rows] == [2, 2]
@@ -87,16 +88,18 @@ def test_settings_without_instructions_are_skipped_by_name(
         monkeypatch.setenv(variable, value)
     run, catalogue, turns = load("run"), load("catalogue"), load("turns")
     run.machine.cache_clear()
-    sizes = {"n_layers": 1, "n_heads": 2, "d_model": 16, "vocab_size": 50, "context": 16, "batch": 2}
-    work = {"model": "glassformer", "sizes": sizes, "device": "cpu"}
-    made = [
-        turns.Candidate("glassformer", "train:gpt", {**work, "precision": name}, f"{name}, tiny", name)
-        for name in ("fp32", "bf16")
-    ]
+    work = {"learner": "glassformer", "scheme": "byte", "vocab_size": 300, "n_bytes": 2000}
+    made = [turns.Candidate("glassformer", "text:learn", work, f"{name}, tiny", name) for name in ("fp32", "bf16")]
     benchmark = catalogue.Benchmark("A title", made, rounds=1, share="matrix products", work="tokens", device="cpu")
     monkeypatch.setitem(run.BENCHMARKS, "learn", lambda: benchmark)
-    rates, small = run.rates, {"sizes": [64], "copied_bytes": 1 << 16}
-    monkeypatch.setattr(run, "rates", lambda arguments: rates({**arguments, **small}))
+    rates, found_rates = run.rates, list[dict[str, float]]()
+
+    def measured_once(arguments: dict[str, object]) -> dict[str, float]:
+        if not found_rates:
+            found_rates.append(rates({**arguments, "sizes": [64], "copied_bytes": 1 << 16}))
+        return found_rates[0]
+
+    monkeypatch.setattr(run, "rates", measured_once)
     path = tmp_path / "results.json"
     run.main(["learn", "--json", str(path)])
     run.machine.cache_clear()
@@ -118,8 +121,9 @@ def test_every_setting_gets_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) 
     assert ends == [100 + 120 / 2, 130 + 90]
 
 
-def test_a_failed_preparation_fails_every_candidate_of_the_folder() -> None:
+def test_a_failed_preparation_fails_every_candidate_of_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     run, catalogue = load("run"), load("catalogue")
+    monkeypatch.setattr(run, "machine", lambda device: ("2 cores", True))
     found = run.measure(replace(catalogue.start(), prepare=("start:none", {})), 1)
     assert {row.error for row in found.rows} == {"AttributeError: module 'start' has no attribute 'none'"}
 

@@ -29,6 +29,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
@@ -76,30 +77,35 @@ PLACEHOLDERS = {
 }
 """Words of the documents, and their values in these tests."""
 
-FEW_STEPS = ["--train.max-steps", "2", "--train.eval-every", "1", "--train.log-every", "1"]
+FEW_STEPS = ["--train.max-steps", "2", "--train.eval-every", "2", "--train.checkpoint-every", "1"]
+FEW_STEPS += ["--train.log-every", "1"]
 ONE_LAYER = ["--model.decoder.n-layers", "1"]
 OF_EACH = [*ONE_LAYER, "--model.encoder.n-layers", "1"]
 SHORT = ["--generation.max-new-tokens", "4"]
 SMALL_BATCHES = ["--data.batch-tokens", "512"]
 SMALLER = {
     "train": FEW_STEPS,
-    "train mybook.txt": [*FEW_STEPS, *ONE_LAYER],
+    "train mybook.txt": [*FEW_STEPS, *ONE_LAYER, *SHORT],
     "train mybook.txt --out runs/huge": [],
-    "train mybook.txt --out runs/traced": [*ONE_LAYER, "--train.max-steps", "8"],
+    "train mybook.txt --out runs/traced": [*ONE_LAYER, *SHORT, "--train.max-steps", "8"],
+    "train lines.txt": [*FEW_STEPS, *ONE_LAYER, *SHORT],
+    "train manual.txt": [*FEW_STEPS, *ONE_LAYER, *SHORT],
+    "train book.toml": [*FEW_STEPS, *ONE_LAYER, *SHORT],
     "train dates.tsv": [*FEW_STEPS, *SHORT],
     "train answers.jsonl": [*FEW_STEPS, *SHORT, *SMALL_BATCHES],
-    "train conversations.jsonl": [*FEW_STEPS, *ONE_LAYER],
-    "train completions.jsonl": [*FEW_STEPS, *ONE_LAYER],
+    "train conversations.jsonl": [*FEW_STEPS, *ONE_LAYER, *SHORT],
+    "train completions.jsonl": [*FEW_STEPS, *ONE_LAYER, *SHORT],
     "train train.en train.de": [*FEW_STEPS, *SHORT, *OF_EACH],
+    "train copy-task --train.grad": [*FEW_STEPS, *SHORT, "--train.eval-every", "1", "--data.path", "copies.jsonl"],
     "train mlm-python-docs": [*FEW_STEPS, "--data.path", "mytext.txt", "--model.encoder.n-layers", "2"],
-    "train python-docs": [*FEW_STEPS, *ONE_LAYER, "--data.path", "mybook.txt"],
+    "train python-docs": [*FEW_STEPS, *ONE_LAYER, *SHORT, "--data.path", "mybook.txt"],
     "train docstrings": [*FEW_STEPS, "--data.path", "dev.tsv"],
     "train docstrings --data.path": FEW_STEPS,
-    "train docstrings --data.path labels.tsv --out runs/adapted": [*FEW_STEPS, "--train.eval-every", "2"],
-    "train python-tokens": [*FEW_STEPS, *SMALL_BATCHES],
+    "train docstrings --data.path labels.tsv --out runs/adapted": [*FEW_STEPS, "--data.batch-tokens", "256"],
+    "train python-tokens": [*FEW_STEPS, *SMALL_BATCHES, "--data.path", "code.conll"],
     "plot alignment": ["--target", "1987"],
     "train multi30k-en-de-tiny": [*FEW_STEPS, *SHORT, *OF_EACH],
-    "train reverse-": [*FEW_STEPS, "--data.path", "words.tsv"],
+    "train reverse-": [*FEW_STEPS, *SHORT, "--data.path", "words.tsv"],
     "demo": [*FEW_STEPS, *ONE_LAYER, "--data.path", "mybook.txt"],
     "reproduce": FEW_STEPS,
     "resume runs/steady": ["--train.max-steps", "4"],
@@ -131,7 +137,10 @@ RUNS = {
     "runs/docstrings": "train docstrings",
     "runs/en-de": "train multi30k-en-de-tiny --data.source train.en --data.target train.de --out runs/en-de",
 }
-"""Runs that are made before the first command that names them, if the document has not made them."""
+"""Runs that are made before the first command that names them, if the document has not made them.
+
+A command of this table runs once for all documents whose files are equal.
+"""
 
 RUNS_OF_EXAMPLES = {
     "runs/one": "train mybook.txt --out runs/one",
@@ -142,8 +151,12 @@ RUNS_OF_EXAMPLES = {
     "runs/conversations": "train conversations.jsonl --out runs/conversations",
 }
 """The same for the examples of the verbs."""
-IN_EXAMPLES = {" --max-steps 500": "", "hf-folder": "minilm-hf"}
-"""Parts of examples, and what the test writes in their place: fewer steps, and a folder that it has."""
+IN_EXAMPLES = {
+    " --max-steps 500": "",
+    "hf-folder": "minilm-hf",
+    "reproduce copy-task": "reproduce copy-task --data.path copies.jsonl",
+}
+"""Parts of examples, and what the test writes in their place: fewer steps, a folder that it has, and small data."""
 EXAMPLES_NOT_RUN = {
     "glassformer chat smollm2": "needs an imported model; the line before it runs",
     "glassformer serve smollm2": "needs an imported model; the line before it runs",
@@ -187,12 +200,17 @@ WRITERS = ("chat", "generate", "translate")
 """Verbs that print what a model writes and nothing else; it is not compared."""
 
 PYTHON = {
+    'with open("mybook.txt"': 'with open("sentences.txt"',
     "mybook.txt": "lines.txt",
     "max_steps=200": "max_steps=2",
     "days[:8000]": "days[:800]",
     "in first_questions:": "in first_questions[:1]:",
     "range(20_000)": "range(400)",
     "range(20)": "range(8)",
+    "lines[:20]": "lines[:5]",
+    '.rglob("*.py"))[:12]': '.rglob("*.py"))[:4]',
+    "text.split())[:100]": "text.split())[:20]",
+    "vocab_size=1000": "vocab_size=50",
 }
 """Replacements in the Python code of the documents."""
 
@@ -355,11 +373,33 @@ def differences(shown: tuple[str, ...], result: Result) -> list[str]:
     return wrong + [f"not shown: {line}" for line in out if line not in own and "…" not in own]
 
 
+class Made:
+    """Runs of the table `RUNS` that several documents use: each is made once and copied."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.results: dict[tuple[str, ...], Result] = {}
+
+    def copied(self, line: str, words: list[str], call: Callable[[list[str]], Result]) -> Result:
+        """Return the result of a command; the run of a `line` of `RUNS` is made once for equal words and files."""
+        name = next((name for name, of_run in RUNS.items() if of_run == line), "")
+        if not name or Path(name).exists():
+            return call(words)
+        key = (*words, *(Path(word).read_text("utf-8") for word in words if Path(word).is_file()))
+        kept = self.folder / str(zlib.crc32(repr(key).encode()))
+        if key not in self.results:
+            self.results[key] = call(words)
+            shutil.copytree(name, kept)
+        else:
+            shutil.copytree(kept, name)
+        return self.results[key]
+
+
 class World:
     """The folder in which all commands of the documents run, one after another."""
 
-    def __init__(self, folder: Path, glassformer: Glassformer, made: Path) -> None:
-        """Take the folder of a document, and a folder for the runs that several documents use."""
+    def __init__(self, folder: Path, glassformer: Glassformer, made: Made) -> None:
+        """Take the folder of a document, and the runs that several documents use."""
         self.folder, self.glassformer, self.made = folder, glassformer, made
         self.done: dict[tuple[str, ...], Result] = {}
         make_files(folder)
@@ -408,11 +448,7 @@ class World:
     def make_runs(self, text: str) -> None:
         for name, line in RUNS.items():
             if re.search(rf"(?<!--out ){name}\b(?!-)", text) and not Path(name).exists():
-                if not (kept := self.made / name).exists():
-                    self.result(line.split())
-                    shutil.copytree(name, kept)
-                else:
-                    shutil.copytree(kept, name)
+                self.result(line.split())
 
     def result(self, words: list[str]) -> Result:
         key = tuple(words)
@@ -421,8 +457,11 @@ class World:
             begun = [start for start in SMALLER if " ".join(words).startswith(start) and "--help" not in words]
             added = SMALLER[max(begun, key=len)] if begun else []
             expanded = [path for word in words for path in (sorted(glob(word)) or [word])]
-            self.done[key] = self.glassformer(*expanded, *added, stdin="It was\n", terminal=True)
+            self.done[key] = self.made.copied(" ".join(words), [*expanded, *added], self.call)
         return self.done[key]
+
+    def call(self, words: list[str]) -> Result:
+        return self.glassformer(*words, stdin="It was\n", terminal=True)
 
     def install(self, words: list[str]) -> list[str]:
         known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -461,6 +500,9 @@ def make_files(folder: Path) -> None:
     reviews = [(f"a {word} film number {n}", word) for n in range(30) for word in ("good", "bad", "long")]
     for name in ("train.tsv", "dev.tsv", "labels.tsv"):
         (folder / name).write_text("".join(f"{text} of {name}\t{label}\n" for text, label in reviews))
+    (folder / "copies.jsonl").write_text("".join(json.dumps({"text": f"{word}|{word}"}) + "\n" for word in words))
+    code = "".join(f"{word}\tNAME\n=\tOP\n[\tOP\n1\tNUMBER\n]\tOP\n\n" for word in words) + "# a\tCOMMENT\n\n"
+    (folder / "code.conll").write_text(code)
     (folder / "letter.txt").write_bytes("Grüße aus Köln\nzwei\n".encode("latin1"))
     (folder / "lines.txt").write_text("Acquire a lock.\nReturn the sum.\n" * 500)
     (folder / "sentences.txt").write_text("".join(f"{sentence}\n" for sentence in FIVE))
@@ -499,9 +541,9 @@ def minilm() -> Path:
 
 
 @pytest.fixture(scope="session")
-def made_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of runs that several documents use: each is made once per process and copied."""
-    return tmp_path_factory.mktemp("made")
+def made_runs(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """The runs that several documents use: each is made once per process."""
+    return Made(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
@@ -518,7 +560,7 @@ def servers_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("ignore:.* was not trained to start a text:UserWarning")  # as in docs/ecosystem.md
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_every_command_runs_and_prints_what_the_document_shows(
-    glassformer: Glassformer, path: Path, made_runs: Path
+    glassformer: Glassformer, path: Path, made_runs: Made
 ) -> None:
     folder = Path.cwd()
     shell, world = Shell(folder), World(folder, glassformer, made_runs)
@@ -540,7 +582,7 @@ def examples() -> Iterator[str]:
 
 @pytest.mark.usefixtures("servers_end_at_once")
 def test_every_example_of_a_verb_runs(
-    glassformer: Glassformer, made_runs: Path, monkeypatch: pytest.MonkeyPatch
+    glassformer: Glassformer, made_runs: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An example that a document shows too runs with the document."""
     monkeypatch.setattr(sys.modules[__name__], "RUNS", RUNS | RUNS_OF_EXAMPLES)
@@ -549,7 +591,7 @@ def test_every_example_of_a_verb_runs(
     own += [line for line in examples() if line not in text and not line.startswith((*NOT_RUN, *EXAMPLES_NOT_RUN))]
     folder = Path.cwd()
     shell, world = Shell(folder), World(folder, glassformer, made_runs)
-    for name in ("prompts", "questions", "new", "article", "other"):
+    for name in ("prompts", "questions", "new", "article", "other", "lines"):
         (folder / f"{name}.txt").write_text("What does the dog see?\nA good film.\n")
     write_conversations(folder, name="talks")
     script = "\n".join(f"```\n{line}\n```\n" for line in own)
@@ -563,11 +605,11 @@ def test_every_example_of_a_verb_runs(
 
 
 class Bigrams(nn.Module):
-    """A module of a user: logits of 1000 tokens, each from the token before it only."""
+    """A module of a user: logits of 50 tokens, each from the token before it only."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = nn.Embedding(1000, 1000)
+        self.table = nn.Embedding(50, 50)
 
     def forward(self, token_ids: Tensor) -> Tensor:
         logits: Tensor = self.table(token_ids)
@@ -590,7 +632,7 @@ class Bigrams(nn.Module):
         ("python train.py", "no rule for this program"),
     ],
 )
-def test_a_wrong_command_is_found(glassformer: Glassformer, block: str, expected: str | None, made_runs: Path) -> None:
+def test_a_wrong_command_is_found(glassformer: Glassformer, block: str, expected: str | None, made_runs: Made) -> None:
     folder = Path.cwd()
     shell, world = Shell(folder), World(folder, glassformer, made_runs)
     document = folder / "document.md"
@@ -608,7 +650,7 @@ def test_a_wrong_command_is_found(glassformer: Glassformer, block: str, expected
     ],
 )
 def test_the_output_of_a_command_block_is_compared(
-    glassformer: Glassformer, shown: str, expected: list[str], made_runs: Path
+    glassformer: Glassformer, shown: str, expected: list[str], made_runs: Made
 ) -> None:
     folder = Path.cwd()
     shell, world = Shell(folder), World(folder, glassformer, made_runs)

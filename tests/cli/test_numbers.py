@@ -26,16 +26,22 @@ def with_kind(key: str, value: str) -> list[dict[str, str]]:
     return flags
 
 
-@pytest.mark.parametrize("huge", [HUGE, f"-{HUGE}", str(MAX_INT + 1)])
-def test_no_integer_setting_takes_more_than_64_bits(huge: str) -> None:
+def test_no_integer_setting_takes_more_than_64_bits() -> None:
     assert len(INTEGERS) > 50
     for key in INTEGERS:
         messages = []
-        for flags in with_kind(key, huge):
+        for flags in with_kind(key, HUGE):
             with pytest.raises(UserError) as error:
                 apply_flags(Run(), flags)
             messages.append(str(error.value))
-        assert any(f"{key} is {huge} and must have at most 64 bits" in text for text in messages), (key, messages)
+        assert any(f"{key} is {HUGE} and must have at most 64 bits" in text for text in messages), (key, messages)
+
+
+@pytest.mark.parametrize("huge", [f"-{HUGE}", str(MAX_INT + 1), str(-MAX_INT - 2)])
+def test_the_limit_of_an_integer_is_that_of_64_bits(huge: str) -> None:
+    with pytest.raises(UserError, match=f"train.seed is {huge} and must have at most 64 bits"):
+        apply_flags(Run(), {"train.seed": huge})
+    assert apply_flags(Run(), {"train.seed": str(MAX_INT)}).train.seed == MAX_INT
 
 
 def test_a_recipe_with_an_integer_of_more_than_64_bits_is_refused() -> None:

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from glassformer import api
-from glassformer.config.run import MaskedConfig
 from glassformer.errors import UserError
-from runs import label_run, pair_run, text_run_of, tiny_run, write_text
+from runs import Tiny, tiny_run, write_text
 
 from .conftest import Glassformer
 
@@ -20,16 +19,10 @@ NEAR = 0.05
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def models(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
-    runs = {
-        "text": tiny_run(write_text(folder), precision="bf16"),
-        "pairs": pair_run(folder),
-        "classes": label_run(folder),
-        "tags": label_run(folder, "tags"),
-        "masked": text_run_of(folder, MaskedConfig()),
-    }
-    return {name: api.train(run, folder / name).folder for name, run in runs.items()}
+    text = api.train(tiny_run(write_text(folder), precision="bf16"), folder / "text").folder
+    return {"text": text} | {kind: tiny(kind) for kind in ("pairs", "classes", "tags", "masked")}
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     found = {}
     for outputs in ("classes", "regression", "tags"):
         folder = tmp_path_factory.mktemp(outputs)
-        runs = [label_run(folder, outputs, seed=seed) for seed in range(SEEDS)]
+        runs = [label_run(folder, outputs, seed=seed, max_steps=4, eval_every=4) for seed in range(SEEDS)]
         runs[-1] = replace(runs[-1], model=replace(runs[-1].model, max_len=16))
         found[outputs] = [api.train(run, folder / f"run{i}").folder for i, run in enumerate(runs)]
     return found
@@ -174,7 +174,10 @@ def test_models_that_cannot_vote_together_are_named(
 
 def test_evaluate_of_pairs_uses_all_members(glassformer: Glassformer, tmp_path: Path) -> None:
     """The loss is that of the mean probability: at most the mean of the members' losses, and equal to none of them."""
-    folders = [api.train(pair_run(tmp_path, seed=seed), tmp_path / f"run{seed}").folder for seed in range(2)]
+    folders = [
+        api.train(pair_run(tmp_path, seed=seed, max_steps=4, eval_every=4), tmp_path / f"run{seed}").folder
+        for seed in range(2)
+    ]
     losses = [api.load(folder).evaluate().loss for folder in folders]
     found = json.loads(glassformer("evaluate", *folders, "--loss-only", "--json").out)
     assert found["loss"] < mean(losses) and found["loss"] not in losses

@@ -181,6 +181,12 @@ def done(work: Callable[[], object]) -> int:
     return wait(fork(work))
 
 
+def forget(*packages: str) -> None:
+    """Import the modules of packages again when they are used next. Only for a child, whose process ends after it."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        del sys.modules[name]
+
+
 def killed(
     work: Callable[[], object],
     when: Callable[[], bool],
