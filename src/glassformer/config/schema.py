@@ -105,8 +105,6 @@ def checked(cls: type[T]) -> type[T]:
 
         def typed(name: str, value: Any) -> Any:
             kind = hints[name]
-            if _is_typed(kind, value):
-                return value
             if dataclasses.is_dataclass(value) and any(isinstance(value, of(kind)) for of in (own_members, members)):
                 return value  # search other packages only if no member of this one matches
             return _Reader("").value(kind, value, f"{cls.__name__}.{name}")
@@ -125,33 +123,6 @@ def checked(cls: type[T]) -> type[T]:
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
-
-
-def _is_typed(kind: Any, value: Any) -> bool:
-    """Return True for None, a number or a text that `_Reader.value` would return unchanged, which takes it longer."""
-    plain, is_optional = _plain(kind)
-    if value is None:
-        return is_optional
-    if type(value) is str:
-        return value != "none" and (str in plain or value in plain)
-    if type(value) is int:
-        return int in plain and abs(value) <= MAX_INT
-    return type(value) in (bool, float) and type(value) in plain and value == value  # not NaN
-
-
-@functools.cache
-def _plain(kind: Any) -> tuple[tuple[Any, ...], bool]:
-    """Return the scalar type of a field, or the texts of its `Literal`, if it has no other type; and if None is valid.
-
-    >>> _plain(int | None), _plain(Literal["a", "b"]), _plain(int | str)
-    (((<class 'int'>,), True), (('a', 'b'), False), ((), False))
-    """
-    options = [option for option in own_members(kind) if option is not type(None)]
-    is_optional = len(options) < len(own_members(kind))
-    if len(options) == 1 and options[0] in (bool, int, float, str):
-        return (options[0],), is_optional
-    texts = typing.get_args(options[0]) if len(options) == 1 and typing.get_origin(options[0]) is Literal else ()
-    return (texts if all(isinstance(text, str) for text in texts) else ()), is_optional
 
 
 def _nearest_field(cls: type, name: str) -> str:
@@ -251,7 +222,7 @@ def to_dict(value: Any) -> Any:
 
 def known_keys(cls: type) -> list[str]:
     """Return every dotted key that a configuration of this class can have, over all members of its unions."""
-    return list(dict.fromkeys(key for key, *_ in _settings(cls)))
+    return list(dict.fromkeys(entry.key for entry in describe(cls)))
 
 
 @dataclass(frozen=True)
@@ -268,32 +239,21 @@ class Entry:
     """The dataclasses to choose from, for a key `kind`."""
 
 
-def describe(cls: type) -> Iterator[Entry]:
+def describe(cls: type, prefix: str = "", of_kind: str = "") -> Iterator[Entry]:
     """Yield every key of a configuration class in order; a union yields its `kind`, then each member's keys."""
-    for key, field, kind, of_kind, tagged in _settings(cls):
-        doc = setting_doc(field)
-        if tagged:
-            default = getattr(field.default, "kind", None)
-            yield Entry(key, " | ".join(member.kind for member in tagged), default, doc, of_kind, tagged)
-        else:
-            yield Entry(key, type_text(kind), to_dict(field.default), doc, of_kind)
-
-
-def _settings(
-    cls: type, prefix: str = "", of_kind: str = ""
-) -> Iterator[tuple[str, "dataclasses.Field[Any]", Any, str, tuple[Any, ...]]]:
-    """Yield each key of `describe`, its field, type and `Entry.kind`, and the members of a union to choose from."""
     hints = _hints(cls)
-    for field in dataclasses.fields(cast(Any, cls)):
+    for field in dataclasses.fields(cls):
         key, kind = f"{prefix}{field.name}", hints[field.name]
         tables = [m for m in members(kind) if dataclasses.is_dataclass(m)]
+        doc = setting_doc(field)
         if not tables:
-            yield key, field, kind, of_kind, ()
+            yield Entry(key, type_text(kind), to_dict(field.default), doc, of_kind)
             continue
-        if tagged := tuple(m for m in tables if hasattr(m, "kind")):
-            yield f"{key}.kind", field, kind, of_kind, tagged
+        if tagged := [cast(Any, m) for m in tables if hasattr(m, "kind")]:
+            default = getattr(field.default, "kind", None)
+            yield Entry(f"{key}.kind", " | ".join(m.kind for m in tagged), default, doc, of_kind, tuple(tagged))
         for member in tables:
-            yield from _settings(cast(type, member), f"{key}.", getattr(member, "kind", of_kind))
+            yield from describe(cast(type, member), f"{key}.", getattr(member, "kind", of_kind))
 
 
 def apply_flags(value: T, flags: Mapping[str, str], where: str = "the command line") -> T:
