@@ -179,6 +179,7 @@ def compare_weights_read(config: TransformerConfig, weights: Mapping[str, Tensor
 def filled(config: TransformerConfig, weights: Mapping[str, Tensor]) -> Transformer:
     """Return a network with these weights."""
     network = undrawn_model(config).eval()
+    assert isinstance(network, Transformer)
     for name, x in weights_of(network).items():
         x.copy_(weights[name])
     return network
